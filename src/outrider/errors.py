@@ -67,11 +67,14 @@ class InvalidStateTransition(OutriderError):
 class ToolFailure(OutriderError):
     """Raise this inside a tool: the call ends in error and the model reads the message.
 
-    `reason` is `timeout` if the tool enforced its own time limit."""
+    `reason` is `timeout` if the tool enforced its own time limit, `rejected` if the user did not keep its outcome and
+    `denied` if nobody could be asked."""
 
-    def __init__(self, message: str, *, reason: Literal["failed", "timeout"] = "failed", **details: Any) -> None:
+    def __init__(
+        self, message: str, *, reason: Literal["failed", "timeout", "rejected", "denied"] = "failed", **details: Any
+    ) -> None:
         super().__init__(message, **details)
-        self.reason: Literal["failed", "timeout"] = reason
+        self.reason: Literal["failed", "timeout", "rejected", "denied"] = reason
 
 
 class OutputMismatch(OutriderError):

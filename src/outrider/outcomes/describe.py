@@ -1,0 +1,195 @@
+"""Describes what a command changed in its overlay: files with diffs, caches apart, for a question or a report."""
+
+import difflib
+import os
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+from outrider.outcomes.commit import find_conflicts
+from outrider.outcomes.pending import PendingOutcome
+from outrider.permissions.paths.gitignore import IGNORE_FILES, is_ignored
+from outrider.permissions.paths.protected import find_protected_name
+from outrider.processes.sandbox.overlay import OverlayChange
+from outrider.types.outcomes import CommandOutcome, OutcomeFile
+
+MAX_FILES = 200
+MAX_DIFF_BYTES = 200_000
+MAX_DIFF_LINES = 400
+MAX_OUTPUT = 4_000
+MAX_UNDO_BYTES = 64 * 1024 * 1024  # see `SnapshotLimits.written_bytes`
+
+# Folders and files that tools write as a by-product and can write again.
+CACHE_NAMES = frozenset(
+    [
+        "__pycache__",
+        ".pytest_cache",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".hypothesis",
+        ".tox",
+        ".nox",
+        ".eggs",
+        ".ipynb_checkpoints",
+        ".gradle",
+        ".parcel-cache",
+        ".turbo",
+        ".vite",
+        ".angular",
+        ".nyc_output",
+        ".eslintcache",
+        ".stylelintcache",
+        ".tsbuildinfo",
+        ".sass-cache",
+        ".phpunit.cache",
+        ".phpunit.result.cache",
+        ".dart_tool",
+        ".pytype",
+        ".pyre",
+        ".basedpyright",
+        ".import_linter_cache",
+    ]
+)
+_CACHE_PAIRS = frozenset({("node_modules", ".cache"), ("node_modules", ".vite"), (".next", "cache")})
+_CACHE_SUFFIXES = (".pyc", ".pyo", ".tsbuildinfo")
+
+
+def is_cache(path: str) -> bool:
+    """Returns whether a path belongs to a cache of a known tool."""
+    names = path.split("/")
+    return (
+        not CACHE_NAMES.isdisjoint(names)
+        or names[-1].endswith(_CACHE_SUFFIXES)
+        or any(pair in _CACHE_PAIRS for pair in zip(names, names[1:], strict=False))
+    )
+
+
+def ignored_paths(workspace: Path, changes: Iterable[OverlayChange]) -> set[str]:
+    """Returns the changed paths that the workspace's ignore files exclude from version control.
+
+    The ignore files of the workspace count, not those that the command wrote.
+    """
+
+    @cache
+    def lines_of(folder: str) -> list[str]:
+        lines: list[str] = []
+        for name in IGNORE_FILES:
+            path = f"{workspace}/{folder}{name}"
+            try:
+                if not os.path.isfile(path):  # noqa: PTH113  a FIFO would block
+                    continue
+                with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+                    lines += file.read(1_000_000).splitlines()
+            except OSError:
+                continue
+        return lines
+
+    return {change.path for change in changes if is_ignored(change.path, lines_of)}
+
+
+def list_protected(changes: Iterable[OverlayChange]) -> set[str]:
+    """Returns the changed paths that steer tools or contain secrets."""
+    return {change.path for change in changes if find_protected_name(change.path.split("/"), "write")}
+
+
+def describe_outcome(pending: PendingOutcome, upper: Path) -> CommandOutcome:
+    """Returns what a question about a pending outcome shows."""
+    workspace = Path(pending.workspace)
+    ignored, protected = ignored_paths(workspace, pending.changes), list_protected(pending.changes)
+    conflicts = set(find_conflicts(workspace, upper, pending.changes))
+    shown = sorted(pending.changes, key=lambda change: (change.path not in protected, change.path in ignored))
+    shown = _without_implied_folders(shown)
+    files = tuple(
+        OutcomeFile(
+            path=change.path,
+            kind=change.kind,
+            file=change.file,
+            size=change.size,
+            diff="" if change.path in ignored else make_diff(workspace, upper, change),
+            note=_note_of(change, upper),
+            protected=change.path in protected,
+            ignored=change.path in ignored,
+            conflict=change.path in conflicts,
+            can_undo=max(change.size, change.base.size if change.base else 0) <= MAX_UNDO_BYTES,
+        )
+        for change in shown[:MAX_FILES]
+    )
+    return CommandOutcome(
+        files=files,
+        more_files=max(0, len(shown) - MAX_FILES),
+        exit_code=pending.exit_code,
+        output=pending.content[-MAX_OUTPUT:],
+        blocked=pending.blocked,
+        left_running=pending.left_running,
+    )
+
+
+def _without_implied_folders(changes: Sequence[OverlayChange]) -> list[OverlayChange]:
+    """Leaves out new and deleted folders whose files are listed."""
+    parents = {change.path.rpartition("/")[0] for change in changes}
+    for parent in list(parents):
+        while parent:
+            parents.add(parent)
+            parent = parent.rpartition("/")[0]  # noqa: PLW2901
+    return [
+        change
+        for change in changes
+        if not (change.file == "folder" and change.kind != "modified" and change.path in parents)
+    ]
+
+
+def _note_of(change: OverlayChange, upper: Path) -> str:
+    if change.kind == "deleted":
+        return ""
+    if change.file == "link":
+        return f"link to {os.readlink(upper / change.path)}"  # noqa: PTH115
+    if change.file == "special":
+        return "neither a file nor a folder; it is not kept"
+    if change.base is not None and not change.changes_type and change.base.mode & 0o777 != change.mode & 0o777:
+        return f"mode {change.base.mode & 0o777:o} becomes {change.mode & 0o777:o}"
+    return "executable" if change.kind == "created" and change.file == "file" and change.mode & 0o111 else ""
+
+
+def make_diff(workspace: Path, upper: Path, change: OverlayChange) -> str:
+    """Returns a unified diff, or "" for binary, large and special files."""
+    if change.file != "file" or change.changes_type:
+        return ""
+    before = _read_text(workspace / change.path) if change.base is not None else ""
+    after = _read_text(upper / change.path) if change.kind != "deleted" else ""
+    if before is None or after is None:
+        return ""
+    old, new = f"a/{change.path}" if change.base else "/dev/null", f"b/{change.path}"
+    lines = difflib.unified_diff(
+        before.splitlines(keepends=True),
+        after.splitlines(keepends=True),
+        old,
+        new if change.kind != "deleted" else "/dev/null",
+    )
+    diff: list[str] = []
+    for number, line in enumerate(lines):
+        if number == MAX_DIFF_LINES:
+            diff.append("… more lines are not shown\n")
+            break
+        diff.append(line if line.endswith("\n") else f"{line}\n")
+    return "".join(diff)
+
+
+def _read_text(path: Path) -> str | None:
+    """Returns the text of a regular file, None if it is binary, too large or unreadable."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            content = file.read(MAX_DIFF_BYTES + 1)
+    except OSError:
+        return None
+    if b"\0" in content or len(content) > MAX_DIFF_BYTES:
+        return None
+    return content.decode("utf-8", "replace")
+
+
+def list_changes(changes: Iterable[OverlayChange], limit: int = 20) -> str:
+    """Returns changed paths in one line for the model, such as "a.py (modified), b/ (deleted)"."""
+    listed = _without_implied_folders(list(changes))
+    texts = [f"{change.path}{'/' if change.file == 'folder' else ''} ({change.kind})" for change in listed[:limit]]
+    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
+    return ", ".join(texts) + more

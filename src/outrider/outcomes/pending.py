@@ -1,0 +1,122 @@
+"""Stores outcomes of sandboxed commands on disk until they are kept or dropped, so that they survive a crash."""
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, remove_tree
+from outrider.types.outcomes import BlockedAccess
+
+OVERLAYS_FOLDER = "overlays"
+_RECORD = "outcome.json"
+
+
+class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that has ended in its overlay. `content`, `title` and `metadata` are its tool result.
+
+    `committing` is set before the first file of the workspace changes; `keep` then names the paths to commit.
+    """
+
+    session_id: str
+    call_id: str
+    workspace: str
+    changes: tuple[OverlayChange, ...]
+    content: str
+    title: str | None = None
+    metadata: dict[str, Any] = {}
+    exit_code: int | None = None
+    blocked: tuple[BlockedAccess, ...] = ()
+    left_running: tuple[str, ...] = ()
+    committing: bool = False
+    keep: tuple[str, ...] = ()
+
+
+class OutcomeFolder:
+    """The overlays of one session in one workspace, in a private folder below the data folder.
+
+    `calls/<call>` holds the overlay of a command and, when it has ended, its outcome. `layer` holds cache files that
+    later commands of the session see, `tmp` is their /tmp.
+    """
+
+    def __init__(self, data: Path, session_id: str, workspace: Path) -> None:
+        name = sha256(os.fsencode(workspace)).hexdigest()[:12]
+        self.root = data / OVERLAYS_FOLDER / _safe_name(session_id) / name
+        self._workspace = workspace
+
+    @property
+    def layer(self) -> Path:
+        return self.root / "layer"
+
+    @property
+    def temporary(self) -> Path:
+        return self.root / "tmp"
+
+    def prepare(self, call_id: str) -> OverlayFolders:
+        """Creates the folders for one command. Leftovers of an interrupted run of the same call are deleted."""
+        self.remove(call_id)
+        for folder in (self.layer, self.temporary):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.temporary.chmod(0o1777)
+        layers = (self.layer,) if any(self.layer.iterdir()) else ()
+        return OverlayFolders.create(self._call_folder(call_id), layers)
+
+    def upper(self, call_id: str) -> Path:
+        return self._call_folder(call_id) / "upper"
+
+    def save(self, outcome: PendingOutcome) -> None:
+        """Writes the outcome and waits for the disk; it replaces an earlier version atomically."""
+        file = self._call_folder(outcome.call_id) / _RECORD
+        staged = file.with_suffix(".tmp")
+        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(msgspec.json.encode(outcome))
+            stream.flush()
+            os.fsync(descriptor)
+        staged.replace(file)
+
+    def load(self, call_id: str) -> PendingOutcome | None:
+        """Returns the stored outcome of a call, None if there is none."""
+        try:
+            content = (self._call_folder(call_id) / _RECORD).read_bytes()
+            return msgspec.json.decode(content, type=PendingOutcome)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def remove(self, call_id: str) -> None:
+        """Deletes the overlay and the outcome of a call."""
+        folder = self._call_folder(call_id)
+        if folder.exists():
+            with suppress(OSError):
+                (folder / _RECORD).unlink(missing_ok=True)  # first: without it the outcome does not exist any more
+            remove_tree(folder)
+
+    def remove_except(self, call_ids: Iterable[str]) -> None:
+        """Deletes the overlays of all calls but these; interrupted commands leave them."""
+        wanted = {_safe_name(call_id) for call_id in call_ids}
+        calls = self.root / "calls"
+        for folder in list(calls.iterdir()) if calls.is_dir() else ():
+            if folder.name not in wanted:
+                remove_tree(folder)
+
+    def forget_cached(self, paths: Iterable[str]) -> None:
+        """Removes committed paths from the layer, so that it does not hide them."""
+        for path in paths:
+            target = self.layer / path
+            if target.is_dir() and not target.is_symlink():
+                if not (self._workspace / path).is_dir():
+                    remove_tree(target)
+            else:
+                target.unlink(missing_ok=True)
+
+    def _call_folder(self, call_id: str) -> Path:
+        return self.root / "calls" / _safe_name(call_id)
+
+
+def _safe_name(identifier: str) -> str:
+    """Returns a file name for an id, which a model or another program may have chosen."""
+    return sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()[:24]

@@ -1,0 +1,371 @@
+"""Runs the shell commands of one session inside the sandbox and decides what happens to the files that they change.
+
+A command runs over a copy-on-write view of the workspace. Without changes its result is returned and nobody is asked.
+Changes are dropped in plan mode, committed in background mode and at the approval levels `edits` and `auto`, and are
+the question at level `ask`. A question and its overlay survive a crash: the call is queued again, finds the stored
+outcome and does not run the command a second time.
+"""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from outrider.errors import ToolFailure
+from outrider.outcomes.blocked import find_blocked, needs_writable_view
+from outrider.outcomes.commit import CommitResult, commit_outcome, find_conflicts, remove_staged
+from outrider.outcomes.describe import (
+    MAX_OUTPUT,
+    describe_outcome,
+    ignored_paths,
+    is_cache,
+    list_changes,
+    list_protected,
+)
+from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
+from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
+from outrider.processes.sandbox.overlay import OverlayChange, merge_into_layer, read_changes
+from outrider.processes.sandbox.sandbox import Network, Sandbox, SandboxPolicy
+from outrider.processes.supervisor import CommandResult
+from outrider.tools.command_output import append_note
+from outrider.tools.context import ToolContext
+from outrider.tools.tool import ToolResult
+from outrider.types.agents import Mode
+from outrider.types.outcomes import ApprovalLevel, CommandOutcome, Confinement, OutcomeChoice
+
+Execute = Callable[[LaunchWrapper], Awaitable[CommandResult]]
+FormatResult = Callable[[CommandResult], ToolResult]
+RecordPaths = Callable[[ToolContext, Path, Sequence[str]], AbstractAsyncContextManager[None]]
+"""Returns a context manager around a commit that stores the old contents of these paths for undo."""
+RecordAll = Callable[[ToolContext], AbstractAsyncContextManager[None]]
+"""Returns a context manager around an unconfined command that compares the workspace before and after, for undo."""
+
+OpenNetwork = Callable[[Sequence[str]], AbstractAsyncContextManager[Network]]
+"""Opens a network that reaches these hosts only, or every host if there are none."""
+
+
+class OutcomeAnswer(msgspec.Struct, frozen=True):
+    """The answer to a question about an outcome. `keep` names the files to keep, None for all.
+
+    `choice` is how to run a blocked command again. `attended` is False if nobody could be asked.
+    """
+
+    allowed: bool
+    words: str = ""
+    keep: tuple[str, ...] | None = None
+    choice: OutcomeChoice = "keep"
+    attended: bool = True
+
+
+class AskOutcome(Protocol):
+    """Asks the user about an outcome. The question is stored, so any front end can answer it, also after a restart."""
+
+    async def __call__(self, context: ToolContext, outcome: CommandOutcome, question: str) -> OutcomeAnswer: ...
+
+
+class SessionSettings(Protocol):
+    """What a command depends on at the time it runs: the strictest mode and level of its agent and the callers."""
+
+    def mode_of(self, session_id: str) -> Mode: ...
+    def level_of(self, session_id: str) -> ApprovalLevel: ...
+
+
+class CommandPlan(msgspec.Struct, frozen=True):
+    """How an admitted call runs. `keeps`: a rule or an earlier answer keeps the outcome without a question.
+
+    `may_write` returns whether a rule allows to change a path of the workspace. `hosts` opens the network for these
+    hosts, or for all if it is empty; `writable` are paths outside the workspace that the command may change.
+    """
+
+    confinement: Confinement = "workspace"
+    keeps: bool = False
+    may_write: Callable[[str], bool] = lambda _: False
+    hosts: tuple[str, ...] | None = None
+    writable: tuple[Path, ...] = ()
+
+    @property
+    def is_rerun(self) -> bool:
+        """Whether the user has granted this command more than the default."""
+        return self.hosts is not None or bool(self.writable)
+
+
+class SandboxedCommands:
+    """The command runner of one session. `policy` returns the sandbox policy for a mount of the workspace."""
+
+    def __init__(
+        self,
+        *,
+        workspace: Path,
+        data: Path,
+        sandbox: Sandbox,
+        policy: Callable[[], SandboxPolicy],
+        settings: SessionSettings,
+        ask: AskOutcome,
+        record_paths: RecordPaths,
+        record_all: RecordAll,
+        open_network: OpenNetwork,
+        lock: asyncio.Lock,
+    ) -> None:
+        self._workspace = workspace.resolve()
+        self._data = data
+        self._sandbox = sandbox
+        self._policy = policy
+        self._settings = settings
+        self._ask = ask
+        self._record_paths = record_paths
+        self._record_all = record_all
+        self._open_network = open_network
+        self._lock = lock
+        self._plans: dict[str, CommandPlan] = {}
+
+    def plan_call(self, call_id: str, plan: CommandPlan) -> None:
+        """Registers how an admitted call runs."""
+        self._plans[call_id] = plan
+
+    async def run(self, context: ToolContext, execute: Execute, format_result: FormatResult) -> ToolResult:
+        """Runs a command and returns its result. Raises ToolFailure if its outcome is not kept."""
+        plan = self._plans.pop(context.call_id, CommandPlan())
+        folder = OutcomeFolder(self._data, context.session_id, self._workspace)
+        pending = await asyncio.to_thread(folder.load, context.call_id)
+        if pending is not None:
+            return await self._settle(context, folder, pending, plan)
+        if plan.confinement == "none":
+            async with self._record_all(context):
+                return format_result(await execute(keep_launch_unchanged))
+        if plan.confinement == "read-only" or not self._sandbox.overlays:
+            result = await execute(self._wrapper(self._read_only_policy(folder)))
+            if not self._sandbox.overlays or not needs_writable_view(result.text, result.exit_code):
+                return format_result(result)
+        return await self._run_in_overlay(context, folder, plan, execute, format_result)
+
+    async def drop_leftovers(self, session_id: str, open_calls: Sequence[str]) -> None:
+        """Deletes overlays of calls that are not open any more."""
+        folder = OutcomeFolder(self._data, session_id, self._workspace)
+        await asyncio.to_thread(folder.remove_except, open_calls)
+
+    async def _run_in_overlay(
+        self,
+        context: ToolContext,
+        folder: OutcomeFolder,
+        plan: CommandPlan,
+        execute: Execute,
+        format_result: FormatResult,
+    ) -> ToolResult:
+        finished = False
+        try:
+            # The workspace below a mounted overlay must not change by our own hand: one command at a time.
+            async with self._lock:
+                folders = await asyncio.to_thread(folder.prepare, context.call_id)
+                policy = msgspec.structs.replace(self._policy(), overlay=folders, temporary=folder.temporary)
+                result = await self._execute_with(policy, plan, execute)
+                formatted = format_result(result)
+                changes = await asyncio.to_thread(read_changes, self._workspace, folders)
+            pending = PendingOutcome(
+                session_id=context.session_id,
+                call_id=context.call_id,
+                workspace=str(self._workspace),
+                changes=tuple(changes),
+                content=formatted.content,
+                title=formatted.title,
+                metadata=formatted.metadata,
+                exit_code=result.exit_code,
+                blocked=find_blocked(result.text, result.exit_code, workspace=str(self._workspace)),
+            )
+            if pending.blocked and not plan.is_rerun and (again := await self._ask_about_block(context, pending)):
+                await asyncio.to_thread(folder.remove, context.call_id)
+                self._plans[context.call_id] = again
+                return await self.run(context, execute, format_result)
+            settled = await self._settle(context, folder, pending, plan)
+            finished = True
+            return settled
+        except asyncio.CancelledError:
+            # A question that waits for the next start of the session keeps its overlay.
+            finished = context.is_suspended()
+            raise
+        finally:
+            if not finished:
+                await asyncio.to_thread(folder.remove, context.call_id)
+
+    async def _execute_with(self, policy: SandboxPolicy, plan: CommandPlan, execute: Execute) -> CommandResult:
+        if plan.writable:
+            policy = msgspec.structs.replace(policy, also_writable=(*policy.also_writable, *plan.writable))
+        if plan.hosts is None:
+            return await execute(self._wrapper(policy))
+        async with self._open_network(plan.hosts) as network:
+            return await execute(self._wrapper(msgspec.structs.replace(policy, network=network)))
+
+    async def _ask_about_block(self, context: ToolContext, pending: PendingOutcome) -> CommandPlan | None:
+        """Asks whether a blocked command may run again with what it wanted; returns how, or None."""
+        if self._settings.mode_of(context.session_id) != "agent":
+            return None
+        outcome = CommandOutcome(
+            exit_code=pending.exit_code, output=pending.content[-MAX_OUTPUT:], blocked=pending.blocked
+        )
+        wanted = ", ".join(dict.fromkeys(access.description for access in pending.blocked))
+        answer = await self._ask(context, outcome, f"the sandbox blocked its access to {wanted}")
+        if not answer.allowed:
+            return None
+        if answer.choice == "outside":
+            return CommandPlan("none")
+        hosts = tuple(access.target for access in pending.blocked if access.kind == "network" and access.target)
+        wants_network = any(access.kind == "network" for access in pending.blocked)
+        paths = tuple(Path(access.target) for access in pending.blocked if access.kind != "network" and access.target)
+        return CommandPlan(hosts=hosts if wants_network else None, writable=paths)
+
+    async def _settle(
+        self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome, plan: CommandPlan
+    ) -> ToolResult:
+        """Keeps, drops or asks about the changes of a command that has ended, and returns its result."""
+        upper = folder.upper(context.call_id)
+        if pending.committing:  # a crash interrupted the commit
+            await asyncio.to_thread(remove_staged, self._workspace, pending.changes)
+            return await self._commit(context, folder, pending, pending.keep)
+        caches, changes = await asyncio.to_thread(self._split_caches, pending.changes)
+        if caches:
+            await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
+        pending = msgspec.structs.replace(pending, changes=tuple(changes))
+        if not changes:
+            await asyncio.to_thread(folder.remove, context.call_id)
+            return _result(pending)
+        mode = self._settings.mode_of(context.session_id)
+        protected = list_protected(changes)
+        if mode == "plan":
+            await asyncio.to_thread(folder.remove, context.call_id)
+            return _result(pending, f"plan mode discards what a command changes: {list_changes(changes)}")
+        if mode == "background":
+            return await self._commit(
+                context, folder, pending, [change.path for change in changes if change.path not in protected]
+            )
+        level = self._settings.level_of(context.session_id)
+        allowed = all(plan.may_write(change.path) for change in changes)
+        if not protected and (plan.keeps or allowed or level in ("edits", "auto")):
+            return await self._commit(context, folder, pending, [change.path for change in changes])
+        await asyncio.to_thread(folder.save, pending)
+        await context.wait_for_answer()
+        return await self._ask_and_commit(context, folder, pending, upper)
+
+    async def _ask_and_commit(
+        self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome, upper: Path
+    ) -> ToolResult:
+        changes = pending.changes
+        while True:
+            outcome = await asyncio.to_thread(describe_outcome, pending, upper)
+            answer = await self._ask(context, outcome, _question(outcome))
+            if not answer.allowed:
+                await asyncio.to_thread(folder.remove, context.call_id)
+                raise _dropped(pending, answer)
+            keep = [change.path for change in changes] if answer.keep is None else _with_parents(changes, answer.keep)
+            kept = [change for change in changes if change.path in keep]
+            conflicts = await asyncio.to_thread(find_conflicts, self._workspace, upper, kept)
+            known = {file.path for file in outcome.files if file.conflict}
+            if set(conflicts) <= known:
+                # A conflict that the question showed is the user's choice: these files stay as they are.
+                return await self._commit(context, folder, pending, [path for path in keep if path not in conflicts])
+
+    async def _commit(
+        self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome, keep: Sequence[str]
+    ) -> ToolResult:
+        upper, wanted = folder.upper(context.call_id), set(keep)
+        changes = [change for change in pending.changes if change.path in wanted]
+        dropped = [change for change in pending.changes if change.path not in wanted]
+        pending = msgspec.structs.replace(pending, committing=True, keep=tuple(keep))
+        await asyncio.to_thread(folder.save, pending)
+        committing = asyncio.ensure_future(self._commit_with_undo(context, upper, changes))
+        try:
+            done = await asyncio.shield(committing)
+        except asyncio.CancelledError:
+            await asyncio.wait([committing])
+            raise
+        except OSError as error:
+            await asyncio.to_thread(folder.remove, context.call_id)
+            raise ToolFailure(
+                f"its changes could not be written to the workspace: {error.strerror or error}"
+            ) from error
+        await asyncio.to_thread(folder.forget_cached, done.committed)
+        await asyncio.to_thread(folder.remove, context.call_id)
+        return _result(pending, _commit_note(done, dropped))
+
+    async def _commit_with_undo(
+        self, context: ToolContext, upper: Path, changes: Sequence[OverlayChange]
+    ) -> CommitResult:
+        paths = [change.path for change in changes if not _is_only_folder(change)]
+        async with self._lock, self._record_paths(context, self._workspace, paths):
+            return await asyncio.to_thread(commit_outcome, self._workspace, upper, changes)
+
+    def _split_caches(self, changes: Sequence[OverlayChange]) -> tuple[list[OverlayChange], list[OverlayChange]]:
+        """Separates by-products of tools from changes that count. Ignored files are by-products if nothing else
+        changed."""
+        caches = [change for change in changes if is_cache(change.path)]
+        others = [change for change in changes if not is_cache(change.path)]
+        ignored = ignored_paths(self._workspace, others) - list_protected(others)
+        if all(change.path in ignored for change in others):
+            return list(changes), []
+        return caches, others
+
+    def _keep_caches(self, folder: OutcomeFolder, call_id: str, caches: Sequence[OverlayChange]) -> None:
+        """Moves by-products into the session's layer, where later commands see them."""
+        upper = folder.upper(call_id)
+        moved: set[str] = set()
+        for path in sorted(change.path for change in caches):
+            if moved.isdisjoint(_parents_of(path)) and os.path.lexists(upper / path):
+                merge_into_layer(upper, folder.layer, [path])
+                moved.add(path)
+
+    def _read_only_policy(self, folder: OutcomeFolder) -> SandboxPolicy:
+        temporary = folder.temporary if folder.temporary.is_dir() else None
+        return msgspec.structs.replace(self._policy(), temporary=temporary)
+
+    def _wrapper(self, policy: SandboxPolicy) -> LaunchWrapper:
+        return lambda launch: self._sandbox.wrap(launch, policy)
+
+
+def _result(pending: PendingOutcome, note: str = "") -> ToolResult:
+    return ToolResult(append_note(pending.content, note), title=pending.title, metadata=pending.metadata)
+
+
+def _question(outcome: CommandOutcome) -> str:
+    count = len(outcome.files) + outcome.more_files
+    files = "1 file" if count == 1 else f"{count} files"
+    return f"it changed {files} in its copy of the workspace; the workspace itself is unchanged"
+
+
+def _dropped(pending: PendingOutcome, answer: OutcomeAnswer) -> ToolFailure:
+    """Returns the end of a call whose outcome is not kept: the model learns what it would have changed."""
+    would = f"It would have changed: {list_changes(pending.changes)}. The workspace is unchanged."
+    why = f"The user did not keep what this command changed{': ' + answer.words if answer.words else '.'}"
+    if not answer.attended:
+        why = "This command changed files, and nobody is there to approve that. Its changes were discarded."
+    output = f"\n\nIts output was:\n{pending.content}" if pending.content.strip() else ""
+    return ToolFailure(f"{why} {would}{output}", reason="rejected" if answer.attended else "denied")
+
+
+def _commit_note(done: CommitResult, dropped: Sequence[OverlayChange]) -> str:
+    notes: list[str] = []
+    if dropped:
+        notes.append(f"these changes were not kept: {list_changes(dropped)}")
+    if done.conflicts:
+        notes.append(
+            f"these files were changed by another program and are left as they are: {', '.join(done.conflicts)}"
+        )
+    return "; ".join(notes)
+
+
+def _with_parents(changes: Iterable[OverlayChange], keep: Iterable[str]) -> list[str]:
+    """Adds the new folders that contain files to keep."""
+    wanted = set(keep)
+    wanted |= {parent for path in keep for parent in _parents_of(path)}
+    return [change.path for change in changes if change.path in wanted]
+
+
+def _parents_of(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+
+
+def _is_only_folder(change: OverlayChange) -> bool:
+    was_folder = change.base is None or change.base.is_folder
+    return was_folder and (change.file == "folder" or change.kind == "deleted")

@@ -1,0 +1,252 @@
+"""Copy-on-write overlays: what a sandboxed command writes to the workspace is collected in a folder of its own.
+
+The kernel's overlay file system stores changed files in the upper folder, a deleted name as a character device with
+number 0/0 (a whiteout), and marks a folder whose lower content is hidden with the attribute `user.overlay.opaque`.
+"""
+
+import os
+import shutil
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from outrider.types.outcomes import ChangeKind, FileKind
+
+_OPAQUE = "user.overlay.opaque"
+_COMPARE_BYTES = 1 << 20
+
+
+class OverlayFolders(msgspec.Struct, frozen=True):
+    """The folders of one overlay mount. `layers` are read-only and lie above the workspace, lowest first."""
+
+    upper: Path
+    work: Path
+    layers: tuple[Path, ...] = ()
+
+    @classmethod
+    def create(cls, root: Path, layers: Sequence[Path] = ()) -> "OverlayFolders":
+        """Creates empty folders for a mount below `root`, which must not exist."""
+        root.mkdir(parents=True, mode=0o700)
+        upper, work = root / "upper", root / "work"
+        upper.mkdir(mode=0o755)
+        work.mkdir(mode=0o700)
+        return cls(upper, work, tuple(layers))
+
+
+class FileStamp(msgspec.Struct, frozen=True, array_like=True):
+    """Identifies a version of a file without reading it. Any write changes `ctime`."""
+
+    mode: int
+    size: int
+    mtime: int
+    ctime: int
+    inode: int
+
+    @classmethod
+    def of_status(cls, status: os.stat_result) -> "FileStamp":
+        return cls(status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+    @classmethod
+    def of_path(cls, path: str | Path) -> "FileStamp | None":
+        """Returns the stamp of a path, None if there is no file. Links are not followed."""
+        status = lstat_or_none(path)
+        return None if status is None else cls.of_status(status)
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+
+class OverlayChange(msgspec.Struct, frozen=True):
+    """One path that differs between the workspace and the view of the command.
+
+    `base` is the version in the workspace that the change replaces, None if there was none. For a folder only its
+    creation, its removal or a new mode is a change; the files in it are changes of their own.
+    """
+
+    path: str
+    kind: ChangeKind
+    file: FileKind
+    mode: int = 0
+    size: int = 0
+    base: FileStamp | None = None
+
+    @property
+    def changes_type(self) -> bool:
+        """Whether a folder replaces a file, or a file replaces a folder."""
+        return self.kind == "modified" and self.base is not None and self.base.is_folder != (self.file == "folder")
+
+
+def read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange]:
+    """Returns what a command changed, sorted by path. Call it after the command and its children have ended."""
+    reader = _ChangeReader(str(workspace), str(folders.upper), [str(layer) for layer in folders.layers])
+    return sorted(reader.read_folder(""), key=lambda change: change.path)
+
+
+class _ChangeReader:
+    def __init__(self, workspace: str, upper: str, layers: list[str]) -> None:
+        self._workspace = workspace
+        self._upper = upper
+        self._layers = layers
+
+    def read_folder(self, folder: str) -> Iterator[OverlayChange]:
+        """Yields the changes below a folder of the upper layer; `folder` is "" or ends with a slash."""
+        with os.scandir(f"{self._upper}/{folder}") as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                yield from self._read_entry(f"{folder}{entry.name}", entry)
+
+    def _read_entry(self, path: str, entry: "os.DirEntry[str]") -> Iterator[OverlayChange]:
+        status = entry.stat(follow_symlinks=False)
+        base = FileStamp.of_path(f"{self._workspace}/{path}")
+        if is_whiteout(status):
+            yield from self._read_removal(path, base)
+        elif stat.S_ISDIR(status.st_mode):
+            yield from self._read_subfolder(path, status, base)
+        else:
+            yield from self._read_file(path, status, base)
+
+    def _read_removal(self, path: str, base: FileStamp | None) -> Iterator[OverlayChange]:
+        """Yields the removal of a path; one that existed in a layer only leaves the workspace as it is."""
+        if base is None:
+            return
+        if base.is_folder:
+            yield from self._removed_below(path)
+        yield OverlayChange(path, "deleted", _file_kind(base.mode), base=base)
+
+    def _read_subfolder(self, path: str, status: os.stat_result, base: FileStamp | None) -> Iterator[OverlayChange]:
+        mode = stat.S_IMODE(status.st_mode)
+        if base is None:
+            yield OverlayChange(path, "created", "folder", mode)
+        elif stat.S_IMODE(base.mode) != mode or not base.is_folder:
+            yield OverlayChange(path, "modified", "folder", mode, base=base)
+        if base is not None and base.is_folder and _is_opaque(f"{self._upper}/{path}"):
+            yield from self._removed_below(path, still_in=f"{self._upper}/{path}")
+        yield from self.read_folder(f"{path}/")
+
+    def _read_file(self, path: str, status: os.stat_result, base: FileStamp | None) -> Iterator[OverlayChange]:
+        kind, mode, size = _file_kind(status.st_mode), stat.S_IMODE(status.st_mode), status.st_size
+        if base is None:
+            yield OverlayChange(path, "created", kind, mode, size)
+        elif base.is_folder:
+            yield from self._removed_below(path)
+            yield OverlayChange(path, "modified", kind, mode, size, base)
+        elif not _is_same_file(f"{self._workspace}/{path}", f"{self._upper}/{path}"):
+            yield OverlayChange(path, "modified", kind, mode, size, base)
+
+    def _removed_below(self, path: str, still_in: str = "") -> Iterator[OverlayChange]:
+        """Yields the removal of everything below a folder of the workspace, except names that are in `still_in`."""
+        for name in sorted(_list_names(f"{self._workspace}/{path}")):
+            if still_in and os.path.lexists(f"{still_in}/{name}"):
+                continue
+            below = f"{path}/{name}"
+            base = FileStamp.of_path(f"{self._workspace}/{below}")
+            if base is not None and base.is_folder:
+                yield from self._removed_below(below)
+            if base is not None:
+                yield OverlayChange(below, "deleted", _file_kind(base.mode), base=base)
+
+
+def is_whiteout(status: os.stat_result) -> bool:
+    """Returns whether an entry of an upper folder marks a deleted name."""
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
+
+
+def lstat_or_none(path: str | Path) -> os.stat_result | None:
+    """Returns the status of a path without following links, None if there is no such path."""
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _is_opaque(folder: str) -> bool:
+    try:
+        return os.getxattr(folder, _OPAQUE, follow_symlinks=False) in (b"y", b"x")
+    except OSError:
+        return False
+
+
+def _list_names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def _file_kind(mode: int) -> FileKind:
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISLNK(mode):
+        return "link"
+    return "folder" if stat.S_ISDIR(mode) else "special"
+
+
+def _is_same_file(old: str, new: str) -> bool:
+    """Returns whether two files have the same type, mode and content; times do not count."""
+    before, after = os.lstat(old), os.lstat(new)
+    if (before.st_mode, before.st_size) != (after.st_mode, after.st_size):
+        return False
+    if stat.S_ISLNK(before.st_mode):
+        return os.readlink(old) == os.readlink(new)  # noqa: PTH115
+    return stat.S_ISREG(before.st_mode) and same_content(old, new)
+
+
+def same_content(old: str, new: str) -> bool:
+    """Returns whether two regular files have equal content. An unreadable file counts as different."""
+    try:
+        with open(old, "rb", buffering=0) as left, open(new, "rb", buffering=0) as right:  # noqa: PTH123
+            while (chunk := left.read(_COMPARE_BYTES)) == right.read(_COMPARE_BYTES):
+                if not chunk:
+                    return True
+    except OSError:
+        return False
+    return False
+
+
+def remove_tree(root: Path) -> None:
+    """Deletes a tree of an overlay. Folders without permissions, such as the kernel's `work/work`, are opened first."""
+    for folder, names, _ in os.walk(root):
+        for name in names:
+            path = f"{folder}/{name}"
+            status = os.lstat(path)
+            if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+                os.chmod(path, stat.S_IRWXU)  # noqa: PTH101
+    shutil.rmtree(root, ignore_errors=True)
+
+
+def merge_into_layer(upper: Path, layer: Path, paths: Sequence[str]) -> None:
+    """Moves entries of an upper folder into a layer, which later overlays have above the workspace.
+
+    `paths` are the topmost changed paths to move. Both folders must be on one file system.
+    """
+    for path in paths:
+        parts = path.split("/")
+        for depth in range(1, len(parts)):
+            _copy_folder("/".join(parts[:depth]), upper, layer)
+        _merge_entry(f"{upper}/{path}", f"{layer}/{path}")
+
+
+def _copy_folder(path: str, upper: Path, layer: Path) -> None:
+    """Creates a folder in a layer with the mode that it has in the upper folder: the topmost layer's mode counts."""
+    target = layer / path
+    if not target.is_dir():
+        target.unlink(missing_ok=True)  # a whiteout
+        target.mkdir()
+        target.chmod(stat.S_IMODE((upper / path).stat().st_mode))
+
+
+def _merge_entry(source: str, target: str) -> None:
+    status, known = os.lstat(source), lstat_or_none(target)
+    both_folders = stat.S_ISDIR(status.st_mode) and known is not None and stat.S_ISDIR(known.st_mode)
+    if both_folders and not _is_opaque(source):
+        for name in _list_names(source):
+            _merge_entry(f"{source}/{name}", f"{target}/{name}")
+        return
+    if known is not None:
+        if stat.S_ISDIR(known.st_mode):
+            remove_tree(Path(target))
+        else:
+            os.unlink(target)  # noqa: PTH108
+    os.rename(source, target)  # noqa: PTH104

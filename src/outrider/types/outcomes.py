@@ -1,0 +1,61 @@
+"""The outcome of a sandboxed command: the files that it changed, and what the sandbox blocked."""
+
+from typing import Literal
+
+import msgspec
+
+ChangeKind = Literal["created", "modified", "deleted"]
+FileKind = Literal["file", "link", "folder", "special"]
+ApprovalLevel = Literal["ask", "edits", "auto"]
+"""What agent mode asks about: `ask` every outcome, edit and network access; `edits` network access, outside paths and
+protected files; `auto` what leaves the sandbox."""
+Confinement = Literal["none", "read-only", "workspace"]
+"""How a command runs: unconfined, with a read-only view, or with a copy-on-write view of the workspace."""
+OutcomeChoice = Literal["keep", "hosts", "paths", "outside"]
+"""What a yes means: keep the changes, or run a blocked command again with hosts, with paths or outside the sandbox."""
+BlockedKind = Literal["network", "path", "socket"]
+
+
+class OutcomeFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One changed path of the workspace. `diff` is a unified diff, empty for binary and large files.
+
+    `protected` files steer tools or contain secrets. `ignored` files are ignored by version control. A `conflict` was
+    changed by another program since the command saw it. Without `can_undo` an undo cannot restore the old content.
+    """
+
+    path: str
+    kind: ChangeKind
+    file: FileKind = "file"
+    size: int = 0
+    diff: str = ""
+    note: str = ""
+    protected: bool = False
+    ignored: bool = False
+    conflict: bool = False
+    can_undo: bool = True
+
+
+class BlockedAccess(msgspec.Struct, frozen=True):
+    """What the sandbox denied: a host, a path outside the workspace or a socket. `target` is "" if it is unknown."""
+
+    kind: BlockedKind
+    target: str = ""
+
+    @property
+    def description(self) -> str:
+        names = {"network": "the network", "path": "a path outside the workspace", "socket": "a local socket"}
+        return self.target or names[self.kind]
+
+
+class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a command did inside the sandbox, for the question whether to keep it. `output` is its end.
+
+    `more_files` counts changed files that are not listed. `left_running` are processes that were ended.
+    """
+
+    files: tuple[OutcomeFile, ...] = ()
+    more_files: int = 0
+    exit_code: int | None = None
+    output: str = ""
+    blocked: tuple[BlockedAccess, ...] = ()
+    left_running: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from outrider.agents.hooks import Hooks
 from outrider.agents.turn_state import TurnStateTracker
 from outrider.context.lower import PromptProjection
 from outrider.event_bus import EventBus
-from outrider.permissions.modes import stricter_mode
+from outrider.permissions.modes import stricter_level, stricter_mode
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
@@ -25,6 +25,7 @@ from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import Event, PartUpdatedEvent
 from outrider.types.messages import Message
+from outrider.types.outcomes import ApprovalLevel
 from outrider.types.parts import ToolPart
 from outrider.types.request import OutputSchema, ToolSpec
 from outrider.types.usage import Tokens
@@ -148,6 +149,12 @@ class AgentContext(msgspec.Struct, kw_only=True):
         """The stricter one of the session's mode and the callers' modes. Both may change during a turn."""
         own = self.session.mode
         return own if self.caller is None else stricter_mode(self.caller.effective_mode, own)
+
+    @property
+    def effective_level(self) -> ApprovalLevel:
+        """The stricter one of the session's approval level and the callers' levels."""
+        own = self.session.approval
+        return own if self.caller is None else stricter_level(self.caller.effective_level, own)
 
     def start_turn(self, run: RunContext) -> None:
         """Use a new run context, with a fresh budget, for the next turn; prompt and tools are reused."""

@@ -6,6 +6,7 @@ import inspect
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from typing import Any, cast
 
 import msgspec
@@ -21,6 +22,7 @@ from outrider.sessions.records import Approval, fingerprint_call
 from outrider.tools.tool import Policy, Tool
 from outrider.types.agents import Provider
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
+from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolPending
 
@@ -64,7 +66,7 @@ _log = logging.getLogger("outrider.approvals")
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
     """The request to approve one exact call: this input is what runs. `offers` are rules that would allow such
-    calls."""
+    calls. With `outcome` the command has run in the sandbox, and True keeps what it changed."""
 
     tool: str
     input: dict[str, Any]
@@ -73,6 +75,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     session_id: str
     description: str = ""
     offers: tuple[str, ...] = ()
+    outcome: CommandOutcome | None = None
 
 
 ApproveFunction = Callable[[ApprovalRequest], Any]
@@ -120,13 +123,15 @@ class PermissionChecker:
             tool.name,
             call.state.input,
             mode=mode,
-            allow=(*self._rules.allow, *granted.rules, *custom, *context.agent.permissions.get("allow", ())),
+            allow=(*self._rules.allow, *custom),
+            confined=(*granted.rules, *context.agent.permissions.get("allow", ())),
             ask=(*self._rules.ask, *context.ask_rules),
             deny=(*self._rules.deny, *context.deny_rules),
             workspace=context.workspace,
             approved=granted.contents,
             search_path=self._search_path,
-            sandbox=mode in SANDBOXED_MODES and self._sandbox(),
+            level=context.effective_level,
+            sandbox=tool_shape(tool.name).kind == "shell" and self._sandbox(),
         )
         policy: Policy = tool.policy_for(call.state.input)
         if _STRICTNESS[policy] <= _STRICTNESS[decision.effect]:
@@ -145,11 +150,15 @@ async def _no_refresh() -> None:
     """Default for channels whose grants cannot change in another process."""
 
 
+AskAboutOutcome = Callable[[ToolPart, AgentContext, CommandOutcome, str], Awaitable[OutcomeAnswer]]
+
+
 class ApprovalChannel(msgspec.Struct, frozen=True):
-    """How calls get approved. `ask` requests an approval, `find_grant` returns the approvals in effect, `refresh` loads
-    those that another process has changed."""
+    """How calls get approved. `ask` requests an approval of a call, `ask_outcome` of what a command changed,
+    `find_grant` returns the approvals in effect, `refresh` loads those that another process has changed."""
 
     ask: AskApproval
+    ask_outcome: AskAboutOutcome
     find_grant: Callable[[AgentContext], ApprovalGrant] = lambda _: EMPTY_GRANT
     refresh: Callable[[], Awaitable[None]] = _no_refresh
 
@@ -162,7 +171,7 @@ class ApprovalGate:
         self,
         checker: PermissionChecker,
         channel: ApprovalChannel,
-        on_admitted: Callable[[ToolPart], None] = lambda _: None,
+        on_admitted: Callable[[ToolPart, Decision], None] = lambda _, __: None,
     ) -> None:
         self._checker = checker
         self._channel = channel
@@ -170,17 +179,19 @@ class ApprovalGate:
 
     async def admit(self, call: ToolPart, tool: Tool, context: AgentContext) -> ApprovalVerdict:
         await self._channel.refresh()
-        verdict = await self._decide_or_ask(call, tool, context)
+        decision = self.decide(call, tool, context)
+        verdict = await self._ask_if_needed(call, tool, context, decision)
         if verdict.allowed:
-            self._on_admitted(call)
+            self._on_admitted(call, decision)
         return verdict
 
     def decide(self, call: ToolPart, tool: Tool, context: AgentContext) -> Decision:
         """Return the decision about a call without asking for an approval."""
         return self._checker.decide(call, tool, context, self._channel.find_grant(context))
 
-    async def _decide_or_ask(self, call: ToolPart, tool: Tool, context: AgentContext) -> ApprovalVerdict:
-        decision = self.decide(call, tool, context)
+    async def _ask_if_needed(
+        self, call: ToolPart, tool: Tool, context: AgentContext, decision: Decision
+    ) -> ApprovalVerdict:
         match decision.effect:
             case "allow":
                 return ApprovalVerdict(_YES)
@@ -215,7 +226,24 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
         context.emit_event(ToolApprovalResultEvent, approved=answer is True, **ids)
         return _verdict_for(allowed=answer is True, message=answer if isinstance(answer, str) else "")
 
-    return ApprovalChannel(ask)
+    async def ask_outcome(
+        call: ToolPart, context: AgentContext, outcome: CommandOutcome, question: str
+    ) -> OutcomeAnswer:
+        if approve is None:
+            return OutcomeAnswer(_NO, attended=False)
+        request = ApprovalRequest(
+            call.tool, call.state.input, call.call_id, context.agent.name, context.session.id, question, outcome=outcome
+        )
+        ids = {"call_id": call.call_id, "tool_name": call.tool}
+        context.emit_event(
+            ToolApprovalRequestedEvent, description=question, tool_input=call.state.input, outcome=outcome, **ids
+        )
+        with context.state_tracker.awaiting_approval():
+            answer = await call_approve_function(approve, request)
+        context.emit_event(ToolApprovalResultEvent, approved=answer is True, **ids)
+        return OutcomeAnswer(answer is True, answer if isinstance(answer, str) else "")
+
+    return ApprovalChannel(ask, ask_outcome)
 
 
 def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
@@ -240,14 +268,28 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             offers=offer.rules,
             contents=offer.contents,
         )
-        try:
-            with context.state_tracker.awaiting_approval():
-                allowed, message = await queue.ask(question, context.agent.name, context.call_id)
-        except asyncio.CancelledError:
-            if not context.will_resume:
-                await asyncio.shield(queue.withdraw(question))
-            raise
-        return _verdict_for(allowed=allowed, message=message)
+        answered = await _ask_queue(queue, question, context)
+        return _verdict_for(allowed=answered.answer == "allowed", message=answered.words)
+
+    async def ask_outcome(
+        call: ToolPart, context: AgentContext, outcome: CommandOutcome, question: str
+    ) -> OutcomeAnswer:
+        if not queue.attended():
+            return OutcomeAnswer(_NO, attended=False)
+        # The digest binds the answer to exactly this outcome: the same question is found again after a restart.
+        digest = sha256(msgspec.json.encode(outcome)).hexdigest()
+        approval = Approval(
+            session_id=context.session.id,
+            call_id=call.call_id,
+            tool=call.tool,
+            input=call.state.input,
+            fingerprint=fingerprint_call(call.tool, {**call.state.input, "outcome": digest}),
+            description=question,
+            workspace=str(context.workspace),
+            outcome=outcome,
+        )
+        answered = await _ask_queue(queue, approval, context)
+        return OutcomeAnswer(answered.answer == "allowed", answered.words, answered.keep, answered.choice)
 
     def find_grant(context: AgentContext) -> ApprovalGrant:
         # Approvals of the calling sessions apply to the called ones too.
@@ -257,7 +299,18 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             caller = caller.caller
         return queue.find_grant(sessions, str(context.workspace))
 
-    return ApprovalChannel(ask, find_grant, queue.refresh_grants)
+    return ApprovalChannel(ask, ask_outcome, find_grant, queue.refresh_grants)
+
+
+async def _ask_queue(queue: ApprovalQueue, approval: Approval, context: AgentContext) -> Approval:
+    """Wait for the answer. A cancelled call withdraws its question, unless it continues in the reopened session."""
+    try:
+        with context.state_tracker.awaiting_approval():
+            return await queue.ask(approval, context.agent.name, context.call_id)
+    except asyncio.CancelledError:
+        if not context.will_resume:
+            await asyncio.shield(queue.withdraw(approval))
+        raise
 
 
 async def call_approve_function(approve: ApproveFunction, request: ApprovalRequest) -> object:

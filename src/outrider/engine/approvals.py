@@ -15,10 +15,11 @@ from outrider.event_bus import EventBus
 from outrider.models.clients import find_peers, send_to_peer
 from outrider.providers.response_json import decode_json
 from outrider.sessions.failpoints import failpoint
-from outrider.sessions.records import Approval, ApprovalScope, fingerprint_call
+from outrider.sessions.records import Approval, ApprovalScope
 from outrider.sessions.store import Store
 from outrider.types.agents import Provider
 from outrider.types.events import LoopCompletedEvent, ToolApprovalRequestedEvent, ToolApprovalResultEvent
+from outrider.types.outcomes import OutcomeChoice
 
 _decode_approval = msgspec.json.Decoder(Approval).decode
 
@@ -74,6 +75,7 @@ class PeerApprovals:
                 id=event.approval_id,
                 description=event.description,
                 offers=event.offers,
+                outcome=event.outcome,
             )
             self._open[event.approval_id] = request, event.server
 
@@ -122,9 +124,9 @@ class ApprovalQueue:
         for approval in await self._store.approvals():
             self._cache_lasting(approval)
 
-    async def ask(self, question: Approval, agent: str, parent_call_id: str = "") -> tuple[bool, str]:
-        """Store and publish the request, then wait for the answer without a timeout. Returns whether it is allowed, and
-        a message for the model."""
+    async def ask(self, question: Approval, agent: str, parent_call_id: str = "") -> Approval:
+        """Store and publish the request, then wait for the answer without a timeout. Returns the answered request; an
+        answer that belongs to another input counts as denied."""
         request = await self._store.ask(question)
         if request.answer == "open":
             self._bus.publish(
@@ -139,24 +141,33 @@ class ApprovalQueue:
                     tool_input=request.input,
                     offers=request.offers,
                     can_last=request.can_persist,
+                    outcome=request.outcome,
                 )
             )
             failpoint("FP-mid-approval")
             request = await self._wait_for_answer(request)
-        allowed = request.answer == "allowed" and request.fingerprint == fingerprint_call(question.tool, question.input)
-        return allowed, request.words
+        return request if request.fingerprint == question.fingerprint else replace(request, answer="denied")
 
     async def answer(
-        self, approval_id: str, *, allow: bool, scope: ApprovalScope = "once", by: str = "", words: str = ""
+        self,
+        approval_id: str,
+        *,
+        allow: bool,
+        scope: ApprovalScope = "once",
+        by: str = "",
+        words: str = "",
+        keep: tuple[str, ...] | None = None,
+        choice: OutcomeChoice = "keep",
     ) -> Approval:
         """Store an answer and return the one in effect: the first answer wins. A lasting scope is reduced to "once" if
-        no rule describes what it would cover."""
+        no rule describes what it would cover. `keep` and `choice` answer a question about an outcome."""
+        outcome: dict[str, Any] = {"keep": keep, "choice": choice}
         if approval_id in self._remote:
-            return await self._remote.answer(approval_id, allow=allow, scope=scope, words=words)
+            return await self._remote.answer(approval_id, allow=allow, scope=scope, words=words, **outcome)
         if scope in LASTING_SCOPES and not (await self._find_approval(approval_id)).can_persist:
             scope = "once"
         answer = "allowed" if allow else "denied"
-        approval = await self._store.answer(approval_id, answer, scope=scope, by=by, words=words)
+        approval = await self._store.answer(approval_id, answer, scope=scope, by=by, words=words, **outcome)
         self._cache_lasting(approval)
         waiting = self._waiting.get(approval_id)
         if waiting is not None:

@@ -8,7 +8,7 @@ import msgspec
 from outrider.agents.budget import RunBudget
 from outrider.errors import SessionNotFoundError
 from outrider.event_bus import EventBus
-from outrider.permissions.modes import stricter_mode
+from outrider.permissions.modes import stricter_level, stricter_mode
 from outrider.sessions.journal import Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner
 from outrider.sessions.recovery import repair_transcript
@@ -18,6 +18,7 @@ from outrider.types.agents import Agent, Limits, Mode
 from outrider.types.deltas import UsageReport
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
+from outrider.types.outcomes import ApprovalLevel
 from outrider.types.parts import SubtaskPart, ToolPart
 from outrider.types.tool_state import LEFT_OPEN
 from outrider.types.usage import Usage
@@ -83,6 +84,15 @@ class OpenSessionTree:
             if session is self._root
             else stricter_mode(self.mode_of(session.parent_id or ""), session.mode)
         )
+
+    def level_of(self, session_id: str) -> ApprovalLevel:
+        """Return the strictest approval level of a session and its ancestors."""
+        session = self.find(session_id)
+        if session is None:
+            return "ask"
+        if session is self._root:
+            return session.approval
+        return stricter_level(self.level_of(session.parent_id or ""), session.approval)
 
 
 class ChildSessionOpener:

@@ -11,7 +11,7 @@ from outrider.engine.abort import is_abort_request
 from outrider.engine.approval_gate import queue_channel
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
 from outrider.engine.plans import ProposedPlan
-from outrider.engine.run_spec import RunSpec, check_mode
+from outrider.engine.run_spec import RunSpec, check_level, check_mode
 from outrider.engine.runtime import EngineKeywords, EngineOptions, EngineRuntime, create_memory_store
 from outrider.engine.session_registry import SessionRegistry
 from outrider.engine.undo_history import FileChanges
@@ -28,6 +28,7 @@ from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Mode, Provider
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
+from outrider.types.outcomes import ApprovalLevel, OutcomeChoice
 from outrider.types.parts import CompactionPart, PartBase, TextPart
 
 
@@ -116,15 +117,18 @@ class Engine:
         mode: Mode | None = None,
         agent: str | None = None,
         workspace: str | Path | None = None,
+        approval: ApprovalLevel | None = None,
     ) -> str:
         """Create a session that this engine owns and return its id. Agent and mode default to those of the first
-        agent."""
+        agent, the approval level to that of the engine."""
         check_mode(mode, "a session")
+        check_level(approval, "a session")
         chosen = self.runtime.find_agent(agent or "")
         session = Session(
             title=title,
             mode=mode or chosen.mode,
             agent=chosen.name,
+            approval=approval or self.runtime.approval,
             workspace_directory=str(workspace or self._workspace or Path.cwd()),
         )
         await self._sessions.create_session(session)
@@ -231,15 +235,31 @@ class Engine:
         check_mode(mode, "a session")
         await self._update_session(session_id, SessionUpdate(mode=mode))
 
+    async def set_approval(self, session_id: str, level: ApprovalLevel) -> None:
+        """Set the approval level of the session: `ask`, `edits` or `auto`. Raises ConfigurationError for another."""
+        check_level(level, "a session")
+        await self._update_session(session_id, SessionUpdate(approval=level))
+
     async def set_agent(self, session_id: str, agent: str) -> None:
         """Set the agent that answers in the session. Raises ConfigurationError for an unknown name."""
         await self._update_session(session_id, SessionUpdate(agent=self.runtime.find_agent(agent).name))
 
     async def answer(
-        self, approval_id: str, *, allow: bool, scope: ApprovalScope = "once", by: str = "", words: str = ""
+        self,
+        approval_id: str,
+        *,
+        allow: bool,
+        scope: ApprovalScope = "once",
+        by: str = "",
+        words: str = "",
+        keep: tuple[str, ...] | None = None,
+        choice: OutcomeChoice = "keep",
     ) -> Approval:
-        """Answer an approval request and return the answer in effect: the first answer wins."""
-        return await self.approval_queue.answer(approval_id, allow=allow, scope=scope, by=by, words=words)
+        """Answer an approval request and return the answer in effect: the first answer wins. For the outcome of a
+        command, `keep` names the files to keep (None: all), and `choice` says how a blocked command runs again."""
+        return await self.approval_queue.answer(
+            approval_id, allow=allow, scope=scope, by=by, words=words, keep=keep, choice=choice
+        )
 
     async def approvals(self, session_id: str | None = None) -> Sequence[Approval]:
         """Return the open approval requests."""

@@ -6,6 +6,7 @@ from typing import Any, Self, TypeVar, get_args
 import msgspec
 
 from outrider.errors import ConfigurationError
+from outrider.permissions.modes import APPROVAL_LEVELS
 from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Mode, Provider
 
@@ -65,6 +66,13 @@ def check_mode(mode: str | None, whose: str) -> None:
     """Raise ConfigurationError if the mode is unknown; `whose` names its owner in the message."""
     if mode is not None and mode not in get_args(Mode):
         raise ConfigurationError(f"{whose} has the unknown mode {mode!r}; modes: {', '.join(get_args(Mode))}")
+
+
+def check_level(level: str | None, whose: str) -> None:
+    """Raise ConfigurationError if the approval level is unknown; `whose` names its owner in the message."""
+    if level is not None and level not in APPROVAL_LEVELS:
+        known = ", ".join(APPROVAL_LEVELS)
+        raise ConfigurationError(f"{whose} has the unknown approval level {level!r}; levels: {known}")
 
 
 def _by_name(what: str, values: Iterable[Named]) -> dict[str, Named]:

@@ -19,6 +19,7 @@ from outrider.engine.run_spec import RunSpec
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
 from outrider.models.clients import CatalogPricing, LazyClient, shared_catalog, shared_client
+from outrider.permissions.modes import Decision
 from outrider.permissions.redaction.event_filter import FILTERED_EVENTS, RedactingEventFilter
 from outrider.permissions.redaction.redactor import Redactor
 from outrider.providers.catalog import ModelCatalog
@@ -28,6 +29,7 @@ from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.types.agents import Agent, Limits
 from outrider.types.ids import now_ms
+from outrider.types.outcomes import ApprovalLevel
 from outrider.types.parts import ModelRef, ToolPart
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class EngineKeywords(TypedDict, total=False):
     catalog: ModelCatalog | None
     compacts: bool
     titles: bool | Agent
+    approval: ApprovalLevel
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +72,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     catalog: ModelCatalog | None = None
     compacts: bool = True
     titles: bool | Agent = False
+    approval: ApprovalLevel = "ask"
 
     @classmethod
     def from_keywords(cls, keywords: EngineKeywords) -> Self:
@@ -160,6 +164,11 @@ class EngineRuntime:
         return self._options.rules
 
     @property
+    def approval(self) -> ApprovalLevel:
+        """The approval level of new sessions."""
+        return self._options.approval
+
+    @property
     def data(self) -> Path | None:
         """Outrider's data folder; None for an engine without built-in tools, which stores no files."""
         return self._options.surroundings.data if self._options.surroundings else None
@@ -201,7 +210,7 @@ class EngineRuntime:
 
         if not self._options.attended:
             environment = msgspec.structs.replace(environment, ask=None)
-        return SessionTools(session, environment, self.undo, self._redactor.find_spans_in_bytes)
+        return SessionTools(session, environment, self._approvals, self.undo, self._redactor.find_spans_in_bytes)
 
     def create_run_context(self, session: Session, session_tools: "SessionTools | None" = None) -> RunContext:
         """Create the context of one turn. Its budget is new; everything else belongs to the engine or the session."""
@@ -238,7 +247,7 @@ class EngineRuntime:
         return environment is not None and environment.sandbox.confines
 
 
-def _ignore_call(call: ToolPart) -> None:
+def _ignore_call(call: ToolPart, decision: Decision) -> None:
     pass
 
 

@@ -25,6 +25,7 @@ from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxIt
 from outrider.sessions.session import Session
 from outrider.sessions.snapshots.restore import Direction
 from outrider.types.agents import Agent, Mode
+from outrider.types.outcomes import ApprovalLevel, OutcomeChoice
 from outrider.types.parts import ModelRef, PartBase
 
 
@@ -108,12 +109,22 @@ class EngineClient(Protocol):
 
     async def set_mode(self, session_id: str, mode: Mode) -> None: ...
 
+    async def set_approval(self, session_id: str, level: ApprovalLevel) -> None: ...
+
     async def set_agent(self, session_id: str, agent: str) -> None: ...
 
     async def approvals(self, session_id: str | None = None) -> Sequence[Approval]: ...
 
     async def answer(
-        self, approval_id: str, *, allow: bool, scope: ApprovalScope = "once", by: str = "", words: str = ""
+        self,
+        approval_id: str,
+        *,
+        allow: bool,
+        scope: ApprovalScope = "once",
+        by: str = "",
+        words: str = "",
+        keep: tuple[str, ...] | None = None,
+        choice: OutcomeChoice = "keep",
     ) -> Approval: ...
 
     def file_changes(self, session_id: str) -> FileRestorer: ...

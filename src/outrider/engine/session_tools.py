@@ -1,21 +1,25 @@
 """The built-in tools of one session, created for its workspace, with a sandbox for commands that depends on the
 mode."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
+from outrider.engine.approval_gate import ApprovalChannel
 from outrider.engine.child_sessions import OpenSessionTree
 from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
+from outrider.outcomes.runner import CommandPlan, SandboxedCommands
 from outrider.permissions import Containment, contain
-from outrider.permissions.modes import call_subject, tool_shape
+from outrider.permissions.modes import Decision, call_subject, tool_shape
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.defaults import default_policy, describe_planted, find_absent_paths, quarantine_planted
-from outrider.processes.sandbox.sandbox import Network, Sandbox
+from outrider.processes.sandbox.sandbox import Network, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.project.extensions import WorkspaceExtensions, recorded_notes
 from outrider.project.sandbox import allow_git_writes, find_worktree
@@ -33,15 +37,18 @@ from outrider.tools.builtin.task import task_tool
 from outrider.tools.builtin.todo import TodoItem, recorded_todos, todo_tool
 from outrider.tools.builtin.web_fetch import web_fetch_tool
 from outrider.tools.builtin.write import write_tool
+from outrider.tools.context import ToolContext
 from outrider.tools.edit_transaction import FileEditor, save_no_originals
 from outrider.tools.tool import Tool, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
+from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tools of all sessions share. `data` is Outrider's data folder."""
+    """What the tools of all sessions share. `data` is Outrider's data folder. `workspace_locks` serialize commands with
+    an overlay, commits and edits of one workspace."""
 
     sandbox: Sandbox
     data: Path
@@ -50,6 +57,7 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     ask: AskUser | None = None
     network: Network = "off"
     extensions: WorkspaceExtensions | None = None
+    workspace_locks: dict[Path, asyncio.Lock] = msgspec.field(default_factory=dict[Path, asyncio.Lock])
 
 
 class GrantedPaths:
@@ -81,12 +89,14 @@ class SessionTools:
         self,
         session: Session,
         environment: ToolEnvironment,
+        approvals: ApprovalChannel,
         undo: UndoRecorder | None = None,
         find_secrets: FindSecrets = find_no_secrets,
     ) -> None:
         self._session = session
         self._bus = environment.bus
         self._undo = undo
+        self._approvals = approvals
         self.tree = OpenSessionTree(session)
         workspace = Path(session.workspace_directory or ".")
         self._outputs = OutputFolder(environment.data / "outputs", OutputLimits(), find_secrets)
@@ -101,7 +111,20 @@ class SessionTools:
             workspace, readable=[environment.data / "outputs"], granted=self.granted_paths.allows_path
         )
         ledger = SeenVersions()
-        editor = FileEditor(files, undo.record_edit if undo else save_no_originals, ledger)
+        lock = environment.workspace_locks.setdefault(workspace.resolve(), asyncio.Lock())
+        editor = FileEditor(files, undo.record_edit if undo else save_no_originals, ledger, lock)
+        self.commands = SandboxedCommands(
+            workspace=workspace,
+            data=environment.data,
+            sandbox=environment.sandbox,
+            policy=lambda: _command_policy(workspace, environment, writable=False),
+            settings=self.tree,
+            ask=self._ask_outcome,
+            record_paths=undo.record_paths if undo else _record_nothing,
+            record_all=undo.record_all if undo else _record_nothing,
+            open_network=_open_network,
+            lock=lock,
+        )
         self.tools: dict[str, Tool] = tools_by_name(
             [
                 read_tool(files, ledger),
@@ -111,7 +134,7 @@ class SessionTools:
                 list_tool(files),
                 glob_tool(files),
                 grep_tool(files),
-                shell_tool(self.supervisor),
+                shell_tool(self.supervisor, sandbox=self.commands),
                 process_tool(self.supervisor),
                 todo_tool(self._load_todos, self._publish_todos),
                 web_fetch_tool(),
@@ -156,9 +179,16 @@ class SessionTools:
         self._mcp_tools = now
         return True
 
-    def admit_call(self, call: ToolPart) -> None:
-        """Register an allowed call: its tool may open the path that it names, and a changed MCP tool is accepted."""
+    def admit_call(self, call: ToolPart, decision: Decision) -> None:
+        """Register an allowed call: its tool may open the path that it names, its command runs as it was decided, and a
+        changed MCP tool is accepted."""
         self.granted_paths.add_call(call)
+        if tool_shape(call.tool).kind == "shell":
+            # A command that a person approved before it ran keeps what it changes; without a sandbox it is unconfined.
+            confinement = decision.confinement or "none"
+            self.commands.plan_call(
+                call.call_id, CommandPlan(confinement, keeps=decision.rule is not None or decision.effect == "ask")
+            )
         if self.extensions is not None and self.extensions.servers is not None:
             self.extensions.servers.accept_change(self.tools.get(call.tool))
 
@@ -167,6 +197,16 @@ class SessionTools:
         await self.supervisor.close()
         if self._undo is not None:
             await self._undo.settle_session(self._session.id)
+
+    async def _ask_outcome(self, tool_context: ToolContext, outcome: CommandOutcome, question: str) -> OutcomeAnswer:
+        context = self._undo.active_context(tool_context) if self._undo else None
+        message = context and next(
+            (message for message in reversed(context.session.messages) if message.find_call(tool_context.call_id)), None
+        )
+        call = message and message.find_call(tool_context.call_id)
+        if context is None or call is None:
+            return OutcomeAnswer(allowed=False, attended=False)
+        return await self._approvals.ask_outcome(call, context, outcome, question)
 
     async def _load_todos(self, session_id: str) -> tuple[TodoItem, ...]:
         session = self.tree.find(session_id)
@@ -181,22 +221,13 @@ class SessionTools:
 def _sandbox_wrapper(
     tree: OpenSessionTree, workspace: Path, environment: ToolEnvironment
 ) -> Callable[[LaunchRequest], LaunchRequest]:
-    """Return a function that wraps commands in the sandbox in modes without approvals; only background mode may write.
-    The mode of the agent that starts the command applies."""
+    """Return a function that runs background processes in the sandbox with a writable workspace; in plan mode with a
+    read-only one. The mode of the agent that starts the command applies."""
 
     def wrap(launch: LaunchRequest) -> LaunchRequest:
-        mode = tree.mode_of(launch.session_id)
-        if mode == "agent":
-            return launch
-        writable = mode == "background"
-        usual = default_policy(
-            workspace,
-            writable=writable,
-            home=environment.home,
-            own_files=[environment.data],
-            network=environment.network,
-        )
-        policy = allow_git_writes(usual, find_worktree(workspace, environment.data))
+        if not environment.sandbox.confines:
+            return launch  # the gate has asked, or denied it
+        policy = _command_policy(workspace, environment, writable=tree.mode_of(launch.session_id) != "plan")
         absent, quarantine = find_absent_paths(policy), environment.data / "planted"
 
         def cleanup() -> str:
@@ -205,3 +236,28 @@ def _sandbox_wrapper(
         return msgspec.structs.replace(environment.sandbox.wrap(launch, policy), cleanup=cleanup)
 
     return wrap
+
+
+def _command_policy(workspace: Path, environment: ToolEnvironment, *, writable: bool) -> SandboxPolicy:
+    usual = default_policy(
+        workspace, writable=writable, home=environment.home, own_files=[environment.data], network=environment.network
+    )
+    return allow_git_writes(usual, find_worktree(workspace, environment.data))
+
+
+@asynccontextmanager
+async def _record_nothing(*_: object) -> AsyncGenerator[None, None]:
+    """The default without undo."""
+    yield
+
+
+@asynccontextmanager
+async def _open_network(hosts: Sequence[str]) -> AsyncGenerator[Network, None]:
+    """Open a proxy that lets a command reach these hosts; without hosts the network is not restricted."""
+    if not hosts:
+        yield "on"
+        return
+    from outrider.processes.sandbox.proxy import open_proxy
+
+    async with open_proxy(hosts) as network:
+        yield network

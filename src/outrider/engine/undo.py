@@ -26,25 +26,16 @@ from outrider.types.messages import Message
 from outrider.types.parts import PatchPart, TextPart, ToolPart
 
 
-def may_change_files(call: ToolPart, tool: Tool, workspace: Path, *, built_in: bool) -> bool:
-    """Return whether a call may change unknown files. Built-in file tools name their files, so they are recorded by
-    `record_edit`; commands and custom tools do not, unless they are known to be read-only. Changes by a background
-    process belong to the call that started it."""
+def may_change_files(tool: Tool, *, built_in: bool) -> bool:
+    """Return whether a call may change unknown files. Built-in file tools name their files, and the command runner
+    knows what a sandboxed command changed, so they record that themselves; custom tools do not."""
     if tool.read_only or tool.options.delegates:
         return False
     match tool_shape(tool.name).kind if built_in else "unknown":
         case "unknown":
             return True
-        case "shell" if tool.name != "process":
-            return not _only_reads(call, workspace)
         case _:
             return False
-
-
-def _only_reads(call: ToolPart, workspace: Path) -> bool:
-    from outrider.permissions.policy import assess_call  # lazy: the shell grammar is slow to load
-
-    return assess_call(call.tool, call.state.input, workspace=str(workspace)).action == "shell that reads"
 
 
 T = TypeVar("T")
@@ -193,7 +184,7 @@ class UndoRecorder:
             part, context, self._call_origin(part, context)
         )
         try:
-            if not may_change_files(part, tool, context.workspace, built_in=built_in):
+            if not may_change_files(tool, built_in=built_in):
                 yield
                 return
             async with self._snapshot_around(call, None):
@@ -216,6 +207,33 @@ class UndoRecorder:
         }
         async with self._snapshot_around(call, planned):
             yield
+
+    @asynccontextmanager
+    async def record_paths(
+        self, tool_context: ToolContext, workspace: Path, paths: Sequence[str]
+    ) -> AsyncGenerator[None, None]:
+        """Record a commit that changes these paths of the workspace."""
+        call = self._calls.get((tool_context.session_id, tool_context.call_id))
+        if call is None:
+            yield
+            return
+        async with self._snapshot_around(call, None, [workspace / path for path in paths]):
+            yield
+
+    @asynccontextmanager
+    async def record_all(self, tool_context: ToolContext) -> AsyncGenerator[None, None]:
+        """Record what an unconfined command changes, by comparing the workspace before and after."""
+        call = self._calls.get((tool_context.session_id, tool_context.call_id))
+        if call is None:
+            yield
+            return
+        async with self._snapshot_around(call, None):
+            yield
+
+    def active_context(self, tool_context: ToolContext) -> AgentContext | None:
+        """Return the agent context of a running call."""
+        call = self._calls.get((tool_context.session_id, tool_context.call_id))
+        return call.context if call else None
 
     async def recover_session(self, journal: Journal) -> None:
         """After a crash, store the changes of interrupted calls and add those that are missing in the transcript."""
@@ -259,9 +277,12 @@ class UndoRecorder:
         await self.stores.close()
 
     @asynccontextmanager
-    async def _snapshot_around(self, call: _ActiveCall, planned: PlannedWrites | None) -> AsyncGenerator[None, None]:
-        """Take a snapshot, and store the changes afterwards, also after an error or a cancellation."""
-        snapshot = await self._take_snapshot(call, planned)
+    async def _snapshot_around(
+        self, call: _ActiveCall, planned: PlannedWrites | None, paths: Sequence[Path] | None = None
+    ) -> AsyncGenerator[None, None]:
+        """Take a snapshot of `paths`, of the planned files or of the whole workspace, and store the changes afterwards,
+        also after an error or a cancellation."""
+        snapshot = await self._take_snapshot(call, planned, paths)
         cancelled = False
         try:
             yield
@@ -272,7 +293,9 @@ class UndoRecorder:
             if snapshot is not None:
                 await self._end_call(msgspec.structs.replace(snapshot, doubtful=not cancelled))
 
-    async def _take_snapshot(self, call: _ActiveCall, planned: PlannedWrites | None) -> _OpenSnapshot | None:
+    async def _take_snapshot(
+        self, call: _ActiveCall, planned: PlannedWrites | None, paths: Sequence[Path] | None
+    ) -> _OpenSnapshot | None:
         """Take the snapshot before a call; return None if undo is not available. If it fails, background mode denies
         the call, because no user supervises it there; other modes run it and publish a warning."""
         try:
@@ -283,7 +306,7 @@ class UndoRecorder:
             if inside is not None and not inside:
                 return None
             return _OpenSnapshot(
-                call, found, await self._snapshot_in_thread(found, call.origin, inside), doubtful=False
+                call, found, await self._snapshot_in_thread(found, call.origin, inside, paths), doubtful=False
             )
         except StoreError as error:
             if call.context.session.mode == "background":
@@ -296,10 +319,13 @@ class UndoRecorder:
         snapshots: "snapshots_api.ChangeTracker",
         origin: "snapshots_api.ChangeOrigin",
         planned: PlannedWrites | None,
+        paths: Sequence[Path] | None,
     ) -> "snapshots_api.WorkspaceSnapshot":
         # A thread cannot be cancelled: wait for it, and discard its snapshot.
         future = asyncio.ensure_future(
-            self.stores.run_in_thread(lambda: snapshots.take_snapshot(planned, origin, planned))
+            self.stores.run_in_thread(
+                lambda: snapshots.take_snapshot(planned if paths is None else paths, origin, planned)
+            )
         )
         try:
             return await asyncio.shield(future)

@@ -15,7 +15,7 @@ _NETWORK_PATTERNS = tuple(
         rf"could not resolve (?:host|hostname|proxy)(?: name)?:? {_QUOTE}{_HOST}",
         rf"(?:unable|failed) to (?:resolve|look ?up)(?: host)?(?: address)?:? {_QUOTE}{_HOST}",
         rf"(?:temporary failure resolving|error resolving|cannot resolve|can't resolve(?: hostname)?) {_QUOTE}{_HOST}",
-        rf"(?:getaddrinfo|querya|querysrv|dns lookup)[a-z ]*(?:enotfound|eai_again|esrvfail|econnrefused)? {_QUOTE}{_HOST}",
+        rf"(?:getaddrinfo|querya|querysrv|dns lookup)[a-z ]*(?:enotfound|eai_again|econnrefused)? {_QUOTE}{_HOST}",
         rf"lookup {_HOST}(?: on |:)",
         rf"host=['\"]{_HOST}['\"]",
         rf"{_HOST}(?::\d+)?: (?:temporary failure in name resolution|name or service not known|network is unreachable)",

@@ -137,10 +137,7 @@ def _copy_file(source_path: str, target: int, change: OverlayChange, workspace: 
     try:
         status = os.fstat(source)
         _copy_content(source, target)
-        for attribute in os.listxattr(source):
-            if not attribute.startswith(("user.overlay.", "trusted.overlay.")):
-                with suppress(OSError):
-                    os.setxattr(target, attribute, os.getxattr(source, attribute))
+        _copy_attributes(source, target)
         if change.base is not None and (known := lstat_or_none(workspace / change.path)) is not None:
             with suppress(PermissionError):
                 os.fchown(target, known.st_uid, known.st_gid)
@@ -149,6 +146,14 @@ def _copy_file(source_path: str, target: int, change: OverlayChange, workspace: 
         os.fsync(target)
     finally:
         os.close(source)
+
+
+def _copy_attributes(source: int, target: int) -> None:
+    """Copies extended attributes, except those of the overlay itself."""
+    for attribute in os.listxattr(source):
+        if not attribute.startswith(("user.overlay.", "trusted.overlay.")):
+            with suppress(OSError):
+                os.setxattr(target, attribute, os.getxattr(source, attribute))
 
 
 def _copy_content(source: int, target: int) -> None:
@@ -178,12 +183,16 @@ def _remove_deleted(workspace: Path, changes: Sequence[OverlayChange]) -> None:
         failpoint("FP-mid-outcome")
         *folders, name = change.path.split("/")
         with suppress(FileNotFoundError, NotADirectoryError), open_folder(str(workspace), folders) as folder:
-            if change.base is not None and change.base.is_folder:
-                with suppress(OSError):
-                    os.rmdir(name, dir_fd=folder)
-            else:
-                os.unlink(name, dir_fd=folder)
+            _remove_entry(name, folder, is_folder=change.base is not None and change.base.is_folder)
             _sync_folder(folder)
+
+
+def _remove_entry(name: str, folder: int, *, is_folder: bool) -> None:
+    if not is_folder:
+        os.unlink(name, dir_fd=folder)
+        return
+    with suppress(OSError):
+        os.rmdir(name, dir_fd=folder)
 
 
 def _make_folders(workspace: Path, changes: Sequence[OverlayChange]) -> None:

@@ -4,12 +4,14 @@ import difflib
 import os
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from outrider.outcomes.commit import find_conflicts
 from outrider.outcomes.pending import PendingOutcome
 from outrider.permissions.paths.gitignore import IGNORE_FILES, is_ignored
 from outrider.permissions.paths.protected import find_protected_name
+from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.processes.sandbox.overlay import OverlayChange
 from outrider.types.outcomes import CommandOutcome, OutcomeFile
 
@@ -20,35 +22,10 @@ MAX_OUTPUT = 4_000
 MAX_UNDO_BYTES = 64 * 1024 * 1024  # see `SnapshotLimits.written_bytes`
 
 # Folders and files that tools write as a by-product and can write again.
-CACHE_NAMES = frozenset(
-    [
-        "__pycache__",
-        ".pytest_cache",
-        ".mypy_cache",
-        ".ruff_cache",
-        ".hypothesis",
-        ".tox",
-        ".nox",
-        ".eggs",
-        ".ipynb_checkpoints",
-        ".gradle",
-        ".parcel-cache",
-        ".turbo",
-        ".vite",
-        ".angular",
-        ".nyc_output",
-        ".eslintcache",
-        ".stylelintcache",
-        ".tsbuildinfo",
-        ".sass-cache",
-        ".phpunit.cache",
-        ".phpunit.result.cache",
-        ".dart_tool",
-        ".pytype",
-        ".pyre",
-        ".basedpyright",
-        ".import_linter_cache",
-    ]
+CACHE_NAMES = split_names(
+    """__pycache__ .pytest_cache .mypy_cache .ruff_cache .hypothesis .tox .nox .eggs .ipynb_checkpoints .gradle
+    .parcel-cache .turbo .vite .angular .nyc_output .eslintcache .stylelintcache .tsbuildinfo .sass-cache
+    .phpunit.cache .phpunit.result.cache .dart_tool .pytype .pyre .basedpyright .import_linter_cache"""
 )
 _CACHE_PAIRS = frozenset({("node_modules", ".cache"), ("node_modules", ".vite"), (".next", "cache")})
 _CACHE_SUFFIXES = (".pyc", ".pyo", ".tsbuildinfo")
@@ -60,7 +37,7 @@ def is_cache(path: str) -> bool:
     return (
         not CACHE_NAMES.isdisjoint(names)
         or names[-1].endswith(_CACHE_SUFFIXES)
-        or any(pair in _CACHE_PAIRS for pair in zip(names, names[1:], strict=False))
+        or any(pair in _CACHE_PAIRS for pair in pairwise(names))
     )
 
 
@@ -84,7 +61,12 @@ def ignored_paths(workspace: Path, changes: Iterable[OverlayChange]) -> set[str]
                 continue
         return lines
 
-    return {change.path for change in changes if is_ignored(change.path, lines_of)}
+    return {
+        change.path
+        for change in changes
+        # A pattern with a trailing slash matches folders only, and a name inside shows that the path is one.
+        if is_ignored(f"{change.path}/x" if change.file == "folder" else change.path, lines_of)
+    }
 
 
 def list_protected(changes: Iterable[OverlayChange]) -> set[str]:

@@ -62,8 +62,11 @@ class OutcomeFolder:
         for folder in (self.layer, self.temporary):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.temporary.chmod(0o1777)
-        layers = (self.layer,) if any(self.layer.iterdir()) else ()
-        return OverlayFolders.create(self._call_folder(call_id), layers)
+        return OverlayFolders.create(self._call_folder(call_id), self.layers())
+
+    def layers(self) -> tuple[Path, ...]:
+        """Returns the layer if it holds anything."""
+        return (self.layer,) if any(self.layer.iterdir()) else ()
 
     def upper(self, call_id: str) -> Path:
         return self._call_folder(call_id) / "upper"

@@ -35,7 +35,7 @@ from outrider.tools.command_output import append_note
 from outrider.tools.context import ToolContext
 from outrider.tools.tool import ToolResult
 from outrider.types.agents import Mode
-from outrider.types.outcomes import ApprovalLevel, CommandOutcome, Confinement, OutcomeChoice
+from outrider.types.outcomes import ApprovalLevel, CommandOutcome, Confinement, OutcomeAnswer
 
 Execute = Callable[[LaunchWrapper], Awaitable[CommandResult]]
 FormatResult = Callable[[CommandResult], ToolResult]
@@ -48,23 +48,10 @@ OpenNetwork = Callable[[Sequence[str]], AbstractAsyncContextManager[Network]]
 """Opens a network that reaches these hosts only, or every host if there are none."""
 
 
-class OutcomeAnswer(msgspec.Struct, frozen=True):
-    """The answer to a question about an outcome. `keep` names the files to keep, None for all.
-
-    `choice` is how to run a blocked command again. `attended` is False if nobody could be asked.
-    """
-
-    allowed: bool
-    words: str = ""
-    keep: tuple[str, ...] | None = None
-    choice: OutcomeChoice = "keep"
-    attended: bool = True
-
-
 class AskOutcome(Protocol):
     """Asks the user about an outcome. The question is stored, so any front end can answer it, also after a restart."""
 
-    async def __call__(self, context: ToolContext, outcome: CommandOutcome, question: str) -> OutcomeAnswer: ...
+    async def __call__(self, context: ToolContext, outcome: CommandOutcome, question: str, /) -> OutcomeAnswer: ...
 
 
 class SessionSettings(Protocol):
@@ -316,8 +303,10 @@ class SandboxedCommands:
                 moved.add(path)
 
     def _read_only_policy(self, folder: OutcomeFolder) -> SandboxPolicy:
-        temporary = folder.temporary if folder.temporary.is_dir() else None
-        return msgspec.structs.replace(self._policy(), temporary=temporary)
+        if not folder.temporary.is_dir():
+            return self._policy()
+        layers = folder.layers() if self._sandbox.overlays else ()
+        return msgspec.structs.replace(self._policy(), temporary=folder.temporary, layers=layers)
 
     def _wrapper(self, policy: SandboxPolicy) -> LaunchWrapper:
         return lambda launch: self._sandbox.wrap(launch, policy)

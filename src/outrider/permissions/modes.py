@@ -9,20 +9,25 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from outrider.types.outcomes import ApprovalLevel, Confinement
+
 Effect = Literal["allow", "ask", "deny"]
 Mode = Literal["chat", "plan", "agent", "background"]
 MODES: tuple[str, ...] = get_args(Mode)
+APPROVAL_LEVELS: tuple[ApprovalLevel, ...] = get_args(ApprovalLevel)  # the strictest first
 
 
 class Decision(Struct, frozen=True):
     """The outcome for one call.
 
-    `rule` is the text of the rule that decided; it is None if the mode or a protected path decided.
+    `rule` is the text of the rule that decided; it is None if the mode or a protected path decided. `confinement` says
+    how an allowed command runs; it is None for other tools, and for calls that are not allowed.
     """
 
     effect: Effect
     reason: str
     rule: str | None = None
+    confinement: Confinement | None = None
 
     def __post_init__(self) -> None:
         # A file name in the reason may contain surrogate escapes, which the store cannot encode as UTF-8.
@@ -70,6 +75,11 @@ def stricter_mode(caller: Mode, callee: Mode) -> Mode:
     On a tie the caller's mode wins, so a background caller never starts to ask for approvals.
     """
     return min(caller, callee, key=_MODE_RANK.__getitem__)
+
+
+def stricter_level(one: ApprovalLevel, other: ApprovalLevel) -> ApprovalLevel:
+    """Returns the approval level that asks more."""
+    return one if APPROVAL_LEVELS.index(one) <= APPROVAL_LEVELS.index(other) else other
 
 
 def mode_offers(mode: Mode, action: Action, *, changes: bool = False) -> bool:

@@ -37,6 +37,7 @@ from outrider.permissions.shell.rule_matching import (
     may_read_commands_from_stdin,
     restrictive_rule_matches,
 )
+from outrider.types.outcomes import ApprovalLevel, Confinement
 
 _PATCH_PATH = re.compile(
     r"^(?:\*\*\* (?:Add File|Update File|Delete File|Move to): (?P<plain>.+)|(?:---|\+\+\+) (?P<marked>[^\t\n]+).*)$",
@@ -317,12 +318,13 @@ class ShellCall:
         return any(match_path(pattern, str(Path(word))) for word in words if word and not word.startswith("-"))
 
     def allowed_by(self, rules: Sequence[PermissionRule]) -> list[PermissionRule]:
-        """Requires that every command is proven read-only or covered by a rule; no rule covers an unparsed command."""
+        """Requires that every command is proven read-only or covered by a rule. Only a rule for all commands covers one
+        that cannot be parsed."""
         rules = [rule for rule in rules if rule.matches_tool(self.tool) and not rule.parse_error]
-        if self.script.problems or not self.script.commands:
-            return []
         if everything := [rule for rule in rules if rule.pattern is None]:
             return everything[:1]
+        if self.script.problems or not self.script.commands:
+            return []
         used: list[PermissionRule] = []
         for command in self.script.commands:
             if (
@@ -347,6 +349,7 @@ class PermissionRules(Struct, frozen=True):
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    confined: tuple[str, ...] = ()  # allow rules of projects and agents: commands that they cover stay in the sandbox
 
 
 def decide(
@@ -358,16 +361,23 @@ def decide(
     ask: RuleTexts = (),
     deny: RuleTexts = (),
     workspace: str | os.PathLike[str],
+    level: ApprovalLevel = "ask",
+    sandbox: bool = True,
     **more: Any,
 ) -> Decision:
-    """Returns whether a tool call is allowed, needs approval or is denied.
+    """Returns whether a tool call is allowed, needs approval or is denied, and how an allowed command is confined.
 
-    `sandbox=True` means that shell commands run in a sandbox; without it, background mode denies every command that is
-    not proven read-only. `approved` contains hashes of workspace configuration files that a person has approved.
-    `search_path` is the PATH of the commands: a program that it resolves inside the workspace is not a known program.
+    `allow` are rules of the user: a command that they cover runs unconfined. Every other command runs inside the
+    sandbox, and its outcome may be a question. `sandbox=False` means that there is none: agent mode then asks about
+    every command that no rule allows, plan and background mode deny it. `level` is the approval level of agent mode.
+    `confined` are rules that allow without leaving the sandbox. `approved` contains hashes of workspace configuration
+    files that a person has approved. `search_path` is the PATH of the commands: a program that it resolves inside the
+    workspace is not a known program.
     """
-    policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny))
-    return decide_with_rules(policy, tool, arguments, mode=mode, workspace=workspace, **more)
+    policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(more.pop("confined", ())))
+    return decide_with_rules(
+        policy, tool, arguments, mode=mode, workspace=workspace, level=level, sandbox=sandbox, **more
+    )
 
 
 def decide_with_rules(
@@ -377,7 +387,8 @@ def decide_with_rules(
     *,
     mode: Mode,
     workspace: str | os.PathLike[str],
-    sandbox: bool = False,
+    level: ApprovalLevel = "ask",
+    sandbox: bool = True,
     **known: Any,
 ) -> Decision:
     """As `decide`, with merged rules. `known` passes `approved` and `search_path` to `assess_call`."""
@@ -385,19 +396,20 @@ def decide_with_rules(
         raise ValueError(f"unknown permission mode {mode!r}; use one of {', '.join(MODES)}")
     if tool_shape(tool).kind in NAME_ONLY_KINDS:
         return _decide_by_name(policy, tool, mode)
-    return _decide_assessed(
-        policy, assess_call(tool, arguments, workspace=os.fspath(workspace), **known), mode, sandbox=sandbox
-    )
+    call = assess_call(tool, arguments, workspace=os.fspath(workspace), **known)
+    return _decide_assessed(policy, call, mode, level, sandbox=sandbox)
 
 
 @lru_cache(maxsize=256)
 def _decide_by_name(policy: PermissionRules, tool: str, mode: Mode) -> Decision:
     """Cached, because the decision depends on the tool name only and not on the arguments."""
-    return _decide_assessed(policy, assess_call(tool, {}, workspace=""), mode, sandbox=False)
+    return _decide_assessed(policy, assess_call(tool, {}, workspace=""), mode, "ask", sandbox=True)
 
 
-def _decide_assessed(policy: PermissionRules, call: CallAssessment, mode: Mode, *, sandbox: bool) -> Decision:
-    decision = _decide_by_rules(policy, call, mode) or _decide_by_mode(call, mode, sandbox=sandbox)
+def _decide_assessed(
+    policy: PermissionRules, call: CallAssessment, mode: Mode, level: ApprovalLevel, *, sandbox: bool
+) -> Decision:
+    decision = _decide_by_rules(policy, call, mode) or _decide_by_mode(call, mode, level, sandbox=sandbox)
     if decision.effect == "ask" and mode == "background":
         return Decision("deny", f"{decision.reason}; background mode cannot ask for approval", decision.rule)
     return decision
@@ -414,9 +426,19 @@ def _decide_by_rules(policy: PermissionRules, call: CallAssessment, mode: Mode) 
         return Decision(MODE_TABLE[mode]["protected"], call.reason or ACTION_REASONS["protected"])
     if rule := _find_restricting_rule(policy.ask, call):
         return Decision("ask", "a rule requires approval", rule.text)
-    if rules := call.allowed_by([parse_rule(text) for text in policy.allow]):
-        return Decision("allow", "a rule allows it", ", ".join(rule.text for rule in rules))
+    allowing, confined = ([parse_rule(text) for text in texts] for texts in (policy.allow, policy.confined))
+    if rules := call.allowed_by(allowing):
+        # Plan mode must not change anything, whatever the rules allow.
+        free: Confinement = "workspace" if mode == "plan" else "none"
+        return _allow_by_rules(call, rules, free)
+    if confined and (rules := call.allowed_by([*allowing, *confined])):
+        return _allow_by_rules(call, rules, "workspace")
     return None
+
+
+def _allow_by_rules(call: CallAssessment, rules: Sequence[PermissionRule], confinement: Confinement) -> Decision:
+    texts = ", ".join(rule.text for rule in rules)
+    return Decision("allow", "a rule allows it", texts, confinement if isinstance(call, ShellCall) else None)
 
 
 def _find_restricting_rule(rules: RuleTexts, call: CallAssessment) -> PermissionRule | None:
@@ -424,9 +446,20 @@ def _find_restricting_rule(rules: RuleTexts, call: CallAssessment) -> Permission
     return next((rule for rule in map(parse_rule, rules) if call.restricted_by(rule)), None)
 
 
-def _decide_by_mode(call: CallAssessment, mode: Mode, *, sandbox: bool) -> Decision:
+def _decide_by_mode(call: CallAssessment, mode: Mode, level: ApprovalLevel, *, sandbox: bool) -> Decision:
     effect: Effect = MODE_TABLE[mode][call.action]
     reason = ACTION_REASONS[call.action] if not call.reason else f"{ACTION_REASONS[call.action]}: {call.reason}"
-    if mode == "background" and call.action == "shell" and not sandbox:
-        return Decision("deny", f"{reason}; there is no sandbox to run it in")
+    if isinstance(call, ShellCall) and mode != "chat":
+        return _decide_command(call, mode, reason, sandbox=sandbox)
+    if mode == "agent" and level != "ask" and call.action == "write":
+        return Decision("allow", f"{reason}; the approval level is {level}")
     return Decision(effect, reason)
+
+
+def _decide_command(call: ShellCall, mode: Mode, reason: str, *, sandbox: bool) -> Decision:
+    """A command without a rule runs inside the sandbox. The analysis only chooses the cheaper read-only mount."""
+    if sandbox:
+        return Decision("allow", reason, None, "read-only" if call.action == "shell that reads" else "workspace")
+    if mode == "agent":
+        return Decision("ask", f"{reason}; there is no sandbox to run it in")
+    return Decision("deny", f"{reason}; there is no sandbox to run it in")

@@ -322,13 +322,14 @@ class ProcessSupervisor:
         workdir: Path | None = None,
         limit: float | TimeLimit | None = None,
         session_id: str = "",
+        wrap: LaunchWrapper | None = None,
     ) -> CommandResult:
         """Runs a command and waits until it ends, reaches its time limit or moves to the background.
 
-        Cancelling the call kills the command without waiting for its end.
+        Cancelling the call kills the command without waiting for its end. `wrap` replaces the supervisor's own wrapper.
         """
         async with self._foreground_slots:
-            supervised = await self._start_process(call_id, command, workdir, session_id, on_output)
+            supervised = await self._start_process(call_id, command, workdir, session_id, on_output, wrap=wrap)
             return await self._wait_in_foreground(supervised, limit)
 
     async def start_command(
@@ -445,13 +446,14 @@ class ProcessSupervisor:
         on_output: OnOutput | None = None,
         *,
         in_background: bool = False,
+        wrap: LaunchWrapper | None = None,
     ) -> SupervisedCommand:
         """Wraps the launch request, adds the command to the table and starts it. Raises ProcessError."""
         if self._closed:
             raise ProcessError("the command cannot be started: the engine's process supervisor is closed")
         folder = Path.cwd() / (workdir or "")
         launch = LaunchRequest(build_argv(command), self._environment, folder, self._resources, session_id=session_id)
-        launch = self._wrap_launch(launch)
+        launch = (wrap or self._wrap_launch)(launch)
         text = command if isinstance(command, str) else shlex.join(command)
         name = self._table.free_id(call_id)
         supervised = SupervisedCommand(name, session_id, text, ProcessOutputBuffer(self._folder, name), self._publish)

@@ -45,6 +45,7 @@ from outrider.sessions.snapshots.restore import Direction
 from outrider.types.agents import Agent, Mode
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
+from outrider.types.outcomes import ApprovalLevel, OutcomeChoice
 from outrider.types.parts import PartBase, TextPart
 
 if TYPE_CHECKING:
@@ -229,13 +230,24 @@ class RemoteEngine:
     async def set_mode(self, session_id: str, mode: Mode) -> None:
         await self._update_session(session_id, mode=mode)
 
+    async def set_approval(self, session_id: str, level: ApprovalLevel) -> None:
+        await self._update_session(session_id, approval=level)
+
     async def set_agent(self, session_id: str, agent: str) -> None:
         await self._update_session(session_id, agent=agent)
 
     async def answer(
-        self, approval_id: str, *, allow: bool, scope: ApprovalScope = "once", by: str = "", words: str = ""
+        self,
+        approval_id: str,
+        *,
+        allow: bool,
+        scope: ApprovalScope = "once",
+        by: str = "",
+        words: str = "",
+        keep: tuple[str, ...] | None = None,
+        choice: OutcomeChoice = "keep",
     ) -> Approval:
-        answer = {"allow": allow, "scope": scope, "words": words}
+        answer = {"allow": allow, "scope": scope, "words": words, "keep": keep, "choice": choice}
         return await self.client.post(f"/api/approvals/{approval_id}", answer, Approval)
 
     async def approvals(self, session_id: str | None = None) -> Sequence[Approval]:

@@ -333,6 +333,7 @@ def _copy_session_fields(session: Session, stored: StoredSession) -> None:
     session.title, session.agent = stored.title, stored.agent
     session.workspace_directory = stored.workspace_directory
     session.mode = stored.mode  # type: ignore[assignment]  a mode of a newer version stays as it is
+    session.approval = stored.approval
     session.time = stored.time or session.time
 
 

@@ -48,6 +48,7 @@ from outrider.sessions.rows.session_rows import (
 )
 from outrider.sessions.session import SessionTime
 from outrider.types.ids import now_ms
+from outrider.types.outcomes import OutcomeChoice
 
 
 class MemorySession:
@@ -356,13 +357,23 @@ class MemoryStore:
         return approval
 
     async def answer(
-        self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = "", words: str = ""
+        self,
+        approval_id: str,
+        answer: ApprovalAnswer,
+        *,
+        scope: ApprovalScope = "once",
+        by: str = "",
+        words: str = "",
+        keep: tuple[str, ...] | None = None,
+        choice: OutcomeChoice = "keep",
     ) -> Approval:
         for entry in self._sessions.values():
             if approval_id in entry.approvals:
                 stored = decode_approval(entry.approvals[approval_id][1])
                 now = self._clock()
-                answered = stored.answered_with(answer, scope=scope, by=by, words=words, at=now)
+                answered = stored.answered_with(
+                    answer, scope=scope, by=by, words=words, keep=keep, choice=choice, at=now
+                )
                 if answered is not stored:
                     entry.approvals[approval_id] = (entry.advance_sequence(1, now), encode_record(answered))
                 return answered

@@ -11,6 +11,7 @@ from outrider.sessions.session import ForkPoint, Session, SessionTime
 from outrider.types.codec import AnyPart
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
+from outrider.types.outcomes import ApprovalLevel, CommandOutcome, OutcomeChoice
 from outrider.types.usage import Tokens
 
 Delivery = Literal["steer", "queue"]
@@ -33,6 +34,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     time: SessionTime | None = None
     metadata: dict[str, Any] = {}
     seq: int = 0
+    approval: ApprovalLevel = "ask"
 
     def __post_init__(self) -> None:
         force_setattr(self, "title", to_storable_text(self.title))
@@ -49,6 +51,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
             parent_id=session.parent_id,
             forked_from=session.forked_from,
             time=session.time,
+            approval=session.approval,
         )
 
 
@@ -64,6 +67,7 @@ class SessionUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     workspace_directory: str | msgspec.UnsetType = msgspec.UNSET
     mode: str | msgspec.UnsetType = msgspec.UNSET
     agent: str | msgspec.UnsetType = msgspec.UNSET
+    approval: ApprovalLevel | msgspec.UnsetType = msgspec.UNSET
     archived: int | msgspec.UnsetType | None = msgspec.UNSET
     compacting: int | msgspec.UnsetType | None = msgspec.UNSET
     metadata: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
@@ -75,7 +79,7 @@ class SessionUpdate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         return msgspec.structs.replace(session, time=msgspec.structs.replace(time, **times), **changes)
 
 
-_PLAIN_FIELDS = ("title", "workspace_directory", "mode", "agent", "metadata")
+_PLAIN_FIELDS = ("title", "workspace_directory", "mode", "agent", "metadata", "approval")
 _TIME_FIELDS = ("archived", "compacting")
 
 
@@ -211,6 +215,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
 
     `fingerprint` binds the answer to the tool and its input. `offers` lists the rules that a lasting answer would
     store, `contents` the hashes of files that it would approve; without either, the call can be allowed only once.
+    With `outcome` the command has run in the sandbox and the question is what to do with its changes: `keep` names the
+    files to keep (None: all), `choice` says how a blocked command runs again.
     """
 
     session_id: str
@@ -229,6 +235,9 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     workspace: str = ""
     offers: tuple[str, ...] = ()
     contents: tuple[str, ...] = ()
+    outcome: CommandOutcome | None = None
+    keep: tuple[str, ...] | None = None
+    choice: OutcomeChoice = "keep"
 
     @property
     def can_persist(self) -> bool:
@@ -236,13 +245,28 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.offers or self.contents)
 
     def answered_with(
-        self, answer: ApprovalAnswer, *, scope: ApprovalScope, by: str, words: str, at: int
+        self,
+        answer: ApprovalAnswer,
+        *,
+        scope: ApprovalScope,
+        by: str,
+        words: str,
+        at: int,
+        keep: tuple[str, ...] | None = None,
+        choice: OutcomeChoice = "keep",
     ) -> "Approval":
         """Returns the answered approval. The first answer is final; only `revoked` can follow it."""
         if self.answer == "revoked" or (self.answer != "open" and answer != "revoked"):
             return self
         return msgspec.structs.replace(
-            self, answer=answer, scope=scope, answered_by=by, words=to_storable_text(words) or self.words, answered=at
+            self,
+            answer=answer,
+            scope=scope,
+            answered_by=by,
+            words=to_storable_text(words) or self.words,
+            answered=at,
+            keep=self.keep if keep is None else keep,
+            choice=choice,
         )
 
     def allows_call(self, call_id: str, tool: str, input: dict[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from outrider.types.codec import AnyPart
 from outrider.types.events import MessageAddedEvent
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime
+from outrider.types.outcomes import ApprovalLevel
 from outrider.types.parts import PartBase, TextPart
 from outrider.types.usage import Tokens, Usage
 from outrider.types.validate import validation_error
@@ -48,6 +49,7 @@ class Session:
         workspace_directory: str = "",
         mode: Mode = "agent",
         agent: str = "",
+        approval: ApprovalLevel = "ask",
         parent_id: str | None = None,
         forked_from: ForkPoint | None = None,
         messages: Iterable[Message] = (),
@@ -59,6 +61,7 @@ class Session:
         self.workspace_directory = workspace_directory
         self.mode: Mode = mode
         self.agent = agent
+        self.approval: ApprovalLevel = approval
         self.parent_id = parent_id
         self.forked_from = forked_from
         self.messages = list(messages)

@@ -27,6 +27,7 @@ from outrider.sessions.records import (
     StoredValue,
     UsageRow,
 )
+from outrider.types.outcomes import OutcomeChoice
 
 
 class Store(Protocol):
@@ -133,11 +134,19 @@ class Store(Protocol):
         ...
 
     async def answer(
-        self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = "", words: str = ""
+        self,
+        approval_id: str,
+        answer: ApprovalAnswer,
+        *,
+        scope: ApprovalScope = "once",
+        by: str = "",
+        words: str = "",
+        keep: tuple[str, ...] | None = None,
+        choice: OutcomeChoice = "keep",
     ) -> Approval:
         """Answers an approval request. The first answer wins: a later one returns it unchanged, except `revoked`.
 
-        `words` is an optional message to the model.
+        `words` is an optional message to the model. `keep` and `choice` answer a question about an outcome.
         """
         ...
 

@@ -345,15 +345,20 @@ def save_no_originals(context: ToolContext, changes: Sequence[PlannedChange]) ->
 
 
 class FileEditor:
-    """Runs edit transactions one at a time. If the original contents cannot be stored for undo, nothing is written."""
+    """Runs edit transactions one at a time, under `lock`. Nothing is written if the original contents cannot be stored
+    for undo."""
 
     def __init__(
-        self, files: WorkspaceFiles, keep: SaveOriginals = save_no_originals, ledger: SeenVersions | None = None
+        self,
+        files: WorkspaceFiles,
+        keep: SaveOriginals = save_no_originals,
+        ledger: SeenVersions | None = None,
+        lock: asyncio.Lock | None = None,
     ) -> None:
         self.files = files
         self.seen_versions = ledger or SeenVersions()
         self._save_originals = keep
-        self._lock = asyncio.Lock()
+        self._lock = lock or asyncio.Lock()
         self._threads = ThreadPool(4)
 
     async def apply_plan(self, context: ToolContext, plan: Callable[[RevisionSet], T]) -> T:

@@ -152,18 +152,21 @@ class ToolRunner:
             return await self._record_end(call, call.state.fail(message, self._clock(), reason="invalid_input"))
         running = call.state.start(self._clock())
         call = _mark_for_recovery(call, tool).with_state(running)
-        watched, message = _RunningCall(call, running, context, self._save_draft), "canceled before it started"
+        watched, message = (
+            _RunningCall(call, running, context, self._save_draft, self._record, self._is_left_open),
+            "canceled before it started",
+        )
         try:
             await self._record(call)  # may have been stored even if it is cancelled
             message = "canceled before it finished"
             state = await self._execute(tool, watched)
         except asyncio.CancelledError:
-            if self._is_left_open(call):
+            if self._is_left_open(watched.part):
                 await asyncio.shield(self._record(watched.as_left_open()))
             else:
-                await asyncio.shield(self._record_end(call, watched.fail(message, self._clock(), "canceled")))
+                await asyncio.shield(self._record_end(watched.part, watched.fail(message, self._clock(), "canceled")))
             raise
-        return await self._record_end(call, state)
+        return await self._record_end(watched.part, state)
 
     async def _execute(self, tool: Tool, call: "_RunningCall") -> ToolEnd:
         try:
@@ -227,11 +230,25 @@ def unknown_tool_message(name: str, tools: Iterable[str]) -> str:
 class _RunningCall:
     """A running call with its reported progress, so that a failure or cancellation can include the partial output."""
 
-    def __init__(self, call: ToolPart, running: ToolRunning, context: ToolContext, draft: SaveDraft) -> None:
+    def __init__(
+        self,
+        call: ToolPart,
+        running: ToolRunning,
+        context: ToolContext,
+        draft: SaveDraft,
+        record: RecordPart,
+        is_left_open: Callable[[ToolPart], bool],
+    ) -> None:
         self.part = call
         self._save_draft = draft
+        self._record = record
         self.running = running
-        self.context = msgspec.structs.replace(context, report=self._on_progress)
+        self.context = msgspec.structs.replace(
+            context,
+            report=self._on_progress,
+            wait_for_answer=self._wait_for_answer,
+            is_suspended=lambda: is_left_open(self.part),
+        )
         self._report = context.report
         self._partial: deque[str] = deque()
         self._size = 0
@@ -247,6 +264,13 @@ class _RunningCall:
         child = self.running.metadata.get("child_session_id")
         marked = msgspec.structs.replace(self.part, metadata={**self.part.metadata, REPEATABLE: True, LEFT_OPEN: child})
         return marked.update_state(self.running)
+
+    async def _wait_for_answer(self) -> None:
+        """Marks the call as one that only waits for an answer, and stores that before the question is asked."""
+        if not self.part.asks:
+            marks = {REPEATABLE: True, ASKS: True}
+            self.part = msgspec.structs.replace(self.part, metadata={**self.part.metadata, **marks})
+            await self._record(self.part.update_state(self.running))
 
     def _on_progress(self, progress: Progress) -> None:
         self.running = self.running.progress(title=progress.title, metadata=progress.metadata)

@@ -6,6 +6,7 @@ import msgspec
 
 from outrider.types.codec import load_part, plain
 from outrider.types.ids import now_ms
+from outrider.types.outcomes import CommandOutcome
 from outrider.types.usage import CacheTokens, Tokens
 from outrider.types.validate import convert, is_object
 
@@ -103,7 +104,8 @@ class ToolExecutionCompletedEvent(Event, frozen=True, tag="ToolExecutionComplete
 
 class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedEvent"):
     """A call needs approval. `offers` are the rules that a lasting answer would store, possible only if `can_last`.
-    `server` is the URL of the server on which the call would run, if it is another one."""
+    `server` is the URL of the server on which the call would run, if it is another one. With `outcome` the command has
+    run in the sandbox, and the question is what to do with its changes."""
 
     tool_name: str
     description: str = ""
@@ -112,6 +114,7 @@ class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedE
     offers: tuple[str, ...] = ()
     can_last: bool = False
     server: str = ""
+    outcome: CommandOutcome | None = None
 
 
 class ToolApprovalResultEvent(Event, frozen=True, tag="ToolApprovalResultEvent"):

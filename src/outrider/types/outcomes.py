@@ -59,3 +59,16 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     output: str = ""
     blocked: tuple[BlockedAccess, ...] = ()
     left_running: tuple[str, ...] = ()
+
+
+class OutcomeAnswer(msgspec.Struct, frozen=True):
+    """The answer to a question about an outcome. `keep` names the files to keep, None for all.
+
+    `choice` is how to run a blocked command again. `attended` is False if nobody could be asked.
+    """
+
+    allowed: bool
+    words: str = ""
+    keep: tuple[str, ...] | None = None
+    choice: OutcomeChoice = "keep"
+    attended: bool = True

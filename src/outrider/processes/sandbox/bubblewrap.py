@@ -1,7 +1,7 @@
 """The bubblewrap sandbox: new namespaces, a mount tree that hides secrets, and the sandbox init inside."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -60,7 +60,7 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
             raise ConfigurationError(
                 f"sandboxed commands could change {self.program}; install bubblewrap in a system folder"
             )
-        if policy.overlay is not None and not self.overlays:
+        if (policy.overlay or policy.layers) and not self.overlays:
             raise ConfigurationError(f"{self.program} cannot mount an overlay here")
         size = str(policy.limits.temporary)
         argv = (
@@ -100,15 +100,18 @@ def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[st
     for path in sorted(everything, key=lambda path: path.count("/")):
         access = everything[path]
         above = _inherited_access(path, zones)
-        if policy.overlay is not None and path == workspace:
-            yield _overlay_options(policy.overlay, path)
+        if path == workspace and (policy.overlay or policy.layers):
+            yield _overlay_options(policy.overlay, policy.layers, path)
         elif access != above or path in pinned:
             yield _mount_options(path, access)
 
 
-def _overlay_options(folders: OverlayFolders, workspace: str) -> tuple[str, ...]:
+def _overlay_options(folders: OverlayFolders | None, layers: Sequence[Path], workspace: str) -> tuple[str, ...]:
     """Returns the options that mount an overlay; bubblewrap stacks the sources from the lowest to the highest."""
-    sources = (word for source in (workspace, *folders.layers) for word in ("--overlay-src", str(source)))
+    above = folders.layers if folders else layers
+    sources = (word for source in (workspace, *above) for word in ("--overlay-src", str(source)))
+    if folders is None:
+        return (*sources, "--ro-overlay", workspace)
     return (*sources, "--overlay", str(folders.upper), str(folders.work), workspace)
 
 

@@ -8,6 +8,8 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
@@ -197,12 +199,10 @@ def same_content(old: str, new: str) -> bool:
     """Returns whether two regular files have equal content. An unreadable file counts as different."""
     try:
         with open(old, "rb", buffering=0) as left, open(new, "rb", buffering=0) as right:  # noqa: PTH123
-            while (chunk := left.read(_COMPARE_BYTES)) == right.read(_COMPARE_BYTES):
-                if not chunk:
-                    return True
+            chunks = zip_longest(*(iter(partial(file.read, _COMPARE_BYTES), b"") for file in (left, right)))
+            return all(before == after for before, after in chunks)
     except OSError:
         return False
-    return False
 
 
 def remove_tree(root: Path) -> None:

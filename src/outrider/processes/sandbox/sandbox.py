@@ -41,7 +41,8 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     The entry for the deepest path applies; of two entries for the same path, the stricter one. All other paths are
     readable, except /tmp, /var/tmp and /run, which are new and empty for the command. With `overlay` the command sees
-    a writable workspace, and what it writes there is stored in the overlay's upper folder instead.
+    a writable workspace, and what it writes there is stored in the overlay's upper folder instead. `layers` lie above
+    a read-only workspace.
     """
 
     workspace: Path
@@ -53,6 +54,7 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     network: Network = "off"
     limits: SandboxLimits = SandboxLimits()
     overlay: OverlayFolders | None = None
+    layers: tuple[Path, ...] = ()
 
     def path_access(self) -> Iterator[tuple[Path, Access]]:
         """Yields each path of the policy with its access."""

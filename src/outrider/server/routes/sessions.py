@@ -25,6 +25,7 @@ from outrider.server.endpoint import (
     SseResponse,
 )
 from outrider.types.agents import Mode
+from outrider.types.outcomes import ApprovalLevel
 from outrider.types.parts import ModelRef
 
 
@@ -42,6 +43,7 @@ class SessionsQuery(msgspec.Struct, frozen=True):
 class NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     title: str = ""
     mode: Mode | None = None
+    approval: ApprovalLevel | None = None
     agent: str | None = None
     workspace: str | None = None
 
@@ -49,6 +51,7 @@ class NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class SessionChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     title: str | None = None
     mode: Mode | None = None
+    approval: ApprovalLevel | None = None
     agent: str | None = None
 
 
@@ -107,7 +110,9 @@ async def list_sessions(request: RouteRequest[SessionsQuery, NoPayload]) -> Sess
 
 async def create_session(request: RouteRequest[NoPayload, NewSession]) -> StoredSession:
     new = request.body
-    session_id = await request.engine.create(title=new.title, mode=new.mode, agent=new.agent, workspace=new.workspace)
+    session_id = await request.engine.create(
+        title=new.title, mode=new.mode, agent=new.agent, workspace=new.workspace, approval=new.approval
+    )
     return await request.engine.store.get(session_id)
 
 
@@ -121,6 +126,8 @@ async def change_session(request: RouteRequest[NoPayload, SessionChanges]) -> St
         await request.engine.rename(session_id, changes.title)
     if changes.mode is not None:
         await request.engine.set_mode(session_id, changes.mode)
+    if changes.approval is not None:
+        await request.engine.set_approval(session_id, changes.approval)
     if changes.agent is not None:
         await request.engine.set_agent(session_id, changes.agent)
     return await request.engine.store.get(session_id)
@@ -207,8 +214,8 @@ SESSION_ROUTES = (
                 body=RemoteExport, response_type=ImportResult, status=201),
     ApiEndpoint(method="GET", path=SESSION_PATH, name="get_session", summary="Get a session without its messages",
                 handler=get_session, response_type=StoredSession),
-    ApiEndpoint(method="PATCH", path=SESSION_PATH, name="change_session", summary="Change title, mode or agent",
-                handler=change_session, body=SessionChanges, response_type=StoredSession),
+    ApiEndpoint(method="PATCH", path=SESSION_PATH, name="change_session",
+                summary="Change title, mode, approval level or agent", handler=change_session, body=SessionChanges, response_type=StoredSession),
     ApiEndpoint(method="DELETE", path=SESSION_PATH, name="delete_session", summary="Delete a session",
                 handler=delete_session, status=204),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/messages", name="read_messages", summary="Get a page of messages",

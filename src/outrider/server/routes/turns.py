@@ -17,6 +17,7 @@ from outrider.server.routes.sessions import SESSION_PATH
 from outrider.server.session_tree import find_root_session, is_descendant
 from outrider.types.codec import load_part
 from outrider.types.ids import new_id
+from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import TextPart
 
 SERVER_SENDER = "server"
@@ -77,11 +78,14 @@ class ApprovalsQuery(msgspec.Struct, frozen=True):
 
 
 class ApprovalAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`words` is a message for the model, sent with a denial."""
+    """`words` is a message for the model, sent with a denial. For the outcome of a command, `keep` names the files to
+    keep (null: all), and `choice` says how a blocked command runs again."""
 
     allow: bool
     scope: Literal["once", "session", "project", "always"] = "once"
     words: str = ""
+    keep: tuple[str, ...] | None = None
+    choice: OutcomeChoice = "keep"
 
 
 class CompactionReply(msgspec.Struct, frozen=True):
@@ -164,7 +168,13 @@ async def answer_approval(request: RouteRequest[NoPayload, ApprovalAnswer]) -> A
     if not is_open and not _contains_approval(await request.engine.store.approvals(), approval_id):
         raise LookupError(f"no approval {approval_id}")
     answered = await request.engine.answer(
-        approval_id, allow=answer.allow, scope=answer.scope, by=SERVER_SENDER, words=answer.words
+        approval_id,
+        allow=answer.allow,
+        scope=answer.scope,
+        by=SERVER_SENDER,
+        words=answer.words,
+        keep=answer.keep,
+        choice=answer.choice,
     )
     if is_open:
         await _resume_session(request, await find_root_session(request.engine, answered.session_id))

@@ -30,6 +30,7 @@ from outrider.sessions.rows import search_terms
 from outrider.sessions.rows.codec import AppendRequest, to_rows
 from outrider.sessions.rows.session_rows import decode_session, forked_session
 from outrider.types.ids import now_ms
+from outrider.types.outcomes import OutcomeChoice
 
 T = TypeVar("T")
 _ANY_SESSION = SessionFilter()
@@ -157,10 +158,20 @@ class PostgresStore:
         return await self._run_transaction(lambda db: writes.put_approval(db, approval, self._clock()))
 
     async def answer(
-        self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = "", words: str = ""
+        self,
+        approval_id: str,
+        answer: ApprovalAnswer,
+        *,
+        scope: ApprovalScope = "once",
+        by: str = "",
+        words: str = "",
+        keep: tuple[str, ...] | None = None,
+        choice: OutcomeChoice = "keep",
     ) -> Approval:
         return await self._run_transaction(
-            lambda db: writes.answer_approval(db, approval_id, answer, self._clock(), scope=scope, by=by, words=words)
+            lambda db: writes.answer_approval(
+                db, approval_id, answer, self._clock(), scope=scope, by=by, words=words, keep=keep, choice=choice
+            )
         )
 
     async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]:

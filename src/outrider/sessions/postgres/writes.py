@@ -35,6 +35,7 @@ from outrider.sessions.rows.session_rows import (
     with_fingerprint,
 )
 from outrider.sessions.session import SessionTime
+from outrider.types.outcomes import OutcomeChoice
 
 MAX_LEXEMES, MAX_LEXEME_CHARACTERS = 20_000, 200
 CHANNEL = "outrider_changes"
@@ -338,13 +339,22 @@ async def put_approval(db: Connection, approval: Approval, now: int) -> Approval
 
 
 async def answer_approval(
-    db: Connection, approval_id: str, answer: ApprovalAnswer, now: int, *, scope: ApprovalScope, by: str, words: str
+    db: Connection,
+    approval_id: str,
+    answer: ApprovalAnswer,
+    now: int,
+    *,
+    scope: ApprovalScope,
+    by: str,
+    words: str,
+    keep: tuple[str, ...] | None,
+    choice: OutcomeChoice,
 ) -> Approval:
     rows = await fetch_rows(db, "SELECT body FROM approvals WHERE id = %s FOR UPDATE", approval_id)
     if not rows:
         raise StoreError(f"there is no approval {approval_id}")
     stored = decode_approval(rows[0]["body"])
-    answered = stored.answered_with(answer, scope=scope, by=by, words=words, at=now)
+    answered = stored.answered_with(answer, scope=scope, by=by, words=words, at=now, keep=keep, choice=choice)
     if answered is not stored:
         _, seq = await advance_sequence(db, stored.session_id, 1, now)
         await db.execute(

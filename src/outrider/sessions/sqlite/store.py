@@ -37,6 +37,7 @@ from outrider.sessions.sqlite.recovery import FileSystemType, open_file
 from outrider.sessions.sqlite.search import IdleMaintenance
 from outrider.sessions.sqlite.writer import DatabaseWriter
 from outrider.types.ids import now_ms
+from outrider.types.outcomes import OutcomeChoice
 
 POLL_SECONDS = 0.1
 
@@ -221,10 +222,20 @@ class SqliteStore:
         )
 
     async def answer(
-        self, approval_id: str, answer: ApprovalAnswer, *, scope: ApprovalScope = "once", by: str = "", words: str = ""
+        self,
+        approval_id: str,
+        answer: ApprovalAnswer,
+        *,
+        scope: ApprovalScope = "once",
+        by: str = "",
+        words: str = "",
+        keep: tuple[str, ...] | None = None,
+        choice: OutcomeChoice = "keep",
     ) -> Approval:
         answered = await self._writer.run(
-            lambda db: writes.answer_approval(db, approval_id, answer, self._clock(), scope=scope, by=by, words=words)
+            lambda db: writes.answer_approval(
+                db, approval_id, answer, self._clock(), scope=scope, by=by, words=words, keep=keep, choice=choice
+            )
         )
         self._listeners.notify_session(answered.session_id)
         return answered

@@ -35,6 +35,7 @@ from outrider.sessions.rows.session_rows import (
 )
 from outrider.sessions.session import SessionTime
 from outrider.sessions.sqlite.reads import session_row
+from outrider.types.outcomes import OutcomeChoice
 
 _decoder = msgspec.json.Decoder(Lease)
 
@@ -353,12 +354,14 @@ def answer_approval(
     scope: ApprovalScope,
     by: str,
     words: str,
+    keep: tuple[str, ...] | None,
+    choice: OutcomeChoice,
 ) -> Approval:
     row = db.execute("SELECT body FROM approvals WHERE id = ?", (approval_id,)).fetchone()
     if row is None:
         raise StoreError(f"there is no approval {approval_id}")
     stored = decode_approval(row[0])
-    answered = stored.answered_with(answer, scope=scope, by=by, words=words, at=now)
+    answered = stored.answered_with(answer, scope=scope, by=by, words=words, at=now, keep=keep, choice=choice)
     if answered is not stored:
         _, seq = advance_sequence(db, stored.session_id, 1, now)
         db.execute(

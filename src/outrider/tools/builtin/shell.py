@@ -1,11 +1,12 @@
 """The `shell` tool: runs a shell command in the foreground or background."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from outrider.errors import ProcessError, ToolFailure
+from outrider.processes.launch import LaunchWrapper
 from outrider.processes.output import OutputThrottle, plain_text
 from outrider.processes.supervisor import CommandResult, ProcessSupervisor, TimeLimit
 from outrider.tools.command_output import append_note, format_output
@@ -31,7 +32,20 @@ ALIASES = {
 _rename = argument_aliases(ALIASES)
 
 
-def shell_tool(supervisor: ProcessSupervisor, *, at_limit: AtLimit = "kill") -> Tool:
+class CommandSandbox(Protocol):
+    """Runs foreground commands confined. `execute` starts the command with a launch wrapper and waits for it."""
+
+    async def run(
+        self,
+        context: ToolContext,
+        execute: Callable[[LaunchWrapper], Awaitable[CommandResult]],
+        format_result: Callable[[CommandResult], ToolResult],
+    ) -> ToolResult: ...
+
+
+def shell_tool(
+    supervisor: ProcessSupervisor, *, at_limit: AtLimit = "kill", sandbox: CommandSandbox | None = None
+) -> Tool:
     async def shell(
         command: str,
         context: ToolContext,
@@ -48,10 +62,16 @@ def shell_tool(supervisor: ProcessSupervisor, *, at_limit: AtLimit = "kill") -> 
             if background:
                 return await _start_in_background(supervisor, command, context.workspace / workdir, context, title)
             limit = TimeLimit(min(max(timeout, 0.0), MAX_TIMEOUT), at_limit)
-            outcome = await _run_command(supervisor, command, context.workspace / workdir, context, limit)
+            folder = context.workspace / workdir
+            if sandbox is None:
+                return _format_outcome(await _run_command(supervisor, command, folder, context, limit), title, limit)
+            return await sandbox.run(
+                context,
+                lambda wrap: _run_command(supervisor, command, folder, context, limit, wrap),
+                lambda outcome: _format_outcome(outcome, title, limit),
+            )
         except ProcessError as error:
             raise ToolFailure(error.message) from error
-        return _format_outcome(outcome, title, limit)
 
     description = load_prompt(__file__, at_limit=TIMEOUT_PHRASES[at_limit])
     return Tool(shell, description=description, preprocess_args=normalize_arguments, plan=True, unsaid=("description",))
@@ -78,7 +98,12 @@ def _join_command(argv: Sequence[str]) -> str:
 
 
 async def _run_command(
-    supervisor: ProcessSupervisor, command: str, workdir: Path, context: ToolContext, limit: TimeLimit
+    supervisor: ProcessSupervisor,
+    command: str,
+    workdir: Path,
+    context: ToolContext,
+    limit: TimeLimit,
+    wrap: LaunchWrapper | None = None,
 ) -> CommandResult:
     shown = OutputThrottle(lambda text: context.report(Progress(plain_text(text))))
     try:
@@ -89,6 +114,7 @@ async def _run_command(
             workdir=workdir,
             limit=limit,
             session_id=context.session_id,
+            wrap=wrap,
         )
     finally:
         shown.flush()  # also on cancellation: the runner stores the reported output

@@ -1,0 +1,217 @@
+"""Commands run over a copy-on-write view of the workspace, and what they changed is the question."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from outrider import Engine, EventBus, Rules, ToolCompleted, ToolError, ToolPart
+from outrider.engine.session_tools import ToolEnvironment
+from outrider.events import ToolApprovalRequestedEvent
+from outrider.processes.sandbox.detect import find_sandbox
+from outrider.stores import SqliteStore
+from tests.scenario.stories import agent, call, scripted
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory):
+    found = find_sandbox(tmp_path_factory.mktemp("scratch"))
+    if not found.overlays:
+        pytest.skip(f"no overlays here: {found.gaps}")
+    return found
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("remember the milk\n")
+    (folder / ".gitignore").write_text("build/\n")
+    return folder
+
+
+class Harness:
+    def __init__(self, script, tmp_path: Path, sandbox, **options) -> None:
+        self.bus = EventBus()
+        around = ToolEnvironment(sandbox=sandbox, data=tmp_path / "data", home=tmp_path, bus=self.bus)
+        self.engine = Engine([agent()], [scripted(script)], bus=self.bus, surroundings=around, **options)
+        self.asked: list[ToolApprovalRequestedEvent] = []
+        self.bus.subscribe(ToolApprovalRequestedEvent, self.asked.append)
+
+    async def calls(self, session: str) -> list[ToolPart]:
+        loaded = await self.engine.store.load(session)
+        return [part for message in loaded.messages for part in message.get_parts_by_type(ToolPart)]
+
+    async def work(self, workspace: Path, **fields) -> list[ToolPart]:
+        session = await self.engine.create(workspace=workspace, **fields)
+        await self.engine.prompt(session, "go")
+        return await self.calls(session)
+
+    async def question(self, count: int = 1) -> ToolApprovalRequestedEvent:
+        async with asyncio.timeout(20):
+            while len(self.asked) < count:
+                await asyncio.sleep(0.005)
+        return self.asked[count - 1]
+
+
+def shell(*commands: str):
+    return [[call("shell", command=command)] for command in commands] + ["done"]
+
+
+async def test_a_command_without_changes_asks_nobody(workspace, tmp_path, sandbox):
+    script = shell("python3 -c 'print(6*7)'", "cat notes.txt", "ls -la > /dev/null; true")
+    harness = Harness(script, tmp_path, sandbox)
+    async with harness.engine:
+        calls = await harness.work(workspace)
+    assert [type(part.state) for part in calls] == [ToolCompleted] * 3
+    assert "42" in calls[0].state.output
+    assert not harness.asked
+
+
+async def test_changes_are_the_question_and_are_committed_when_kept(workspace, tmp_path, sandbox):
+    harness = Harness(shell("echo bread >> notes.txt; echo new > made.txt; echo said"), tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert (workspace / "notes.txt").read_text() == "remember the milk\n"
+        files = {file.path: file for file in question.outcome.files}
+        assert files.keys() == {"notes.txt", "made.txt"}
+        assert "+bread" in files["notes.txt"].diff
+        assert question.outcome.exit_code == 0
+        await harness.engine.answer(question.approval_id, allow=True)
+        (part,) = await working
+    assert isinstance(part.state, ToolCompleted)
+    assert part.state.output.strip() == "said"
+    assert (workspace / "notes.txt").read_text() == "remember the milk\nbread\n"
+    assert (workspace / "made.txt").read_text() == "new\n"
+
+
+async def test_some_files_can_be_kept(workspace, tmp_path, sandbox):
+    harness = Harness(shell("echo 1 > a.txt; mkdir sub; echo 2 > sub/b.txt; rm notes.txt"), tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        await harness.engine.answer(question.approval_id, allow=True, keep=("sub/b.txt",))
+        (part,) = await working
+    assert isinstance(part.state, ToolCompleted)
+    assert "a.txt (created)" in part.state.output
+    assert sorted(path.name for path in workspace.iterdir()) == [".gitignore", "notes.txt", "sub"]
+
+
+async def test_a_dropped_outcome_ends_as_rejected_and_tells_the_model(workspace, tmp_path, sandbox):
+    harness = Harness(shell("rm notes.txt"), tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        await harness.engine.answer(question.approval_id, allow=False, words="keep my notes")
+        (part,) = await working
+    assert isinstance(part.state, ToolError)
+    assert part.state.reason == "rejected"
+    assert "notes.txt (deleted)" in part.state.error
+    assert "keep my notes" in part.state.error
+    assert (workspace / "notes.txt").exists()
+    assert not list((tmp_path / "data" / "overlays").rglob("upper"))
+
+
+async def test_with_nobody_to_ask_nothing_changes(workspace, tmp_path, sandbox):
+    outside = tmp_path / "outside.txt"
+    harness = Harness(shell(f"rm -rf *; echo x > {outside}; echo y > ~/z"), tmp_path, sandbox, attended=False)
+    async with harness.engine:
+        (part,) = await harness.work(workspace)
+    assert isinstance(part.state, ToolError)
+    assert part.state.reason == "denied"
+    assert (workspace / "notes.txt").exists()
+    assert not outside.exists()
+
+
+async def test_plan_mode_discards_changes_and_reports_them(workspace, tmp_path, sandbox):
+    harness = Harness(shell("echo x > made.txt; cat made.txt"), tmp_path, sandbox)
+    async with harness.engine:
+        (part,) = await harness.work(workspace, mode="plan")
+    assert isinstance(part.state, ToolCompleted)
+    assert "made.txt (created)" in part.state.output
+    assert not (workspace / "made.txt").exists()
+
+
+@pytest.mark.parametrize("level", ["edits", "auto"])
+async def test_higher_levels_commit_at_once_with_undo(level, workspace, tmp_path, sandbox):
+    harness = Harness(shell("echo bread >> notes.txt; echo n > new.txt"), tmp_path, sandbox)
+    async with harness.engine:
+        session = await harness.engine.create(workspace=workspace, approval=level)
+        await harness.engine.prompt(session, "go")
+        assert (workspace / "notes.txt").read_text() == "remember the milk\nbread\n"
+        await harness.engine.file_changes(session).undo()
+    assert (workspace / "notes.txt").read_text() == "remember the milk\n"
+    assert not (workspace / "new.txt").exists()
+    assert not harness.asked
+
+
+async def test_protected_files_are_asked_about_at_every_level(workspace, tmp_path, sandbox):
+    harness = Harness(shell("echo 'run evil' > AGENTS.md"), tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace, approval="auto"))
+        question = await harness.question()
+        assert question.outcome.files[0].protected
+        await harness.engine.answer(question.approval_id, allow=False)
+        await working
+    assert not (workspace / "AGENTS.md").exists()
+
+
+async def test_caches_and_ignored_files_raise_no_question_and_stay_visible(workspace, tmp_path, sandbox):
+    commands = ("mkdir -p build __pycache__; echo out > build/app; echo c > __pycache__/m.pyc", "cat build/app")
+    harness = Harness(shell(*commands), tmp_path, sandbox)
+    async with harness.engine:
+        _, second = await harness.work(workspace)
+    assert not harness.asked
+    assert "out" in second.state.output
+    assert not (workspace / "build").exists()
+
+
+async def test_the_users_changes_during_a_command_are_not_overwritten(workspace, tmp_path, sandbox):
+    harness = Harness(shell("echo bread >> notes.txt; echo n > new.txt"), tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        (workspace / "notes.txt").write_text("mine\n")
+        await harness.engine.answer(question.approval_id, allow=True)
+        again = await harness.question(2)
+        assert {file.path for file in again.outcome.files if file.conflict} == {"notes.txt"}
+        await harness.engine.answer(again.approval_id, allow=True)
+        (part,) = await working
+    assert (workspace / "notes.txt").read_text() == "mine\n"
+    assert (workspace / "new.txt").read_text() == "n\n"
+    assert isinstance(part.state, ToolCompleted)
+
+
+async def test_a_rule_of_the_user_runs_unconfined_with_undo(workspace, tmp_path, sandbox):
+    harness = Harness(shell("touch made.txt"), tmp_path, sandbox, rules=Rules(allow=("shell(touch *)",)))
+    async with harness.engine:
+        session = await harness.engine.create(workspace=workspace)
+        await harness.engine.prompt(session, "go")
+        assert (workspace / "made.txt").exists()
+        await harness.engine.file_changes(session).undo()
+    assert not (workspace / "made.txt").exists()
+    assert not harness.asked
+
+
+async def test_a_pending_outcome_survives_a_restart(workspace, tmp_path, sandbox):
+    store = tmp_path / "sessions.db"
+    first = Harness(shell("echo once >> notes.txt; date +%N > stamp"), tmp_path, sandbox, store=SqliteStore(store))
+    async with first.engine.store, first.engine:
+        session = await first.engine.create(workspace=workspace)
+        working = asyncio.ensure_future(first.engine.prompt(session, "go"))
+        await first.question()
+    await asyncio.wait([working])
+    second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store))
+    async with second.engine.store, second.engine:
+        await second.engine.open(session)
+        question = await second.question()
+        assert question.outcome is not None
+        await second.engine.answer(question.approval_id, allow=True)
+        async with asyncio.timeout(20):
+            while not (workspace / "stamp").exists():
+                await asyncio.sleep(0.01)
+        await second.engine.go_on(session)
+        (part,) = await second.calls(session)
+    assert isinstance(part.state, ToolCompleted)
+    assert (workspace / "notes.txt").read_text() == "remember the milk\nonce\n"

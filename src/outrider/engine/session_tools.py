@@ -11,7 +11,7 @@ from outrider.engine.child_sessions import OpenSessionTree
 from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.permissions import Containment, contain
-from outrider.permissions.modes import call_subject, tool_shape
+from outrider.permissions.modes import MODE_TABLE, call_subject, tool_shape, uses_sandbox
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.defaults import default_policy, describe_planted, find_absent_paths, quarantine_planted
@@ -186,9 +186,9 @@ def _sandbox_wrapper(
 
     def wrap(launch: LaunchRequest) -> LaunchRequest:
         mode = tree.mode_of(launch.session_id)
-        if mode == "agent":
+        if not uses_sandbox(mode):
             return launch
-        writable = mode == "background"
+        writable = MODE_TABLE[mode].sandbox == "writable"
         usual = default_policy(
             workspace,
             writable=writable,

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from outrider.types.modes import UNATTENDED_MODES, Mode
+
 Effect = Literal["allow", "ask", "deny"]
-Mode = Literal["chat", "plan", "agent", "background"]
-MODES: tuple[str, ...] = get_args(Mode)
 
 
 class Decision(Struct, frozen=True):
@@ -44,14 +44,33 @@ _ASK_BEYOND: dict[Action, Effect] = {"beyond": "ask", "protected": "ask"}
 _ASK_CHANGES: dict[Action, Effect] = {"write": "ask", "shell": "ask"}
 _ALLOW_CHANGES: dict[Action, Effect] = {"write": "allow", "shell": "allow"}
 
-MODE_TABLE: dict[Mode, dict[Action, Effect]] = {
-    "chat": _DENY_ALL,
-    "plan": {**_DENY_ALL, **_ALLOW_READS, **_ASK_BEYOND},
-    "agent": {**_DENY_ALL, **_ALLOW_READS, **_ASK_BEYOND, **_ASK_CHANGES},
-    "background": {**_DENY_ALL, **_ALLOW_READS, **_ALLOW_CHANGES},
-}
+
+class ModeRights(Struct, frozen=True, kw_only=True):
+    """The rights of a mode.
+
+    `effects` applies to calls that no rule decides. `tools` is what the mode offers at all. `sandbox` is where commands
+    run: "none" means that they run without one, after an approval. `rank` orders modes: a called agent never has a mode
+    of a higher rank than its caller."""
+
+    effects: dict[Action, Effect]
+    tools: Literal["none", "read-only", "all"]
+    sandbox: Literal["none", "read-only", "writable"]
+    rank: int
+
+
 # Agent and background rank equal: they differ in who approves, not in what is possible.
-_MODE_RANK: dict[Mode, int] = {"chat": 0, "plan": 1, "agent": 2, "background": 2}
+MODE_TABLE: dict[Mode, ModeRights] = {
+    "chat": ModeRights(effects=_DENY_ALL, tools="none", sandbox="read-only", rank=0),
+    "plan": ModeRights(
+        effects={**_DENY_ALL, **_ALLOW_READS, **_ASK_BEYOND}, tools="read-only", sandbox="read-only", rank=1
+    ),
+    "agent": ModeRights(
+        effects={**_DENY_ALL, **_ALLOW_READS, **_ASK_BEYOND, **_ASK_CHANGES}, tools="all", sandbox="none", rank=2
+    ),
+    "background": ModeRights(
+        effects={**_DENY_ALL, **_ALLOW_READS, **_ALLOW_CHANGES}, tools="all", sandbox="writable", rank=2
+    ),
+}
 ACTION_REASONS: dict[Action, str] = {
     "talk": "it changes nothing outside the session",
     "read": "it reads inside the workspace",
@@ -69,7 +88,17 @@ def stricter_mode(caller: Mode, callee: Mode) -> Mode:
 
     On a tie the caller's mode wins, so a background caller never starts to ask for approvals.
     """
-    return min(caller, callee, key=_MODE_RANK.__getitem__)
+    return min(caller, callee, key=lambda mode: MODE_TABLE[mode].rank)
+
+
+def mode_asks(mode: Mode) -> bool:
+    """Returns whether calls in this mode can wait for an approval."""
+    return mode not in UNATTENDED_MODES
+
+
+def uses_sandbox(mode: Mode) -> bool:
+    """Returns whether commands run in the sandbox in this mode, instead of being approved."""
+    return MODE_TABLE[mode].sandbox != "none"
 
 
 def mode_offers(mode: Mode, action: Action, *, changes: bool = False) -> bool:
@@ -77,12 +106,12 @@ def mode_offers(mode: Mode, action: Action, *, changes: bool = False) -> bool:
 
     `changes` is True for a call that changes files, inside or outside the workspace.
     """
-    match mode:
-        case "chat":
+    match MODE_TABLE[mode].tools:
+        case "none":
             return False
-        case "plan":
+        case "read-only":
             return action != "write" and not changes
-        case "agent" | "background":
+        case "all":
             return True
 
 

@@ -24,7 +24,7 @@ from outrider.server.endpoint import (
     RouteRequest,
     SseResponse,
 )
-from outrider.types.agents import Mode
+from outrider.types.modes import Mode
 from outrider.types.parts import ModelRef
 
 

@@ -9,9 +9,8 @@ from outrider.agents.hook_runner import HookRunner, prepare_call
 from outrider.agents.run_context import AgentContext
 from outrider.errors import OutriderError
 from outrider.sessions.failpoints import failpoint
-from outrider.tools.context import Progress, ToolContext
 from outrider.tools.runner import ToolRunner, unknown_tool_message
-from outrider.tools.tool import Tool
+from outrider.tools.tool import Progress, Tool, ToolContext
 from outrider.types.events import ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart, tool_result

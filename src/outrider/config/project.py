@@ -5,14 +5,14 @@ import os
 import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 
 from outrider.config.file import AgentTable, ConfigFile, ParsedConfig, RulesTable, parse_config, stricter_limits
 from outrider.config.paths import AppFolders
 from outrider.project.trust import CONFIG_FILE, MAX_FILE_BYTES, WorkspaceTrust, find_project
-from outrider.types.agents import Agent, Limits, Mode
+from outrider.types.agents import Agent, Limits
+from outrider.types.modes import MODES, Mode
 
 MAX_LISTED_NAMES = 5
 # The keys that a project file may set. Models, providers, addresses, hosts, servers and allow rules could send data
@@ -111,6 +111,5 @@ def _disallowed_keys(file: ConfigFile, path: Path) -> Iterator[str]:
 
 
 def _stricter_mode(one: Mode, other: Mode) -> Mode:
-    """Return the stricter mode. `Mode` lists its values from strictest to loosest."""
-    order: tuple[Mode, ...] = get_args(Mode)
-    return order[min(order.index(one), order.index(other))]
+    """Return the stricter mode. `MODES` lists the strictest one first."""
+    return MODES[min(MODES.index(one), MODES.index(other))]

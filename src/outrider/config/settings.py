@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
@@ -32,7 +32,8 @@ from outrider.config.project import (
 )
 from outrider.config.providers import DEFAULT_AGENT, NO_PROVIDER_MESSAGE, AgentBuilder, ProviderRegistry
 from outrider.errors import ConfigurationError
-from outrider.types.agents import Agent, Limits, Mode, Provider
+from outrider.types.agents import Agent, Limits, Provider
+from outrider.types.modes import MODES, Mode
 
 
 def check_rules(rules: RulesTable, where: str) -> tuple[str, ...]:
@@ -189,12 +190,10 @@ def _resolve_workspace(cwd: str | Path | None) -> Path:
 
 def _resolve_mode(flags: CommandFlags, environ: Mapping[str, str], file: ConfigFile) -> Mode:
     given = flags.mode or environ.get("OUTRIDER_MODE", "").strip()
-    for mode in get_args(Mode):
+    for mode in MODES:
         if mode == (given or file.mode or "agent"):
             return mode
-    raise ConfigurationError(
-        f"no mode is called {given!r}{suggest_name(given, get_args(Mode))}; modes: {', '.join(get_args(Mode))}"
-    )
+    raise ConfigurationError(f"no mode is called {given!r}{suggest_name(given, MODES)}; modes: {', '.join(MODES)}")
 
 
 def _resolve_limits(flags: CommandFlags, file: ConfigFile) -> Limits:

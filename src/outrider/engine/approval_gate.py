@@ -16,17 +16,16 @@ from outrider.engine.approval_grants import ApprovalGrant
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
 from outrider.errors import OutriderError
 from outrider.event_bus import EventBus
-from outrider.permissions.modes import Decision, Mode, tool_shape
+from outrider.permissions.modes import MODE_TABLE, Decision, tool_shape
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.sessions.records import Approval, fingerprint_call
 from outrider.tools.tool import Policy, Tool
-from outrider.types.agents import Provider
+from outrider.types.agents import Mode, Provider
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolPending
 
-SANDBOXED_MODES = ("plan", "background")  # commands run in the sandbox instead of being approved
 _NO_SANDBOX_REASON = "commands run inside a sandbox only in {mode} mode, and none works on this machine"
 _REDACTED_INPUT_REASON = (
     f"its input holds {HIDDEN_SECRET}, which stands for a secret that was not kept; it is not the secret itself"
@@ -36,7 +35,7 @@ _REDACTED_INPUT_REASON = (
 def denial_reason(tool: str, tool_input: Mapping[str, Any], mode: Mode, sandbox: Callable[[], bool]) -> str:
     """Return why a call of a built-in tool is always denied in this mode, or ""."""
     kind = tool_shape(tool).kind
-    if kind == "shell" and mode in SANDBOXED_MODES and not sandbox():
+    if kind == "shell" and MODE_TABLE[mode].outcomes != "ask" and not sandbox():
         return _NO_SANDBOX_REASON.format(mode=mode)
     if kind in ("write", "shell") and _contains_text(tool_input, HIDDEN_SECRET):
         return _REDACTED_INPUT_REASON

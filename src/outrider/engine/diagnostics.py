@@ -31,14 +31,14 @@ from outrider.permissions.explain import (
     explain_decision,
     past_calls,
 )
-from outrider.permissions.modes import Mode, tool_shape
+from outrider.permissions.modes import tool_shape
 from outrider.permissions.policy import PermissionRules
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.project.sandbox import LazySandbox
 from outrider.providers.catalog import ModelCatalog
 from outrider.sessions.sqlite import recovery as store_doctor
 from outrider.tools.search import find_ripgrep
-from outrider.types.agents import Limits, Provider
+from outrider.types.agents import Limits, Mode, Provider
 from outrider.types.usage import Tokens
 
 # With re-exports: front ends import types of lower layers from the engine.

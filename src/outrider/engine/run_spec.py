@@ -1,14 +1,15 @@
 """The agents, tools and providers that a run or an engine is created with, indexed by name and validated."""
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, TypeVar, get_args
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.permissions.modes import APPROVAL_LEVELS
 from outrider.tools.tool import Tool, tools_by_name
-from outrider.types.agents import Agent, Mode, Provider
+from outrider.types.agents import Agent, Provider
+from outrider.types.modes import MODES
 
 Named = TypeVar("Named", Agent, Provider)
 
@@ -64,8 +65,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_mode(mode: str | None, whose: str) -> None:
     """Raise ConfigurationError if the mode is unknown; `whose` names its owner in the message."""
-    if mode is not None and mode not in get_args(Mode):
-        raise ConfigurationError(f"{whose} has the unknown mode {mode!r}; modes: {', '.join(get_args(Mode))}")
+    if mode is not None and mode not in MODES:
+        raise ConfigurationError(f"{whose} has the unknown mode {mode!r}; modes: {', '.join(MODES)}")
 
 
 def check_level(level: str | None, whose: str) -> None:

@@ -15,7 +15,7 @@ from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.outcomes.runner import CommandPlan, SandboxedCommands
 from outrider.permissions import Containment, contain
-from outrider.permissions.modes import Decision, call_subject, tool_shape
+from outrider.permissions.modes import MODE_TABLE, Decision, call_subject, tool_shape
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.defaults import default_policy, describe_planted, find_absent_paths, quarantine_planted
@@ -37,9 +37,8 @@ from outrider.tools.builtin.task import task_tool
 from outrider.tools.builtin.todo import TodoItem, recorded_todos, todo_tool
 from outrider.tools.builtin.web_fetch import web_fetch_tool
 from outrider.tools.builtin.write import write_tool
-from outrider.tools.context import ToolContext
 from outrider.tools.edit_transaction import FileEditor, save_no_originals
-from outrider.tools.tool import Tool, tools_by_name
+from outrider.tools.tool import Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
@@ -227,7 +226,8 @@ def _sandbox_wrapper(
     def wrap(launch: LaunchRequest) -> LaunchRequest:
         if not environment.sandbox.confines:
             return launch  # the gate has asked, or denied it
-        policy = _command_policy(workspace, environment, writable=tree.mode_of(launch.session_id) != "plan")
+        mode = tree.mode_of(launch.session_id)
+        policy = _command_policy(workspace, environment, writable=MODE_TABLE[mode].outcomes != "drop")
         absent, quarantine = find_absent_paths(policy), environment.data / "planted"
 
         def cleanup() -> str:

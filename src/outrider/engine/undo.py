@@ -17,10 +17,9 @@ from outrider.permissions.modes import tool_shape
 from outrider.sessions import snapshots as snapshots_api
 from outrider.sessions.journal import Journal
 from outrider.sessions.store import Store
-from outrider.tools.context import ToolContext
 from outrider.tools.edit_transaction import PlannedChange, remove_leftovers
 from outrider.tools.threads import ThreadPool
-from outrider.tools.tool import Tool
+from outrider.tools.tool import Tool, ToolContext
 from outrider.types.events import ErrorEvent, ProcessExitedEvent, ProcessStartedEvent
 from outrider.types.messages import Message
 from outrider.types.parts import PatchPart, TextPart, ToolPart

@@ -27,14 +27,14 @@ from outrider.outcomes.describe import (
     list_protected,
 )
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
+from outrider.permissions.modes import MODE_TABLE
 from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
 from outrider.processes.sandbox.overlay import OverlayChange, merge_into_layer, read_changes
 from outrider.processes.sandbox.sandbox import Network, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import CommandResult
 from outrider.tools.command_output import append_note
-from outrider.tools.context import ToolContext
-from outrider.tools.tool import ToolResult
-from outrider.types.agents import Mode
+from outrider.tools.tool import ToolContext, ToolResult
+from outrider.types.modes import Mode
 from outrider.types.outcomes import ApprovalLevel, CommandOutcome, Confinement, OutcomeAnswer
 
 Execute = Callable[[LaunchWrapper], Awaitable[CommandResult]]
@@ -187,7 +187,7 @@ class SandboxedCommands:
 
     async def _ask_about_block(self, context: ToolContext, pending: PendingOutcome) -> CommandPlan | None:
         """Asks whether a blocked command may run again with what it wanted; returns how, or None."""
-        if self._settings.mode_of(context.session_id) != "agent":
+        if MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes != "ask":
             return None
         outcome = CommandOutcome(
             exit_code=pending.exit_code, output=pending.content[-MAX_OUTPUT:], blocked=pending.blocked
@@ -218,12 +218,12 @@ class SandboxedCommands:
         if not changes:
             await asyncio.to_thread(folder.remove, context.call_id)
             return _result(pending)
-        mode = self._settings.mode_of(context.session_id)
+        rights = MODE_TABLE[self._settings.mode_of(context.session_id)]
         protected = list_protected(changes)
-        if mode == "plan":
+        if rights.outcomes == "drop":
             await asyncio.to_thread(folder.remove, context.call_id)
-            return _result(pending, f"plan mode discards what a command changes: {list_changes(changes)}")
-        if mode == "background":
+            return _result(pending, f"this mode discards what a command changes: {list_changes(changes)}")
+        if rights.outcomes == "commit":
             return await self._commit(
                 context, folder, pending, [change.path for change in changes if change.path not in protected]
             )

@@ -9,11 +9,10 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from outrider.types.modes import UNATTENDED_MODES, Mode
 from outrider.types.outcomes import ApprovalLevel, Confinement
 
 Effect = Literal["allow", "ask", "deny"]
-Mode = Literal["chat", "plan", "agent", "background"]
-MODES: tuple[str, ...] = get_args(Mode)
 APPROVAL_LEVELS: tuple[ApprovalLevel, ...] = get_args(ApprovalLevel)  # the strictest first
 
 
@@ -49,14 +48,33 @@ _ASK_BEYOND: dict[Action, Effect] = {"beyond": "ask", "protected": "ask"}
 _ASK_CHANGES: dict[Action, Effect] = {"write": "ask", "shell": "ask"}
 _ALLOW_CHANGES: dict[Action, Effect] = {"write": "allow", "shell": "allow"}
 
-MODE_TABLE: dict[Mode, dict[Action, Effect]] = {
-    "chat": _DENY_ALL,
-    "plan": {**_DENY_ALL, **_ALLOW_READS, **_ASK_BEYOND},
-    "agent": {**_DENY_ALL, **_ALLOW_READS, **_ASK_BEYOND, **_ASK_CHANGES},
-    "background": {**_DENY_ALL, **_ALLOW_READS, **_ALLOW_CHANGES},
-}
+
+class ModeRights(Struct, frozen=True, kw_only=True):
+    """The rights of a mode.
+
+    `effects` applies to calls that no rule decides. `tools` is what the mode offers at all. `outcomes` is what happens
+    to files that a sandboxed command changed. `rank` orders modes: a called agent never has a mode of a higher rank
+    than its caller."""
+
+    effects: dict[Action, Effect]
+    tools: Literal["none", "read-only", "all"]
+    outcomes: Literal["drop", "ask", "commit"]
+    rank: int
+
+
 # Agent and background rank equal: they differ in who approves, not in what is possible.
-_MODE_RANK: dict[Mode, int] = {"chat": 0, "plan": 1, "agent": 2, "background": 2}
+MODE_TABLE: dict[Mode, ModeRights] = {
+    "chat": ModeRights(effects=_DENY_ALL, tools="none", outcomes="drop", rank=0),
+    "plan": ModeRights(
+        effects={**_DENY_ALL, **_ALLOW_READS, **_ASK_BEYOND}, tools="read-only", outcomes="drop", rank=1
+    ),
+    "agent": ModeRights(
+        effects={**_DENY_ALL, **_ALLOW_READS, **_ASK_BEYOND, **_ASK_CHANGES}, tools="all", outcomes="ask", rank=2
+    ),
+    "background": ModeRights(
+        effects={**_DENY_ALL, **_ALLOW_READS, **_ALLOW_CHANGES}, tools="all", outcomes="commit", rank=2
+    ),
+}
 ACTION_REASONS: dict[Action, str] = {
     "talk": "it changes nothing outside the session",
     "read": "it reads inside the workspace",
@@ -74,7 +92,12 @@ def stricter_mode(caller: Mode, callee: Mode) -> Mode:
 
     On a tie the caller's mode wins, so a background caller never starts to ask for approvals.
     """
-    return min(caller, callee, key=_MODE_RANK.__getitem__)
+    return min(caller, callee, key=lambda mode: MODE_TABLE[mode].rank)
+
+
+def mode_asks(mode: Mode) -> bool:
+    """Returns whether calls in this mode can wait for an approval."""
+    return mode not in UNATTENDED_MODES
 
 
 def stricter_level(one: ApprovalLevel, other: ApprovalLevel) -> ApprovalLevel:
@@ -87,12 +110,12 @@ def mode_offers(mode: Mode, action: Action, *, changes: bool = False) -> bool:
 
     `changes` is True for a call that changes files, inside or outside the workspace.
     """
-    match mode:
-        case "chat":
+    match MODE_TABLE[mode].tools:
+        case "none":
             return False
-        case "plan":
+        case "read-only":
             return action != "write" and not changes
-        case "agent" | "background":
+        case "all":
             return True
 
 

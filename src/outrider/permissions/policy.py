@@ -16,7 +16,6 @@ from msgspec import Struct
 from outrider.permissions.modes import (
     ACTION_REASONS,
     MODE_TABLE,
-    MODES,
     Action,
     Decision,
     Effect,
@@ -24,6 +23,7 @@ from outrider.permissions.modes import (
     call_directory,
     call_subject,
     canonical_tool,
+    mode_asks,
     mode_offers,
     tool_shape,
 )
@@ -392,8 +392,8 @@ def decide_with_rules(
     **known: Any,
 ) -> Decision:
     """As `decide`, with merged rules. `known` passes `approved` and `search_path` to `assess_call`."""
-    if mode not in MODES:
-        raise ValueError(f"unknown permission mode {mode!r}; use one of {', '.join(MODES)}")
+    if mode not in MODE_TABLE:
+        raise ValueError(f"unknown permission mode {mode!r}; use one of {', '.join(MODE_TABLE)}")
     if tool_shape(tool).kind in NAME_ONLY_KINDS:
         return _decide_by_name(policy, tool, mode)
     call = assess_call(tool, arguments, workspace=os.fspath(workspace), **known)
@@ -410,8 +410,8 @@ def _decide_assessed(
     policy: PermissionRules, call: CallAssessment, mode: Mode, level: ApprovalLevel, *, sandbox: bool
 ) -> Decision:
     decision = _decide_by_rules(policy, call, mode) or _decide_by_mode(call, mode, level, sandbox=sandbox)
-    if decision.effect == "ask" and mode == "background":
-        return Decision("deny", f"{decision.reason}; background mode cannot ask for approval", decision.rule)
+    if decision.effect == "ask" and not mode_asks(mode):
+        return Decision("deny", f"{decision.reason}; {mode} mode cannot ask for approval", decision.rule)
     return decision
 
 
@@ -423,7 +423,7 @@ def _decide_by_rules(policy: PermissionRules, call: CallAssessment, mode: Mode) 
     if not mode_offers(mode, call.action, changes=call.changes):
         return Decision("deny", f"{mode} mode does not offer this tool: {ACTION_REASONS[call.action]}")
     if call.action == "protected":
-        return Decision(MODE_TABLE[mode]["protected"], call.reason or ACTION_REASONS["protected"])
+        return Decision(MODE_TABLE[mode].effects["protected"], call.reason or ACTION_REASONS["protected"])
     if rule := _find_restricting_rule(policy.ask, call):
         return Decision("ask", "a rule requires approval", rule.text)
     allowing, confined = ([parse_rule(text) for text in texts] for texts in (policy.allow, policy.confined))
@@ -447,9 +447,9 @@ def _find_restricting_rule(rules: RuleTexts, call: CallAssessment) -> Permission
 
 
 def _decide_by_mode(call: CallAssessment, mode: Mode, level: ApprovalLevel, *, sandbox: bool) -> Decision:
-    effect: Effect = MODE_TABLE[mode][call.action]
+    effect: Effect = MODE_TABLE[mode].effects[call.action]
     reason = ACTION_REASONS[call.action] if not call.reason else f"{ACTION_REASONS[call.action]}: {call.reason}"
-    if isinstance(call, ShellCall) and mode != "chat":
+    if isinstance(call, ShellCall):
         return _decide_command(call, mode, reason, sandbox=sandbox)
     if mode == "agent" and level != "ask" and call.action == "write":
         return Decision("allow", f"{reason}; the approval level is {level}")
@@ -460,6 +460,6 @@ def _decide_command(call: ShellCall, mode: Mode, reason: str, *, sandbox: bool) 
     """A command without a rule runs inside the sandbox. The analysis only chooses the cheaper read-only mount."""
     if sandbox:
         return Decision("allow", reason, None, "read-only" if call.action == "shell that reads" else "workspace")
-    if mode == "agent":
+    if mode_asks(mode) and MODE_TABLE[mode].outcomes == "ask":
         return Decision("ask", f"{reason}; there is no sandbox to run it in")
     return Decision("deny", f"{reason}; there is no sandbox to run it in")

@@ -1,4 +1,4 @@
-"""The `Tool` class, which makes a tool from a function, and its options and result type."""
+"""The `Tool` class, which makes a tool from a function, with its options, the context of a call and its result."""
 
 import inspect
 import re
@@ -10,7 +10,6 @@ from typing import Any, Literal, Self, overload
 import msgspec
 
 from outrider.errors import ConfigurationError, ToolFailure
-from outrider.tools.context import ToolContext
 from outrider.tools.schema import ToolSignature, compact_schema, convert_arguments, docstring_summary, read_signature
 from outrider.tools.threads import ThreadPool
 from outrider.types.request import ToolSpec
@@ -23,6 +22,40 @@ PreprocessArguments = Callable[[dict[str, Any]], dict[str, Any]]
 _STRICTNESS: dict[Policy, int] = {"allow": 0, "ask": 1, "deny": 2}
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")  # the longest name that an API accepts; some accept less
 _threads = ThreadPool()
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """An update of a running call: new output, a new title or more metadata."""
+
+    output: str = ""
+    title: str | None = None
+    metadata: dict[str, Any] = {}
+
+
+def _ignore_progress(progress: Progress) -> None:
+    """Default progress callback: discards the value."""
+
+
+async def _wait_for_nothing() -> None:
+    """Default of `wait_for_answer`: the call cannot outlive its process."""
+
+
+class ToolContext(msgspec.Struct, frozen=True):
+    """Context of one call. A tool function receives it through a parameter of this type, which is not part of the
+    schema.
+
+    `wait_for_answer` stores that the call has done its work and only waits for the user's answer: after a crash it is
+    run again instead of reported as interrupted. `is_suspended` returns whether a cancelled call will be run again when
+    its session is reopened.
+    """
+
+    session_id: str = ""
+    call_id: str = ""
+    agent: str = ""
+    workspace: Path = Path()
+    report: Callable[[Progress], None] = _ignore_progress
+    wait_for_answer: Callable[[], Awaitable[None]] = _wait_for_nothing
+    is_suspended: Callable[[], bool] = lambda: False
 
 
 class ToolResult(msgspec.Struct, frozen=True):
@@ -111,7 +144,7 @@ class Tool:
 
     @cached_property
     def signature(self) -> ToolSignature:
-        return read_signature(self.function)
+        return read_signature(self.function, ToolContext)
 
     @cached_property
     def parameters(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from outrider.server.endpoint import (
     RouteRequest,
     SseResponse,
 )
-from outrider.types.agents import Mode
+from outrider.types.modes import Mode
 from outrider.types.outcomes import ApprovalLevel
 from outrider.types.parts import ModelRef
 
@@ -215,7 +215,8 @@ SESSION_ROUTES = (
     ApiEndpoint(method="GET", path=SESSION_PATH, name="get_session", summary="Get a session without its messages",
                 handler=get_session, response_type=StoredSession),
     ApiEndpoint(method="PATCH", path=SESSION_PATH, name="change_session",
-                summary="Change title, mode, approval level or agent", handler=change_session, body=SessionChanges, response_type=StoredSession),
+                summary="Change title, mode, approval level or agent", handler=change_session, body=SessionChanges,
+                response_type=StoredSession),
     ApiEndpoint(method="DELETE", path=SESSION_PATH, name="delete_session", summary="Delete a session",
                 handler=delete_session, status=204),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/messages", name="read_messages", summary="Get a page of messages",

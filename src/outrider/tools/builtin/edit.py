@@ -3,12 +3,11 @@
 from typing import Annotated
 
 from outrider.errors import ToolFailure
-from outrider.tools.context import ToolContext
 from outrider.tools.edit_transaction import FileEditor, FileRevision, RevisionSet
 from outrider.tools.text.diff import current_view, diff_texts, number_lines
 from outrider.tools.text.encoding import TextEncoding, split_lines
 from outrider.tools.text.replace import TextReplacement, replace_text
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 
 ALIASES = {
     "path": "file_path",

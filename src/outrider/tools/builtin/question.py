@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.tools.context import ToolContext
-from outrider.tools.tool import Tool, ToolResult, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult, load_prompt
 from outrider.types.validate import is_object
 
 MAX_OPTIONS = 20

@@ -4,8 +4,7 @@ import base64
 from typing import Annotated, Any, BinaryIO
 
 from outrider.errors import ToolFailure
-from outrider.tools.context import ToolContext
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.tools.workspace_files import FileLines, FileLocation, ReadBounds, SeenVersions, WorkspaceFiles, read_lines
 from outrider.types.tool_state import Attachment
 

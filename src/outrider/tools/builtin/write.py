@@ -1,11 +1,10 @@
 """The `write` tool: writes a complete file; an existing file must have been read in the session."""
 
 from outrider.errors import ToolFailure
-from outrider.tools.context import ToolContext
 from outrider.tools.edit_transaction import FileEditor, FileRevision, RevisionSet
 from outrider.tools.text.diff import current_view, diff_texts
 from outrider.tools.text.encoding import TextEncoding, detect_encoding
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 
 ALIASES = {"path": "file_path", "filename": "file_path", "filePath": "file_path", "contents": "content"}
 

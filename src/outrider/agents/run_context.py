@@ -24,7 +24,7 @@ from outrider.tools.tool import Tool, ToolContext
 from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import Event, PartUpdatedEvent
 from outrider.types.messages import Message
-from outrider.types.outcomes import ApprovalLevel
+from outrider.types.modes import ApprovalLevel
 from outrider.types.parts import ToolPart
 from outrider.types.request import OutputSchema, ToolSpec
 from outrider.types.usage import Tokens

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from outrider.cli import exit_codes
 from outrider.cli.registry import CommandSpec
-from outrider.types.modes import MODE_DESCRIPTIONS, MODES
+from outrider.types.modes import APPROVAL_DESCRIPTIONS, MODE_DESCRIPTIONS, MODES
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -138,6 +138,18 @@ def add_agent_options(parser: argparse.ArgumentParser) -> None:
         "--mode",
         choices=MODES,
         help="; ".join(f"{mode}: {text}" for mode, text in MODE_DESCRIPTIONS.items()),
+    )
+    parser.add_argument(
+        "--approval",
+        choices=tuple(APPROVAL_DESCRIPTIONS),
+        help="what agent mode asks about: "
+        + "; ".join(f"{level}: {text}" for level, text in APPROVAL_DESCRIPTIONS.items()),
+    )
+    parser.add_argument(
+        "--no-sandbox",
+        action="store_true",
+        help="run commands without a sandbox, because this machine is one (a container); "
+        "agent mode then asks about every command that no rule allows",
     )
     parser.add_argument("--agent", metavar="NAME", help="the configured agent to start with")
     rules = parser.add_argument_group("permissions")

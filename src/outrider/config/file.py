@@ -13,6 +13,7 @@ import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Limits, Mode, ProviderKind
+from outrider.types.modes import ApprovalLevel
 from outrider.types.request import ReasoningEffort
 
 StringTuple = tuple[str, ...]
@@ -130,6 +131,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     agent: str | None = None
     mode: Mode | None = None
+    approval: ApprovalLevel | None = None
     providers: dict[str, ProviderTable] = {}
     agents: dict[str, AgentTable] = {}
     rules: RulesTable = RulesTable()

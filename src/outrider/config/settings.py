@@ -33,7 +33,7 @@ from outrider.config.project import (
 from outrider.config.providers import DEFAULT_AGENT, NO_PROVIDER_MESSAGE, AgentBuilder, ProviderRegistry
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Agent, Limits, Provider
-from outrider.types.modes import MODES, Mode
+from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel, Mode
 
 
 def check_rules(rules: RulesTable, where: str) -> tuple[str, ...]:
@@ -62,6 +62,8 @@ class CommandFlags(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str | None = None
     mode: str | None = None
+    approval: str | None = None
+    no_sandbox: bool = False
     agent: str | None = None
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
@@ -94,6 +96,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
     models: dict[str, dict[str, Any]] = {}
+    approval: ApprovalLevel = "ask"
+    no_sandbox: bool = False
     missing: str = ""
     notices: tuple[str, ...] = ()
 
@@ -148,6 +152,8 @@ def read_settings(
         environ=EnvironmentVariables(environ),
         model=f"{agents[0].provider}/{agents[0].model}".rstrip("/"),
         mode=agents[0].mode,
+        approval=_resolve_approval(flags, environ, file),
+        no_sandbox=flags.no_sandbox,
         agents=agents,
         providers=reachable,
         rules=rights.rules,
@@ -194,6 +200,15 @@ def _resolve_mode(flags: CommandFlags, environ: Mapping[str, str], file: ConfigF
         if mode == (given or file.mode or "agent"):
             return mode
     raise ConfigurationError(f"no mode is called {given!r}{suggest_name(given, MODES)}; modes: {', '.join(MODES)}")
+
+
+def _resolve_approval(flags: CommandFlags, environ: Mapping[str, str], file: ConfigFile) -> ApprovalLevel:
+    given = flags.approval or environ.get("OUTRIDER_APPROVAL", "").strip()
+    for level in APPROVAL_LEVELS:
+        if level == (given or file.approval or "ask"):
+            return level
+    known, hint = ", ".join(APPROVAL_LEVELS), suggest_name(given, APPROVAL_LEVELS)
+    raise ConfigurationError(f"no approval level is called {given!r}{hint}; levels: {known}")
 
 
 def _resolve_limits(flags: CommandFlags, file: ConfigFile) -> Limits:

@@ -16,7 +16,7 @@ from outrider.engine.approval_grants import ApprovalGrant
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
 from outrider.errors import OutriderError
 from outrider.event_bus import EventBus
-from outrider.permissions.modes import MODE_TABLE, Decision, tool_shape
+from outrider.permissions.modes import MODE_TABLE, Decision, mode_asks, tool_shape
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.sessions.records import Approval, fingerprint_call
 from outrider.tools.tool import Policy, Tool
@@ -100,11 +100,13 @@ class PermissionChecker:
         built_in: Collection[str] = (),
         *,
         sandbox: Callable[[], bool] = lambda: False,
+        unconfined: bool = False,
         search_path: str = "",
     ) -> None:
         self._rules = rules
         self._built_in = built_in
         self._sandbox = sandbox
+        self._unconfined = unconfined
         self._search_path = search_path
 
     def decide(
@@ -114,7 +116,8 @@ class PermissionChecker:
         applies."""
         custom = () if tool.name in self._built_in else (tool.name,)
         mode = context.effective_mode
-        if not custom and (why := denial_reason(tool.name, call.state.input, mode, self._sandbox)):
+        sandbox = self._sandbox if not self._unconfined or mode_asks(mode) else lambda: True
+        if not custom and (why := denial_reason(tool.name, call.state.input, mode, sandbox)):
             return Decision("deny", why)
         from outrider.permissions.policy import decide  # with the first call: a shell's grammar takes long to load
 
@@ -130,6 +133,7 @@ class PermissionChecker:
             approved=granted.contents,
             search_path=self._search_path,
             level=context.effective_level,
+            unconfined=self._unconfined,
             sandbox=tool_shape(tool.name).kind == "shell" and self._sandbox(),
         )
         policy: Policy = tool.policy_for(call.state.input)

@@ -18,7 +18,7 @@ from outrider.types.agents import Agent, Limits, Mode
 from outrider.types.deltas import UsageReport
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
-from outrider.types.outcomes import ApprovalLevel
+from outrider.types.modes import ApprovalLevel
 from outrider.types.parts import SubtaskPart, ToolPart
 from outrider.types.tool_state import LEFT_OPEN
 from outrider.types.usage import Usage

@@ -28,7 +28,8 @@ from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Mode, Provider
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.outcomes import ApprovalLevel, OutcomeChoice
+from outrider.types.modes import ApprovalLevel
+from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import CompactionPart, PartBase, TextPart
 
 

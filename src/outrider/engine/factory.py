@@ -2,7 +2,7 @@
 sandbox."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from outrider.engine.undo import delete_orphaned_undo_data
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
 from outrider.models.local.weights import adapt_to_local_models
-from outrider.processes.sandbox.sandbox import Network
+from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox
 from outrider.project.extensions import UserPaths, WorkspaceExtensions
 from outrider.project.sandbox import LazySandbox
 from outrider.project.trust import WorkspaceTrust, find_project, server_items
@@ -58,7 +58,7 @@ async def standard_engine(
         store = await stack.enter_async_context(store or SqliteStore(settings.folders.store_file))
         extensions = _open_extensions(settings, workspace, stack)
         environment = ToolEnvironment(
-            sandbox=LazySandbox(data / "scratch", lambda: extensions.command_environment(workspace).get("PATH", "")),
+            sandbox=_choose_sandbox(settings, data, lambda: extensions.command_environment(workspace).get("PATH", "")),
             data=data,
             home=settings.home_folder,
             bus=bus,
@@ -74,6 +74,7 @@ async def standard_engine(
             attended=attended,
             workspace=workspace,
             limits=settings.limits,
+            approval=settings.approval,
             rules=Rules(settings.rules.allow, settings.rules.ask, settings.rules.deny),
             surroundings=environment,
             titles=attended,
@@ -83,6 +84,12 @@ async def standard_engine(
         await stack.enter_async_context(engine)
         _delete_old_sessions(settings, store, stack)
         yield engine
+
+
+def _choose_sandbox(settings: Settings, data: Path, search_path: Callable[[], str]) -> Sandbox:
+    if settings.no_sandbox:
+        return NoSandbox("--no-sandbox was given", "", accepted=True)
+    return LazySandbox(data / "scratch", search_path)
 
 
 def _open_extensions(settings: Settings, workspace: Path, stack: AsyncExitStack) -> WorkspaceExtensions:

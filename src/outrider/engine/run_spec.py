@@ -6,10 +6,9 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.permissions.modes import APPROVAL_LEVELS
 from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Provider
-from outrider.types.modes import MODES
+from outrider.types.modes import APPROVAL_LEVELS, MODES
 
 Named = TypeVar("Named", Agent, Provider)
 

@@ -29,7 +29,7 @@ from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.types.agents import Agent, Limits
 from outrider.types.ids import now_ms
-from outrider.types.outcomes import ApprovalLevel
+from outrider.types.modes import ApprovalLevel
 from outrider.types.parts import ModelRef, ToolPart
 
 if TYPE_CHECKING:
@@ -217,7 +217,14 @@ class EngineRuntime:
         options = self._options
         built_in = session_tools.tools if session_tools else {}
         built_in_names = built_in.keys() - self.spec.tools.keys()
-        checker = PermissionChecker(options.rules, built_in_names, sandbox=self._can_sandbox, search_path=search_path())
+        environment = options.surroundings
+        checker = PermissionChecker(
+            options.rules,
+            built_in_names,
+            sandbox=self._can_sandbox,
+            unconfined=environment is not None and environment.sandbox.accepted,
+            search_path=search_path(),
+        )
         children = ChildSessionOpener(
             self._store, self._bus, self.lease_owner, session_tools.tree if session_tools else None
         )

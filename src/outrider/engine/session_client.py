@@ -25,7 +25,8 @@ from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxIt
 from outrider.sessions.session import Session
 from outrider.sessions.snapshots.restore import Direction
 from outrider.types.agents import Agent, Mode
-from outrider.types.outcomes import ApprovalLevel, OutcomeChoice
+from outrider.types.modes import ApprovalLevel
+from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import ModelRef, PartBase
 
 

@@ -34,8 +34,8 @@ from outrider.processes.sandbox.sandbox import Network, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import CommandResult
 from outrider.tools.command_output import append_note
 from outrider.tools.tool import ToolContext, ToolResult
-from outrider.types.modes import Mode
-from outrider.types.outcomes import ApprovalLevel, CommandOutcome, Confinement, OutcomeAnswer
+from outrider.types.modes import ApprovalLevel, Mode
+from outrider.types.outcomes import CommandOutcome, Confinement, OutcomeAnswer
 
 Execute = Callable[[LaunchWrapper], Awaitable[CommandResult]]
 FormatResult = Callable[[CommandResult], ToolResult]

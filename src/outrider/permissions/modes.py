@@ -9,11 +9,10 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from outrider.types.modes import UNATTENDED_MODES, Mode
-from outrider.types.outcomes import ApprovalLevel, Confinement
+from outrider.types.modes import APPROVAL_LEVELS, UNATTENDED_MODES, ApprovalLevel, Mode
+from outrider.types.outcomes import Confinement
 
 Effect = Literal["allow", "ask", "deny"]
-APPROVAL_LEVELS: tuple[ApprovalLevel, ...] = get_args(ApprovalLevel)  # the strictest first
 
 
 class Decision(Struct, frozen=True):

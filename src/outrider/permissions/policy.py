@@ -37,7 +37,8 @@ from outrider.permissions.shell.rule_matching import (
     may_read_commands_from_stdin,
     restrictive_rule_matches,
 )
-from outrider.types.outcomes import ApprovalLevel, Confinement
+from outrider.types.modes import ApprovalLevel
+from outrider.types.outcomes import Confinement
 
 _PATCH_PATH = re.compile(
     r"^(?:\*\*\* (?:Add File|Update File|Delete File|Move to): (?P<plain>.+)|(?:---|\+\+\+) (?P<marked>[^\t\n]+).*)$",
@@ -369,7 +370,8 @@ def decide(
 
     `allow` are rules of the user: a command that they cover runs unconfined. Every other command runs inside the
     sandbox, and its outcome may be a question. `sandbox=False` means that there is none: agent mode then asks about
-    every command that no rule allows, plan and background mode deny it. `level` is the approval level of agent mode.
+    every command that no rule allows, plan and background mode deny it; with `unconfined` the user has stated that the
+    machine is the sandbox, and background mode runs it. `level` is the approval level of agent mode.
     `confined` are rules that allow without leaving the sandbox. `approved` contains hashes of workspace configuration
     files that a person has approved. `search_path` is the PATH of the commands: a program that it resolves inside the
     workspace is not a known program.
@@ -389,6 +391,7 @@ def decide_with_rules(
     workspace: str | os.PathLike[str],
     level: ApprovalLevel = "ask",
     sandbox: bool = True,
+    unconfined: bool = False,
     **known: Any,
 ) -> Decision:
     """As `decide`, with merged rules. `known` passes `approved` and `search_path` to `assess_call`."""
@@ -397,7 +400,7 @@ def decide_with_rules(
     if tool_shape(tool).kind in NAME_ONLY_KINDS:
         return _decide_by_name(policy, tool, mode)
     call = assess_call(tool, arguments, workspace=os.fspath(workspace), **known)
-    return _decide_assessed(policy, call, mode, level, sandbox=sandbox)
+    return _decide_assessed(policy, call, mode, level, sandbox=sandbox, unconfined=unconfined)
 
 
 @lru_cache(maxsize=256)
@@ -407,9 +410,17 @@ def _decide_by_name(policy: PermissionRules, tool: str, mode: Mode) -> Decision:
 
 
 def _decide_assessed(
-    policy: PermissionRules, call: CallAssessment, mode: Mode, level: ApprovalLevel, *, sandbox: bool
+    policy: PermissionRules,
+    call: CallAssessment,
+    mode: Mode,
+    level: ApprovalLevel,
+    *,
+    sandbox: bool,
+    unconfined: bool = False,
 ) -> Decision:
-    decision = _decide_by_rules(policy, call, mode) or _decide_by_mode(call, mode, level, sandbox=sandbox)
+    decision = _decide_by_rules(policy, call, mode) or _decide_by_mode(
+        call, mode, level, sandbox=sandbox, unconfined=unconfined
+    )
     if decision.effect == "ask" and not mode_asks(mode):
         return Decision("deny", f"{decision.reason}; {mode} mode cannot ask for approval", decision.rule)
     return decision
@@ -446,20 +457,24 @@ def _find_restricting_rule(rules: RuleTexts, call: CallAssessment) -> Permission
     return next((rule for rule in map(parse_rule, rules) if call.restricted_by(rule)), None)
 
 
-def _decide_by_mode(call: CallAssessment, mode: Mode, level: ApprovalLevel, *, sandbox: bool) -> Decision:
+def _decide_by_mode(
+    call: CallAssessment, mode: Mode, level: ApprovalLevel, *, sandbox: bool, unconfined: bool
+) -> Decision:
     effect: Effect = MODE_TABLE[mode].effects[call.action]
     reason = ACTION_REASONS[call.action] if not call.reason else f"{ACTION_REASONS[call.action]}: {call.reason}"
     if isinstance(call, ShellCall):
-        return _decide_command(call, mode, reason, sandbox=sandbox)
+        return _decide_command(call, mode, reason, sandbox=sandbox, unconfined=unconfined)
     if mode == "agent" and level != "ask" and call.action == "write":
         return Decision("allow", f"{reason}; the approval level is {level}")
     return Decision(effect, reason)
 
 
-def _decide_command(call: ShellCall, mode: Mode, reason: str, *, sandbox: bool) -> Decision:
+def _decide_command(call: ShellCall, mode: Mode, reason: str, *, sandbox: bool, unconfined: bool) -> Decision:
     """A command without a rule runs inside the sandbox. The analysis only chooses the cheaper read-only mount."""
     if sandbox:
         return Decision("allow", reason, None, "read-only" if call.action == "shell that reads" else "workspace")
+    if unconfined and not mode_asks(mode):
+        return Decision("allow", f"{reason}; the user runs commands without a sandbox", None, "none")
     if mode_asks(mode) and MODE_TABLE[mode].outcomes == "ask":
         return Decision("ask", f"{reason}; there is no sandbox to run it in")
     return Decision("deny", f"{reason}; there is no sandbox to run it in")

@@ -33,6 +33,10 @@ class LazySandbox:
         return self.sandbox.confines
 
     @property
+    def accepted(self) -> bool:
+        return False
+
+    @property
     def overlays(self) -> bool:
         return self.sandbox.overlays
 

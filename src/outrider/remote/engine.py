@@ -45,7 +45,8 @@ from outrider.sessions.snapshots.restore import Direction
 from outrider.types.agents import Agent, Mode
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.outcomes import ApprovalLevel, OutcomeChoice
+from outrider.types.modes import ApprovalLevel
+from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import PartBase, TextPart
 
 if TYPE_CHECKING:

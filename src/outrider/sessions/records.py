@@ -11,7 +11,8 @@ from outrider.sessions.session import ForkPoint, Session, SessionTime
 from outrider.types.codec import AnyPart
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.outcomes import ApprovalLevel, CommandOutcome, OutcomeChoice
+from outrider.types.modes import ApprovalLevel
+from outrider.types.outcomes import CommandOutcome, OutcomeChoice
 from outrider.types.usage import Tokens
 
 Delivery = Literal["steer", "queue"]

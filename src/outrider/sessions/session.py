@@ -13,8 +13,7 @@ from outrider.types.codec import AnyPart
 from outrider.types.events import MessageAddedEvent
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime
-from outrider.types.modes import Mode
-from outrider.types.outcomes import ApprovalLevel
+from outrider.types.modes import ApprovalLevel, Mode
 from outrider.types.parts import PartBase, TextPart
 from outrider.types.usage import Tokens, Usage
 from outrider.types.validate import validation_error

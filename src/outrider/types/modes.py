@@ -8,6 +8,15 @@ UNATTENDED_MODES: tuple[Mode, ...] = ("background",)  # never ask for an approva
 MODE_DESCRIPTIONS: dict[Mode, str] = {
     "chat": "conversation only, no tools",
     "plan": "reads files, changes nothing, ends with a plan",
-    "agent": "asks before it changes files or runs commands",
+    "agent": "runs commands in a sandbox and asks about what they change",
     "background": "works without asking, inside a sandbox",
+}
+
+ApprovalLevel = Literal["ask", "edits", "auto"]
+"""What agent mode asks about."""
+APPROVAL_LEVELS: tuple[ApprovalLevel, ...] = get_args(ApprovalLevel)  # the strictest first
+APPROVAL_DESCRIPTIONS: dict[ApprovalLevel, str] = {
+    "ask": "edits, what a command changed, and the network",
+    "edits": "the network, paths outside the workspace and protected files; changes are kept, with undo",
+    "auto": "only what leaves the sandbox, and protected files",
 }

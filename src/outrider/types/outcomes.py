@@ -6,9 +6,6 @@ import msgspec
 
 ChangeKind = Literal["created", "modified", "deleted"]
 FileKind = Literal["file", "link", "folder", "special"]
-ApprovalLevel = Literal["ask", "edits", "auto"]
-"""What agent mode asks about: `ask` every outcome, edit and network access; `edits` network access, outside paths and
-protected files; `auto` what leaves the sandbox."""
 Confinement = Literal["none", "read-only", "workspace"]
 """How a command runs: unconfined, with a read-only view, or with a copy-on-write view of the workspace."""
 OutcomeChoice = Literal["keep", "hosts", "paths", "outside"]

@@ -51,6 +51,7 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
     name: str = "bubblewrap"
     confines: bool = True
     overlays: bool = False
+    accepted: bool = False
     gaps: tuple[str, ...] = ()
 
     def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:

@@ -45,6 +45,7 @@ class LandlockSandbox(msgspec.Struct, frozen=True):
     name: str = "landlock"
     confines: bool = True
     overlays: bool = False
+    accepted: bool = False
     gaps: tuple[str, ...] = (
         "commands can read and change hidden and protected files inside a writable folder",
         "with a writable workspace, commands can change modes and times of the user's other files",

@@ -89,6 +89,11 @@ class Sandbox(Protocol):
         """Whether a policy may have an overlay."""
         ...
 
+    @property
+    def accepted(self) -> bool:
+        """Whether the user has stated that no sandbox is needed."""
+        ...
+
     def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
         """Returns a launch request that starts the command confined.
 
@@ -98,13 +103,15 @@ class Sandbox(Protocol):
 
 
 class NoSandbox(msgspec.Struct, frozen=True):
-    """Runs commands unconfined. Modes without approval prompts must not run commands with it."""
+    """Runs commands unconfined. Modes without approval prompts must not run commands with it, unless the user has
+    `accepted` that: the machine itself is the sandbox then, for example a container."""
 
     reason: str
     remedy: str
     name: str = "none"
     confines: bool = False
     overlays: bool = False
+    accepted: bool = False
 
     @property
     def gaps(self) -> tuple[str, ...]:

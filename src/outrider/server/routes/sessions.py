@@ -24,8 +24,7 @@ from outrider.server.endpoint import (
     RouteRequest,
     SseResponse,
 )
-from outrider.types.modes import Mode
-from outrider.types.outcomes import ApprovalLevel
+from outrider.types.modes import ApprovalLevel, Mode
 from outrider.types.parts import ModelRef
 
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from outrider.presentation.notices import retry_notice
+from outrider.presentation.items import retry_notice
 from outrider.presentation.tool_calls import TodoItem, call_todos
 from outrider.types.events import (
     AgentCalledEvent,

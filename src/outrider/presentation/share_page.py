@@ -21,7 +21,19 @@ from outrider.presentation.formats import (
     shorten,
 )
 from outrider.presentation.html_text import escape_text, render_code, render_diffs, render_markdown
-from outrider.presentation.notices import Notice
+from outrider.presentation.items import (
+    CommandItem,
+    FileItem,
+    Notice,
+    NoticeItem,
+    ReasoningItem,
+    TextItem,
+    ToolCallItem,
+    TranscriptItem,
+    UserItem,
+    file_summary,
+    message_items,
+)
 from outrider.presentation.tool_calls import (
     STATUS_LABELS,
     CallOutcome,
@@ -34,18 +46,6 @@ from outrider.presentation.tool_calls import (
     call_todos,
     final_answer,
     planned_changes,
-)
-from outrider.presentation.transcript import (
-    CommandItem,
-    FileItem,
-    NoticeItem,
-    ReasoningItem,
-    TextItem,
-    ToolCallItem,
-    TranscriptItem,
-    UserItem,
-    file_summary,
-    message_items,
 )
 from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.types.messages import Message

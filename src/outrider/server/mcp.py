@@ -20,8 +20,7 @@ from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import archive_of
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.presentation.notices import event_notice
-from outrider.presentation.transcript import (
+from outrider.presentation.items import (
     CommandItem,
     FileItem,
     NoticeItem,
@@ -30,6 +29,7 @@ from outrider.presentation.transcript import (
     ToolCallItem,
     TranscriptItem,
     UserItem,
+    event_notice,
     message_items,
 )
 from outrider.types.events import Event, PartUpdatedEvent, ToolExecutionStartedEvent, TurnStartedEvent

@@ -6,7 +6,7 @@ import msgspec
 
 from outrider.engine.archive import Approval
 from outrider.presentation.approvals import ApprovalDetails, approval_view, requested_approval_view
-from outrider.presentation.notices import event_notice
+from outrider.presentation.items import event_notice
 from outrider.types.events import Event, ToolApprovalRequestedEvent
 
 

@@ -12,8 +12,8 @@ from outrider.engine.frontend import was_cut_off
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import OutriderError, SessionInUseError
 from outrider.presentation.formats import format_age, format_cost, format_count, format_tokens
+from outrider.presentation.items import UserItem, message_items
 from outrider.presentation.tool_calls import call_title
-from outrider.presentation.transcript import UserItem, message_items
 from outrider.tui.completion import CompletionChoice
 from outrider.tui.screen import ScreenApi, SlashCommand
 from outrider.tui.theme import ThemeChoice

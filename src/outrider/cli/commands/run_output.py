@@ -16,7 +16,7 @@ from outrider.engine.approval_gate import UNATTENDED_DENIAL
 from outrider.engine.archive import TurnEnd
 from outrider.errors import OutriderError
 from outrider.presentation.formats import clean_line
-from outrider.presentation.notices import Notice, event_notice
+from outrider.presentation.items import Notice, event_notice
 from outrider.presentation.tool_calls import call_title
 from outrider.types.codec import AnyPart
 from outrider.types.events import (

@@ -30,7 +30,7 @@ from outrider.types.tool_state import ToolError
 from outrider.types.usage import Usage
 
 if TYPE_CHECKING:
-    from outrider.presentation.transcript import TranscriptItem
+    from outrider.presentation.items import TranscriptItem
 
 
 def fork_session(arguments: Namespace) -> int:
@@ -208,7 +208,7 @@ def show_session(arguments: Namespace) -> int:
 
 def _transcript_lines(transcript: SessionTranscript, width: int, *, full: bool) -> Iterator[StyledLine]:
     """Yield the lines of a transcript: title, messages, damaged rows and usage."""
-    from outrider.presentation.transcript import message_items
+    from outrider.presentation.items import message_items
 
     session = transcript.session
     yield truncate_text(session.title or "(no title)", width), "bold"
@@ -245,7 +245,7 @@ def _message_heading(message: Message) -> str:
 
 def _item_lines(item: "TranscriptItem", width: int, *, full: bool) -> Iterator[StyledLine]:
     """Yield the lines of one item; without `full`, reasoning, calls and outputs are shortened."""
-    from outrider.presentation import transcript as items
+    from outrider.presentation import items
 
     match item:
         case items.UserItem():

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from outrider.presentation.diffs import DiffLine, FileDiff, LineKind, patch_rows
 from outrider.presentation.formats import clean_line, clean_text, format_count, format_milliseconds
+from outrider.presentation.items import ToolCallItem
 from outrider.presentation.tool_calls import (
     TodoItem,
     call_changes,
@@ -22,7 +23,6 @@ from outrider.presentation.tool_calls import (
     planned_changes,
     waits_for_approval,
 )
-from outrider.presentation.transcript import ToolCallItem
 from outrider.tui.rendering.markdown import highlight_code, markdown_lines
 from outrider.tui.rendering.text import (
     indent_lines,

@@ -42,6 +42,11 @@ MAX_ENDED = 12
 """Agents and processes that have ended and are still listed."""
 
 
+def state_label(state: str) -> str:
+    """What an agent in this state does, in words."""
+    return _STATE_LABELS.get(state, state.replace("_", " "))
+
+
 class UsageTotals(Protocol):
     """Stored usage of a session, summed up per model."""
 

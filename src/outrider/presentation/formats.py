@@ -74,6 +74,13 @@ def format_cost(cost: Decimal | None) -> str:
     return f"${cost:.4f}" if cost < 1 else f"${cost:,.2f}"
 
 
+def format_total_cost(cost: Decimal | None, unpriced: int) -> str:
+    """A sum that lacks the cost of `unpriced` answers: `≥$0.12`, or `unknown` if nothing else is known."""
+    if not unpriced:
+        return format_cost(cost)
+    return f"≥{format_cost(cost)}" if cost else format_cost(None)
+
+
 def format_tokens(number: int) -> str:
     """`950`, `1.2k`, `340k`, `1.5M` or `2.0G`."""
     if number < 1000:

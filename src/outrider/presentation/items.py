@@ -161,6 +161,12 @@ def compaction_notice(part: CompactionPart) -> Notice:
     return Notice("info", "compaction", compaction_text(part.tokens_before, part.tokens_after), part.summary)
 
 
+def plan_notice(message: Message) -> Notice | None:
+    """The notice for a message that answers a plan."""
+    answer = message.metadata.get(PLAN_ANSWER)
+    return Notice("success", "end", f"the plan was {answer}") if answer else None
+
+
 def message_error_notice(message: Message) -> Notice | None:
     """The notice for an answer that ended with an error or was aborted; None for one that did not."""
     error = message.error
@@ -369,8 +375,10 @@ def part_item(part: AnyPart) -> TranscriptItem | None:
     return _standard_item(cast("Part", part))
 
 
-def _standard_item(part: Part) -> TranscriptItem | None:
+def _standard_item(part: Part) -> TranscriptItem | None:  # noqa: C901  one case for each part kind
     match part:
+        case TextPart() if "command" in part.metadata:
+            return _command_item(part)
         case TextPart():
             shown = not part.synthetic and part.text.strip()
             return TextItem(part.id, part.message_id, part.text, streaming=False) if shown else None
@@ -404,8 +412,8 @@ def _reasoning_item(part: ReasoningPart) -> ReasoningItem:
 
 
 def _user_items(message: Message) -> Iterator[TranscriptItem]:
-    if answer := message.metadata.get(PLAN_ANSWER):
-        yield NoticeItem(f"{message.id}-plan", Notice("success", "end", f"the plan was {answer}"), message.id)
+    if (notice := plan_notice(message)) is not None:
+        yield NoticeItem(f"{message.id}-plan", notice, message.id)
     for part in message.parts:
         if isinstance(part, CompactionPart):
             yield NoticeItem(part.id, compaction_notice(part), message.id)

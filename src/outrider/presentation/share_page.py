@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
 from importlib.resources import files
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 
@@ -36,16 +36,15 @@ from outrider.presentation.items import (
 )
 from outrider.presentation.tool_calls import (
     STATUS_LABELS,
-    CallOutcome,
     TodoItem,
     TodoStatus,
     call_changes,
     call_input,
-    call_outcome,
     call_subject,
     call_todos,
     final_answer,
-    planned_changes,
+    input_text,
+    outcome_facts,
 )
 from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.types.messages import Message
@@ -138,7 +137,7 @@ def _render_call(part: ToolPart) -> str:
     content = "".join(_call_sections(part))
     if label:
         content += f"<h3>{escape_text(label)}</h3>{render_code(output)}"
-    facts = [call_subject(part.tool, call_input(part), limit=_SUBJECT_LENGTH), *_outcome_facts(call_outcome(part))]
+    facts = [call_subject(part.tool, call_input(part), limit=_SUBJECT_LENGTH), *outcome_facts(part)]
     if not part.ended:
         facts.append(STATUS_LABELS[part.display_status])
     return _render_details(f"call {kind}", part.tool, mark, " · ".join(fact for fact in facts if fact), content)
@@ -159,11 +158,10 @@ def _call_result(part: ToolPart) -> tuple[str, str, str, str]:
 
 def _call_sections(part: ToolPart) -> Iterator[str]:
     """Yields input and changes of a call. An input that only describes changes or tasks is not repeated."""
-    arguments, changes, todos = call_input(part), call_changes(part), call_todos(part)
+    changes, todos = call_changes(part), call_todos(part)
     made = isinstance(part.state, ToolCompleted) and changes
-    repeats = todos is not None or (made and planned_changes(part.tool, arguments))
-    if arguments and not repeats:
-        yield f"<h3>input</h3>{render_code(_format_input(arguments))}"
+    if todos is None and (text := input_text(part.tool, call_input(part))):
+        yield f"<h3>input</h3>{render_code(text)}"
     if todos:
         yield f'<h3>tasks</h3><ul class="todos">{"".join(map(_render_todo, todos))}</ul>'
     if changes:
@@ -172,15 +170,6 @@ def _call_sections(part: ToolPart) -> Iterator[str]:
 
 def _render_todo(todo: TodoItem) -> str:
     return f'<li class="{todo.status}">{_TODO_MARKS[todo.status]} {escape_text(todo.content)}</li>'
-
-
-def _outcome_facts(outcome: CallOutcome) -> Iterator[str]:
-    if outcome.exit_code:
-        yield f"exit code {outcome.exit_code}"
-    if outcome.lines_added or outcome.lines_removed:
-        yield f"+{outcome.lines_added or 0} -{outcome.lines_removed or 0}"
-    if outcome.milliseconds is not None:
-        yield format_milliseconds(outcome.milliseconds)
 
 
 def _render_file(part: FilePart) -> str:
@@ -201,12 +190,6 @@ def _render_details(kind: str, name: str, mark: str, summary: str, content: str)
         f'<span class="mark">{mark}</span> <b>{escape_text(name)}</b> <span class="said">{escape_text(summary)}</span>'
     )
     return f'<details class="{kind}"><summary>{head}</summary><div>{content}</div></details>'
-
-
-def _format_input(value: dict[str, Any]) -> str:
-    if len(value) == 1 and isinstance(only := next(iter(value.values())), str):
-        return only
-    return msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
 
 
 MAX_MESSAGES = 10_000

@@ -193,8 +193,10 @@ class JobTextPrinter:
                 self._print_once(item, f"[file {file_summary(item.part)}]", "blue")
             case NoticeItem():
                 self._print_once(item, f"[{item.text}]", NOTICE_STYLES[item.level])
-            case UserItem() | CommandItem():
-                return  # items of whole messages; here each part is a separate change
+            case CommandItem():
+                self._print_once(item, f"$ {item.command}", "cyan")
+            case UserItem():
+                return  # an item of whole messages; here each part is a separate change
             case _:
                 assert_never(item)
 

@@ -10,11 +10,13 @@ import msgspec
 from outrider.engine.archive import Approval, UsageRow
 from outrider.engine.child_sessions import DelegatedLimits
 from outrider.engine.frontend import archive_of, list_models
+from outrider.presentation.item_views import UsageView, usage_view
 from outrider.remote.agent_server import FailedTurn
 from outrider.server.endpoint import ApiEndpoint, NonNegativeInt, NoPayload, RouteRequest, SseResponse
 from outrider.types.agents import Limits, Mode
 from outrider.types.codec import load_part
 from outrider.types.deltas import Delta, delta_tag
+from outrider.types.usage import Tokens
 
 
 class AgentCard(msgspec.Struct, frozen=True):
@@ -33,6 +35,22 @@ class UsageQuery(msgspec.Struct, frozen=True):
     since: NonNegativeInt | None = None
     until: NonNegativeInt | None = None
     session_id: str | None = None
+
+
+class UsageRowWithView(UsageRow, frozen=True, kw_only=True):
+    """Usage; `view` has its tokens and its cost as texts."""
+
+    view: UsageView
+
+
+class SessionUsage(msgspec.Struct, frozen=True):
+    """Tokens and cost of a session. `unpriced` counts the answers without a known cost; `view` has the figures as
+    texts."""
+
+    tokens: Tokens
+    cost: Decimal
+    unpriced: int
+    view: UsageView
 
 
 class HealthStatus(msgspec.Struct, frozen=True):
@@ -54,12 +72,24 @@ async def get_models(request: RouteRequest[NoPayload, NoPayload]) -> list[str]:
     return sorted({*listed, *used_models})
 
 
-async def get_usage(request: RouteRequest[UsageQuery, NoPayload]) -> list[UsageRow]:
+async def get_usage(request: RouteRequest[UsageQuery, NoPayload]) -> list[UsageRowWithView]:
     query = request.query
     rows = await request.engine.store.statistics(
         query.by, since=query.since, until=query.until, session_id=query.session_id
     )
-    return list(rows)
+    return [
+        UsageRowWithView(**msgspec.structs.asdict(row), view=usage_view(row.tokens, row.cost, unpriced=row.unpriced))
+        for row in rows
+    ]
+
+
+async def get_session_usage(request: RouteRequest[NoPayload, NoPayload]) -> SessionUsage:
+    session_id = request.path["session_id"]
+    await request.engine.store.get(session_id)
+    rows = await request.engine.store.statistics("model", session_id=session_id)
+    tokens = sum((row.tokens for row in rows), Tokens())
+    cost, unpriced = sum((row.cost for row in rows), Decimal(0)), sum(row.unpriced for row in rows)
+    return SessionUsage(tokens, cost, unpriced, usage_view(tokens, cost, unpriced=unpriced))
 
 
 async def get_health(request: RouteRequest[NoPayload, NoPayload]) -> HealthStatus:
@@ -76,7 +106,9 @@ INFO_ROUTES = (
     ApiEndpoint(method="GET", path="/api/models", name="models", summary="List the models of all providers",
                 handler=get_models, response_type=list[str]),
     ApiEndpoint(method="GET", path="/api/usage", name="usage", summary="Tokens and cost by day, model, agent or tool",
-                handler=get_usage, query=UsageQuery, response_type=list[UsageRow]),
+                handler=get_usage, query=UsageQuery, response_type=list[UsageRowWithView]),
+    ApiEndpoint(method="GET", path="/api/sessions/{session_id}/usage", name="session_usage",
+                summary="Tokens and cost of a session", handler=get_session_usage, response_type=SessionUsage),
     ApiEndpoint(method="GET", path="/api/health", name="health", summary="Check that the server and its store work",
                 handler=get_health, response_type=HealthStatus),
 )  # fmt: skip

@@ -131,10 +131,10 @@ class UpdateBuilder:
     def _child_item_updates(self, item: TranscriptItem, session_id: str) -> Iterator[Update]:
         """Texts of a child session are for its caller, which receives them as the output of its call."""
         match item:
+            case ToolCallItem() if self._transcript.find_call(item.part.call_id) is item:
+                yield self._call_update(item)  # the call of the child, which says what the child is doing
             case ToolCallItem():
-                child = self._transcript.children.get(session_id)
-                # The item of the caller's own call changes too; it says what the child is doing.
-                if child is not None and child.find_call(item.part.call_id) is item and item.part.tool != FINISH_TOOL:
+                if item.part.tool != FINISH_TOOL:
                     yield self._call_update(item, self._agent_name(session_id))
             case NoticeItem():
                 yield from self._notice_updates(item.notice, self._agent_name(session_id))
@@ -183,7 +183,7 @@ class UpdateBuilder:
             yield _text_chunk(f"{text}\n\n{notice.body}".rstrip() + "\n\n", thought=True)
 
     def _view_item(self, item: ToolCallItem, agent: str) -> ToolCallView:
-        return view_tool_call(item.part, self._folder, "\n".join(item.live_output), agent)
+        return view_tool_call(item.part, self._folder, item.child_activity or "\n".join(item.live_output), agent)
 
     def _agent_name(self, session_id: str) -> str:
         agent = self._transcript.side.agents.get(session_id)

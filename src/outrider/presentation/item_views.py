@@ -5,8 +5,9 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from outrider.presentation.diffs import DiffRow, diff_rows
+from outrider.presentation.diffs import DiffRow, diff_rows, parse_unified_diff
 from outrider.presentation.formats import (
+    format_cost,
     format_duration,
     format_milliseconds,
     format_tokens,
@@ -43,8 +44,7 @@ from outrider.presentation.tool_calls import (
 )
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
-from outrider.types.parts import DisplayStatus, SubtaskPart, ToolPart
-from outrider.types.tool_state import ToolCompleted, ToolPending
+from outrider.types.parts import DisplayStatus, SubtaskPart
 from outrider.types.usage import Tokens
 
 ItemKind = Literal["user", "text", "reasoning", "call", "file", "notice", "command", "agent"]
@@ -91,6 +91,14 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True):
     cost: str
 
 
+class RunView(msgspec.Struct, frozen=True):
+    """Figures of a background run as texts; empty before they are known."""
+
+    duration: str = ""
+    tokens: str = ""
+    cost: str = ""
+
+
 def part_view(part: AnyPart) -> ItemView | None:
     """Returns what to show of a part; None for bookkeeping."""
     if isinstance(part, SubtaskPart) and part.child_session_id:
@@ -114,7 +122,7 @@ def item_view(item: TranscriptItem) -> ItemView:
         case TextItem():
             return ItemView(kind="text")
         case ToolCallItem():
-            return _call_view(item.part)
+            return _call_view(item)
         case FileItem():
             return ItemView(kind="file", title="file", subject=file_summary(item.part))
         case NoticeItem():
@@ -127,8 +135,9 @@ def item_view(item: TranscriptItem) -> ItemView:
             assert_never(item)
 
 
-def _call_view(part: ToolPart) -> ItemView:
-    if isinstance(part.state, ToolCompleted) and (answer := final_answer(part)) is not None:
+def _call_view(item: ToolCallItem) -> ItemView:
+    part = item.part
+    if part.display_status == "done" and (answer := final_answer(part)) is not None:
         return ItemView(kind="text", body=answer)
     view = ItemView(
         kind="call",
@@ -136,8 +145,8 @@ def _call_view(part: ToolPart) -> ItemView:
         status=part.display_status,
         status_text=" · ".join([STATUS_LABELS[part.display_status], *outcome_facts(part)]),
     )
-    if isinstance(part.state, ToolPending) and part.state.phase == "streaming":
-        return msgspec.structs.replace(view, input=part.state.raw[-_STREAMED_INPUT:])
+    if part.display_status == "generating":
+        return msgspec.structs.replace(view, input=item.raw_input[-_STREAMED_INPUT:])
     arguments, todos, took = call_input(part), call_todos(part), call_outcome(part).milliseconds
     return msgspec.structs.replace(
         view,
@@ -166,3 +175,12 @@ def usage_view(tokens: Tokens, cost: Decimal | None, *, unpriced: int = 0) -> Us
         tokens_out=format_tokens(tokens.output + tokens.reasoning),
         cost=format_total_cost(cost, unpriced),
     )
+
+
+def run_view(tokens: Tokens, cost: Decimal | None, milliseconds: int | None) -> RunView:
+    duration = format_milliseconds(milliseconds) if milliseconds is not None else ""
+    return RunView(duration, format_tokens(tokens.total), format_cost(cost))
+
+
+def unified_diff_rows(text: str) -> tuple[DiffRow, ...]:
+    return tuple(diff_rows(parse_unified_diff(text), MAX_DIFF))

@@ -72,6 +72,14 @@ ABORTED = "aborted"
 """The error type of a message whose turn was aborted by a person."""
 
 
+STATE_LABELS = {
+    "calling_model": "thinking",
+    "running_tools": "working",
+    "compacting": "summarising",
+    "idle": "starting",
+}
+
+
 class Notice(msgspec.Struct, frozen=True):
     """A sentence of the program itself. `body` is Markdown that can be expanded; `detail` notices may be hidden."""
 
@@ -146,6 +154,11 @@ def _standard_notice(event: StandardEvent) -> Notice | None:  # noqa: C901  one 
             assert_never(event)
 
 
+def state_label(state: str) -> str:
+    """What an agent in this state does, in words."""
+    return STATE_LABELS.get(state, state.replace("_", " "))
+
+
 def retry_notice(event: RetryScheduledEvent) -> Notice:
     limit = f" of {event.max_attempts}" if event.max_attempts else ""
     text = f"attempt {event.attempt}{limit} failed: {event.error}; retrying in {format_milliseconds(event.delay_ms)}"
@@ -187,8 +200,10 @@ def _end_notice(event: LoopCompletedEvent) -> Notice | None:
             )
         case "refusal":
             return Notice("warning", "end", "the model refused to answer")
-        case _:
-            return None
+        case "" | "completed" | "aborted" | "error" | "limit":
+            return None  # shown by the answer, by its error or by the event of the limit
+        case reason:
+            return Notice("warning", "end", f"stopped: {clean_line(reason.replace('_', ' '), 100)}")
 
 
 LIVE_OUTPUT_LINES = 400

@@ -17,6 +17,7 @@ from outrider.presentation.formats import (
     format_count,
     format_duration,
     format_milliseconds,
+    format_token_usage,
     format_tokens,
     shorten,
 )
@@ -247,8 +248,7 @@ def _format_usage(message: Message) -> str:
     if message.role != "assistant" or not message.tokens.total:
         return ""
     cost = f", {format_cost(message.cost)}" if message.cost is not None else ""
-    out = format_tokens(message.tokens.output + message.tokens.reasoning)
-    return f"{format_tokens(message.tokens.prompt)} tokens in, {out} out{cost}"
+    return f"{format_token_usage(message.tokens)}{cost}"
 
 
 def _describe_session(session: StoredSession, messages: Sequence[Message]) -> str:

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from outrider.engine.archive import Approval, ApprovalChange, MessageChange, PartChange, SessionTranscript
-from outrider.presentation.activity import state_label
 from outrider.presentation.approvals import ApprovalDetails, approval_view, requested_approval_view
 from outrider.presentation.item_views import ItemView, MessageView, message_view, part_view
-from outrider.presentation.items import event_notice
+from outrider.presentation.items import event_notice, state_label
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,

@@ -22,7 +22,7 @@ from outrider.engine.archive import (
     short_id,
 )
 from outrider.errors import ConfigurationError
-from outrider.presentation.formats import format_age, format_cost, format_tokens
+from outrider.presentation.formats import format_age, format_cost, format_token_usage
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart, tool_result
@@ -225,10 +225,9 @@ def _transcript_lines(transcript: SessionTranscript, width: int, *, full: bool) 
     for row in transcript.damaged:
         yield f"a damaged {row.kind} is skipped: {row.error}", "yellow"
     yield "", ""
-    tokens = usage.tokens
     yield (
         (
-            f"{format_tokens(tokens.prompt)} tokens in, {format_tokens(tokens.output + tokens.reasoning)} out, "
+            f"{format_token_usage(usage.tokens)}, "
             f"cost {format_cost(usage.total_cost)}; continue with: outrider --session {short_id(session.id)}"
         ),
         "dim",

@@ -3,6 +3,8 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from decimal import Decimal
+from functools import reduce
+from operator import add
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -16,7 +18,6 @@ from outrider.server.endpoint import ApiEndpoint, NonNegativeInt, NoPayload, Rou
 from outrider.types.agents import Limits, Mode
 from outrider.types.codec import load_part
 from outrider.types.deltas import Delta, delta_tag
-from outrider.types.usage import Tokens
 
 
 class AgentCard(msgspec.Struct, frozen=True):
@@ -40,16 +41,6 @@ class UsageQuery(msgspec.Struct, frozen=True):
 class UsageRowWithView(UsageRow, frozen=True, kw_only=True):
     """Usage; `view` has its tokens and its cost as texts."""
 
-    view: UsageView
-
-
-class SessionUsage(msgspec.Struct, frozen=True):
-    """Tokens and cost of a session. `unpriced` counts the answers without a known cost; `view` has the figures as
-    texts."""
-
-    tokens: Tokens
-    cost: Decimal
-    unpriced: int
     view: UsageView
 
 
@@ -77,19 +68,27 @@ async def get_usage(request: RouteRequest[UsageQuery, NoPayload]) -> list[UsageR
     rows = await request.engine.store.statistics(
         query.by, since=query.since, until=query.until, session_id=query.session_id
     )
-    return [
-        UsageRowWithView(**msgspec.structs.asdict(row), view=usage_view(row.tokens, row.cost, unpriced=row.unpriced))
-        for row in rows
-    ]
+    return [_add_usage_view(row) for row in rows]
 
 
-async def get_session_usage(request: RouteRequest[NoPayload, NoPayload]) -> SessionUsage:
+async def get_session_usage(request: RouteRequest[NoPayload, NoPayload]) -> UsageRowWithView:
     session_id = request.path["session_id"]
     await request.engine.store.get(session_id)
     rows = await request.engine.store.statistics("model", session_id=session_id)
-    tokens = sum((row.tokens for row in rows), Tokens())
-    cost, unpriced = sum((row.cost for row in rows), Decimal(0)), sum(row.unpriced for row in rows)
-    return SessionUsage(tokens, cost, unpriced, usage_view(tokens, cost, unpriced=unpriced))
+    return _add_usage_view(
+        UsageRow(
+            key=session_id,
+            messages=sum(row.messages for row in rows),
+            tokens=reduce(add, (row.tokens for row in rows), UsageRow(key="").tokens),
+            cost=sum((row.cost for row in rows), Decimal(0)),
+            unpriced=sum(row.unpriced for row in rows),
+        )
+    )
+
+
+def _add_usage_view(row: UsageRow) -> UsageRowWithView:
+    view = usage_view(row.tokens, row.cost, unpriced=row.unpriced)
+    return UsageRowWithView(**msgspec.structs.asdict(row), view=view)
 
 
 async def get_health(request: RouteRequest[NoPayload, NoPayload]) -> HealthStatus:
@@ -108,7 +107,7 @@ INFO_ROUTES = (
     ApiEndpoint(method="GET", path="/api/usage", name="usage", summary="Tokens and cost by day, model, agent or tool",
                 handler=get_usage, query=UsageQuery, response_type=list[UsageRowWithView]),
     ApiEndpoint(method="GET", path="/api/sessions/{session_id}/usage", name="session_usage",
-                summary="Tokens and cost of a session", handler=get_session_usage, response_type=SessionUsage),
+                summary="Tokens and cost of a session", handler=get_session_usage, response_type=UsageRowWithView),
     ApiEndpoint(method="GET", path="/api/health", name="health", summary="Check that the server and its store work",
                 handler=get_health, response_type=HealthStatus),
 )  # fmt: skip

@@ -8,9 +8,7 @@ import msgspec
 from outrider.background.records import Run
 from outrider.engine.archive import Approval
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.presentation.diffs import DiffRow, diff_rows, parse_unified_diff
-from outrider.presentation.formats import format_cost, format_milliseconds, format_tokens
-from outrider.presentation.item_views import MAX_DIFF
+from outrider.presentation.item_views import DiffRow, RunView, run_view, unified_diff_rows
 from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest, SseResponse
 from outrider.server.payloads import ApprovalWithView, add_approval_view
 from outrider.server.routes.sessions import FollowQuery, follow_session
@@ -46,14 +44,6 @@ class NewJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     after: Seconds = 0
     worktree: bool = True
     limits: Limits | None = None
-
-
-class RunView(msgspec.Struct, frozen=True):
-    """Figures of a run as texts; empty before they are known."""
-
-    duration: str = ""
-    tokens: str = ""
-    cost: str = ""
 
 
 class RunWithView(Run, frozen=True, kw_only=True):
@@ -115,7 +105,7 @@ async def show_job(request: RouteRequest[NoPayload, NoPayload]) -> JobDetails:
         stat=changes.stat if changes else "",
         worktree=worktree.path if worktree else "",
         branch=worktree.branch if worktree else "",
-        diff_rows=tuple(diff_rows(parse_unified_diff(changes.diff), MAX_DIFF)) if changes else (),
+        diff_rows=unified_diff_rows(changes.diff) if changes else (),
     )
 
 
@@ -143,8 +133,7 @@ def _add_run_view(run: Run) -> RunWithView:
     outcome, view = run.outcome, RunView()
     if outcome is not None:
         took = run.ended - run.created if run.is_over and run.ended and run.created else None
-        duration = format_milliseconds(took) if took is not None else ""
-        view = RunView(duration, format_tokens(outcome.tokens.total), format_cost(outcome.cost))
+        view = run_view(outcome.tokens, outcome.cost, took)
     return RunWithView(**msgspec.structs.asdict(run), view=view)
 
 

@@ -76,6 +76,7 @@ class PeerApprovals:
                 description=event.description,
                 offers=event.offers,
                 outcome=event.outcome,
+                contents=event.contents,
             )
             self._open[event.approval_id] = request, event.server
 
@@ -142,6 +143,7 @@ class ApprovalQueue:
                     offers=request.offers,
                     can_last=request.can_persist,
                     outcome=request.outcome,
+                    contents=request.contents,
                 )
             )
             failpoint("FP-mid-approval")

@@ -10,7 +10,14 @@ from typing import Any, Literal, Protocol, TextIO
 import msgspec
 
 from outrider.event_bus import EventBus
-from outrider.presentation.formats import escape_line, format_cost, format_milliseconds, format_tokens
+from outrider.presentation.formats import (
+    escape_line,
+    format_cost,
+    format_milliseconds,
+    format_token_usage,
+    format_tokens,
+)
+from outrider.presentation.items import event_notice
 from outrider.tracing.event_record import can_encode, escape_unencodable, visible
 from outrider.types.events import (
     AgentCalledEvent,
@@ -174,7 +181,15 @@ def _other_line(event: Event) -> ConsoleLine | None:
                 "bad", escape_line(event.error_type, 60) or "error", escape_line(event.message, 400), "bad"
             )
         case _:
-            return None
+            return _notice_line(event)
+
+
+def _notice_line(event: Event) -> ConsoleLine | None:
+    """Returns the line of an event without a case here, if front ends show a notice for it."""
+    notice = event_notice(event)
+    if notice is None or notice.level == "detail":
+        return None
+    return ConsoleLine("dots", notice.topic, escape_line(notice.text))
 
 
 def _verbose_line(event: Event) -> ConsoleLine:
@@ -201,8 +216,7 @@ def _verbose_line(event: Event) -> ConsoleLine:
 
 
 def _format_answer(event: LLMResponseEvent) -> str:
-    used = event.tokens
-    tokens = f"{format_tokens(used.prompt)} tokens in, {format_tokens(used.output + used.reasoning)} out"
+    tokens = format_token_usage(event.tokens)
     took = _format_duration(event.duration_ms)
     return _join_words(
         _model_name(event), escape_line(event.stop_reason or "", 40), tokens, _format_cost(event.cost), took

@@ -103,9 +103,10 @@ class ToolExecutionCompletedEvent(Event, frozen=True, tag="ToolExecutionComplete
 
 
 class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedEvent"):
-    """A call needs approval. `offers` are the rules that a lasting answer would store, possible only if `can_last`.
-    `server` is the URL of the server on which the call would run, if it is another one. With `outcome` the command has
-    run in the sandbox, and the question is what to do with its changes."""
+    """A call needs approval. `offers` are the rules that a lasting answer would store, `contents` the hashes of files
+    that it would approve; it is possible only if `can_last`. `server` is the URL of the server on which the call would
+    run, if it is another one. With `outcome` the command has run in the sandbox, and the question is what to do with
+    its changes."""
 
     tool_name: str
     description: str = ""
@@ -115,6 +116,7 @@ class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedE
     can_last: bool = False
     server: str = ""
     outcome: CommandOutcome | None = None
+    contents: tuple[str, ...] = ()
 
 
 class ToolApprovalResultEvent(Event, frozen=True, tag="ToolApprovalResultEvent"):

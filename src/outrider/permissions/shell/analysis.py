@@ -8,7 +8,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from outrider.permissions.shell.builtins import check_double_bracket
 from outrider.permissions.shell.command import ScriptAnalysis
+from outrider.permissions.shell.command_parser import parse_simple_command, parse_words
 from outrider.permissions.shell.control_flow import (
     KEYWORDS,
     SEPARATORS,
@@ -24,11 +26,9 @@ from outrider.permissions.shell.parser import (
     ShellSource,
     Word,
     WordReader,
-    parse_simple_command,
-    parse_words,
 )
 from outrider.permissions.shell.programs.registry import PrintedNames
-from outrider.permissions.shell.simple_command import SimpleCommandAnalyzer, check_double_bracket
+from outrider.permissions.shell.simple_command import SimpleCommandAnalyzer
 
 if TYPE_CHECKING:
     from tree_sitter import Node

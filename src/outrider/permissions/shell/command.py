@@ -5,8 +5,9 @@ import re
 from msgspec import Struct
 
 from outrider.permissions.redaction.secret_patterns import split_names
+from outrider.permissions.shell.command_parser import IoRedirect
 from outrider.permissions.shell.expansion import ExpandedArg
-from outrider.permissions.shell.parser import IoRedirect, NotProvenSafe
+from outrider.permissions.shell.parser import NotProvenSafe
 from outrider.permissions.shell.programs.table import PathChecker
 
 # An allow rule for the inner command also applies behind these wrappers: they change only time, priority or buffering.

@@ -9,11 +9,11 @@ from outrider.permissions.shell.expansion import ExpandedArg, ShellState, litera
 from outrider.permissions.shell.parser import NotProvenSafe
 from outrider.permissions.shell.programs.table import parse_args, program_spec
 
-_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNARY_TESTS = split_names("""-b -c -d -e -f -g -h -k -L -n -N -O -G -p -r -s -S -t -u -w -x -z -a""")
 _BINARY_TESTS = split_names("""= == != < > -eq -ne -lt -le -gt -ge -nt -ot -ef""")
 _INTEGER_TESTS = frozenset(["-eq", "-ne", "-lt", "-le", "-gt", "-ge"])
-_INTEGER = re.compile(r"^-?[0-9]+$")
+_INTEGER = re.compile(r"-?[0-9]+")
 _SET_OPTION = re.compile(r"^[-+][efuvx]*o?$")  # -x prints PS4, and assigning PS4 is rejected
 _READ_SPEC = program_spec("-rs -d= -n= -N= -t= -u= -p=")
 _ULIMIT_SPEC = program_spec("-HSacdfilmnpqrstuvx", "text")
@@ -29,13 +29,14 @@ def _check_no_arguments(args: Sequence[ExpandedArg], _: ShellState) -> None:
 
 
 def _check_number(args: Sequence[ExpandedArg], _: ShellState) -> None:
-    if len(args) > 1 or any(arg.multiple or arg.text is None or not _INTEGER.match(arg.text) for arg in args):
+    if len(args) > 1 or any(arg.multiple or arg.text is None or not _INTEGER.fullmatch(arg.text) for arg in args):
         raise NotProvenSafe("it has an argument that is not a plain number")
 
 
 def _check_shift(args: Sequence[ExpandedArg], state: ShellState) -> None:
     _check_number(args, state)
-    state.variables.update({str(number): None for number in range(1, 10)})
+    for number in range(1, 10):
+        state.assign(str(number), None)
 
 
 def _check_printf(args: Sequence[ExpandedArg], _: ShellState) -> None:
@@ -80,7 +81,7 @@ def check_double_bracket(args: Sequence[ExpandedArg]) -> None:
 
 
 def _check_integers(sides: Sequence[ExpandedArg]) -> None:
-    if any(side.values is None or not all(_INTEGER.match(choice) for choice in side.values) for side in sides):
+    if any(side.values is None or not all(_INTEGER.fullmatch(choice) for choice in side.values) for side in sides):
         raise NotProvenSafe("it calculates with an unknown value, which could run a command")
 
 
@@ -102,31 +103,31 @@ def _check_set(args: Sequence[ExpandedArg], _: ShellState) -> None:
 def _check_read(args: Sequence[ExpandedArg], state: ShellState) -> None:
     """Marks the variables that `read` assigns as unknown."""
     for name in parse_args(_READ_SPEC, args).operands:
-        if name.text is None or not _NAME.match(name.text):
+        if name.text is None or not _NAME.fullmatch(name.text):
             raise NotProvenSafe("read could assign something that is not a plain variable")
         check_script_variable(name.text)
-        state.variables[name.text] = None
-    state.variables["REPLY"] = None
+        state.assign(name.text, None)
+    state.assign("REPLY", None)
 
 
 def _check_unset(args: Sequence[ExpandedArg], state: ShellState) -> None:
     for arg in args:
-        if arg.text is None or not _NAME.match(arg.text):
+        if arg.text is None or not _NAME.fullmatch(arg.text):
             raise NotProvenSafe("unset could remove something that is not a plain variable")
         check_script_variable(arg.text)
-        state.variables[arg.text] = None
+        state.assign(arg.text, None)
 
 
 def _check_declare(args: Sequence[ExpandedArg], state: ShellState) -> None:
     for name, value in _parse_declarations(args):
         check_script_variable(name)
-        state.variables[name] = value.values
+        state.assign(name, value.values)
 
 
 def _check_export(args: Sequence[ExpandedArg], state: ShellState) -> None:
     for name, value in _parse_declarations(args):
         check_exported_variable(name, value)
-        state.variables[name] = value.values
+        state.assign(name, value.values)
 
 
 def _parse_declarations(args: Sequence[ExpandedArg]) -> list[tuple[str, ExpandedArg]]:
@@ -135,7 +136,7 @@ def _parse_declarations(args: Sequence[ExpandedArg]) -> list[tuple[str, Expanded
     for arg in args:
         start = arg.text if arg.text is not None else arg.prefix
         name, given, value = start.partition("=")
-        if not given or not _NAME.match(name) or arg.multiple:
+        if not given or not _NAME.fullmatch(name) or arg.multiple:
             raise NotProvenSafe("it contains a declaration that is not a plain name=value")
         found.append((name, literal_arg(value) if arg.text is not None else ExpandedArg(None)))
     return found
@@ -166,3 +167,11 @@ BUILTIN_CHECKS: dict[str, Callable[[Sequence[ExpandedArg], ShellState], None]] =
     "typeset": _check_declare,
     "export": _check_export,
 }
+FUNCTION_BUILTINS = frozenset({"local"})  # they fail outside a function and assign nothing
+BASH_BUILTINS = split_names("local declare typeset")  # dash lacks them, or treats them differently
+# Every builtin and reserved word of bash. A function with such a name would change what other commands do.
+SHELL_NAMES = frozenset(BUILTIN_CHECKS) | split_names(
+    """. alias bg bind builtin caller cd command compgen complete compopt coproc dirs disown enable eval exec false fc
+    fg getopts hash help history kill let logout mapfile popd pushd pwd readarray readonly select shopt source suspend
+    time trap true unalias until"""
+)

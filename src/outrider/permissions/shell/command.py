@@ -89,6 +89,7 @@ def check_exported_variable(name: str, value: ExpandedArg) -> None:
         raise NotProvenSafe(f"it sets {name} in a program's environment to a value that is not plain text")
 
 
+_DESCRIPTOR = re.compile(r"[0-9]+-?|-")
 _HARMLESS_TARGETS = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
 
 
@@ -98,7 +99,7 @@ def check_redirect(redirect: IoRedirect, targets: list[ExpandedArg], paths: Path
     if operator in {"<<", "<<<"}:
         return
     target = targets[0].text if len(targets) == 1 else None
-    if operator in {"<&", ">&"} and target is not None and (target == "-" or target.rstrip("-").isdigit()):
+    if operator in {"<&", ">&"} and target is not None and _DESCRIPTOR.fullmatch(target):
         return
     if operator == "<" and target is not None:
         paths.check_argument(targets[0])

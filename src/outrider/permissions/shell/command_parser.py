@@ -126,7 +126,7 @@ class _CommandLexer:
         line_end = text.find("\n", delimiter.end())
         if line_end < 0 or text[delimiter.end() : line_end].strip(" \t"):
             raise NotProvenSafe("it continues on the line that starts a here-document")
-        body, end = _split_here_document(text, line_end + 1, delimiter["name"])
+        body, end = split_here_document(text, line_end + 1, delimiter["name"])
         if node.end_byte not in {end, end - 1, end + 1}:
             raise NotProvenSafe("the end of its here-document is not understood")
         if not delimiter["quote"] and "\\\n" in body:
@@ -143,7 +143,7 @@ class _CommandLexer:
         return WordReader(self.source, start, start + length).read_here_document()
 
 
-def _split_here_document(text: str, start: int, delimiter: str) -> tuple[str, int]:
+def split_here_document(text: str, start: int, delimiter: str) -> tuple[str, int]:
     """Returns the body of a here-document and the offset of the end of its delimiter line."""
     at = start
     while at < len(text):

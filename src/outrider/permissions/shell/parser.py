@@ -88,11 +88,14 @@ def decode_bytes(text: str) -> str:
 
 METACHARACTERS = frozenset(" \t\n|&;()<>")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
-# The forms of ${…} that cannot run a command: no nested expansion, no indirection, no arithmetic except plain numbers.
+# The forms of ${…} that cannot run a command: no nested expansion, no process substitution, no indirection, no
+# arithmetic except plain numbers.
 _BRACED = re.compile(
     r"\{(?P<length>#?)(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?])(?P<index>\[(?:[@*]|[0-9]+)\])?"
-    r"(?P<change>:?[-+?][^$`\"'\\{}\n]*|(?:##?|%%?|//?|\^\^?|,,?)[^$`\"'\\{}\n]*|: ?-?[0-9]+(?::-?[0-9]+)?)?\}"
+    r"(?P<change>:?[-+?][^$`\"'\\{}()<>\n]*|(?:##?|%%?|//?|\^\^?|,,?)[^$`\"'\\{}()<>\n]*|: ?-?[0-9]+(?::-?[0-9]+)?)?\}"
 )
+# bash also expands ~ behind `name=` and behind a colon in such a word, in assignments and in arguments alike.
+_ASSIGNMENT_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[^\]]*\])?\+?=")
 _ARITHMETIC = re.compile(r"\(\((?P<sum>[0-9A-Za-z_+\-*/%()<>=!&|^~?: \t]*?)\)\)")
 _ANSI_ESCAPE = re.compile(
     r"\\(?:x(?P<hex>[0-9a-fA-F]{1,2})|u(?P<short>[0-9a-fA-F]{4})|(?P<octal>[0-7]{1,3})|(?P<one>[ntrabefv\\'\"?]))"
@@ -202,6 +205,9 @@ class WordReader:
                 yield GlobCharacter(char)
             case "~" if self.at == start:
                 yield self._read_tilde()
+            case "~" if self.text[self.at - 1] in "=:" and _ASSIGNMENT_WORD.match(self.text, start, self.stop):
+                self.at += 1
+                yield TildeExpansion()
             case _:
                 self.at += 1
                 yield LiteralText(char)

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from outrider.permissions.shell.builtins import BUILTIN_CHECKS
+from outrider.permissions.shell.builtins import BASH_BUILTINS, BUILTIN_CHECKS, FUNCTION_BUILTINS, SHELL_NAMES
 from outrider.permissions.shell.command import (
     AnalysedCommand,
     check_exported_variable,
@@ -14,7 +14,13 @@ from outrider.permissions.shell.command import (
 )
 from outrider.permissions.shell.command_parser import IoRedirect, ParsedCommand
 from outrider.permissions.shell.control_flow import ControlFlowAnalyzer
-from outrider.permissions.shell.expansion import ExpandedArg, PossibleValues, ShellState, expand_word
+from outrider.permissions.shell.expansion import (
+    ExpandedArg,
+    PossibleValues,
+    ShellState,
+    expand_assigned_value,
+    expand_word,
+)
 from outrider.permissions.shell.parser import NotProvenSafe, Word
 from outrider.permissions.shell.programs.find import FOUND_PATHS, check_found_files, parse_find
 from outrider.permissions.shell.programs.registry import (
@@ -50,9 +56,10 @@ _BASH_ONLY_SYNTAX = (
     "select",
     "$[",
     "coproc",
+    "[^",
 )
 _DESCRIPTOR_DUPLICATE = re.compile(r"[0-9]>&[0-9]")
-_SHELL_PREFIXES = frozenset({"command", "builtin", "time"})
+_SHELL_PREFIXES = frozenset({"command", "builtin"})
 
 
 class WordResolver(Protocol):
@@ -77,7 +84,7 @@ class SimpleCommandAnalyzer:
         """Returns whether a function of this name would replace a known program, builtin or wrapper."""
         return (
             is_known_reader(name)
-            or name in BUILTIN_CHECKS
+            or name in SHELL_NAMES
             or name in WRAPPERS
             or name in OPAQUE_WRAPPERS
             or name in SHELLS
@@ -97,7 +104,10 @@ class SimpleCommandAnalyzer:
     def analyse_command(self, parsed: ParsedCommand, resolver: WordResolver, state: ShellState) -> PrintedNames:
         """Analyses a parsed command and returns the file names that it prints."""
         stdin, self.stdin = self.stdin, PrintedNames()
-        self.check_redirects(parsed.redirects, resolver.resolve_substitutions, state)
+        redirect_state = state.copy()
+        for assignment in parsed.assignments:  # shells disagree whether a redirect sees the assignments before it
+            redirect_state.variables[assignment.name] = None
+        self.check_redirects(parsed.redirects, resolver.resolve_substitutions, redirect_state)
         argv = [
             arg
             for word, source_text in parsed.words
@@ -121,14 +131,16 @@ class SimpleCommandAnalyzer:
         """
         barriers: list[str] = []
         for assignment in parsed.assignments:
-            args = expand_word(resolver.resolve_substitutions(assignment.value, state), state)
-            value = args[0] if len(args) == 1 and not assignment.appends else ExpandedArg(None)
+            value = expand_assigned_value(resolver.resolve_substitutions(assignment.value, state), state)
+            value = ExpandedArg(None) if assignment.appends else value
             try:
                 if exported:
+                    # A function sees the value, and some shells keep it after the command.
+                    state.assign(assignment.name, None)
                     check_exported_variable(assignment.name, value)
                 else:
                     check_script_variable(assignment.name)
-                    state.variables[assignment.name] = None if value.multiple else value.values
+                    state.assign(assignment.name, None if value.multiple else value.values)
             except NotProvenSafe as error:
                 barriers.append(str(error))
         if not exported:
@@ -169,6 +181,10 @@ class _CommandUnwrapper:
         printed, reason = PrintedNames(), None
         try:
             name = self._check_program_name(argv[0], wrappers)
+            if argv[0].text in self.resolver.control_flow.functions:
+                self._call_function(argv[0].text, argv[1:], wrappers)
+                self._record(argv, wrappers, barriers, None)
+                return printed
             inner = self._analyse_inner_command(name, argv[1:], wrappers, barriers)
             if inner is not None:
                 return inner
@@ -278,7 +294,7 @@ class _CommandUnwrapper:
             _reject_bash_only_syntax(text)
         # After `-c script`, the first argument is `$0`.
         parameters = {str(number): values for number, values in enumerate(_positional_parameters(args))}
-        state = ShellState(self.state.cwds, parameters, glob_budget=self.state.glob_budget)
+        state = ShellState(self.state.cwds, parameters, glob_budget=self.state.glob_budget, is_posix=name != "bash")
         start = len(self.analyzer.commands)
         if len(wrappers) > MAX_WRAPPERS:
             raise NotProvenSafe("it nests too many shells")
@@ -307,11 +323,13 @@ class _CommandUnwrapper:
             self._change_folder(args)
             return PrintedNames()
         self.state.cwds_on_success = None
-        if name in self.resolver.control_flow.functions:
-            self.resolver.control_flow.call_function(name, _positional_parameters(args), self.state)
-            return PrintedNames()
         if name in BUILTIN_CHECKS:
+            self._reject_removed_functions(name, args)
+            start = len(self.state.assigned)
             BUILTIN_CHECKS[name](args, self.state)
+            if self._may_fail(name):
+                for assigned in self.state.assigned[start:]:
+                    self.state.assign(assigned, None)
             return PrintedNames()
         prove_program(name, args, self.paths)
         return (
@@ -319,6 +337,23 @@ class _CommandUnwrapper:
             if self.stdin.patterns is not None
             else names_printed_by(name, args)
         )
+
+    def _call_function(self, name: str, args: tuple[ExpandedArg, ...], wrappers: tuple[str, ...]) -> None:
+        """Analyses the body of a called function. A wrapper runs the program with the function's name instead."""
+        if wrappers:
+            raise NotProvenSafe(f"{wrappers[-1]} could run a program with the name of the function {name}")
+        self.state.cwds_on_success = None
+        self.resolver.control_flow.call_function(name, _positional_parameters(args), self.state)
+
+    def _may_fail(self, name: str) -> bool:
+        """Returns whether a builtin fails in this shell, or outside a function, and then assigns nothing."""
+        return (name in BASH_BUILTINS and self.state.is_posix) or (
+            name in FUNCTION_BUILTINS and not self.resolver.control_flow.active_calls
+        )
+
+    def _reject_removed_functions(self, name: str, args: tuple[ExpandedArg, ...]) -> None:
+        if name == "unset" and any(arg.text in self.resolver.control_flow.functions for arg in args):
+            raise NotProvenSafe("unset could remove a function, so that a program with its name runs")
 
     def _change_folder(self, args: tuple[ExpandedArg, ...]) -> None:
         """Applies `cd`. Rejects symbolic links: bash resolves `..` in the path's text, the kernel follows the link."""

@@ -61,6 +61,7 @@ _HARMLESS_VARIABLES = split_names(
     PYTHONDONTWRITEBYTECODE DEBUG VERBOSE NODE_ENV RUST_BACKTRACE DEBIAN_FRONTEND"""
 )
 _PAGER_VARIABLES = frozenset({"PAGER", "GIT_PAGER", "MANPAGER", "SYSTEMD_PAGER"})
+_TIME_ZONE = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+){0,2}")
 _PLAIN_VALUE = re.compile(r"^[A-Za-z0-9_.:@%+, -]*$")
 # The shell, the dynamic loader or common programs read these variables, whether they are exported or not.
 _SPECIAL_VARIABLES = re.compile(
@@ -81,6 +82,10 @@ def check_script_variable(name: str) -> None:
 
 def check_exported_variable(name: str, value: ExpandedArg) -> None:
     """Raises NotProvenSafe if a variable in a program's environment can change what the program does."""
+    if name == "GIT_OPTIONAL_LOCKS" and value.text != "0":
+        raise NotProvenSafe("it lets git rewrite the index (GIT_OPTIONAL_LOCKS)")
+    if name == "TZ" and value.text is not None and _TIME_ZONE.fullmatch(value.text):
+        return
     if name in _PAGER_VARIABLES and value.text in {"", "cat"}:
         return
     if name not in _HARMLESS_VARIABLES:

@@ -89,8 +89,12 @@ def _unwrap_timeout(args: Sequence[ExpandedArg]) -> WrappedCommand:
 def _unwrap_env(args: Sequence[ExpandedArg]) -> WrappedCommand:
     """Unwraps `env name=value command`; an unsafe variable becomes a barrier."""
     options, rest = _split_at_operand(_ENV_SPEC, args)
-    parse_args(_ENV_SPEC, options)
+    parsed = parse_args(_ENV_SPEC, options)
+    removed = [value.text or "GIT_" for value in parsed.option_values("-u", "--unset")]
     barrier = None
+    if parsed.has_option("-i", "--ignore-environment") or any(name.startswith("GIT_") for name in removed):
+        # Without GIT_OPTIONAL_LOCKS=0, `git status` rewrites the index.
+        barrier = "env removes variables that keep programs from writing files"
     while rest and (text := rest[0].text) is not None and (match := _ASSIGNMENT.match(text)):
         try:
             check_exported_variable(match[1], literal_arg(match[2]))

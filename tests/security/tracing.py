@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 BATCH = 40  # commands under one trace
@@ -34,9 +35,9 @@ _EXPECTED = set(
     sleep yes readlink tee fold fmt column strings cksum join hostname nproc arch groups df tree ps fdfind fd
     python3 node npm gcc shuf expand base64 zcat gzip tar unzip less pager w who users uptime tty logname cal free
     lscpu lsblk vmstat pgrep pidof pstree ss netstat locale getconf factor numfmt whereis hexdump hd look ionice
-    unexpand split csplit b2sum sha1sum sha224sum sha384sum sha512sum sum base32 bzcat xzcat getfacl lsattr namei
+    unexpand b2sum sha1sum sha224sum sha384sum sha512sum sum base32 bzcat xzcat getfacl lsattr namei
     zipinfo envsubst gettext pr tsort bc iconv nm size readelf sdiff gunzip xz unxz bzip2 bunzip2 ip mount
-    npx zstd python3.11 perl""".split()  # noqa: SIM905
+    npx zstd python3.11 nawk pager""".split()  # noqa: SIM905
 )
 _GIT_HELPERS = re.compile(r"/git-core/")
 
@@ -94,22 +95,34 @@ def effects(commands: list[str], base: Path) -> list[list[str]]:
     before = _state(base)
     _copy_ground(base, base / "copy")
     for start in range(0, len(commands), BATCH):
-        batch = commands[start : start + BATCH]
-        if _run(batch, base):
-            # Something in the batch had an effect: each command runs on its own, which shows the one.
-            for number, command in enumerate(batch, start):
-                _copy_ground(base / "copy", base)
-                found[number] = _run([command], base)
-            _copy_ground(base / "copy", base)
+        _search(commands, range(start, min(start + BATCH, len(commands))), base, found)
     shutil.rmtree(base / "copy")
     assert any(found) or _state(base) == before, "something was changed that no trace shows"
     return found
+
+
+def _search(commands: list[str], numbers: range, base: Path, found: list[list[str]]) -> None:
+    """Runs commands together; halves them, each half on fresh ground, until the ones with an effect are found."""
+    seen = _run([commands[number] for number in numbers], base)
+    if not seen:
+        return
+    _copy_ground(base / "copy", base)
+    if len(numbers) == 1:
+        found[numbers[0]] = seen
+        return
+    middle = len(numbers) // 2
+    _search(commands, numbers[:middle], base, found)
+    _search(commands, numbers[middle:], base, found)
 
 
 def _copy_ground(source: Path, target: Path) -> None:
     for folder in ("ws", "home", "out"):
         shutil.rmtree(target / folder, ignore_errors=True)
         shutil.copytree(source / folder, target / folder, symlinks=True)
+    # Without this, git finds other inodes than in its index, and `git diff` rewrites it.
+    subprocess.run(
+        ["git", "status"], cwd=target / "ws", check=True, capture_output=True, env={"PATH": os.environ["PATH"]}
+    )
 
 
 def _run(commands: list[str], base: Path) -> list[str]:
@@ -205,8 +218,15 @@ def _opening(path: str, args: str, base: Path) -> str | None:
     return f"reads {path}" if outside else None
 
 
+@cache
+def _known_programs() -> frozenset[str]:
+    from outrider.permissions.shell.programs.registry import PROGRAM_SPECS
+
+    return frozenset(PROGRAM_SPECS) | _EXPECTED
+
+
 def _expected(path: str) -> bool:
-    return (Path(path).name in _EXPECTED and path.startswith(("/usr/", "/bin/"))) or _GIT_HELPERS.search(
+    return (Path(path).name in _known_programs() and path.startswith(("/usr/", "/bin/"))) or _GIT_HELPERS.search(
         path
     ) is not None
 

@@ -118,9 +118,13 @@ def _reject_remote_access(_: ParsedArgs, __: PathChecker) -> None:
 
 
 def _git_spec(
-    options: str, check: object = _check_paths_and_revisions, *, numeric_options: bool = False
+    options: str,
+    check: object = _check_paths_and_revisions,
+    *,
+    numeric_options: bool = False,
+    options_first: bool = False,
 ) -> ProgramSpec:
-    return program_spec(options, "text", check=check, numeric_options=numeric_options)  # pyright: ignore[reportArgumentType]
+    return program_spec(options, "text", check=check, numeric_options=numeric_options, options_first=options_first)  # pyright: ignore[reportArgumentType]
 
 
 _LOG = _git_spec(f"{_DIFF_OPTIONS} {_COMMIT_OPTIONS} -L= -h", numeric_options=True)
@@ -213,6 +217,7 @@ GIT_SUBCOMMANDS: dict[str, ProgramSpec] = {
         "--name-only --null --type= --bool --int --path --default= --includes --no-includes --get-urlmatch --all "
         "--regexp --show-names --no-show-names",
         _check_config,
+        options_first=True,
     ),
     "version": _git_spec("--build-options"),
     "remote": _git_spec("-v --verbose", None),

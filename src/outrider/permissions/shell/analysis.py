@@ -8,7 +8,9 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from outrider.permissions.shell.builtins import check_double_bracket
 from outrider.permissions.shell.command import ScriptAnalysis
+from outrider.permissions.shell.command_parser import parse_simple_command, parse_words, split_here_document
 from outrider.permissions.shell.control_flow import (
     KEYWORDS,
     SEPARATORS,
@@ -24,19 +26,17 @@ from outrider.permissions.shell.parser import (
     ShellSource,
     Word,
     WordReader,
-    parse_simple_command,
-    parse_words,
+    decode_bytes,
 )
 from outrider.permissions.shell.programs.registry import PrintedNames
-from outrider.permissions.shell.simple_command import SimpleCommandAnalyzer, check_double_bracket
+from outrider.permissions.shell.simple_command import SimpleCommandAnalyzer
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-_CAT_HERE_DOCUMENT = re.compile(
-    r"^\$\(\s*cat\s*<<\s*(['\"])(?P<name>[A-Za-z0-9_]+)\1\n(?P<body>.*?)\n?(?P=name)\n\s*\)$", re.DOTALL
-)
+_CAT_HERE_DOCUMENT = re.compile(r"\$\([ \t\n]*cat[ \t]*<<[ \t]*(['\"])(?P<name>[A-Za-z0-9_]+)\1[ \t]*\n")
+_SUBSTITUTION_END = re.compile(r"\n[ \t\n]*\)")
 MAX_COMMANDS = 300
 _GAP = re.compile(r"(?:[ \t\n]|\\\n)*")
 _LIST_OPERATORS = frozenset({"&&", "||", "|", "|&", "!"})
@@ -215,9 +215,18 @@ class ScriptAnalyzer:
             return LiteralText("/dev/fd/63", quoted=True)
         if text == "$(pwd)" and len(state.cwds) == 1 and part.quoted:
             return LiteralText(state.cwds[0], quoted=True)
-        if part.quoted and (found := _CAT_HERE_DOCUMENT.match(text)):
-            return LiteralText(found["body"].encode("latin-1").decode("utf-8", "replace").rstrip("\n"), quoted=True)
+        if part.quoted and (body := _read_cat_here_document(text)) is not None:
+            return LiteralText(decode_bytes(body).rstrip("\n"), quoted=True)
         return part
+
+
+def _read_cat_here_document(text: str) -> str | None:
+    """Returns the body of the here-document in `$(cat <<'NAME' …)`, or None if the text is anything else."""
+    start = _CAT_HERE_DOCUMENT.match(text)
+    if not start:
+        return None
+    body, end = split_here_document(text, start.end(), start["name"])
+    return body if _SUBSTITUTION_END.fullmatch(text, end) else None
 
 
 def analyse_script(command: str, *, root: str, cwd: str) -> ScriptAnalysis:

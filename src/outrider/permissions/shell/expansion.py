@@ -28,7 +28,11 @@ MAX_GLOB_ENTRIES = 20_000  # directory entries read for all globs of one command
 _BRACES = re.compile(r"^(?P<before>[^{}]*)\{(?P<inside>[^{}]*)\}(?P<after>.*)$", re.DOTALL)
 _NUMBERS = re.compile(r"^-?[0-9]+$")
 _ASSIGNS = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=")
-_RANGE = re.compile(r"^(-?[0-9]{1,4})\.\.(-?[0-9]{1,4})$")
+# A bound with a leading zero pads every number with zeros, so it is not accepted.
+_RANGE = re.compile(r"(-?[1-9][0-9]{0,3}|0)\.\.(-?[1-9][0-9]{0,3}|0)")
+_ASSIGNMENT_WORD = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\+?=")
+# Variables that the shell changes on its own, so that their value is never known.
+_CHANGING_VARIABLES = frozenset({"_", "LINES", "COLUMNS"})
 
 PossibleValues = tuple[str, ...] | None
 """Every value that a word or variable can have; None means that the value is unknown."""
@@ -53,8 +57,8 @@ class ExpandedArg(Struct, frozen=True):
         """Returns whether a value of the argument may start with a dash."""
         if self.from_glob or self.found_paths:
             return True
-        if self.values is None:
-            return not self.prefix or self.prefix.startswith("-")
+        if self.values is None:  # of several words, only the first starts with the prefix
+            return self.multiple or not self.prefix or self.prefix.startswith("-")
         return any(choice.startswith("-") for choice in self.values)
 
 
@@ -73,9 +77,24 @@ class ShellState(Struct):
         default_factory=lambda: [MAX_GLOB_ENTRIES]
     )  # shared by all states of one command line
 
+    # Every name that was assigned in any state of one script, in order.
+    assigned: list[str] = field(default_factory=list[str])
+    is_posix: bool = False  # `sh` or `dash` runs the script instead of bash
+
     def copy(self) -> "ShellState":
-        """Returns the state of a subshell: a separate list of variables and folders, and the same glob budget."""
-        return ShellState(self.cwds, dict(self.variables), self.cwds_on_success, self.glob_budget)
+        """Returns the state of a subshell: a separate list of variables and folders, the rest is shared."""
+        return ShellState(
+            self.cwds, dict(self.variables), self.cwds_on_success, self.glob_budget, self.assigned, self.is_posix
+        )
+
+    def assign(self, name: str, values: PossibleValues) -> None:
+        """Stores the possible values of a variable and records that it was assigned."""
+        self.variables[name] = values
+        self.assigned.append(name)
+
+    def look_up(self, name: str) -> PossibleValues:
+        """Returns the possible values of a variable, or None if they are unknown."""
+        return None if name in _CHANGING_VARIABLES else self.variables.get(name)
 
 
 def expand_word(word: Word, state: ShellState, source_text: str = "") -> list[ExpandedArg]:
@@ -84,6 +103,8 @@ def expand_word(word: Word, state: ShellState, source_text: str = "") -> list[Ex
         written = "".join(part.text for part in word if isinstance(part, LiteralText | GlobCharacter))
         if written.count("{") > MAX_BRACES:
             raise NotProvenSafe(f"it contains a word with more than {MAX_BRACES} brace expansions")
+        if _ASSIGNMENT_WORD.match(written):
+            raise NotProvenSafe("it combines a brace expansion with a word that looks like an assignment")
         # An empty alternative produces no word.
         return [
             arg
@@ -125,7 +146,18 @@ def _needs_brace_expansion(word: Word) -> bool:
     return True
 
 
+def expand_assigned_value(word: Word, state: ShellState) -> ExpandedArg:
+    """Returns the value of an assignment: bash does not expand braces in it."""
+    if _needs_brace_expansion(word):
+        return ExpandedArg(None)
+    args = _expand_without_braces(word, state, "")
+    return args[0] if len(args) == 1 else ExpandedArg(None)
+
+
 def _unquoted_word(text: str) -> Word:
+    """Returns the word that a brace expansion generates; bash expands a ~ in it afterwards."""
+    if text.startswith("~") or "=~" in text or ":~" in text:
+        return (TildeExpansion(), LiteralText(text))
     parts = re.split(r"([*?\[])", text)
     return tuple(GlobCharacter(part) if part in {"*", "?", "["} else LiteralText(part) for part in parts if part)
 
@@ -147,7 +179,7 @@ def _expand_braces(text: str) -> list[str]:
 def _brace_alternatives(inside: str) -> list[str]:
     if "," in inside:
         return _check_alternatives(inside.split(","))
-    if bounds := _RANGE.match(inside):
+    if bounds := _RANGE.fullmatch(inside):
         low, high = int(bounds[1]), int(bounds[2])
         step = 1 if high >= low else -1
         return _check_alternatives([str(number) for number in range(low, high + step, step)])
@@ -168,7 +200,7 @@ def _possible_values(part: WordPart, state: ShellState) -> PossibleValues:
         case LiteralText(text):
             return (text,)
         case VariableExpansion(name, _, changed):
-            return None if changed else state.variables.get(name)
+            return None if changed else state.look_up(name)
         case ArithmeticExpansion(text):
             return _check_arithmetic(text, state)
         case TildeExpansion() | CommandSubstitution() | GlobCharacter():
@@ -184,8 +216,8 @@ def _check_arithmetic(text: str, state: ShellState) -> PossibleValues:
     if _ASSIGNS.search(text):
         raise NotProvenSafe("it assigns a variable inside an arithmetic expression")
     for name in re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text):
-        values = state.variables.get(name)
-        if values is None or not all(_NUMBERS.match(value) for value in values):
+        values = state.look_up(name)
+        if values is None or not all(_NUMBERS.fullmatch(value) for value in values):
             raise NotProvenSafe(f"it calculates with {name}, whose unknown value could run a command")
     return None
 
@@ -198,13 +230,13 @@ def _may_split(part: WordPart, state: ShellState) -> bool:
     """Returns whether bash splits the value of an unquoted variable, or expands a glob in it."""
     if not isinstance(part, VariableExpansion) or part.quoted:
         return False
-    values = state.variables.get(part.name) or ()
+    values = state.look_up(part.name) or ()
     return any(not value or set(value) & set(" \t\n*?[\\") for value in values)
 
 
 def _split_variable(part: VariableExpansion, state: ShellState, source_text: str) -> list[ExpandedArg]:
     """Splits the value of an unquoted variable at blanks. IFS has its default value: assigning it is rejected."""
-    values = None if part.is_modified else state.variables.get(part.name)
+    values = None if part.is_modified else state.look_up(part.name)
     if values is None or any(set(value) & set("*?[\\") for value in values):
         return [ExpandedArg(None, multiple=True, source_text=source_text)]
     if len(values) == 1:

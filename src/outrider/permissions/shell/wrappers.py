@@ -12,7 +12,7 @@ from outrider.permissions.rules import PermissionRule
 from outrider.permissions.shell.command import check_exported_variable
 from outrider.permissions.shell.expansion import ExpandedArg, literal_arg
 from outrider.permissions.shell.parser import NotProvenSafe
-from outrider.permissions.shell.programs.table import ProgramSpec, parse_args, program_spec
+from outrider.permissions.shell.programs.table import ProgramSpec, is_number, parse_args, program_spec
 
 _DURATION = re.compile(r"^[0-9]+(?:\.[0-9]+)?[smhd]?$")
 _ASSIGNMENT = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)=(.*)$", re.DOTALL)
@@ -49,7 +49,7 @@ def _option_width(spec: ProgramSpec, text: str) -> int:
     """Returns how many arguments an option occupies, its value included."""
     if text.startswith("--"):
         return 2 if spec.options.get(text) == "value" else 1
-    if spec.numeric_options and text[1:].isdigit():
+    if spec.numeric_options and is_number(text[1:]):
         return 1
     for index, letter in enumerate(text[1:]):
         if spec.options.get(f"-{letter}") == "value":
@@ -72,7 +72,7 @@ _TIMEOUT_SPEC = program_spec("-s= -k= -v --signal= --kill-after= --preserve-stat
 _ENV_SPEC = program_spec("-i0 -u= --ignore-environment --unset= --null")
 _COMMAND_SPEC = program_spec("-pvV", "text")
 _XARGS_SPEC = program_spec(
-    "-0rtx -I= -n= -P= -L= -s= -d= --null --no-run-if-empty --verbose --max-args= --max-procs= --max-lines= "
+    "-0rtx -I= -n= -P= -L= -s= -d= --null --no-run-if-empty --verbose --max-args= --max-procs= --max-lines[=] "
     "--delimiter= --exit"
 )
 _SHELL_SPEC = program_spec("-ceuf")
@@ -89,8 +89,12 @@ def _unwrap_timeout(args: Sequence[ExpandedArg]) -> WrappedCommand:
 def _unwrap_env(args: Sequence[ExpandedArg]) -> WrappedCommand:
     """Unwraps `env name=value command`; an unsafe variable becomes a barrier."""
     options, rest = _split_at_operand(_ENV_SPEC, args)
-    parse_args(_ENV_SPEC, options)
+    parsed = parse_args(_ENV_SPEC, options)
+    removed = [value.text or "GIT_" for value in parsed.option_values("-u", "--unset")]
     barrier = None
+    if parsed.has_option("-i", "--ignore-environment") or any(name.startswith("GIT_") for name in removed):
+        # Without GIT_OPTIONAL_LOCKS=0, `git status` rewrites the index.
+        barrier = "env removes variables that keep programs from writing files"
     while rest and (text := rest[0].text) is not None and (match := _ASSIGNMENT.match(text)):
         try:
             check_exported_variable(match[1], literal_arg(match[2]))
@@ -140,18 +144,27 @@ def unwrap_xargs(args: Sequence[ExpandedArg]) -> tuple[Callable[[ExpandedArg], t
     argv = rest or (literal_arg("echo"),)
     marks = use.option_values("-I")
     separator = "NUL" if use.has_option("-0", "--null") else "blank"
-    if any(value.text != "\\n" for value in use.option_values("-d", "--delimiter")):
+    delimiters = use.option_values("-d", "--delimiter")
+    if delimiters and (separator == "NUL" or any(value.text != "\\n" for value in delimiters)):
         separator = "other"
     if not marks:
         return (lambda given: (*argv, given)), separator
     mark = marks[-1].text
     if not mark:
         raise NotProvenSafe("xargs -I has a placeholder that is not known in advance")
+    if use.has_option("-n", "-L", "--max-args", "--max-lines"):
+        raise NotProvenSafe("xargs combines -I with an option that can switch it off")
     return (lambda given: tuple(_replace_mark(arg, mark, given) for arg in argv)), separator
 
 
 def _replace_mark(arg: ExpandedArg, mark: str, given: ExpandedArg) -> ExpandedArg:
-    if arg.text is None or mark not in arg.text:
+    if arg.text is None:  # an uncertain value can contain the placeholder
+        return (
+            arg
+            if arg.values and not any(mark in value for value in arg.values)
+            else ExpandedArg(None, multiple=True, source_text=arg.source_text)
+        )
+    if mark not in arg.text:
         return arg
     return (
         given

@@ -17,6 +17,7 @@ from outrider.permissions.shell.programs.table import (
     PathChecker,
     ProgramSpec,
     file_operands,
+    is_number,
     parse_args,
     prove_read_only,
 )
@@ -119,7 +120,7 @@ def _find_spec(name: str, words: Sequence[str]) -> tuple[ProgramSpec | None, int
 def _has_option(spec: ProgramSpec, word: str) -> bool:
     if word.startswith("--"):
         return word.partition("=")[0] in spec.options
-    return word[1:].isdigit() or f"-{word[1:2]}" in spec.options
+    return is_number(word[1:]) or f"-{word[1:2]}" in spec.options
 
 
 def prove_program(name: str, args: Sequence[ExpandedArg], paths: PathChecker) -> None:
@@ -154,12 +155,15 @@ _NAME_LISTING_OPTIONS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "fdfind": (frozenset(), split_names("-0 --print0")),
     "grep": (split_names("-l --files-with-matches -L --files-without-match"), split_names("-Z --null")),
 }
-_OTHER_OUTPUT_OPTIONS = split_names(
-    "-c --count --count-matches --json --stats --format --path-separator --color --hyperlink-format -p -a"
+# Options that only choose the files. Any other option could change how a name is printed, or print other text.
+_FILE_CHOOSING_OPTIONS = split_names(
+    """-e --regexp -i --ignore-case -w --word-regexp -x --line-regexp -F --fixed-strings -E -P -v --invert-match -s -S
+    --smart-case --case-sensitive -U --multiline -u --unrestricted --hidden -. -H -I --no-ignore --no-ignore-vcs -g
+    --glob --iglob -t --type -T --type-not -d --max-depth --min-depth --exact-depth -r -R --recursive --include
+    --exclude --exclude-dir -n --line-number --no-messages --extension --size --text --max-results -1 --sort"""
 )
-_NUL_FILTER_OPTIONS: dict[str, frozenset[str]] = dict.fromkeys(
-    ("sort", "uniq", "head", "tail"), split_names("-z --zero-terminated")
-)
+_NUL_OPTIONS = split_names("-z --zero-terminated")
+_NUL_FILTERS = frozenset({"sort", "uniq", "head", "tail"})
 _LINE_FILTER_OPTIONS: dict[str, frozenset[str]] = {
     "sort": split_names("-u -r -n -V -f --unique --reverse"),
     "uniq": frozenset(),
@@ -180,7 +184,7 @@ def names_printed_by(name: str, args: Sequence[ExpandedArg]) -> PrintedNames:
     files = file_operands(SEARCH_PROGRAMS[name], parsed)
     if (
         (lists and not parsed.has_option(*lists))
-        or parsed.has_option(*_OTHER_OUTPUT_OPTIONS)
+        or not {option for option, _ in parsed.options} <= _FILE_CHOOSING_OPTIONS | lists | separates
         or any(arg.values is None for arg in files)
     ):
         return PrintedNames()
@@ -195,8 +199,9 @@ def names_after_filter(name: str, args: Sequence[ExpandedArg], given: PrintedNam
         return PrintedNames()
     parsed = parse_args(spec, args)
     if given.line_separated:
-        return given if _keeps_whole_lines(name, parsed) else PrintedNames()
-    return given if parsed.has_option(*_NUL_FILTER_OPTIONS.get(name, ())) and not parsed.operands else PrintedNames()
+        return given if _keeps_whole_lines(name, parsed) and not parsed.has_option(*_NUL_OPTIONS) else PrintedNames()
+    separated = name in _NUL_FILTERS and parsed.has_option(*_NUL_OPTIONS)
+    return given if separated and _keeps_whole_lines(name, parsed) else PrintedNames()
 
 
 def _keeps_whole_lines(name: str, parsed: ParsedArgs) -> bool:
@@ -205,6 +210,6 @@ def _keeps_whole_lines(name: str, parsed: ParsedArgs) -> bool:
     known = _LINE_FILTER_OPTIONS.get(name)
     return (
         known is not None
-        and known.issuperset(option for option, _ in parsed.options)
+        and (known | _NUL_OPTIONS).issuperset(option for option, _ in parsed.options)
         and len(parsed.operands) == operands
     )

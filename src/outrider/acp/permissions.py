@@ -14,7 +14,7 @@ from outrider.acp.tool_calls import ToolCallView, replace_surrogates, to_single_
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import UserQuestion
 from outrider.errors import OutriderError
-from outrider.presentation.approvals import DENY, ApprovalChoice, ApprovalView, choice_by_id
+from outrider.presentation.approvals import ApprovalChoice, ApprovalView
 from outrider.types.ids import new_id
 
 _log = logging.getLogger("outrider.acp")
@@ -35,8 +35,8 @@ class PermissionView(msgspec.Struct, frozen=True):
 
     @property
     def choices(self) -> list[ApprovalChoice]:
-        """The protocol has no answer with a text, so a denial with a reason is left out."""
-        return [choice for choice in self.question.choices if not choice.needs_reason]
+        """The protocol has no answer with a text, so a denial with a reason and a choice of files are left out."""
+        return [choice for choice in self.question.choices if not (choice.needs_reason or choice.picks_files)]
 
 
 class PermissionRequests:
@@ -99,7 +99,8 @@ class PermissionRequests:
         """A client that cannot ask means a denial; one that disconnects leaves the approval open."""
         try:
             chosen = await self.request_choice(
-                view.call.to_permission_update(replace_surrogates(view.question.reason)), _approval_options(view)
+                view.call.to_permission_update(replace_surrogates(_question_text(view.question))),
+                _approval_options(view),
             )
         except OutriderError as error:
             await self._engine.answer(view.id, allow=False, by=EDITOR_SENDER, words=error.message)
@@ -107,8 +108,7 @@ class PermissionRequests:
         if chosen is None:
             await self._abort_turn(view)
             return
-        choice = choice_by_id(view.choices, chosen) or DENY
-        await self._engine.answer(view.id, allow=choice.kind == "allow", scope=choice.scope, by=EDITOR_SENDER)
+        await self._engine.answer(view.id, by=EDITOR_SENDER, **view.question.answer(chosen))
 
     async def _abort_turn(self, view: PermissionView) -> None:
         """Aborts the turn after the client cancelled, unless the approval is already closed because the turn has
@@ -120,6 +120,15 @@ class PermissionRequests:
 async def _wait_forever() -> None:
     """The editor has disconnected and the program is ending: leaves the question open for the next client."""
     await asyncio.Event().wait()
+
+
+def _question_text(question: ApprovalView) -> str:
+    """The reason; for the outcome of a command also what it changed, with its diffs."""
+    if question.outcome is None:
+        return question.reason
+    diffs = "".join(file.diff for file in question.outcome.files)
+    facts = "\n".join(f"- {fact}" for fact in question.facts)
+    return f"{question.heading}\n{question.reason}\n\n{facts}" + (f"\n\n```diff\n{diffs}```" if diffs else "")
 
 
 def _approval_options(view: PermissionView) -> list[PermissionOption]:

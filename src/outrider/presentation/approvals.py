@@ -1,20 +1,23 @@
 """The approval question: what would run, why it needs an answer, and the answers that every front end offers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import msgspec
 
-from outrider.presentation.diffs import DiffRow, FileDiff, diff_rows
+from outrider.presentation.diffs import DiffRow, FileDiff, diff_rows, parse_unified_diff
 from outrider.presentation.tool_calls import call_title, input_text, planned_changes
 from outrider.sessions.records import Approval, ApprovalScope
 from outrider.types.events import ToolApprovalRequestedEvent
+from outrider.types.outcomes import CommandOutcome, OutcomeChoice
 
 AnswerKind = Literal["allow", "deny"]
 
 
 class ApprovalChoice(msgspec.Struct, frozen=True):
-    """One possible answer. `needs_reason`: the answer comes with a text that the model reads."""
+    """One possible answer. `needs_reason`: the answer comes with a text that the model reads. `picks_files`: it comes
+    with the names of the files to keep. `choice` is what a yes means for the outcome of a command."""
 
     id: str
     kind: AnswerKind
@@ -22,6 +25,8 @@ class ApprovalChoice(msgspec.Struct, frozen=True):
     key: str
     label: str
     needs_reason: bool = False
+    picks_files: bool = False
+    choice: OutcomeChoice = "keep"
 
 
 ALLOW_ONCE = ApprovalChoice("once", "allow", "once", "y", "yes, once")
@@ -30,6 +35,13 @@ ALLOW_PROJECT = ApprovalChoice("project", "allow", "project", "p", "this folder"
 ALLOW_ALWAYS = ApprovalChoice("always", "allow", "always", "a", "always")
 DENY = ApprovalChoice("no", "deny", "once", "n", "no")
 DENY_WITH_REASON = ApprovalChoice("no-because", "deny", "once", "r", "no, because…", needs_reason=True)
+
+KEEP = ApprovalChoice("keep", "allow", "once", "y", "keep the changes")
+KEEP_SOME = ApprovalChoice("keep-some", "allow", "once", "f", "keep some files…", picks_files=True)
+DROP = ApprovalChoice("no", "deny", "once", "n", "drop them")
+DROP_WITH_REASON = ApprovalChoice("no-because", "deny", "once", "r", "drop them, because…", needs_reason=True)
+RUN_OUTSIDE = ApprovalChoice("outside", "allow", "once", "o", "run it again outside the sandbox", choice="outside")
+KEEP_BLOCKED = ApprovalChoice("no", "deny", "once", "n", "no, leave it blocked")
 
 _ONLY_ONCE = "no rule could describe exactly this call, so it can only be allowed once"
 _BY_CONTENT = "none; a lasting answer applies as long as the workspace files that influence the command stay unchanged"
@@ -48,6 +60,9 @@ class ApprovalDetails(msgspec.Struct, frozen=True, kw_only=True):
     agent: str = ""
     input: str = ""
     diff: tuple[DiffRow, ...] = ()
+    heading: str = ""
+    facts: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,24 +78,46 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[str, ...] = ()
     can_last: bool = False
     agent: str = ""
+    outcome: CommandOutcome | None = None
 
     @property
     def title(self) -> str:
         return call_title(self.tool, self.arguments)
 
     @property
+    def heading(self) -> str:
+        """The question in one line."""
+        who = f" for {self.agent}" if self.agent else ""
+        if self.outcome is None:
+            return f"Allow {self.tool}{who}?"
+        if self.outcome.files:
+            return f"Keep what this command changed{who}?"
+        return f"Run this command again with more access{who}?"
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """What an outcome consists of, risky files first: one line each."""
+        return tuple(_outcome_facts(self.outcome)) if self.outcome else ()
+
+    @property
     def changes(self) -> list[FileDiff]:
-        """The files that the call would change, as far as its arguments show them."""
+        """The files that a command has changed, or that the call would change, as far as its arguments show them."""
+        if self.outcome is not None:
+            return [diff for file in self.outcome.files for diff in parse_unified_diff(file.diff)]
         return planned_changes(self.tool, self.arguments)
 
     @property
     def choices(self) -> tuple[ApprovalChoice, ...]:
+        if self.outcome is not None:
+            return _outcome_choices(self.outcome)
         lasting = (ALLOW_SESSION, ALLOW_PROJECT, ALLOW_ALWAYS) if self.can_last else ()
         return (ALLOW_ONCE, *lasting, DENY, DENY_WITH_REASON)
 
     @property
     def rule_text(self) -> str:
         """What a lasting answer would store, or why there is none."""
+        if self.outcome is not None:
+            return ""
         return ", ".join(self.rules) or (_BY_CONTENT if self.can_last else _ONLY_ONCE)
 
     @property
@@ -95,6 +132,68 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
             agent=self.agent,
             input=input_text(self.tool, self.arguments),
             diff=tuple(diff_rows(self.changes)),
+            heading=self.heading,
+            facts=self.facts,
+            files=tuple(file.path for file in self.outcome.files) if self.outcome else (),
+        )
+
+    def answer(self, choice_id: str, text: str = "", files: Sequence[str] | None = None) -> dict[str, Any]:
+        """Returns the keyword arguments of `Engine.answer` for a choice. `text` is the reason of a denial, or names and
+        patterns of files to keep; `files` are files that were picked from the list. An unknown choice denies."""
+        choice = choice_by_id(self.choices, choice_id)
+        if choice is None or choice.kind == "deny":
+            return {"allow": False, "words": text}
+        answer: dict[str, Any] = {"allow": True, "scope": choice.scope, "choice": choice.choice}
+        if choice.picks_files:
+            answer["keep"] = tuple(files) if files is not None else self._matching_files(text)
+        return answer
+
+    def _matching_files(self, patterns: str) -> tuple[str, ...]:
+        paths = [file.path for file in self.outcome.files] if self.outcome else []
+        wanted = patterns.replace(",", " ").split()
+        return tuple(path for path in paths if any(path == name or fnmatchcase(path, name) for name in wanted))
+
+
+def _outcome_facts(outcome: CommandOutcome) -> Iterator[str]:
+    for access in outcome.blocked:
+        yield f"blocked: {access.description}"
+    for file in outcome.files:
+        marks = [
+            mark
+            for mark, applies in (
+                ("PROTECTED", file.protected),
+                ("changed by another program meanwhile", file.conflict),
+                ("cannot be undone", not file.can_undo),
+                ("ignored by git", file.ignored),
+                (file.note, bool(file.note)),
+            )
+            if applies
+        ]
+        name = f"{file.path}/" if file.file == "folder" else file.path
+        yield f"{file.kind}: {name}" + (f" ({', '.join(marks)})" if marks else "")
+    if outcome.more_files:
+        yield f"and {outcome.more_files:,} more files"
+    if outcome.exit_code not in (0, None):
+        yield f"exit code {outcome.exit_code}"
+    yield from (f"left running: {name}" for name in outcome.left_running)
+
+
+def _outcome_choices(outcome: CommandOutcome) -> tuple[ApprovalChoice, ...]:
+    if outcome.files:
+        some = (KEEP_SOME,) if len(outcome.files) > 1 else ()
+        return (KEEP, *some, DROP, DROP_WITH_REASON)
+    return (*_rerun_choices(outcome), RUN_OUTSIDE, KEEP_BLOCKED, DENY_WITH_REASON)
+
+
+def _rerun_choices(outcome: CommandOutcome) -> Iterator[ApprovalChoice]:
+    hosts = [access.target for access in outcome.blocked if access.kind == "network" and access.target]
+    if any(access.kind == "network" for access in outcome.blocked):
+        label = f"run it again with {', '.join(hosts)}" if hosts else "run it again with the network"
+        yield ApprovalChoice("hosts", "allow", "once", "y", label, choice="hosts")
+    paths = [access.target for access in outcome.blocked if access.kind != "network" and access.target]
+    if paths:
+        yield ApprovalChoice(
+            "paths", "allow", "once", "w", f"run it again with write access to {', '.join(paths)}", choice="paths"
         )
 
 
@@ -109,6 +208,7 @@ def approval_view(approval: Approval, *, agent: str = "") -> ApprovalView:
         rules=approval.offers,
         can_last=approval.can_persist,
         agent=agent,
+        outcome=approval.outcome,
     )
 
 
@@ -124,6 +224,7 @@ def requested_approval_view(event: ToolApprovalRequestedEvent, *, agent: str = "
         rules=event.offers,
         can_last=event.can_last,
         agent=agent,
+        outcome=event.outcome,
     )
 
 

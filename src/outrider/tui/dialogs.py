@@ -14,11 +14,11 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from outrider.engine.frontend import AskedQuestion
-from outrider.presentation.approvals import ApprovalView
+from outrider.presentation.approvals import ApprovalChoice, ApprovalView
 from outrider.presentation.formats import clean_line, clean_text
 from outrider.tui.rendering.markdown import markdown_lines
 from outrider.tui.rendering.text import indent_lines, side_by_side, text_line, wrap_text
-from outrider.tui.rendering.tool_calls import effect_lines
+from outrider.tui.rendering.tool_calls import diff_lines, effect_lines
 from outrider.tui.theme import Palette
 from outrider.tui.widgets.status import widget_palette
 
@@ -176,6 +176,12 @@ _LABEL_WIDTH = 6
 _REASON_PLACEHOLDER = "why not? The model reads this"
 
 
+def _placeholder(choice: ApprovalChoice) -> str:
+    if choice.picks_files:
+        return "files to keep, by name or pattern: src/*.py README.md"
+    return _REASON_PLACEHOLDER if choice.needs_reason else ""
+
+
 class ApprovalPanel(DialogPanel):
     """Shows exactly what a call would do, why it needs approval, and which rule a longer approval would store."""
 
@@ -185,13 +191,12 @@ class ApprovalPanel(DialogPanel):
 
     @property
     def title(self) -> str:
-        who = f" for {clean_line(self.request.agent, 30)}" if self.request.agent else ""
-        return f"Allow {clean_line(self.request.tool, 40)}{who}?"
+        return clean_line(self.request.heading, 100)
 
     @property
     def keys(self) -> Sequence[AnswerKey]:
         return [
-            AnswerKey(choice.key, choice.id, choice.label, _REASON_PLACEHOLDER if choice.needs_reason else "")
+            AnswerKey(choice.key, choice.id, clean_line(choice.label, 120), _placeholder(choice))
             for choice in self.request.choices
         ]
 
@@ -207,12 +212,32 @@ class ApprovalPanel(DialogPanel):
             *head,
             *effect_lines(self.request.tool, arguments, width, palette),
             text_line(),
+            *self._outcome_lines(width, palette),
             *self._reason_lines(width, palette),
         ]
+
+    def _outcome_lines(self, width: int, palette: Palette) -> list[Text]:
+        """Return what a command changed: one line per file, then the diffs."""
+        if self.request.outcome is None:
+            return []
+        risky = ("PROTECTED", "blocked:", "cannot be undone", "changed by another program")
+        facts = [
+            piece
+            for fact in self.request.facts
+            for piece in wrap_text(
+                text_line(
+                    clean_line(fact, 500), palette.style("warn" if any(word in fact for word in risky) else "text")
+                ),
+                width,
+            )
+        ]
+        return [*facts, text_line(), *diff_lines(self.request.changes, width, palette), text_line()]
 
     def _reason_lines(self, width: int, palette: Palette) -> list[Text]:
         found: list[Text] = []
         for label, content in (("why", self.request.reason), ("rule", self.request.rule_text)):
+            if not content:
+                continue
             text = text_line(clean_line(content, 2500), palette.style("quiet"))
             found += indent_lines(
                 wrap_text(text, width - _LABEL_WIDTH), text_line(f"{label:<{_LABEL_WIDTH}}", palette.style("warn"))

@@ -8,7 +8,7 @@ import msgspec
 from outrider.engine.frontend import AskedQuestion
 from outrider.engine.session_client import EngineClient
 from outrider.errors import ListenerOverflow, OutriderError, ServerAwayError
-from outrider.presentation.approvals import ApprovalView, approval_view, choice_by_id, requested_approval_view
+from outrider.presentation.approvals import ApprovalView, approval_view, requested_approval_view
 from outrider.tui.dialogs import AnswerHandler, AnswerKey, ApprovalPanel, DialogQueue, QuestionPanel
 from outrider.tui.screen import ScreenApi
 from outrider.types.events import (
@@ -157,8 +157,4 @@ class ScreenEventListener:
 
 
 async def _answer_approval(engine: EngineClient, approval: ApprovalView, answer: str, comment: str) -> None:
-    choice = choice_by_id(approval.choices, answer)
-    if choice is None or choice.kind == "deny":
-        await engine.answer(approval.id, allow=False, by=ANSWERED_BY, words=comment)
-    else:
-        await engine.answer(approval.id, allow=True, scope=choice.scope, by=ANSWERED_BY)
+    await engine.answer(approval.id, by=ANSWERED_BY, **approval.answer(answer, comment))

@@ -106,15 +106,25 @@ export class Questions {
   // The server says what may be answered (`view.choices`); the page draws one button for each of it.
   approval(approval) {
     const { view } = approval;
-    const answer = async ({ kind, scope }, words = "") => {
+    const boxes = (view.files ?? []).map((path) => h("input", { type: "checkbox", value: path, checked: true }));
+    const picked = () => boxes.filter((box) => box.checked).map((box) => box.value);
+    const files = h("fieldset", { class: "files", hidden: true },
+      h("legend", {}, "Files to keep"), ...boxes.map((box) => h("label", { class: "option" }, box, ` ${box.value}`)));
+    const answer = async ({ kind, scope, choice, picks_files }, words = "") => {
+      const body = { allow: kind === "allow", scope, words, choice };
+      if (picks_files) body.keep = picked();
       try {
-        this.put(await post(`/approvals/${approval.id}`, { allow: kind === "allow", scope, words }));
+        this.put(await post(`/approvals/${approval.id}`, body));
       } catch (error) {
         this.complain(error);
       }
     };
     const words = h("textarea", { "aria-label": "A word to the model", placeholder: "Why not? (the model reads this)", hidden: true });
     const choose = (choice) => () => {
+      if (choice.picks_files && files.hidden) {
+        files.hidden = false;
+        return undefined;
+      }
       if (!choice.needs_reason) return answer(choice);
       if (!words.hidden) return answer(choice, words.value);
       words.hidden = false;
@@ -125,13 +135,15 @@ export class Questions {
       "data-choice": choice.id,
       onclick: choose(choice),
     }, choice.label[0].toUpperCase() + choice.label.slice(1));
-    const title = `May ${approval.tool} run${view.agent ? ` for ${view.agent}` : ""}?`;
+    const title = view.heading;
     return h("section", { class: "question", "data-approval": approval.id, "aria-label": title },
       h("h3", {}, title),
       view.input ? h("pre", {}, view.input) : null,
+      view.facts.length ? h("ul", { class: "facts" }, ...view.facts.map((fact) => h("li", {}, fact))) : null,
       view.diff.length ? diff(view.diff) : null,
       h("p", { class: "why" }, view.reason),
-      h("p", { class: "why" }, `What a lasting answer stores: ${view.rule_text}`),
+      view.rule_text ? h("p", { class: "why" }, `What a lasting answer stores: ${view.rule_text}`) : null,
+      files,
       h("div", { class: "buttons" }, ...view.choices.map(button)),
       words);
   }

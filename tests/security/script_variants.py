@@ -35,6 +35,13 @@ WORDS = [
         'x"$x"',
         "a$(echo b)",
     ),
+    *(
+        "$(ls | wc -l)",
+        '"$(wc -l < notes.txt)"',
+        "$(git ls-files)",
+        "$(find src -name '*.py')",
+        "$(grep -c x notes.txt)",
+    ),
     *("$'touch'", "\\touch", "t''ouch", '"to"uch', "--", "-", "-n", "+e", "x=1", "k=~/x", "a=b", "R*", "[a-z]*", "?"),
 ]
 PLAIN_WORDS = ["a", "README.md", "notes.txt", "src", "ls", "touch", "1", '"$x"', "$x", "x", "5", "'a b'", "$y", '"$1"']
@@ -146,6 +153,11 @@ class ScriptGenerator:
         left, right = self._word(), self._word()
         return self._pick(
             f"[[ {left} -eq {right} ]]",
+            f"[[ $x -gt {self.chance.randint(0, 9)} ]]",
+            "[ $y -lt 5 ]",
+            f"echo $((x + {self.chance.randint(0, 9)}))",
+            f"wc -l {left} {self._pick('$(git ls-files)', '$(cat notes.txt)')}",
+            f"git ls-files | {self._pick('', 'head -n 2 | ', 'sed s/R/x/ | ')}xargs {self._pick('wc', 'cat', 'touch', 'ls')}",
             f"[[ {left} == {right} ]]",
             f"[[ -n {left} ]]",
             f"[ {left} = {right} ]",

@@ -25,8 +25,8 @@ _CHANGING = re.compile(
 )
 _WRITING = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC|O_APPEND")
 _DEVICES = re.compile(r"^/dev/(?:null|tty|stdout|stderr|pts/\d+|fd/\d+)$|^/proc/self/fd/|^/proc/\d+/|^pipe:")
-# What the shell and tac keep for a moment outside the workspace and remove again.
-_SCRATCH = re.compile(r"^/tmp/(?:sh-thd|bash|tac)")
+# What the shell, sort and tac keep for a moment outside the workspace and remove again.
+_SCRATCH = re.compile(r"^/tmp/(?:sh-thd|bash|tac|sort)")
 # Programs that a proven command may start.
 _EXPECTED = set(
     """bash sh dash ls dir cat head tail wc sort uniq cut tr grep egrep fgrep rg find sed awk gawk mawk jq git stat

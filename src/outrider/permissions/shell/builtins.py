@@ -48,7 +48,7 @@ def _check_printf(args: Sequence[ExpandedArg], _: ShellState) -> None:
 def check_test(args: Sequence[ExpandedArg], _: ShellState) -> None:
     """Checks that the operators of a test are certain, because `-v` evaluates an array index and can run a command."""
     words = list(args)
-    if any(arg.multiple for arg in words):
+    if any(arg.multiple and not arg.is_number for arg in words):
         raise NotProvenSafe("it tests an unquoted value that could become several words")
     while words and words[0].text == "!":
         words.pop(0)
@@ -81,7 +81,10 @@ def check_double_bracket(args: Sequence[ExpandedArg]) -> None:
 
 
 def _check_integers(sides: Sequence[ExpandedArg]) -> None:
-    if any(side.values is None or not all(_INTEGER.fullmatch(choice) for choice in side.values) for side in sides):
+    if not all(
+        side.is_number or (side.values is not None and all(_INTEGER.fullmatch(choice) for choice in side.values))
+        for side in sides
+    ):
         raise NotProvenSafe("it calculates with an unknown value, which could run a command")
 
 

@@ -1,6 +1,7 @@
 """Result types of the shell analysis, and the checks for variables and redirects of a simple command."""
 
 import re
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -96,6 +97,11 @@ def check_exported_variable(name: str, value: ExpandedArg) -> None:
 
 _DESCRIPTOR = re.compile(r"[0-9]+-?|-")
 _HARMLESS_TARGETS = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
+
+
+def keeps_output(redirects: Sequence[IoRedirect]) -> bool:
+    """Returns whether the output of a command is still only its own output, without error messages in it."""
+    return all(redirect.operator in {"<", "<<", "<<<"} or redirect.source_text == "/dev/null" for redirect in redirects)
 
 
 def check_redirect(redirect: IoRedirect, targets: list[ExpandedArg], paths: PathChecker) -> None:

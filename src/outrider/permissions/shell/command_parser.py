@@ -1,6 +1,7 @@
 """Splits the text of one simple command into assignments, words and redirects, here-documents included."""
 
 import re
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -14,11 +15,14 @@ from outrider.permissions.shell.parser import (
     decode_bytes,
 )
 
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
 _REDIRECT = re.compile(r"(?P<fd>[0-9]{0,4})(?P<op><<<|<<-|<<|<>|<&|>>|>&|>\||<|>)|(?P<both>&>>|&>)")
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<op>\+?=)")
 _ARRAY_ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[[^\]]*\]\+?=")
 _NAMED_DESCRIPTOR = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}[<>]")
-_DELIMITER = re.compile(r"(?P<quote>['\"]?)(?P<name>[A-Za-z0-9_]+)(?P=quote)")
+_HERE_DOCUMENT_START = re.compile(r"<<[ \t]*(?P<quote>['\"]?)(?P<name>[A-Za-z0-9_]+)(?P=quote)(?=[ \t\n|&;<>()]|$)")
 
 
 class VariableAssignment(Struct, frozen=True):
@@ -116,31 +120,46 @@ class _CommandLexer:
         self.redirects.append(IoRedirect(operator, target, decode_bytes(reader.text[start : reader.at])))
 
     def _read_here_document(self, at: int, operator: str) -> None:
-        """Reads a here-document; the end in the syntax tree must agree with the delimiter line in the text."""
-        reader, text = self.reader, self.source.text
-        reader.skip_blanks()
+        """Reads a here-document whose first line has nothing behind the delimiter."""
+        reader = self.reader
         node = self.source.nested_nodes.get(at) or self.source.nested_nodes.get(at - 1)
-        delimiter = _DELIMITER.match(text, reader.at)
-        if node is None or operator == "<<-" or not delimiter:
-            raise NotProvenSafe("it contains a here-document in an unusual form")
-        line_end = text.find("\n", delimiter.end())
-        if line_end < 0 or text[delimiter.end() : line_end].strip(" \t"):
+        document = read_here_document(self.source, node, at)
+        if document.operator != operator or self.source.text[document.rest : document.line_end].strip(" \t"):
             raise NotProvenSafe("it continues on the line that starts a here-document")
-        body, end = split_here_document(text, line_end + 1, delimiter["name"])
-        if node.end_byte not in {end, end - 1, end + 1}:
-            raise NotProvenSafe("the end of its here-document is not understood")
-        if not delimiter["quote"] and "\\\n" in body:
-            raise NotProvenSafe("its here-document joins lines with a backslash, which could hide the end")
-        word = (
-            (LiteralText(decode_bytes(body), quoted=True),)
-            if delimiter["quote"]
-            else self._expanded(line_end + 1, len(body))
-        )
-        self.redirects.append(IoRedirect(operator, word))
-        reader.at = min(end, reader.stop)
+        self.redirects.append(IoRedirect(operator, document.body))
+        reader.at = min(document.end, reader.stop)
 
-    def _expanded(self, start: int, length: int) -> Word:
-        return WordReader(self.source, start, start + length).read_here_document()
+
+class HereDocument(Struct, frozen=True):
+    """A here-document: its body, and the offsets behind its delimiter, of that line's end and of its own end."""
+
+    operator: str
+    body: Word
+    rest: int
+    line_end: int
+    end: int
+
+
+def read_here_document(source: ShellSource, node: "Node | None", at: int) -> HereDocument:
+    """Reads the here-document whose operator is at an offset; the end in the syntax tree must agree with the text."""
+    text = source.text
+    start = _HERE_DOCUMENT_START.match(text, at)
+    if node is None or not start:
+        raise NotProvenSafe("it contains a here-document in an unusual form")
+    line_end = text.find("\n", start.end())
+    if line_end < 0:
+        raise NotProvenSafe("it contains a here-document without an end")
+    body, end = split_here_document(text, line_end + 1, start["name"])
+    if node.end_byte not in {end, end - 1, end + 1}:
+        raise NotProvenSafe("the end of its here-document is not understood")
+    if not start["quote"] and "\\\n" in body:
+        raise NotProvenSafe("its here-document joins lines with a backslash, which could hide the end")
+    word = (
+        (LiteralText(decode_bytes(body), quoted=True),)
+        if start["quote"]
+        else WordReader(source, line_end + 1, line_end + 1 + len(body)).read_here_document()
+    )
+    return HereDocument("<<", word, start.end(), line_end, end)
 
 
 def split_here_document(text: str, start: int, delimiter: str) -> tuple[str, int]:

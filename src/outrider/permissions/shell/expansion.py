@@ -26,7 +26,7 @@ MAX_BRACES = 4
 MAX_VALUES_LENGTH = 20_000  # total characters of all possible values of one word
 MAX_GLOB_ENTRIES = 20_000  # directory entries read for all globs of one command line
 _BRACES = re.compile(r"^(?P<before>[^{}]*)\{(?P<inside>[^{}]*)\}(?P<after>.*)$", re.DOTALL)
-_NUMBERS = re.compile(r"^-?[0-9]+$")
+_NUMBERS = re.compile(r"-?[0-9]+")
 _ASSIGNS = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=")
 # A bound with a leading zero pads every number with zeros, so it is not accepted.
 _RANGE = re.compile(r"(-?[1-9][0-9]{0,3}|0)\.\.(-?[1-9][0-9]{0,3}|0)")
@@ -45,6 +45,10 @@ class ExpandedArg(Struct, frozen=True):
     multiple: bool = False  # can expand to several words or to none
     from_glob: bool = False  # matches file names that may start with a dash
     found_paths: bool = False  # each value is a path that `find` printed, below a checked folder
+    found_patterns: tuple[str, ...] | None = (
+        None  # a pattern of each found path, if a command substitution printed them
+    )
+    is_number: bool = False  # an unknown number, or empty
     prefix: str = ""  # the literal start of a value whose rest is unknown
     source_text: str = ""
 
@@ -79,22 +83,36 @@ class ShellState(Struct):
 
     # Every name that was assigned in any state of one script, in order.
     assigned: list[str] = field(default_factory=list[str])
+    numbers: frozenset[str] = frozenset()  # variables whose value is an unknown number, or empty
     is_posix: bool = False  # `sh` or `dash` runs the script instead of bash
 
     def copy(self) -> "ShellState":
         """Returns the state of a subshell: a separate list of variables and folders, the rest is shared."""
         return ShellState(
-            self.cwds, dict(self.variables), self.cwds_on_success, self.glob_budget, self.assigned, self.is_posix
+            self.cwds,
+            dict(self.variables),
+            self.cwds_on_success,
+            self.glob_budget,
+            self.assigned,
+            self.numbers,
+            self.is_posix,
         )
 
-    def assign(self, name: str, values: PossibleValues) -> None:
+    def assign(self, name: str, values: PossibleValues, *, is_number: bool = False) -> None:
         """Stores the possible values of a variable and records that it was assigned."""
         self.variables[name] = values
+        self.numbers = self.numbers | {name} if is_number else self.numbers - {name}
         self.assigned.append(name)
 
     def look_up(self, name: str) -> PossibleValues:
         """Returns the possible values of a variable, or None if they are unknown."""
         return None if name in _CHANGING_VARIABLES else self.variables.get(name)
+
+    def is_number(self, name: str) -> bool:
+        """Returns whether a variable can only be a plain number, or empty if that is not known in advance."""
+        values = self.look_up(name)
+        known = values is not None and all(_NUMBERS.fullmatch(value) for value in values)
+        return known or (name in self.numbers and name not in _CHANGING_VARIABLES)
 
 
 def expand_word(word: Word, state: ShellState, source_text: str = "") -> list[ExpandedArg]:
@@ -119,6 +137,8 @@ def _expand_without_braces(word: Word, state: ShellState, source_text: str) -> l
     """Expands a word without brace expansion to its possible values."""
     if any(isinstance(part, GlobCharacter) for part in word):
         return [_expand_glob(word, state, source_text)]
+    if len(word) == 1 and (special := _expand_special(word[0], state, source_text)) is not None:
+        return [special]
     if len(word) == 1 and isinstance(part := word[0], VariableExpansion) and not part.quoted:
         return _split_variable(part, state, source_text)
     known = [_possible_values(part, state) for part in word]
@@ -134,6 +154,27 @@ def _expand_without_braces(word: Word, state: ShellState, source_text: str) -> l
     if any(_may_split(part, state) for part in word):
         return [ExpandedArg(None, multiple=True, source_text=source_text)]
     return [ExpandedArg(values, source_text=source_text)]
+
+
+def _expand_special(part: WordPart, state: ShellState, source_text: str) -> ExpandedArg | None:
+    """Returns the argument for an unknown number or a list of found paths, or None if the part is neither."""
+    if isinstance(part, CommandSubstitution) and part.found_patterns is not None and not part.quoted:
+        return ExpandedArg(
+            None, multiple=True, found_paths=True, found_patterns=part.found_patterns, source_text=source_text
+        )
+    match part:
+        case VariableExpansion():
+            is_unknown = part.is_modified or state.look_up(part.name) is None
+            known = is_unknown and (part.is_number or (not part.is_modified and state.is_number(part.name)))
+        case ArithmeticExpansion():
+            _check_arithmetic(part.text, state)
+            known = True
+        case CommandSubstitution():
+            known = part.prints_number
+        case _:
+            return None
+    quoted = part.quoted
+    return ExpandedArg(None, multiple=not quoted, is_number=True, source_text=source_text) if known else None
 
 
 def _needs_brace_expansion(word: Word) -> bool:
@@ -216,8 +257,7 @@ def _check_arithmetic(text: str, state: ShellState) -> PossibleValues:
     if _ASSIGNS.search(text):
         raise NotProvenSafe("it assigns a variable inside an arithmetic expression")
     for name in re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text):
-        values = state.look_up(name)
-        if values is None or not all(_NUMBERS.fullmatch(value) for value in values):
+        if not state.is_number(name):
             raise NotProvenSafe(f"it calculates with {name}, whose unknown value could run a command")
     return None
 

@@ -88,6 +88,7 @@ def decode_bytes(text: str) -> str:
 
 METACHARACTERS = frozenset(" \t\n|&;()<>")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
+_NUMERIC_PARAMETERS = frozenset({"#", "?", "$", "!"})
 # The forms of ${…} that cannot run a command: no nested expansion, no process substitution, no indirection, no
 # arithmetic except plain numbers.
 _BRACED = re.compile(
@@ -123,6 +124,7 @@ class VariableExpansion(Struct, frozen=True):
     quoted: bool
     is_modified: bool = False  # ${x%…}, ${x:-…}, ${#x}: the result differs from the variable's value
     splits_in_quotes: bool = False  # "$@" expands to any number of words
+    is_number: bool = False  # $#, $?, ${#x}: a plain number
 
 
 class CommandSubstitution(Struct, frozen=True):
@@ -131,6 +133,9 @@ class CommandSubstitution(Struct, frozen=True):
     node: "Node"
     kind: Literal["output", "file"]
     quoted: bool
+    prints_number: bool = False
+    # Its output is a list of paths below a checked folder; each path matches one of these patterns (empty: any path).
+    found_patterns: tuple[str, ...] | None = None
 
 
 class ArithmeticExpansion(Struct, frozen=True):
@@ -284,7 +289,9 @@ class WordReader:
                 if not match:
                     return LiteralText("$", quoted=True)
                 self.at = match.end()
-                return VariableExpansion(match[0], quoted, splits_in_quotes=match[0] == "@")
+                return VariableExpansion(
+                    match[0], quoted, splits_in_quotes=match[0] == "@", is_number=match[0] in _NUMERIC_PARAMETERS
+                )
 
     def _read_substitution(self, kind: Literal["output", "file"], *, quoted: bool) -> CommandSubstitution:
         node = self.source.nested_nodes.get(self.at)
@@ -309,7 +316,10 @@ class WordReader:
             raise NotProvenSafe("it contains a ${…} expansion that could run a command")
         self.at = match.end()
         changed = bool(match["length"] or match["index"] or match["change"])
-        return VariableExpansion(match["name"], quoted, changed, match["name"] == "@" or match["index"] == "[@]")
+        is_length = bool(match["length"]) and not match["change"]
+        is_number = is_length or (not changed and match["name"] in _NUMERIC_PARAMETERS)
+        splits = (match["name"] == "@" or match["index"] == "[@]") and not match["length"]
+        return VariableExpansion(match["name"], quoted, changed, splits, is_number)
 
     def _read_ansi_quoted(self) -> LiteralText:
         end = self.at + 1

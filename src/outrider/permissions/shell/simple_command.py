@@ -11,6 +11,7 @@ from outrider.permissions.shell.command import (
     check_exported_variable,
     check_redirect,
     check_script_variable,
+    keeps_output,
 )
 from outrider.permissions.shell.command_parser import IoRedirect, ParsedCommand
 from outrider.permissions.shell.control_flow import ControlFlowAnalyzer
@@ -23,11 +24,13 @@ from outrider.permissions.shell.expansion import (
 )
 from outrider.permissions.shell.parser import NotProvenSafe, Word
 from outrider.permissions.shell.programs.find import FOUND_PATHS, check_found_files, parse_find
+from outrider.permissions.shell.programs.git_index import reject_unsafe_index
 from outrider.permissions.shell.programs.registry import (
     PrintedNames,
     is_known_reader,
     names_after_filter,
     names_printed_by,
+    prints_number,
     program_name,
     prove_program,
 )
@@ -120,7 +123,8 @@ class SimpleCommandAnalyzer:
             raise NotProvenSafe(f"it contains a command with more than {MAX_WORDS} words, too many to check")
         source_text = " ".join(source_text for _, source_text in parsed.words)
         unwrapper = _CommandUnwrapper(self, resolver, state, source_text, stdin)
-        return unwrapper.analyse(tuple(argv), (), tuple(barriers))
+        printed = unwrapper.analyse(tuple(argv), (), tuple(barriers))
+        return printed if keeps_output(parsed.redirects) else PrintedNames()
 
     def _apply_assignments(
         self, parsed: ParsedCommand, resolver: WordResolver, state: ShellState, *, exported: bool
@@ -140,7 +144,8 @@ class SimpleCommandAnalyzer:
                     check_exported_variable(assignment.name, value)
                 else:
                     check_script_variable(assignment.name)
-                    state.assign(assignment.name, None if value.multiple else value.values)
+                    values = None if value.multiple else value.values
+                    state.assign(assignment.name, values, is_number=value.is_number and not assignment.appends)
             except NotProvenSafe as error:
                 barriers.append(str(error))
         if not exported:
@@ -222,7 +227,7 @@ class _CommandUnwrapper:
             return self._analyse_xargs(args, wrappers, barriers)
         if name == "find":
             return self._analyse_find(args, wrappers, barriers)
-        if name in SHELLS and (script := parse_shell_script(args)) is not None:
+        if name in SHELLS and (script := parse_shell_script(args, self.paths.root)) is not None:
             return self._analyse_nested_shell(name, script, wrappers, barriers)
         return None
 
@@ -255,6 +260,8 @@ class _CommandUnwrapper:
         contained = self.stdin.patterns is not None and separator == ("blank" if self.stdin.line_separated else "NUL")
         if contained and self.stdin.line_separated:
             self.paths.reject_ambiguous_names(self.stdin.search_folders)
+        if contained and self.stdin.from_index:
+            reject_unsafe_index(self.paths.cwds)
         # Names that the previous command is known to print are checked paths; any other input is an unknown argument.
         stdin_arg = FOUND_PATHS if contained else ExpandedArg(None, multiple=True, source_text="the input of xargs")
         argv = build_argv(stdin_arg)
@@ -332,6 +339,11 @@ class _CommandUnwrapper:
                     self.state.assign(assigned, None)
             return PrintedNames()
         prove_program(name, args, self.paths)
+        for arg in args:
+            if arg.found_patterns is not None:
+                check_found_files(name, arg.found_patterns, (), self.paths)
+        if prints_number(name, args):
+            return PrintedNames(is_number=True)
         return (
             names_after_filter(name, args, self.stdin)
             if self.stdin.patterns is not None

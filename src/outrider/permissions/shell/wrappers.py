@@ -1,5 +1,6 @@
 """Programs that run another program: how to find the inner command, and which options name a program or an output."""
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -75,7 +76,8 @@ _XARGS_SPEC = program_spec(
     "-0rtx -I= -n= -P= -L= -s= -d= --null --no-run-if-empty --verbose --max-args= --max-procs= --max-lines[=] "
     "--delimiter= --exit"
 )
-_SHELL_SPEC = program_spec("-ceuf")
+_SHELL_SPEC = program_spec("-ceuflvx -o= --login --norc --noprofile")
+_SHELL_OPTIONS = frozenset({"pipefail", "errexit", "nounset", "noglob"})
 
 
 def _unwrap_timeout(args: Sequence[ExpandedArg]) -> WrappedCommand:
@@ -173,13 +175,22 @@ def _replace_mark(arg: ExpandedArg, mark: str, given: ExpandedArg) -> ExpandedAr
     )
 
 
-def parse_shell_script(args: Sequence[ExpandedArg]) -> tuple[str, tuple[ExpandedArg, ...]] | None:
-    """Returns the script of `sh -c` and its arguments, or None if the call has no `-c`."""
+def parse_shell_script(args: Sequence[ExpandedArg], root: str) -> tuple[str, tuple[ExpandedArg, ...]] | None:
+    """Returns the script of `sh -c` and its arguments, or None if the call has no `-c`.
+
+    A login shell (`-l`) also runs the user's own start files; they must not be part of the workspace.
+    """
     if args and args[0].text in {"--version", "-n"}:
         return None
     options, rest = _split_at_operand(_SHELL_SPEC, args)
-    if not parse_args(_SHELL_SPEC, options).has_option("-c"):
+    parsed = parse_args(_SHELL_SPEC, options)
+    if not parsed.has_option("-c"):
         return None
+    if any(value.text not in _SHELL_OPTIONS for value in parsed.option_values("-o")):
+        raise NotProvenSafe("it changes the options of the shell")
+    home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111
+    if parsed.has_option("-l", "--login") and f"{home}/".startswith(f"{os.path.realpath(root)}/"):
+        raise NotProvenSafe("a login shell would run start files of the workspace")
     if not rest or rest[0].text is None:
         raise NotProvenSafe("it runs a shell script that is not known in advance")
     return rest[0].text, rest[1:]

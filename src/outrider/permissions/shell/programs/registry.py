@@ -146,6 +146,8 @@ class PrintedNames(Struct, frozen=True):
     link_folders: tuple[str, ...] = ()  # folders below which a name may be a symbolic link
     line_separated: bool = False
     search_folders: tuple[str, ...] = (".",)
+    from_index: bool = False  # names of git's index, which need not exist as files
+    is_number: bool = False  # it prints a plain number, or nothing
 
 
 # Per program: the options that list file names, and the options that separate them with NUL bytes.
@@ -173,10 +175,14 @@ _LINE_FILTER_OPTIONS: dict[str, frozenset[str]] = {
 }
 
 
+_COUNTING_OPTIONS = split_names("-c --count -i -v -w -x -E -F -P -s --ignore-case --invert-match")
+_NUMBER_CALLS: dict[str, list[list[str | None]]] = {"nproc": [[]], "id": [["-u"], ["-g"]], "date": [["+%s"], ["+%Y"]]}
+
+
 def names_printed_by(name: str, args: Sequence[ExpandedArg]) -> PrintedNames:
     """Returns the file names that a read-only call prints."""
     if name == "git":
-        return PrintedNames((), (".",)) if [arg.text for arg in args] == ["ls-files", "-z"] else PrintedNames()
+        return _names_in_index([arg.text for arg in args])
     if name not in _NAME_LISTING_OPTIONS:
         return PrintedNames()
     lists, separates = _NAME_LISTING_OPTIONS[name]
@@ -190,6 +196,30 @@ def names_printed_by(name: str, args: Sequence[ExpandedArg]) -> PrintedNames:
         return PrintedNames()
     below = tuple(text for arg in files for text in arg.values or ()) or (".",)
     return PrintedNames((), (".",), not parsed.has_option(*separates), below)
+
+
+def _names_in_index(words: list[str | None]) -> PrintedNames:
+    """Returns the names that `git ls-files` prints, if only its separator is chosen."""
+    if words not in (["ls-files"], ["ls-files", "-z"], ["ls-files", "--cached"]):
+        return PrintedNames()
+    return PrintedNames((), (".",), line_separated="-z" not in words, from_index=True)
+
+
+def prints_number(name: str, args: Sequence[ExpandedArg]) -> bool:
+    """Returns whether a read-only call prints only a plain number."""
+    words = [arg.text for arg in args]
+    if name == "git":
+        return words[:2] == ["rev-list", "--count"] and not any(
+            word is None or word.startswith("-") for word in words[2:]
+        )
+    if name == "wc":  # with a file it also prints the name
+        return len(words) == 1 and words[0] in {"-l", "-w", "-c", "-m", "--lines", "--words", "--bytes", "--chars"}
+    if name in {"grep", "egrep", "fgrep"}:
+        parsed = parse_args(SEARCH_PROGRAMS[name], args)
+        options = {option for option, _ in parsed.options}
+        counts = bool(options & {"-c", "--count"}) and options <= _COUNTING_OPTIONS
+        return counts and len(parsed.operands) <= 2 and not any(arg.multiple for arg in parsed.operands)
+    return words in _NUMBER_CALLS.get(name, ())
 
 
 def names_after_filter(name: str, args: Sequence[ExpandedArg], given: PrintedNames) -> PrintedNames:

@@ -58,11 +58,14 @@ class PathChecker:
                 if reason := find_escaping_link(os.path.join(cwd, start), os.path.realpath(self.root), names):  # noqa: PTH118
                     raise NotProvenSafe(reason)
 
-    def reject_ambiguous_names(self, starts: Iterable[str]) -> None:
-        """Raises NotProvenSafe if a file name below these folders contains blanks or quotes, at which xargs splits."""
+    def reject_ambiguous_names(self, starts: Iterable[str], *, globs: bool = False) -> None:
+        """Raises NotProvenSafe if a file name below these folders contains blanks or quotes, at which xargs splits.
+
+        With `globs`, characters that the shell expands as a glob are rejected too.
+        """
         for start in starts:
             for cwd in self.cwds:
-                if reason := find_unsafe_name(start, os.path.join(cwd, start)):  # noqa: PTH118
+                if reason := find_unsafe_name(start, os.path.join(cwd, start), globs=globs):  # noqa: PTH118
                     raise NotProvenSafe(reason)
 
     def check_path(self, path: str, *, opens: bool = True) -> None:

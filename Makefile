@@ -8,6 +8,9 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install -qq --progress-bar off
 
+# Tests start hundreds of Python processes; without stored bytecode each of them compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run test test-fast test-all check fix soak cover mutate bench try-api mcp-conformance eval-local lock clean
 

@@ -334,7 +334,7 @@ class RevisionSet:
 
 T = TypeVar("T")
 
-_threads = ThreadPool()  # shared: an editor is never closed, so threads of its own would stay after its session
+_threads = ThreadPool()  # shared: nothing closes an editor, so its own threads would outlive its session
 
 SaveOriginals = Callable[[ToolContext, Sequence[PlannedChange]], AbstractAsyncContextManager[None]]
 """Callback that returns a context manager around the write: on entry it stores the original contents for undo, on exit

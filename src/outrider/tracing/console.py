@@ -10,7 +10,13 @@ from typing import Any, Literal, Protocol, TextIO, assert_never, cast
 import msgspec
 
 from outrider.event_bus import EventBus
-from outrider.presentation.formats import escape_line, format_cost, format_milliseconds, format_tokens
+from outrider.presentation.formats import (
+    escape_line,
+    format_cost,
+    format_milliseconds,
+    format_token_usage,
+    format_tokens,
+)
 from outrider.tracing.event_record import can_encode, escape_unencodable, visible
 from outrider.types.events import (
     AgentCalledEvent,
@@ -269,8 +275,7 @@ def _verbose_line(event: VerboseEvent) -> ConsoleLine:
 
 
 def _format_answer(event: LLMResponseEvent) -> str:
-    used = event.tokens
-    tokens = f"{format_tokens(used.prompt)} tokens in, {format_tokens(used.output + used.reasoning)} out"
+    tokens = format_token_usage(event.tokens)
     took = _format_duration(event.duration_ms)
     return _join_words(
         _model_name(event), escape_line(event.stop_reason or "", 40), tokens, _format_cost(event.cost), took

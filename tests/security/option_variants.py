@@ -64,6 +64,25 @@ WRAPPER_OPTIONS: dict[str, list[list[str]]] = {
 FIND_TESTS = """-name -iname -path -regex -type -size -maxdepth -mindepth -mtime -newer -samefile -perm -user -printf
 -newermt -regextype -lname -used -links""".split()  # noqa: SIM905
 FIND_PLAIN = "-print -print0 -ls -prune -quit -true -depth -empty -not ! ( ) -o -a , -xdev -daystart -H -P".split()  # noqa: SIM905
+# What has an effect in each program, or reads a file outside, when the program does not take it for a value.
+EFFECTS: dict[str, list[list[str]]] = {
+    "git": [["--output=PWNED"], ["--output", "PWNED"], ["PWNED"], ["-d", "x"], ["--unset", "user.name"]],
+    "sort": [["-oPWNED"], ["--output=PWNED"], ["-o", "PWNED"]],
+    "shuf": [["-oPWNED"], ["--output=PWNED"]],
+    **{name: [["notes.txt", "PWNED"], ["PWNED"], ["notes.txt"]] for name in ("xxd", "uniq")},
+    "tree": [["-o", "PWNED"], ["-oPWNED"]],
+    "tar": [["-I./script.sh"], ["-x"], ["--to-command=./script.sh"], ["--use-compress-program=./script.sh"]],
+    "sed": [["-i"], ["--in-place"], ["-s"], ["-e", "w PWNED"], ["w PWNED"]],
+    **{name: [["-f", "script.sh"], ['BEGIN{system("touch PWNED")}']] for name in ("awk", "mawk", "gawk", "nawk")},
+    **{name: [["-d"], ["-f"], ["-k"], ["notes.txt"]] for name in ("gzip", "gunzip", "xz", "unxz", "bzip2", "bunzip2")},
+    "iconv": [["-o", "PWNED"], ["--output=PWNED"]],
+    "file": [["-C"], ["-m", "../out/secret.txt"], ["-f", "../out/secret.txt"]],
+    "rg": [["--pre=./script.sh"], ["--pre", "./script.sh"]],
+    "fd": [["-x", "touch"], ["--exec", "touch"]],
+    "sdiff": [["-o", "PWNED", "notes.txt"]],
+    "unzip": [["-o"], ["-d", "PWNED"]],
+}
+OUTSIDE = [["../out/secret.txt"], ["link_out/secret.txt"], ["@options"]]
 GIT_VERBS = [
     *("remote show", "remote get-url", "stash list", "stash show", "worktree list"),
     *("notes show", "notes list", "bisect log", "reflog show"),
@@ -104,25 +123,29 @@ class CallGenerator:
 
     def make(self) -> str:
         kind = self.chance.random()
-        if kind < 0.12:
+        if kind < 0.15:
             return self._wrapped()
-        if kind < 0.2:
+        if kind < 0.22:
             return self._find()
-        return self._program(*self.chance.choice(self.specs))
+        # Programs that can write or run something come more often than those that cannot.
+        active = [entry for entry in self.specs if entry[0][0] in EFFECTS]
+        return self._program(*self.chance.choice(active if self.chance.random() < 0.6 else self.specs))
 
     def each_option(self) -> Iterator[str]:
         """Every option of every program once in every form, each with a random rest."""
         for start, spec in self.specs:
+            effects = ([], *EFFECTS.get(start[0], ()), *OUTSIDE)
             for name, takes in spec.options.items():
                 for words in option_forms(name, takes, self.chance.choice(VALUES)):
-                    yield shlex.join([*start, *words, *self._rest(start)])
-                    yield shlex.join([*start, *words, self.chance.choice(BAIT), *self._rest(start)])
+                    yield from (shlex.join([*start, *words, *effect, *self._rest(start)]) for effect in effects)
 
     def _rest(self, start: list[str]) -> list[str]:
         scripts = SCRIPTS.get(start[0], [])
         pattern = ["x"] if start[-1] in {"grep", "egrep", "fgrep", "rg", "fd", "look"} else []
         files = [self.chance.choice([*FILES, *BAIT] if self.chance.random() < 0.4 else FILES)]
         rest = [*([self.chance.choice(scripts)] if scripts else []), *pattern, *files]
+        if self.chance.random() < 0.3:
+            rest.append(self.chance.choice(["notes.txt", "PWNED", "src/util.py"]))
         return rest if self.chance.random() < 0.85 else rest[: self.chance.randint(0, 2)]
 
     def _option(self, spec: ProgramSpec) -> list[str]:
@@ -144,8 +167,12 @@ class CallGenerator:
         words: list[str] = []
         for _ in range(self.chance.choice([1, 2, 2, 2, 3])):
             words += self._joined(spec) if self.chance.random() < 0.35 else self._option(spec)
-        if self.chance.random() < 0.5:
+        kind = self.chance.random()
+        if kind < 0.15:
             words.insert(self.chance.randint(0, len(words)), self.chance.choice(BAIT))
+        elif kind < 0.75:
+            at = len(words) if self.chance.random() < 0.7 else self.chance.randint(0, len(words))
+            words[at:at] = self.chance.choice([*EFFECTS.get(start[0], []), *EFFECTS.get(start[0], []), *OUTSIDE])
         rest = self._rest(start)
         words = [*rest, *words] if self.chance.random() < 0.15 else [*words, *rest]
         return shlex.join([*start, *words])

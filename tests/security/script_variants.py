@@ -77,6 +77,124 @@ WRAPPERS = [
     "env TZ=UTC",
 ]
 
+# Pieces of scripts in three steps: a state, a change of it that a shell may apply or not, and a use of the state.
+# `@` is one of two values, of which only one has an effect where it is used.
+STATES = r"""
+x=@
+_=@
+TZ=@
+declare x=@
+typeset x=@
+touch() { ls; }
+touch() { echo a; }
+LINES=@
+f() { x=@; }
+f() { local x=@; }
+f() { read "x"; }
+f() { unset touch; }
+f() { $x PWNED; }
+y=@; x=$y
+f() { cat $x; }
+f() { $TZ PWNED; }
+cd src
+set -f
+set -e
+x=/dev/null
+f() { echo $1; }
+n=@
+""".strip().splitlines()
+CHANGES = r"""
+x=@
+local x=@
+declare x=@
+typeset x=@
+export TZ=@
+x=@ true
+TZ=@ true
+TZ=@ :
+unset x
+f
+read "x" <<< @
+read x <<< @
+read 'x' < notes.txt
+echo @
+: @
+unset touch
+unset -v x
+f @
+true
+(x=@)
+{ x=@; }
+x=@ | true
+x=@ &
+false && x=@
+true || x=@
+if true; then x=@; fi
+command x=@
+for x in @; do :; done
+for i in 1 2; do f; done
+for i in 1 2; do x=@; done
+while read x; do :; done < a
+case @ in ls) x=@;; esac
+TZ=@ f
+f <<< @
+cd src
+cd src && true
+time cd src
+command cd src
+cd nope
+x=PWNED > $x
+x+=@
+x={,@}
+printf -v x @
+command unset touch
+set -- @
+shift
+env cd src
+x=$x
+""".strip().splitlines()
+USES = r"""
+$x PWNED
+$x README.md
+$_ PWNED
+$TZ PWNED
+touch PWNED
+cat $x
+cat "$x"
+f
+f @
+command touch PWNED
+env touch PWNED
+time touch PWNED
+exec touch PWNED
+/usr/bin/touch PWNED
+cat $_
+echo PWNED | xargs touch
+find . -maxdepth 0 -exec touch PWNED \;
+nice touch PWNED
+ls > $x
+cat < $x
+cat ../out/secret.txt
+cat secret.txt
+for i in 1 2; do f; done
+for i in 1 2; do cat $x; f; done
+cat $1
+bash -c '$x PWNED'
+$(echo $x) PWNED
+cat ${x}
+cat $LINES
+[[ $n -gt 5 ]]
+echo $((n + 1))
+f; f
+while cat $x; do f; break; done
+cat <<< $x
+(f; cat $x)
+if f; then cat $x; fi
+f | cat $x
+f && $x PWNED
+""".strip().splitlines()
+STATE_VALUES = ["ls", "touch", "README.md", "../out/secret.txt", "cat", "'a[$(touch PWNED)]'", "5", "src", "PWNED"]
+
 
 class ScriptGenerator:
     """Makes random scripts; the same seed makes the same scripts."""
@@ -85,7 +203,7 @@ class ScriptGenerator:
         self.chance = random.Random(seed)
 
     def make(self) -> str:
-        script = self._sequence(0)
+        script = self._sequence(0) if self.chance.random() < 0.4 else self._steps()
         kind = self.chance.random()
         if kind < 0.12:
             return f"{self.chance.choice(['sh', 'dash', 'bash'])} -c {shlex.quote(script)}"
@@ -97,6 +215,17 @@ class ScriptGenerator:
         if kind < 0.2:
             return f"bash -c \"$(cat <<'E'\n{script}\nE\n)\""
         return script
+
+    def _steps(self) -> str:
+        pieces = [
+            *self.chance.choices(STATES, k=self.chance.choice([1, 2, 2, 3])),
+            *self.chance.choices(CHANGES, k=self.chance.choice([0, 1, 1, 2])),
+            self.chance.choice(USES),
+        ]
+        text = self._pick("; ", "; ", "\n").join(pieces)
+        while "@" in text:
+            text = text.replace("@", self.chance.choice(STATE_VALUES), 1)
+        return text
 
     def _pick(self, *choices: str) -> str:
         return self.chance.choice(choices)
@@ -157,7 +286,7 @@ class ScriptGenerator:
             "[ $y -lt 5 ]",
             f"echo $((x + {self.chance.randint(0, 9)}))",
             f"wc -l {left} {self._pick('$(git ls-files)', '$(cat notes.txt)')}",
-            f"git ls-files | {self._pick('', 'head -n 2 | ', 'sed s/R/x/ | ')}xargs {self._pick('wc', 'cat', 'touch', 'ls')}",
+            f"git ls-files | {self._pick('', 'head -n 2 | ', 'sed s/R/x/ | ')}xargs {self._pick('wc', 'cat', 'touch')}",
             f"[[ {left} == {right} ]]",
             f"[[ -n {left} ]]",
             f"[ {left} = {right} ]",

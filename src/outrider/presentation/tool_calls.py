@@ -8,6 +8,7 @@ import msgspec
 
 from outrider.presentation.diffs import FileDiff, is_complete_patch, parse_patch, parse_unified_diff, replacement_diff
 from outrider.presentation.formats import clean_line, format_milliseconds, shorten
+from outrider.types.partial_json import parse_partial_object
 from outrider.types.parts import DisplayStatus, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
@@ -48,7 +49,6 @@ _SUBJECTS = (
     "message",
 )
 _OUTPUT_FOR_MODEL = frozenset({"read", "list", "glob", "grep", "skill", "web_fetch", "process"})
-_PARTIAL_JSON_ENDS = ("", '"}', "}", '"]}', "]}", '"}]}', "null}", '""}')
 
 # Arguments that the diff of a planned change shows.
 _DIFF_ARGUMENTS: dict[str, frozenset[str]] = {
@@ -247,19 +247,6 @@ def _compact(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{len(value)}]"  # pyright: ignore[reportUnknownArgumentType]
     return msgspec.json.encode(value, enc_hook=str).decode()
-
-
-def parse_partial_object(text: str) -> dict[str, Any]:
-    """Reads a JSON object that is cut off somewhere; the last string is included as far as it goes."""
-    import json
-
-    for ending in _PARTIAL_JSON_ENDS:
-        try:
-            found = json.loads(text + ending, strict=False)
-        except ValueError:
-            continue
-        return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]
-    return {}
 
 
 def _integer(value: object) -> int | None:

@@ -6,6 +6,8 @@ Repository files that change what git does are checked separately, in `workspace
 import re
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from outrider.permissions.paths.protected import find_protected_name
 from outrider.permissions.shell.expansion import ExpandedArg, literal_arg
 from outrider.permissions.shell.parser import NotProvenSafe
@@ -124,7 +126,9 @@ def _git_spec(
     numeric_options: bool = False,
     options_first: bool = False,
 ) -> ProgramSpec:
-    return program_spec(options, "text", check=check, numeric_options=numeric_options, options_first=options_first)  # pyright: ignore[reportArgumentType]
+    spec = program_spec(options, "text", check=check, numeric_options=numeric_options, options_first=options_first)  # pyright: ignore[reportArgumentType]
+    # Several parsers of git read the options of log and diff one after the other. They disagree about joined letters.
+    return structs.replace(spec, short_options="first")
 
 
 _LOG = _git_spec(f"{_DIFF_OPTIONS} {_COMMIT_OPTIONS} -L= -h", numeric_options=True)
@@ -240,6 +244,7 @@ GIT_SUBCOMMANDS: dict[str, ProgramSpec] = {
     ),
     "archive": program_spec("-lv --list", "text", check=_reject_remote_access),
 }
+GIT_SUBCOMMANDS["grep"] = structs.replace(GIT_SUBCOMMANDS["grep"], short_options="getopt")
 # Subcommands with verbs, and the verbs that only read.
 _SUBCOMMAND_VERBS: dict[str, dict[str, ProgramSpec]] = {
     "remote": {"show": _git_spec("-n"), "get-url": _git_spec("--push --all")},

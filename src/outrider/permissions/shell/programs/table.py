@@ -126,8 +126,9 @@ class ProgramSpec(Struct, frozen=True):
     options_first: bool = False
     opens_files: bool = True  # False: it reads only the metadata of files
     # With "getopt", letters can be joined, and the last one can be joined with its value. With "letters", a value is a
-    # word of its own. With "separate", each option is a word of its own.
-    short_options: Literal["getopt", "letters", "separate"] = "getopt"
+    # word of its own. With "separate", each option is a word of its own. With "first", only the first letter of a
+    # word can take a value.
+    short_options: Literal["getopt", "letters", "separate", "first"] = "getopt"
     bundled_options: bool = False  # the first word contains options even without a dash, as in `tar tf`
 
 
@@ -291,7 +292,11 @@ class _ArgumentParser:
                 if cluster and self.spec.short_options == "separate":
                     raise NotProvenSafe(f"its options {text} are joined in an unusual form")
                 continue
-            if cluster and self.spec.short_options != "getopt" and not is_number(cluster):
+            if self.spec.short_options == "first":
+                misplaced = text[1] != name[1]
+            else:
+                misplaced = bool(cluster) and self.spec.short_options != "getopt" and not is_number(cluster)
+            if misplaced:
                 raise NotProvenSafe(f"its options {text} are joined in an unusual form")
             value = literal_arg(cluster) if cluster else None
             self.options.append((name, value if value or takes == "attached" else self._take_value(name)))

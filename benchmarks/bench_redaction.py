@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.figure import Figure
 
-ROUNDS = 25
+ROUNDS = 60
 PROSE = (
     "the agent reads a file and then it writes the result of the test to the log because a user asked for an answer "
     "which explains how the function works; however, nothing was changed (see README.md), so we start again. "

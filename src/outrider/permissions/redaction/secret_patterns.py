@@ -308,6 +308,7 @@ _MANY_CAPITALS = 2_000
 _LONG_TEXT = 1_000
 _BLOCK, _OVERLAP = 50_000, 500  # copies of this size stay in the processor's cache
 _BEFORE_SHORT_MARK = ("", *_LOWERCASE, *"0 @")
+_OPTION = re.compile(" -[-A-Za-z]")  # not the arrow of a function's return type
 _RULE_SIGNS = {"facebook": "|%", "Q~": "~", "sha256~": "~"}
 _ANCHORS = ("phrase", "webhook")  # marks that contain one of these are found with one search
 
@@ -469,7 +470,7 @@ def _select_candidates(index: _FormatIndex, text: str) -> list[MarkedFormats]:  
             found += [marked for tail in index.tails.intersection(tails) for marked in index.by_tail[tail]]
     if "@" in words:
         found += [marked for sign, group in index.by_sign.items() if sign in text for marked in group]
-    if "-" in text and " -" in text:
+    if "-" in text and _OPTION.search(text):
         found += [marked for option, group in index.by_option.items() if option in text for marked in group]
     if not raw.islower() and (len(text) > _LONG_TEXT or _CAPITAL_PAIR.search(text)):
         capitals = raw.translate(None, _NO_CAPITALS).decode("latin-1")

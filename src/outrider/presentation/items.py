@@ -180,6 +180,11 @@ def plan_notice(message: Message) -> Notice | None:
     return Notice("success", "end", f"the plan was {answer}") if answer else None
 
 
+def damage_notice(kind: str, error: str) -> Notice:
+    """The notice for a stored row that cannot be decoded."""
+    return Notice("warning", "error", clean_line(f"a damaged {kind} is skipped: {error}"))
+
+
 def message_error_notice(message: Message) -> Notice | None:
     """The notice for an answer that ended with an error or was aborted; None for one that did not."""
     error = message.error

@@ -12,6 +12,7 @@ from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.permissions.rule_suggestions import suggested_rules
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart
+from outrider.types.tool_declaration import DeclaredTool
 
 
 class DecisionExplanation(Struct, frozen=True):
@@ -28,7 +29,7 @@ class DecisionExplanation(Struct, frozen=True):
 
 
 def explain_decision(
-    tool: str,
+    tool: str | DeclaredTool,
     arguments: Mapping[str, Any],
     *,
     mode: Mode,
@@ -91,11 +92,13 @@ def backtest_rules(
     mode: Mode,
     workspace: str,
     sandbox: bool = False,
+    tools: Mapping[str, DeclaredTool] | None = None,
 ) -> list[BacktestResult]:
-    """Decides every call again under both rule sets. Runs nothing."""
+    """Decides every call again under both rule sets. Runs nothing. `tools` are those whose declaration applies."""
 
     def decide_call(rules: PermissionRules, call: PastCall) -> Decision:
-        return decide_with_rules(rules, call.tool, call.arguments, mode=mode, workspace=workspace, sandbox=sandbox)
+        tool = (tools or {}).get(call.tool, call.tool)
+        return decide_with_rules(rules, tool, call.arguments, mode=mode, workspace=workspace, sandbox=sandbox)
 
     return [BacktestResult(call, decide_call(before, call), decide_call(after, call)) for call in calls]
 

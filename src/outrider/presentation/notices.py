@@ -70,7 +70,7 @@ def event_notice(event: Event) -> Notice | None:
     return _standard_notice(cast("StandardEvent", event))
 
 
-def _standard_notice(event: StandardEvent) -> Notice | None:  # noqa: C901  one case for each event class
+def _standard_notice(event: StandardEvent) -> Notice | None:
     match event:
         case RetryScheduledEvent():
             return retry_notice(event)

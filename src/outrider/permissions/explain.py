@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from outrider.permissions import reasons
 from outrider.permissions.modes import Decision, Mode
 from outrider.permissions.policy import PermissionRules, ShellCall, assess_call, decide, decide_with_rules
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
@@ -25,7 +26,9 @@ class DecisionExplanation(Struct, frozen=True):
     def format(self) -> str:
         decided = f"{self.decision.effect}: {self.decision.reason}"
         lines = [decided if self.decision.rule is None else f"{decided} ({self.decision.rule})", *self.steps]
-        return sanitize_for_terminal("\n".join([*lines, *(f'"always" would add {rule}' for rule in self.offers)]))
+        return sanitize_for_terminal(
+            "\n".join([*lines, *(reasons.ALWAYS_ADDS.format(rule=rule) for rule in self.offers)])
+        )
 
 
 def explain_decision(
@@ -49,11 +52,11 @@ def explain_decision(
 
 def _explain_commands(call: ShellCall) -> Iterable[str]:
     for problem in call.script.problems:
-        yield f"  not understood: {problem}"
+        yield f"  {reasons.NOT_UNDERSTOOD.format(problem=problem)}"
     for command in call.script.commands:
         wrapped = f" (behind {', '.join(command.wrappers)})" if command.wrappers else ""
         doubts = [doubt for doubt in (command.unproven_reason, *command.barriers) if doubt]
-        yield f"  {command.source_text}{wrapped}: {'; '.join(doubts) or 'reads only'}"
+        yield f"  {command.source_text}{wrapped}: {'; '.join(doubts) or reasons.READS_ONLY}"
 
 
 class PastCall(Struct, frozen=True):

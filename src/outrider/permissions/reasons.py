@@ -52,6 +52,11 @@ USER_DENIED = "The user said no."
 USER_DENIED_BECAUSE = "The user said no: {message}"
 APPROVE_FUNCTION_FAILED = "it could not be asked about ({error})"
 
+# What `outrider permissions explain` adds.
+READS_ONLY = "reads only"
+NOT_UNDERSTOOD = "not understood: {problem}"
+ALWAYS_ADDS = '"always" would add {rule}'
+
 
 def action_reason(action: Action, detail: str) -> str:
     """Returns the reason for a class of calls, followed by what is special about this call."""

@@ -8,6 +8,9 @@ BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PIP   := $(BIN)/python -m pip --disable-pip-version-check install -qq --progress-bar off
 
+# Tests start hundreds of Python processes; without stored bytecode each of them compiles the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help run test test-fast test-all check fix soak cover mutate bench try-api mcp-conformance eval-local lock clean
 
@@ -28,7 +31,7 @@ run: $(STAMP)  ## open the agent with the embedded model, fetched once (1.1 GB; 
 test: $(STAMP)  ## run every test, on two cores
 	@$(BIN)/python -m pytest $(PYTEST)
 
-test-fast: $(STAMP)  ## run the inner loop: architecture, unit, contract and scenario tests (about three minutes)
+test-fast: $(STAMP)  ## run the inner loop: architecture, unit, contract and scenario tests (about two minutes)
 	@$(BIN)/python -m pytest $(PYTEST) -m "not live and not slow" tests/architecture tests/unit tests/contract tests/scenario
 
 test-all:  ## run every test on each of Python 3.11, 3.12 and 3.13 that is found
@@ -46,7 +49,7 @@ fix: $(STAMP)  ## let ruff fix and format what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-soak: $(STAMP)  ## run property-based and fault tests for a long time
+soak: $(STAMP)  ## run property-based tests with 40 times the examples, and fault tests, for a long time
 	@OUTRIDER_SOAK=1 $(BIN)/python -m pytest -m soak --timeout 3600
 
 cover: $(STAMP)  ## run every test with coverage and list lines that are not covered

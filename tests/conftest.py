@@ -7,14 +7,15 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 from tests.fixtures.leaks import adopt_orphans, child_processes, hear_interrupts, leaked_processes, leaked_tasks
+from tests.fixtures.soak import examples
 
 ROOT = Path(__file__).parents[1]
 
 # A loaded machine is no reason for a test to fail.
-settings.register_profile("outrider", deadline=None, print_blob=True)
+settings.register_profile("outrider", deadline=None, print_blob=True, max_examples=examples(50))
 settings.load_profile("outrider")
 
 
@@ -25,8 +26,12 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
+        if not isinstance(item, pytest.Function):
+            continue
+        if inspect.iscoroutinefunction(item.function):
             item.fixturenames.insert(0, "no_leaked_tasks")
+        if is_hypothesis_test(item.function):
+            item.add_marker(pytest.mark.soak)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

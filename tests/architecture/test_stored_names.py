@@ -164,7 +164,7 @@ STRUCTS: dict[str, str] = {
     ),
     "peer, call": "server.routes.info:PeerCall server.routes.peers:PeerCall",
     # files of the user, and what the command line prints
-    "trusted folder": "permissions.trust:TrustedWorkspace permissions.trust:Trusted",
+    "trusted folder": "project.trust:TrustedWorkspace permissions.trust:TrustedWorkspace permissions.trust:Trusted",
     "theme": "tui.theme:_StoredTheme tui.theme:_Kept tui.looks:_Kept",
     "event log": "tracing.event_log:_StoredEventLog tracing.event_log:_Stored",
     "event log, dropped": "tracing.event_log:DroppedRecords tracing.event_log:Dropped",
@@ -227,7 +227,10 @@ VALUES: dict[str, str] = {
         "providers.cassettes.cassette:VERSION"
     ),
     "snapshot database version": "sessions.snapshots.database:SCHEMA_VERSION sessions.snapshots.database:VERSION",
-    "sqlite application id": "sessions.sqlite.schema:APPLICATION_ID sessions.sqlite.tables.schema:APPLICATION_ID",
+    "sqlite application id": (
+        "sessions.sqlite.connection:APPLICATION_ID sessions.sqlite.schema:APPLICATION_ID "
+        "sessions.sqlite.tables.schema:APPLICATION_ID"
+    ),
     "run output version": (
         "cli.commands.run_output:OUTPUT_VERSION cli.commands.run_output:VERSION cli.run.result:VERSION"
     ),

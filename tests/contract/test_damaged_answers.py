@@ -20,6 +20,7 @@ from outrider.types.agents import Provider
 from outrider.types.parts import ToolPart
 from tests.contract.test_model_client import ANTHROPIC, CHAT, GOOGLE, REQUEST, RESPONSES
 from tests.fixtures.player import Player
+from tests.fixtures.soak import examples
 
 WIRES: dict[str, tuple[Callable[[], WireFormat], list[bytes]]] = {
     "anthropic": (lambda: AnthropicWire(Provider("p", "anthropic", "k")), ANTHROPIC),
@@ -50,7 +51,7 @@ async def read(name: str, stream: bytes, size: int) -> tuple[AnswerAssembler, Ex
 
 
 @pytest.mark.parametrize("name", WIRES)
-@settings(max_examples=150)
+@settings(max_examples=examples(75))
 @given(place=places, length=st.integers(0, 60), put=junk, size=st.sampled_from([1, 7, 64, 4096]))
 def test_damage_ends_in_an_answer_or_in_a_typed_error(name: str, place: float, length: int, put: bytes, size: int):
     whole = b"".join(WIRES[name][1])
@@ -63,7 +64,7 @@ def test_damage_ends_in_an_answer_or_in_a_typed_error(name: str, place: float, l
 
 
 @pytest.mark.parametrize("name", WIRES)
-@settings(max_examples=60)
+@settings(max_examples=examples(30))
 @given(order=st.randoms(use_true_random=False), doubled=places)
 def test_events_out_of_order_or_twice_end_the_same_way(name: str, order, doubled: float):
     events = list(WIRES[name][1])

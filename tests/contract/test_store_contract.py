@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import LeaseLostError, PartValidationError, SessionInUseError, SessionNotFoundError, StoreError
+from outrider.sessions.leases import current_process
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.process_identity import current_process
 from outrider.sessions.records import (
     Approval,
     ApprovalChange,

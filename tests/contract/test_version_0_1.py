@@ -494,7 +494,7 @@ def capture() -> Iterator[tuple[str, list[dict[str, str]]]]:
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}", asked
     server.shutdown()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.permissions.trust import TrustList
+from outrider.project.trust import TrustList
 from tests.fault.processes import heard, tell, worker
 
 

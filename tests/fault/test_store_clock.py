@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import SessionInUseError
-from outrider.sessions.process_identity import boot_clock_ms, current_process
+from outrider.sessions.leases import boot_clock_ms, current_process
 from outrider.sessions.records import Approval, StoredSession
 from outrider.sessions.rows.statistics import utc_day
 from outrider.sessions.sqlite.store import SqliteStore

@@ -13,10 +13,9 @@ import pytest
 
 from outrider.event_bus import EventBus
 from outrider.sessions.journal import resume_journal
-from outrider.sessions.leases import LeaseOwner
-from outrider.sessions.process_identity import current_process
+from outrider.sessions.leases import LeaseOwner, current_process
 from outrider.sessions.sqlite import recovery as doctor
-from outrider.sessions.sqlite.schema import MIGRATIONS, schema_version
+from outrider.sessions.sqlite.connection import MIGRATIONS, schema_version
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.codec import AnyPart
 from outrider.types.parts import CompactionPart, ToolPart

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from outrider.errors import SessionInUseError, StoreError, StoreUnavailableError
-from outrider.sessions.process_identity import current_process
+from outrider.sessions.leases import current_process
 from outrider.sessions.records import StoredSession
 from outrider.sessions.sqlite import recovery as doctor
 from outrider.sessions.sqlite import writer

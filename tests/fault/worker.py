@@ -15,16 +15,14 @@ import msgspec
 
 from outrider.errors import LeaseLostError, OutriderError, SessionInUseError
 from outrider.event_bus import EventBus
-from outrider.permissions.trust import TrustList
+from outrider.project.trust import TrustList
 from outrider.sessions.database_files import FairFileLock
 from outrider.sessions.failpoints import failpoint
 from outrider.sessions.journal import Journal, create_journal, resume_journal
-from outrider.sessions.leases import LeaseOwner
-from outrider.sessions.process_identity import current_process
+from outrider.sessions.leases import LeaseOwner, current_process
 from outrider.sessions.records import Approval, StoredSession
 from outrider.sessions.session import Session
-from outrider.sessions.sqlite.connection import connect_writer
-from outrider.sessions.sqlite.schema import MIGRATIONS, migrate_schema
+from outrider.sessions.sqlite.connection import MIGRATIONS, connect_writer, migrate_schema
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.types.events import PartDeltaEvent

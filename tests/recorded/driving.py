@@ -1,5 +1,6 @@
 """Drives a recorded conversation through the public library: the user's words go in, tools give what they gave."""
 
+import asyncio
 import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -162,6 +163,8 @@ async def through_engine(stage: Stage, store: Store) -> Driven:
         async with Engine([stage.agent], [stage.provider], stage.tools, store=store, limits=limits) as engine:
             end = await engine.prompt(session_id, words if not number else stage.asked(number)[1])
             driven.session = await engine.open(session_id)
+            while engine.live[session_id].is_busy:  # input that this turn did not take has a turn of its own
+                await asyncio.sleep(0.001)
         driven.outputs.append(end.output)
         if end.reason == "error":
             driven.error = end.error

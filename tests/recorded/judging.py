@@ -44,9 +44,9 @@ def judge(conversation: Conversation, driven: Driven, sent: list[Body]) -> Verdi
     spoken = SPOKEN[conversation.api]
     circles = in_circles(conversation, spoken)
     if circles is not None:
-        # What was said along with the last result begins another turn, and the engine may be quick enough to ask in it.
-        asked = {circles, circles + Book(conversation, spoken).interrupts}
-        ended = len(sent) in asked and driven.error is None
+        # What was said along with the last result begins another turn, which sends one request.
+        asked = circles + Book(conversation, spoken).interrupts
+        ended = len(sent) == asked and driven.error is None
         return Verdict([] if ended else [f"{len(sent)} requests"], "the same call with the same result, three times")
     problems = answer_problems(conversation, driven) + broken_rules(spoken, sent)
     if len(sent) != len(conversation.exchanges):

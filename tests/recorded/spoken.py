@@ -8,7 +8,7 @@ import msgspec
 
 from outrider.providers.anthropic.client import AnthropicWire
 from outrider.providers.google.client import FAMILY as GOOGLE
-from outrider.providers.openai.dialects import DIALECTS
+from outrider.providers.openai.chat_encode import DIALECTS
 from outrider.providers.openai.responses_client import FAMILY as RESPONSES
 from outrider.sessions.session import Session
 from outrider.types.agents import Provider, ProviderKind

@@ -3,6 +3,7 @@ the last answer is the recorded one."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ APIS = {
 }
 Drive = Callable[[Stage], Awaitable[Driven]]
 Record = Callable[[str, object], None]
+SESSIONS = count()
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +56,10 @@ async def tally(told: list[Conversation], server: Any, drive: Drive) -> Tally:
         if reason := cannot_be_driven(conversation):
             found.excused[reason] += 1
             continue
-        start = len(server.log)
-        stage = Stage(conversation, server.url(conversation.id, session=f"{drive.__name__}{start}"))
-        driven = await drive(stage)
-        verdict = judge(conversation, driven, [entry["body"] for entry in server.log[start:]])
+        session = f"s{next(SESSIONS)}"
+        driven = await drive(Stage(conversation, server.url(conversation.id, session=session)))
+        # By session, not by position: the server thread may log a cancelled request after the next conversation began.
+        verdict = judge(conversation, driven, [entry["body"] for entry in server.log if entry["session"] == session])
         if verdict.problems:
             found.wrong[conversation.id] = verdict.problems
         elif verdict.excuse:

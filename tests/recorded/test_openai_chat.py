@@ -13,7 +13,7 @@ from outrider.errors import ProviderError
 from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
 from outrider.providers.openai.chat_client import ChatWire
-from outrider.providers.openai.dialects import DIALECTS
+from outrider.providers.openai.chat_encode import DIALECTS
 from outrider.providers.transport.retry import RetryPolicy
 from outrider.types.agents import Provider
 from outrider.types.deltas import Answer

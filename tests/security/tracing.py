@@ -4,24 +4,29 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
+BATCH = 40  # commands under one trace
+SECONDS = 4  # until a command is stopped
 TRACED = (
     "execve,execveat,openat,open,creat,openat2,unlink,unlinkat,rename,renameat,renameat2,mkdir,mkdirat,rmdir,symlink,symlinkat,"
-    "link,linkat,truncate,ftruncate,chmod,fchmod,fchmodat,chown,fchownat,mknod,mknodat,utimensat,socket,connect,kill,setxattr"
+    "link,linkat,truncate,ftruncate,chmod,fchmod,fchmodat,chown,fchownat,mknod,mknodat,utimensat,utime,utimes,futimesat,socket,"
+    "connect,kill,setxattr,lsetxattr,fsetxattr,fallocate"
 )
-_CALL = re.compile(r"^\d+\s+(?P<name>\w+)\((?P<args>.*)\)\s+=\s+(?P<result>-?\d+|\?).*$")
+_CALL = re.compile(r"^(?P<name>\w+)\((?P<args>.*)\)\s+=\s+(?P<result>-?\d+|\?).*$")
 _PATH = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _CHANGING = re.compile(
     r"^(?:creat|unlink|unlinkat|rename|renameat2?|mkdir|mkdirat|rmdir|symlink|symlinkat|link|linkat|truncate|ftruncate|f?chmod|"
-    r"fchmodat|chown|fchownat|mknod|mknodat|utimensat|setxattr)$"
+    r"fchmodat|chown|fchownat|mknod|mknodat|utimensat|utime|utimes|futimesat|[lf]?setxattr|fallocate)$"
 )
 _WRITING = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC|O_APPEND")
 _DEVICES = re.compile(r"^/dev/(?:null|tty|stdout|stderr|pts/\d+|fd/\d+)$|^/proc/self/fd/|^/proc/\d+/|^pipe:")
-# What the shell and tac keep for a moment outside the workspace and remove again.
-_SCRATCH = re.compile(r"^/tmp/(?:sh-thd|bash|tac)")
+# What the shell, sort and tac keep for a moment outside the workspace and remove again.
+_SCRATCH = re.compile(r"^/tmp/(?:sh-thd|bash|tac|sort)")
 # Programs that a proven command may start.
 _EXPECTED = set(
     """bash sh dash ls dir cat head tail wc sort uniq cut tr grep egrep fgrep rg find sed awk gawk mawk jq git stat
@@ -30,9 +35,9 @@ _EXPECTED = set(
     sleep yes readlink tee fold fmt column strings cksum join hostname nproc arch groups df tree ps fdfind fd
     python3 node npm gcc shuf expand base64 zcat gzip tar unzip less pager w who users uptime tty logname cal free
     lscpu lsblk vmstat pgrep pidof pstree ss netstat locale getconf factor numfmt whereis hexdump hd look ionice
-    unexpand split csplit b2sum sha1sum sha224sum sha384sum sha512sum sum base32 bzcat xzcat getfacl lsattr namei
+    unexpand b2sum sha1sum sha224sum sha384sum sha512sum sum base32 bzcat xzcat getfacl lsattr namei
     zipinfo envsubst gettext pr tsort bc iconv nm size readelf sdiff gunzip xz unxz bzip2 bunzip2 ip mount
-    npx""".split()  # noqa: SIM905
+    npx zstd python3.11 nawk pager""".split()  # noqa: SIM905
 )
 _GIT_HELPERS = re.compile(r"/git-core/")
 
@@ -86,8 +91,45 @@ def _interpreter() -> set[str]:
 
 def effects(commands: list[str], base: Path) -> list[list[str]]:
     """For each command the effects it had; all run one after the other in the same sandbox."""
+    found: list[list[str]] = [[] for _ in commands]
+    before = _state(base)
+    _copy_ground(base, base / "copy")
+    for start in range(0, len(commands), BATCH):
+        _search(commands, range(start, min(start + BATCH, len(commands))), base, found)
+    shutil.rmtree(base / "copy")
+    assert any(found) or _state(base) == before, "something was changed that no trace shows"
+    return found
+
+
+def _search(commands: list[str], numbers: range, base: Path, found: list[list[str]]) -> None:
+    """Runs commands together; halves them, each half on fresh ground, until the ones with an effect are found."""
+    seen = _run([commands[number] for number in numbers], base)
+    if not seen:
+        return
+    _copy_ground(base / "copy", base)
+    if len(numbers) == 1:
+        found[numbers[0]] = seen
+        return
+    middle = len(numbers) // 2
+    _search(commands, numbers[:middle], base, found)
+    _search(commands, numbers[middle:], base, found)
+
+
+def _copy_ground(source: Path, target: Path) -> None:
+    for folder in ("ws", "home", "out"):
+        shutil.rmtree(target / folder, ignore_errors=True)
+        shutil.copytree(source / folder, target / folder, symlinks=True)
+    # Without this, git finds other inodes than in its index, and `git diff` rewrites it.
+    subprocess.run(
+        ["git", "status"], cwd=target / "ws", check=True, capture_output=True, env={"PATH": os.environ["PATH"]}
+    )
+
+
+def _run(commands: list[str], base: Path) -> list[str]:
+    """Runs commands under one trace and returns the effects of all of them."""
     workspace, traces = base / "ws", base / "traces"
-    traces.mkdir(exist_ok=True)
+    shutil.rmtree(traces, ignore_errors=True)
+    traces.mkdir()
     (traces / "commands.json").write_text(json.dumps(commands))
     shutil.copy(__file__, traces / "driver.py")
     mounts = [
@@ -107,50 +149,46 @@ def effects(commands: list[str], base: Path) -> list[list[str]]:
     ]
     alone = ["--unshare-net", "--unshare-pid", "--unshare-ipc", "--die-with-parent", "--new-session"]
     bwrap = ["bwrap", *mounts, *alone, "--chdir", str(workspace)]
-    before = _state(workspace)
-    driver = [sys.executable, str(traces / "driver.py"), str(traces)]
+    driver = [sys.executable, "-I", "-S", str(traces / "driver.py"), str(traces)]
     subprocess.run([*bwrap, *driver], check=True, env=_environment(base), stdin=subprocess.DEVNULL, timeout=1200)
-    found = [_effects(traces / f"{number}", base) for number in range(len(commands))]
-    assert any(found) or _state(workspace) == before, "something was changed that no trace shows"
+    found = _effects(traces, base)
     shutil.rmtree(traces)
     return found
 
 
-def _state(workspace: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in workspace.rglob("*") if path.is_file()}
+def _state(base: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Mode, time and content of every file in the workspace, the home folder and the folder outside."""
+    paths = [path for folder in ("ws", "home", "out") for path in (base / folder).rglob("*")]
+    return {
+        str(path): (found.st_mode, found.st_mtime_ns, path.read_bytes() if stat.S_ISREG(found.st_mode) else b"")
+        for path in paths
+        if (found := path.lstat())
+    }
+
+
+_LOOP = (
+    f'while IFS= read -r -d "" command; do timeout -k 1 {SECONDS} bash --norc --noprofile -c "$command" '
+    "</dev/null >/dev/null 2>&1; done"
+)
 
 
 def drive(traces: Path) -> None:
-    """Inside the sandbox: one command after the other, each with its own trace."""
-    for number, command in enumerate(json.loads((traces / "commands.json").read_text())):
-        shell = ["timeout", "-k", "1", "4", "bash", "--norc", "--noprofile", "-c", command]
-        strace = [
-            "strace",
-            "-f",
-            "-qq",
-            "-s",
-            "400",
-            "--seccomp-bpf",
-            "-e",
-            f"trace={TRACED}",
-            "-o",
-            str(traces / f"{number}"),
-        ]
-        subprocess.run(
-            [*strace, *shell],
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=dict(os.environ),
-        )
+    """Inside the sandbox: one command after the other; each process has its own trace file."""
+    commands: list[str] = json.loads((traces / "commands.json").read_text())
+    words = ["strace", "-ff", "-qq", "-s", "400", "--seccomp-bpf", "-e", f"trace={TRACED}", "-e", "signal=none"]
+    subprocess.run(
+        [*words, "-o", str(traces / "trace"), "bash", "--norc", "--noprofile", "-c", _LOOP],
+        check=False,
+        input="".join(f"{command}\0" for command in commands).encode("utf-8", "surrogateescape"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=dict(os.environ),
+    )
 
 
-def _effects(trace: Path, base: Path) -> list[str]:
-    if not trace.exists():
-        return []
+def _effects(traces: Path, base: Path) -> list[str]:
     found: list[str] = []
-    for line in trace.read_text(errors="replace").splitlines():
+    for line in (line for trace in traces.glob("trace.*") for line in trace.read_text(errors="replace").splitlines()):
         call = _CALL.match(line)
         if call and not call["result"].startswith("-") and (effect := _effect(call["name"], call["args"], base)):
             found.append(effect)
@@ -180,8 +218,15 @@ def _opening(path: str, args: str, base: Path) -> str | None:
     return f"reads {path}" if outside else None
 
 
+@cache
+def _known_programs() -> frozenset[str]:
+    from outrider.permissions.shell.programs.registry import PROGRAM_SPECS
+
+    return frozenset(PROGRAM_SPECS) | _EXPECTED
+
+
 def _expected(path: str) -> bool:
-    return (Path(path).name in _EXPECTED and path.startswith(("/usr/", "/bin/"))) or _GIT_HELPERS.search(
+    return (Path(path).name in _known_programs() and path.startswith(("/usr/", "/bin/"))) or _GIT_HELPERS.search(
         path
     ) is not None
 

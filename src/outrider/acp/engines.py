@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import msgspec
 from acp import RequestError
 
-from outrider.acp.tool_calls import replace_surrogates
 from outrider.config.settings import Settings
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import AskUser
 from outrider.errors import AuthenticationError, ConfigurationError, OutriderError, SessionNotFoundError
+from outrider.presentation.formats import replace_surrogates
 
 SettingsLoader = Callable[[Path], Settings]
 McpServerConfigs = dict[str, dict[str, Any]]

@@ -29,18 +29,13 @@ from acp.schema import (
 
 from outrider.errors import ConfigurationError
 from outrider.presentation.diffs import DiffHunk, FileDiff
-from outrider.presentation.formats import shorten
+from outrider.presentation.formats import replace_surrogates, shorten
 from outrider.presentation.tool_calls import call_changes, call_kind, call_title, patch_argument
 from outrider.types.parts import FilePart, TextPart, ToolPart
 from outrider.types.tool_declaration import CallKind
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
 MAX_LINE_LENGTH = 200
-
-
-def replace_surrogates(text: str) -> str:
-    """Replaces unpaired surrogates, which models may return and UTF-8 cannot encode."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def to_json_value(value: Any) -> Any:

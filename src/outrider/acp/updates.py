@@ -24,19 +24,20 @@ from acp.schema import (
 from outrider.acp.tool_calls import ToolCallView, block_from_part, fence_text, replace_surrogates, view_tool_call
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import context_limit
-from outrider.presentation.notices import Notice, event_notice
-from outrider.presentation.tool_calls import FINISH_TOOL, TodoItem, call_todos, final_answer
-from outrider.presentation.transcript import (
+from outrider.presentation.items import (
     CommandItem,
     FileItem,
+    Notice,
     NoticeItem,
     ReasoningItem,
     TextItem,
     ToolCallItem,
     TranscriptItem,
-    TranscriptView,
     UserItem,
+    event_notice,
 )
+from outrider.presentation.tool_calls import FINISH_TOOL, TodoItem, call_todos, final_answer
+from outrider.presentation.transcript import TranscriptView
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -46,13 +47,12 @@ from outrider.types.events import (
     Event,
     LLMResponseEvent,
     LoopCompletedEvent,
-    PartUpdatedEvent,
     RetryScheduledEvent,
     SessionUpdatedEvent,
     ToolApprovalRequestedEvent,
 )
 from outrider.types.messages import Message
-from outrider.types.parts import ModelRef, ReasoningPart
+from outrider.types.parts import ModelRef
 from outrider.types.tool_state import ToolCompleted
 from outrider.types.usage import Tokens
 
@@ -102,7 +102,6 @@ class UpdateBuilder:
             return
         items = self._transcript.apply(event)
         if event.session_id == self._session_id:
-            self._mark_retyped_text(event)
             for item in items:
                 yield from self._own_item_updates(item)
         else:
@@ -132,10 +131,10 @@ class UpdateBuilder:
     def _child_item_updates(self, item: TranscriptItem, session_id: str) -> Iterator[Update]:
         """Texts of a child session are for its caller, which receives them as the output of its call."""
         match item:
+            case ToolCallItem() if self._transcript.find_call(item.part.call_id) is item:
+                yield self._call_update(item)  # the call of the child, which says what the child is doing
             case ToolCallItem():
-                child = self._transcript.children.get(session_id)
-                # The item of the caller's own call changes too; it says what the child is doing.
-                if child is not None and child.find_call(item.part.call_id) is item and item.part.tool != FINISH_TOOL:
+                if item.part.tool != FINISH_TOOL:
                     yield self._call_update(item, self._agent_name(session_id))
             case NoticeItem():
                 yield from self._notice_updates(item.notice, self._agent_name(session_id))
@@ -153,17 +152,12 @@ class UpdateBuilder:
         if not item.streaming:
             self._deltas_dropped = False
         thought = isinstance(item, ReasoningItem)
-        # Sent text cannot be retracted, so an answer that a provider starts again is repeated.
+        # Sent text cannot be retracted, so an answer that a provider starts again is repeated. Text that it turns into
+        # reasoning is not.
         repeated = "" if thought else f"\n\n{item.text}"
         rest = item.text[len(sent) :] if item.streaming or item.text.startswith(sent) else repeated
         if rest:
             yield _text_chunk(rest, item.message_id, thought=thought)
-
-    def _mark_retyped_text(self, event: Event) -> None:
-        """A provider that restarts a part may turn sent text into reasoning; it is not sent again."""
-        part = event.part if isinstance(event, PartUpdatedEvent) else None
-        if isinstance(part, ReasoningPart) and not part.text.startswith(self._sent_texts.get(part.id, "")):
-            self._sent_texts[part.id] = part.text
 
     def _call_updates(self, item: ToolCallItem) -> Iterator[Update]:
         if (answer := final_answer(item.part)) is not None:
@@ -189,7 +183,7 @@ class UpdateBuilder:
             yield _text_chunk(f"{text}\n\n{notice.body}".rstrip() + "\n\n", thought=True)
 
     def _view_item(self, item: ToolCallItem, agent: str) -> ToolCallView:
-        return view_tool_call(item.part, self._folder, "\n".join(item.live_output), agent)
+        return view_tool_call(item.part, self._folder, item.child_activity or "\n".join(item.live_output), agent)
 
     def _agent_name(self, session_id: str) -> str:
         agent = self._transcript.side.agents.get(session_id)

@@ -12,11 +12,10 @@ import asyncio
 from time import monotonic
 
 from outrider.agents.compaction import ContextCompactor, build_request
-from outrider.agents.hook_runner import HookRunner
 from outrider.agents.run_context import AgentContext
 from outrider.agents.step import ModelStep
 from outrider.agents.stop_policy import StopPolicy
-from outrider.agents.tool_calls import ToolCallRunner
+from outrider.agents.tool_calls import HookRunner, ToolCallRunner
 from outrider.agents.turn_state import TerminationReason, TurnEnd, TurnState, TurnStateTracker, has_pending_calls
 from outrider.errors import ContextOverflowError, LimitReachedError, OutriderError
 from outrider.types.events import (

@@ -86,8 +86,8 @@ def _work_intervals(answers: Sequence[Message]) -> Iterator[tuple[int, int]]:
                     yield time.start, time.end
                 case ToolError(time=time, reason=reason) if reason != "interrupted":
                     yield time.start, time.end
-                case _:
-                    pass
+                case ToolPending() | ToolRunning() | ToolError():
+                    continue
 
 
 def _merged_duration(spans: Iterable[tuple[int, int]]) -> int:

@@ -7,7 +7,7 @@ import msgspec
 import sqlalchemy as sa
 
 from outrider.background.database import RunDatabase
-from outrider.sessions.process_identity import current_process, is_process_alive
+from outrider.sessions.leases import current_process, is_process_alive
 from outrider.sessions.records import ProcessIdentity
 
 UNKNOWN_OWNER = ProcessIdentity("", "", 0)  # for workers without a row

@@ -21,7 +21,7 @@ from outrider.engine.archive import SessionArchive
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import OutriderError, SessionNotFoundError
 from outrider.project.sandbox import RunWorktree
-from outrider.sessions.process_identity import is_process_alive
+from outrider.sessions.leases import is_process_alive
 from outrider.sessions.records import Approval, InboxItem, StoredSession
 from outrider.sessions.store import Store
 from outrider.tracing.trace import Trace

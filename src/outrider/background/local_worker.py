@@ -20,7 +20,7 @@ import msgspec
 from outrider.background.jobs import JobClient
 from outrider.config.paths import AppFolders, make_private_folder
 from outrider.errors import ProcessError
-from outrider.sessions.process_identity import current_process, is_process_alive
+from outrider.sessions.leases import current_process, is_process_alive
 from outrider.sessions.records import ProcessIdentity
 
 MAX_LOG_BYTES = 1 << 20  # bytes

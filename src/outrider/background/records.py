@@ -97,5 +97,5 @@ def _state_after_end(reason: EndReason) -> RunState:
             return "done"
         case "aborted":
             return "canceled"
-        case _:
+        case "limit" | "repetition" | "empty_answers" | "refusal" | "length" | "error":
             return "failed"

@@ -22,7 +22,7 @@ from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, ProcessError
 from outrider.project.sandbox import WORKTREES_FOLDER, RunWorktree, worktree_record
 from outrider.project.trust import WorkspaceTrust, find_project
-from outrider.sessions.process_identity import current_process
+from outrider.sessions.leases import current_process
 from outrider.sessions.records import InboxItem, SessionUpdate, StoredSession
 from outrider.sessions.store import Store
 from outrider.types.messages import Message

@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from outrider.cli import exit_codes
 from outrider.cli.interactive import build_top_parser
-from outrider.cli.parser import build_parser
-from outrider.cli.registry import COMMANDS
+from outrider.cli.parser import COMMANDS, build_parser
 
 OpenValue = Literal["file", "text"]
 _FILE_METAVARS = ("FILE", "FOLDER")

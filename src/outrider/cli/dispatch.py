@@ -5,8 +5,7 @@ import sys
 from collections.abc import Callable
 
 from outrider.cli import exit_codes
-from outrider.cli.parser import load_entry_point, parse_arguments
-from outrider.cli.registry import COMMANDS, find_command
+from outrider.cli.parser import COMMANDS, find_command, load_entry_point, parse_arguments
 from outrider.errors import ConfigurationError, LimitReachedError, OutriderError, ProviderError
 
 

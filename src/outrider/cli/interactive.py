@@ -3,8 +3,7 @@
 import os
 import sys
 
-from outrider.cli.parser import CommandParser, add_server_options, add_session_options, load_entry_point
-from outrider.cli.registry import COMMANDS
+from outrider.cli.parser import COMMANDS, CommandParser, add_server_options, add_session_options, load_entry_point
 from outrider.errors import ConfigurationError
 
 _DESCRIPTION = """\

@@ -74,6 +74,7 @@ class PeerApprovals:
                 id=event.approval_id,
                 description=event.description,
                 offers=event.offers,
+                contents=event.contents,
             )
             self._open[event.approval_id] = request, event.server
 
@@ -139,6 +140,7 @@ class ApprovalQueue:
                     tool_input=request.input,
                     offers=request.offers,
                     can_last=request.can_persist,
+                    contents=request.contents,
                 )
             )
             failpoint("FP-mid-approval")

@@ -43,7 +43,7 @@ async def end_child_sessions(store: Store, messages: Sequence[Message]) -> None:
 async def end_session(store: Store, session_id: str) -> None:
     """End a session and its descendants: take over its lease, fail its open calls and revoke its open approvals. The
     previous owner can no longer write to it."""
-    from outrider.sessions.process_identity import current_process  # lazy: runs without leases do not need it
+    from outrider.sessions.leases import current_process  # lazy: runs without leases do not need it
 
     try:
         lease = await store.acquire(session_id, current_process(), take_over=True)

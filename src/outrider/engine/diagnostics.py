@@ -22,6 +22,7 @@ from outrider.config.providers import NO_PROVIDER_MESSAGE
 from outrider.config.settings import Settings
 from outrider.errors import ConfigurationError, NetworkError
 from outrider.models.local.discovery import missing_model_message
+from outrider.presentation.formats import format_bytes
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.project.sandbox import LazySandbox
 from outrider.providers.catalog import ModelCatalog
@@ -101,13 +102,13 @@ def check_folders(folders: AppFolders) -> Iterator[DiagnosticFinding]:
     free = shutil.disk_usage(folder).free
     if free < _MIN_FREE_BYTES:
         yield DiagnosticFinding(
-            "disk", "problem", f"{free // 1_000_000} MB are free at {folder}", "make room, or set OUTRIDER_HOME"
+            "disk", "problem", f"{format_bytes(free)} are free at {folder}", "make room, or set OUTRIDER_HOME"
         )
     shared = folder == folders.data and folder.stat().st_mode & 0o077
     if shared and sys.platform != "win32":
         yield DiagnosticFinding("data folder", "note", f"others may look into {folder}", f"chmod 700 {folder}")
     else:
-        yield DiagnosticFinding("data folder", "ok", f"{folders.data}, {free // 1_000_000:,} MB free")
+        yield DiagnosticFinding("data folder", "ok", f"{folders.data}, {format_bytes(free)} free")
 
 
 def check_store(path: Path, *, repair: bool = False, compact: bool = False) -> Iterator[DiagnosticFinding]:

@@ -24,6 +24,7 @@ from outrider.models.clients import shared_catalog
 from outrider.models.local.weights import KNOWN_WEIGHTS, runtime_limits
 from outrider.permissions.modes import Decision
 from outrider.permissions.redaction.terminal import is_fully_visible
+from outrider.presentation.formats import format_bytes
 from outrider.processes.output import OutputSlice, plain_text
 from outrider.processes.supervisor import ProcessStatus, ProcessSupervisor
 from outrider.sessions.records import Approval, ApprovalScope
@@ -248,7 +249,7 @@ def attach_file(path: Path) -> FilePart:
     size = path.stat().st_size
     if size > MAX_ATTACHMENT_BYTES:
         raise ValueError(
-            f"{path.name} has {size / 1024**2:.0f} MB; at most {MAX_ATTACHMENT_BYTES // 1024**2} can go along"
+            f"{path.name} has {format_bytes(size)}; at most {format_bytes(MAX_ATTACHMENT_BYTES)} can be attached"
         )
     mime = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     content = base64.b64encode(path.read_bytes()).decode()

@@ -13,8 +13,7 @@ from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TurnEnd
 from outrider.engine.approval_gate import ApproveFunction
 from outrider.engine.run_session import RunSession, open_run_session
-from outrider.engine.run_spec import RunSpec, check_mode
-from outrider.engine.runtime import EngineOptions
+from outrider.engine.runtime import EngineOptions, RunSpec, check_mode
 from outrider.event_bus import EventBus
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store

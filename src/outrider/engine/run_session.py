@@ -14,8 +14,7 @@ from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd
 from outrider.config.environment import redactor_for
 from outrider.engine.approval_gate import ApproveFunction, function_channel, relay_remote_approvals
-from outrider.engine.run_spec import RunSpec
-from outrider.engine.runtime import EngineOptions, EngineRuntime, create_memory_store
+from outrider.engine.runtime import EngineOptions, EngineRuntime, RunSpec, create_memory_store
 from outrider.errors import OutputMismatch, SessionNotFoundError
 from outrider.event_bus import EventBus
 from outrider.models.clients import find_peers

@@ -3,9 +3,10 @@ context of each turn.
 
 `run()` needs neither built-in tools nor undo, so their modules are imported only if an engine is created with them."""
 
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
 import msgspec
 
@@ -15,7 +16,6 @@ from outrider.agents.run_context import RunContext, discard_output, no_call_wrap
 from outrider.config.environment import search_path, with_environment_defaults
 from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, PermissionChecker, Rules
 from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits
-from outrider.engine.run_spec import RunSpec
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
 from outrider.models.clients import CatalogPricing, LazyClient, shared_catalog, shared_client
@@ -26,8 +26,10 @@ from outrider.providers.provider import ModelClient
 from outrider.sessions.leases import LeaseOwner
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
-from outrider.types.agents import Agent, Limits
+from outrider.tools.tool import Tool, tools_by_name
+from outrider.types.agents import Agent, Limits, Provider
 from outrider.types.ids import now_ms
+from outrider.types.modes import MODES
 from outrider.types.parts import ModelRef, ToolPart
 
 if TYPE_CHECKING:
@@ -35,6 +37,73 @@ if TYPE_CHECKING:
     from outrider.engine.undo import UndoRecorder
     from outrider.models.session_recorder import SessionRecorder
     from outrider.project.mcp import McpServerManager
+
+
+Named = TypeVar("Named", Agent, Provider)
+
+
+class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The agents, tools and providers of a run or an engine, by name and checked. `more_tools` means that sessions add
+    further tools, so an agent may name tools that are not known yet."""
+
+    entry: Agent
+    agents: Mapping[str, Agent]
+    tools: Mapping[str, Tool]
+    providers: Mapping[str, Provider]
+    more_tools: bool = False
+
+    @classmethod
+    def build(
+        cls,
+        entry: Agent | str,
+        agents: Iterable[Agent],
+        tools: Iterable[Tool | Callable[..., Any]],
+        providers: Iterable[Provider],
+        *,
+        more_tools: bool = False,
+    ) -> Self:
+        """Index agents, tools and providers by name and validate them. Raises ConfigurationError."""
+        by_name = _by_name("agents", agents)
+        if isinstance(entry, Agent):
+            by_name.setdefault(entry.name, entry)
+        elif entry not in by_name:
+            raise ConfigurationError(f"the entry agent {entry!r} is not one of: {', '.join(by_name) or 'no agents'}")
+        spec = cls(
+            entry=by_name[entry.name if isinstance(entry, Agent) else entry],
+            agents=by_name,
+            tools=tools_by_name(tools),
+            providers=_by_name("providers", providers),
+            more_tools=more_tools,
+        )
+        spec._validate()
+        return spec
+
+    def _validate(self) -> None:
+        for agent in self.agents.values():
+            check_mode(agent.mode, f"agent {agent.name!r}")
+            if agent.provider not in self.providers:
+                known = f"there is {', '.join(self.providers)}" if self.providers else "no provider was given"
+                raise ConfigurationError(f"agent {agent.name!r} needs the provider {agent.provider!r}; {known}")
+            for tool in agent.tools or ():
+                if tool not in self.tools and not self.more_tools:
+                    raise ConfigurationError(f"agent {agent.name!r} needs the tool {tool!r}, which was not given")
+        for name in ({"call_agent", "finish"} & self.tools.keys()) | (self.agents.keys() & self.tools.keys()):
+            raise ConfigurationError(f"the name {name!r} is taken; give that tool another one")
+
+
+def check_mode(mode: str | None, whose: str) -> None:
+    """Raise ConfigurationError if the mode is unknown; `whose` names its owner in the message."""
+    if mode is not None and mode not in MODES:
+        raise ConfigurationError(f"{whose} has the unknown mode {mode!r}; modes: {', '.join(MODES)}")
+
+
+def _by_name(what: str, values: Iterable[Named]) -> dict[str, Named]:
+    by_name: dict[str, Named] = {}
+    for value in values:
+        if value.name in by_name:
+            raise ConfigurationError(f"two {what} are called {value.name!r}")
+        by_name[value.name] = value
+    return by_name
 
 
 class EngineKeywords(TypedDict, total=False):

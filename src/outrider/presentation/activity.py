@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from outrider.presentation.notices import retry_notice
+from outrider.presentation.items import STATE_LABELS, retry_notice
 from outrider.presentation.tool_calls import TodoItem, call_todos
 from outrider.types.events import (
     AgentCalledEvent,
@@ -30,12 +30,6 @@ from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolCompleted
 
 _CHARACTERS_PER_TOKEN = 4
-_STATE_LABELS = {
-    "calling_model": "thinking",
-    "running_tools": "working",
-    "compacting": "summarising",
-    "idle": "starting",
-}
 AgentState = Literal["working", "asking", "done", "failed"]
 _ENDED = frozenset({"done", "failed"})
 MAX_ENDED = 12
@@ -93,7 +87,7 @@ class SessionActivity:
             case LoopCompletedEvent() if own:
                 self.busy, self.retry_text = False, ""
             case StateChangedEvent() if own:
-                self.label = _STATE_LABELS.get(event.new_state, self.label)
+                self.label = STATE_LABELS.get(event.new_state, self.label)
             case LLMRequestEvent():
                 self.streamed_characters = 0
             case PartDeltaEvent() | ToolInputDeltaEvent():
@@ -103,7 +97,7 @@ class SessionActivity:
             case LLMResponseEvent():
                 self._add_usage(event, own=own)
             case _:
-                pass
+                return  # no part of the activity; `TranscriptView` matches every event
 
     def load(self, messages: Sequence[Message]) -> None:
         """Computes usage from the stored messages of a session."""
@@ -225,7 +219,7 @@ class SideActivity:
             case StateChangedEvent(new_state="calling_model"):
                 agent.state, agent.activity = "working", "thinking"
             case _:
-                pass
+                return  # the agent continues what it does
 
 
 def _drop_oldest(known: dict[str, Any], has_ended: Callable[[Any], bool]) -> None:

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from outrider.presentation.diffs import FileDiff
-from outrider.presentation.tool_calls import call_title, planned_changes
+from outrider.presentation.diffs import DiffRow, FileDiff, diff_rows
+from outrider.presentation.tool_calls import call_title, input_text, planned_changes
 from outrider.sessions.records import Approval, ApprovalScope
 from outrider.types.events import ToolApprovalRequestedEvent
 
@@ -36,7 +36,8 @@ _BY_CONTENT = "none; a lasting answer applies as long as the workspace files tha
 
 
 class ApprovalDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What an approval question shows, computed, for front ends that receive it as JSON."""
+    """What an approval question shows, computed, for front ends that receive it as JSON. `diff` has the rows of
+    `changes`, and `input` the arguments that they do not show; together these are complete."""
 
     title: str
     reason: str
@@ -45,6 +46,8 @@ class ApprovalDetails(msgspec.Struct, frozen=True, kw_only=True):
     choices: tuple[ApprovalChoice, ...]
     changes: tuple[FileDiff, ...] = ()
     agent: str = ""
+    input: str = ""
+    diff: tuple[DiffRow, ...] = ()
 
 
 class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +93,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
             choices=self.choices,
             changes=tuple(self.changes),
             agent=self.agent,
+            input=input_text(self.tool, self.arguments),
+            diff=tuple(diff_rows(self.changes)),
         )
 
 

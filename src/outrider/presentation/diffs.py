@@ -1,12 +1,13 @@
 """Changes of files as values: read from unified diffs, from patches that a model wrote, and from a call's arguments."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
 LineKind = Literal["added", "removed", "context"]
+RowKind = LineKind | Literal["file", "place"]
 
 _HUNK = re.compile(
     r"@@ -(?P<old>\d+)(?:,(?P<old_count>\d+))? \+(?P<new>\d+)(?:,(?P<new_count>\d+))? @@ ?(?P<heading>.*)"
@@ -68,6 +69,48 @@ class FileDiff(msgspec.Struct, frozen=True):
     @property
     def removed(self) -> int:
         return sum(line.kind == "removed" for hunk in self.hunks for line in hunk.lines)
+
+
+class DiffRow(msgspec.Struct, frozen=True):
+    """One row of a diff as it is shown: a file's name, the place of a hunk, or a line with its sign."""
+
+    kind: RowKind
+    text: str
+
+
+_REST_LEFT_OUT = DiffRow("place", "… the rest is left out here …")
+
+
+def diff_rows(files: Iterable[FileDiff], limit: int | None = None) -> Iterator[DiffRow]:
+    """Yields the rows of a diff, as far as `limit` characters go."""
+    used = 0
+    for row in (row for file in files for row in _file_rows(file)):
+        used += len(row.text)
+        if limit is not None and used > limit:
+            yield _REST_LEFT_OUT
+            return
+        yield row
+
+
+def _file_rows(file: FileDiff) -> Iterator[DiffRow]:
+    match file.old_path, file.new_path:
+        case None, _:
+            yield DiffRow("file", f"{file.path} (new file)")
+        case _, None:
+            yield DiffRow("file", f"{file.path} (deleted)")
+        case old, new:
+            yield DiffRow("file", new if old == new else f"{old} → {new}")
+    for hunk in file.hunks:
+        if place := _hunk_place(hunk):
+            yield DiffRow("place", place)
+        for line in hunk.lines:
+            yield DiffRow(line.kind, f"{line.sign}{line.text}")
+
+
+def _hunk_place(hunk: DiffHunk) -> str:
+    if hunk.old_start is None or hunk.new_start is None:
+        return f"@@ {hunk.heading}" if hunk.heading else ""
+    return f"@@ -{hunk.old_start} +{hunk.new_start} @@ {hunk.heading}".rstrip()
 
 
 def parse_unified_diff(text: str) -> list[FileDiff]:

@@ -6,10 +6,16 @@ import re
 from decimal import Decimal
 
 from outrider.permissions.redaction.terminal import escape_control_characters, sanitize_for_terminal
+from outrider.types.usage import Tokens
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 TAB_WIDTH = 4
 _BLANKS = re.compile(r"[ \t\r\n]+")  # other white space, such as U+2028, is escaped
+
+
+def replace_surrogates(text: str) -> str:
+    """Replaces unpaired surrogates, which models may return and UTF-8 cannot encode."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def clean_text(text: str) -> str:
@@ -74,6 +80,13 @@ def format_cost(cost: Decimal | None) -> str:
     return f"${cost:.4f}" if cost < 1 else f"${cost:,.2f}"
 
 
+def format_total_cost(cost: Decimal | None, unpriced: int) -> str:
+    """A sum that lacks the cost of `unpriced` answers: `≥$0.12`, or `unknown` if nothing else is known."""
+    if not unpriced:
+        return format_cost(cost)
+    return f"≥{format_cost(cost)}" if cost else format_cost(None)
+
+
 def format_tokens(number: int) -> str:
     """`950`, `1.2k`, `340k`, `1.5M` or `2.0G`."""
     if number < 1000:
@@ -82,6 +95,11 @@ def format_tokens(number: int) -> str:
         if number >= size:
             return f"{number / size:.1f}{letter}"
     return f"{number / 1000:.1f}k" if number < 99_950 else f"{number // 1000}k"
+
+
+def format_token_usage(tokens: Tokens) -> str:
+    """`1.2k tokens in, 300 out`: the size of the prompts, and what the model wrote."""
+    return f"{format_tokens(tokens.prompt)} tokens in, {format_tokens(tokens.output + tokens.reasoning)} out"
 
 
 def format_bytes(number: int) -> str:

@@ -9,7 +9,7 @@ from functools import cache
 from html import escape
 from typing import TYPE_CHECKING
 
-from outrider.presentation.diffs import DiffHunk, FileDiff
+from outrider.presentation.diffs import FileDiff, diff_rows
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -62,44 +62,15 @@ def render_code(text: str, language: str = "") -> str:
 
 def render_diffs(files: Sequence[FileDiff]) -> str:
     """Renders the changes of files, as far as SHOWN_CHARACTERS go."""
-    rows: list[str] = []
-    used = 0
-    for kind, text in (row for file in files for row in _diff_rows(file)):
-        used += len(text)
-        if used > SHOWN_CHARACTERS:
-            rows.append(_render_row("place", "… the rest is left out here …"))
-            break
-        rows.append(_render_row(kind, text))
+    rows = (_render_row(row.kind, row.text) for row in diff_rows(files, SHOWN_CHARACTERS))
     return f'<pre class="diff">{"".join(rows)}</pre>'
-
-
-def _diff_rows(file: FileDiff) -> Iterator[tuple[str, str]]:
-    """Yields the CSS class and the text of each row."""
-    match file.old_path, file.new_path:
-        case None, _:
-            yield "file", f"{file.path} (new file)"
-        case _, None:
-            yield "file", f"{file.path} (deleted)"
-        case old, new:
-            yield "file", new if old == new else f"{old} → {new}"
-    for hunk in file.hunks:
-        if place := _hunk_place(hunk):
-            yield "place", place
-        for line in hunk.lines:
-            yield "same" if line.kind == "context" else line.kind, f"{line.sign}{line.text}"
-
-
-def _hunk_place(hunk: DiffHunk) -> str:
-    if hunk.old_start is None or hunk.new_start is None:
-        return f"@@ {hunk.heading}" if hunk.heading else ""
-    return f"@@ -{hunk.old_start} +{hunk.new_start} @@ {hunk.heading}".rstrip()
 
 
 def _render_diff_line(line: str) -> str:
     if line.startswith(("+++", "---", "diff ", "index ")):
         kind = "file"
     else:
-        kind = {"+": "added", "-": "removed", "@": "place"}.get(line[:1], "same")
+        kind = {"+": "added", "-": "removed", "@": "place"}.get(line[:1], "context")
     return _render_row(kind, line)
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
 from importlib.resources import files
-from typing import Any, assert_never
+from typing import assert_never
 
 import msgspec
 
@@ -17,27 +17,15 @@ from outrider.presentation.formats import (
     format_count,
     format_duration,
     format_milliseconds,
+    format_token_usage,
     format_tokens,
     shorten,
 )
 from outrider.presentation.html_text import escape_text, render_code, render_diffs, render_markdown
-from outrider.presentation.notices import Notice
-from outrider.presentation.tool_calls import (
-    STATUS_LABELS,
-    CallOutcome,
-    TodoItem,
-    TodoStatus,
-    call_changes,
-    call_input,
-    call_outcome,
-    call_subject,
-    call_todos,
-    final_answer,
-    planned_changes,
-)
-from outrider.presentation.transcript import (
+from outrider.presentation.items import (
     CommandItem,
     FileItem,
+    Notice,
     NoticeItem,
     ReasoningItem,
     TextItem,
@@ -46,6 +34,18 @@ from outrider.presentation.transcript import (
     UserItem,
     file_summary,
     message_items,
+)
+from outrider.presentation.tool_calls import (
+    STATUS_LABELS,
+    TodoItem,
+    TodoStatus,
+    call_changes,
+    call_input,
+    call_subject,
+    call_todos,
+    final_answer,
+    input_text,
+    outcome_facts,
 )
 from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.types.messages import Message
@@ -138,7 +138,7 @@ def _render_call(part: ToolPart) -> str:
     content = "".join(_call_sections(part))
     if label:
         content += f"<h3>{escape_text(label)}</h3>{render_code(output)}"
-    facts = [call_subject(part.tool, call_input(part), limit=_SUBJECT_LENGTH), *_outcome_facts(call_outcome(part))]
+    facts = [call_subject(part.tool, call_input(part), limit=_SUBJECT_LENGTH), *outcome_facts(part)]
     if not part.ended:
         facts.append(STATUS_LABELS[part.display_status])
     return _render_details(f"call {kind}", part.tool, mark, " · ".join(fact for fact in facts if fact), content)
@@ -159,11 +159,10 @@ def _call_result(part: ToolPart) -> tuple[str, str, str, str]:
 
 def _call_sections(part: ToolPart) -> Iterator[str]:
     """Yields input and changes of a call. An input that only describes changes or tasks is not repeated."""
-    arguments, changes, todos = call_input(part), call_changes(part), call_todos(part)
+    changes, todos = call_changes(part), call_todos(part)
     made = isinstance(part.state, ToolCompleted) and changes
-    repeats = todos is not None or (made and planned_changes(part.tool, arguments))
-    if arguments and not repeats:
-        yield f"<h3>input</h3>{render_code(_format_input(arguments))}"
+    if todos is None and (text := input_text(part.tool, call_input(part))):
+        yield f"<h3>input</h3>{render_code(text)}"
     if todos:
         yield f'<h3>tasks</h3><ul class="todos">{"".join(map(_render_todo, todos))}</ul>'
     if changes:
@@ -172,15 +171,6 @@ def _call_sections(part: ToolPart) -> Iterator[str]:
 
 def _render_todo(todo: TodoItem) -> str:
     return f'<li class="{todo.status}">{_TODO_MARKS[todo.status]} {escape_text(todo.content)}</li>'
-
-
-def _outcome_facts(outcome: CallOutcome) -> Iterator[str]:
-    if outcome.exit_code:
-        yield f"exit code {outcome.exit_code}"
-    if outcome.lines_added or outcome.lines_removed:
-        yield f"+{outcome.lines_added or 0} -{outcome.lines_removed or 0}"
-    if outcome.milliseconds is not None:
-        yield format_milliseconds(outcome.milliseconds)
 
 
 def _render_file(part: FilePart) -> str:
@@ -201,12 +191,6 @@ def _render_details(kind: str, name: str, mark: str, summary: str, content: str)
         f'<span class="mark">{mark}</span> <b>{escape_text(name)}</b> <span class="said">{escape_text(summary)}</span>'
     )
     return f'<details class="{kind}"><summary>{head}</summary><div>{content}</div></details>'
-
-
-def _format_input(value: dict[str, Any]) -> str:
-    if len(value) == 1 and isinstance(only := next(iter(value.values())), str):
-        return only
-    return msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2).decode()
 
 
 MAX_MESSAGES = 10_000
@@ -264,8 +248,7 @@ def _format_usage(message: Message) -> str:
     if message.role != "assistant" or not message.tokens.total:
         return ""
     cost = f", {format_cost(message.cost)}" if message.cost is not None else ""
-    out = format_tokens(message.tokens.output + message.tokens.reasoning)
-    return f"{format_tokens(message.tokens.prompt)} tokens in, {out} out{cost}"
+    return f"{format_token_usage(message.tokens)}{cost}"
 
 
 def _describe_session(session: StoredSession, messages: Sequence[Message]) -> str:

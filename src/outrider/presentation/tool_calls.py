@@ -7,7 +7,8 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from outrider.presentation.diffs import FileDiff, is_complete_patch, parse_patch, parse_unified_diff, replacement_diff
-from outrider.presentation.formats import clean_line, shorten
+from outrider.presentation.formats import clean_line, format_milliseconds, shorten
+from outrider.types.partial_json import parse_partial_object
 from outrider.types.parts import DisplayStatus, ToolPart
 from outrider.types.tool_declaration import CallKind, declaration_of
 from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolPending, ToolRunning
@@ -30,7 +31,13 @@ _SUBJECTS = (
     "question",
     "message",
 )
-_PARTIAL_JSON_ENDS = ("", '"}', "}", '"]}', "]}", '"}]}', "null}", '""}')
+# Arguments that the diff of a planned change shows.
+_DIFF_ARGUMENTS: dict[str, frozenset[str]] = {
+    "apply_patch": frozenset({"patch", "input"}),
+    "edit": frozenset({"file_path", "old_string", "new_string"}),
+    "write": frozenset({"file_path", "content"}),
+}
+_PLAIN_ARGUMENTS = frozenset({"command", "patch", "input"})
 
 TodoStatus = Literal["pending", "in_progress", "completed", "cancelled"]
 
@@ -128,6 +135,24 @@ def planned_changes(tool: str, arguments: Mapping[str, Any]) -> list[FileDiff]:
             return []
 
 
+def other_arguments(tool: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call that the diff of its planned changes does not show."""
+    in_diff = _DIFF_ARGUMENTS.get(tool, frozenset()) if planned_changes(tool, arguments) else frozenset[str]()
+    return {name: value for name, value in arguments.items() if name not in in_diff}
+
+
+def input_text(tool: str, arguments: Mapping[str, Any]) -> str:
+    """The arguments that no diff shows, complete: a command or a patch as it is, everything else as JSON."""
+    rest = other_arguments(tool, arguments)
+    name = next((name for name in rest if name in _PLAIN_ARGUMENTS and isinstance(rest[name], str)), None)
+    plain = [rest.pop(name)] if name is not None else []
+    if tool == "shell":
+        rest.pop("description", None)  # the subject of the call
+    if rest:
+        plain.append(msgspec.json.format(msgspec.json.encode(rest, enc_hook=str), indent=2).decode())
+    return "\n".join(plain)
+
+
 def patch_argument(arguments: Mapping[str, Any]) -> str:
     return str(arguments.get("patch", arguments.get("input", "")))
 
@@ -145,6 +170,22 @@ def call_outcome(part: ToolPart) -> CallOutcome:
             return CallOutcome(milliseconds=time.end - time.start, error_reason=reason, error=error)
         case ToolPending() | ToolRunning():
             return CallOutcome()
+
+
+def outcome_facts(part: ToolPart) -> list[str]:
+    """What to show beside the status of a call: exit code, changed lines, duration, why it failed or waits."""
+    outcome, facts = call_outcome(part), list[str]()
+    if outcome.exit_code:
+        facts.append(f"exit code {outcome.exit_code}")
+    if outcome.lines_added or outcome.lines_removed:
+        facts.append(f"+{outcome.lines_added or 0} −{outcome.lines_removed or 0}")
+    if outcome.milliseconds is not None:
+        facts.append(format_milliseconds(outcome.milliseconds))
+    if outcome.error_reason not in ("", "failed"):
+        facts.append(outcome.error_reason)
+    if waits_for_approval(part):
+        facts.append("needs approval")
+    return facts
 
 
 def call_todos(part: ToolPart) -> tuple[TodoItem, ...] | None:
@@ -192,19 +233,6 @@ def _compact(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{len(value)}]"  # pyright: ignore[reportUnknownArgumentType]
     return msgspec.json.encode(value, enc_hook=str).decode()
-
-
-def parse_partial_object(text: str) -> dict[str, Any]:
-    """Reads a JSON object that is cut off somewhere; the last string is included as far as it goes."""
-    import json
-
-    for ending in _PARTIAL_JSON_ENDS:
-        try:
-            found = json.loads(text + ending, strict=False)
-        except ValueError:
-            continue
-        return found if isinstance(found, dict) else {}  # pyright: ignore[reportUnknownVariableType]
-    return {}
 
 
 def _integer(value: object) -> int | None:

@@ -1,26 +1,27 @@
 """A session as front ends show it: items in order, folded from stored messages and from events.
 
 A front end creates a `TranscriptView`, loads messages into it, feeds it events and renders the items that each call
-returns as changed. Items keep their identity; `version` increases with every change, so that a renderer can cache what
-it has drawn."""
+returns as changed. Items keep their identity unless their part changes its kind; `version` increases with every
+change, so that a renderer can cache what it has drawn."""
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import assert_never, cast
-from urllib.parse import unquote_to_bytes
-
-import msgspec
 
 from outrider.presentation.activity import ChildAgent, SessionActivity, SideActivity
-from outrider.presentation.formats import clean_line, format_bytes
-from outrider.presentation.notices import (
+from outrider.presentation.items import (
     ABORTED,
+    FileItem,
     Notice,
-    NoticeLevel,
-    compaction_notice,
+    NoticeItem,
+    ReasoningItem,
+    TextItem,
+    ToolCallItem,
+    TranscriptItem,
     event_notice,
     message_error_notice,
+    message_items,
+    part_item,
 )
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
@@ -58,267 +59,7 @@ from outrider.types.events import (
 )
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.parts import (
-    STORED_KINDS,
-    AgentPart,
-    CompactionPart,
-    FilePart,
-    Part,
-    PatchPart,
-    ReasoningPart,
-    RetryPart,
-    SnapshotPart,
-    StepFinishPart,
-    StepStartPart,
-    SubtaskPart,
-    TextPart,
-    ToolPart,
-)
-from outrider.types.tool_state import ToolPending
-
-LIVE_OUTPUT_LINES = 400
-"""Lines of a running call's output that are held in memory; the stored result has all of them."""
-_LIVE_LINE_LENGTH = 2000
-_COMMAND_OUTPUT = 100_000
-PLAN_ANSWER = "plan_answer"
-
-
-class BaseItem:
-    """Base of all items. `expanded` is what a person chose; None leaves it to the front end's default."""
-
-    def __init__(self, id: str, message_id: str = "") -> None:
-        self.id = id
-        self.message_id = message_id
-        self.version = 0
-        self.expanded: bool | None = None
-
-    def touch(self) -> None:
-        self.version += 1
-
-    def toggle(self) -> None:
-        self.expanded = not self.expanded
-        self.touch()
-
-
-class UserItem(BaseItem):
-    """What a person wrote, with the attached files."""
-
-    def __init__(self, id: str, text: str, files: tuple[FilePart, ...] = (), message_id: str = "") -> None:
-        super().__init__(id, message_id)
-        self.text = text
-        self.files = files
-
-
-class TextItem(BaseItem):
-    """Text of the model; it grows while `streaming`."""
-
-    def __init__(self, id: str, message_id: str = "", text: str = "", *, streaming: bool = True) -> None:
-        super().__init__(id, message_id)
-        self.text = text
-        self.streaming = streaming
-
-    def append(self, delta: str) -> None:
-        self.text += delta
-        self.touch()
-
-    def finish(self, text: str) -> None:
-        self.text = text
-        self.streaming = False
-        self.touch()
-
-
-class ReasoningItem(TextItem):
-    """Reasoning of the model, collapsed by default."""
-
-    def __init__(self, id: str, message_id: str = "", text: str = "", *, streaming: bool = True) -> None:
-        super().__init__(id, message_id, text, streaming=streaming)
-        self.seconds: float | None = None
-
-
-class ToolCallItem(BaseItem):
-    """A tool call, from the first streamed character of its input to its end."""
-
-    def __init__(self, part: ToolPart) -> None:
-        super().__init__(part.id, part.message_id)
-        self.part = part
-        self.raw_input = part.state.raw if isinstance(part.state, ToolPending) else ""
-        self.live_output: deque[str] = deque([""], maxlen=LIVE_OUTPUT_LINES)
-        self.child_activity = ""  # what the called agent is doing
-
-    def append_input(self, delta: str) -> None:
-        self.raw_input += delta
-        self.touch()
-
-    def append_output(self, text: str) -> None:
-        first, *rest = text.split("\n")
-        self.live_output[-1] = (self.live_output[-1] + first)[-_LIVE_LINE_LENGTH:]
-        self.live_output.extend(rest)
-        self.touch()
-
-    def update(self, part: ToolPart) -> None:
-        self.part = part
-        self.touch()
-
-
-class FileItem(BaseItem):
-    """A file that the model made, such as an image."""
-
-    def __init__(self, part: FilePart) -> None:
-        super().__init__(part.id, part.message_id)
-        self.part = part
-
-    def update(self, part: FilePart) -> None:
-        self.part = part
-        self.touch()
-
-
-class NoticeItem(BaseItem):
-    """A sentence of the program itself; `body` is Markdown that can be expanded."""
-
-    def __init__(self, id: str, notice: Notice, message_id: str = "") -> None:
-        super().__init__(id, message_id)
-        self.notice = notice
-
-    @property
-    def text(self) -> str:
-        return self.notice.text
-
-    @property
-    def level(self) -> NoticeLevel:
-        return self.notice.level
-
-    @property
-    def body(self) -> str:
-        return self.notice.body
-
-    def update(self, notice: Notice) -> None:
-        self.notice = notice
-        self.touch()
-
-
-class CommandItem(BaseItem):
-    """A command that the person ran with `!`. `exit_status` is None while it runs, and "" if it is not known any
-    more."""
-
-    def __init__(self, id: str, command: str) -> None:
-        super().__init__(id)
-        self.command = command
-        self.output = ""
-        self.exit_status: str | None = None
-
-    def append_output(self, text: str) -> None:
-        self.output = (self.output + text)[-_COMMAND_OUTPUT:]
-        self.touch()
-
-    def finish(self, exit_status: str) -> None:
-        self.exit_status = exit_status
-        self.touch()
-
-
-TranscriptItem = UserItem | TextItem | ReasoningItem | ToolCallItem | FileItem | NoticeItem | CommandItem
-"""Every item class. A `match` over it ends with `assert_never`; `ReasoningItem` comes before its base `TextItem`."""
-
-
-def file_name(part: FilePart) -> str:
-    """The name of a file, or what its URL shows of it; the content of a data URL is left out."""
-    return clean_line(part.filename or part.url.partition(",")[0] or part.mime, 120)
-
-
-def file_size(part: FilePart) -> int | None:
-    """The size in bytes of a file whose content is in its URL; None for a file that its URL only names."""
-    header, comma, content = part.url.partition(",")
-    if not header.startswith("data:") or not comma:
-        return None
-    if header.endswith(";base64"):
-        return len(content.rstrip("=")) * 3 // 4
-    return len(unquote_to_bytes(content))
-
-
-def file_summary(part: FilePart) -> str:
-    """Name, media type and size of a file on one line."""
-    size = file_size(part)
-    return " · ".join([file_name(part), clean_line(part.mime, 80), *([format_bytes(size)] if size is not None else [])])
-
-
-def message_items(message: Message) -> Iterator[TranscriptItem]:
-    """The items of a stored message."""
-    if message.role == "user":
-        yield from _user_items(message)
-        return
-    for part in message.parts:
-        item = part_item(part)
-        if item is not None:
-            yield item
-    if (notice := message_error_notice(message)) is not None:
-        yield NoticeItem(f"{message.id}-error", notice, message.id)
-
-
-def part_item(part: AnyPart) -> TranscriptItem | None:
-    """The item of a complete part; None for bookkeeping. A kind that is unknown here gives a `detail` notice."""
-    if type(part) not in STORED_KINDS:
-        return NoticeItem(part.id, Notice("detail", "custom", part.type or "part", _as_code(part)), part.message_id)
-    return _standard_item(cast("Part", part))
-
-
-def _standard_item(part: Part) -> TranscriptItem | None:
-    match part:
-        case TextPart():
-            shown = not part.synthetic and part.text.strip()
-            return TextItem(part.id, part.message_id, part.text, streaming=False) if shown else None
-        case ReasoningPart():
-            return _reasoning_item(part) if part.text.strip() else None
-        case ToolPart():
-            return ToolCallItem(part)
-        case FilePart():
-            return FileItem(part)
-        case RetryPart():
-            notice = Notice("warning", "retry", f"attempt {part.attempt} failed: {part.error}")
-            return NoticeItem(part.id, notice, part.message_id)
-        case CompactionPart():
-            return NoticeItem(part.id, compaction_notice(part), part.message_id)
-        case PatchPart():
-            return NoticeItem(part.id, Notice("detail", "files", f"changed: {', '.join(part.files)}"), part.message_id)
-        case SubtaskPart():
-            notice = Notice("detail", "agent", f"{part.agent}: {part.description}", part.prompt)
-            return NoticeItem(part.id, notice, part.message_id)
-        case StepStartPart() | StepFinishPart() | SnapshotPart() | AgentPart():
-            return None
-        case _:
-            assert_never(part)
-
-
-def _reasoning_item(part: ReasoningPart) -> ReasoningItem:
-    item = ReasoningItem(part.id, part.message_id, part.text, streaming=False)
-    if part.time is not None and part.time.end is not None:
-        item.seconds = (part.time.end - part.time.start) / 1000
-    return item
-
-
-def _user_items(message: Message) -> Iterator[TranscriptItem]:
-    if answer := message.metadata.get(PLAN_ANSWER):
-        yield NoticeItem(f"{message.id}-plan", Notice("success", "end", f"the plan was {answer}"), message.id)
-    for part in message.parts:
-        if isinstance(part, CompactionPart):
-            yield NoticeItem(part.id, compaction_notice(part), message.id)
-        elif isinstance(part, TextPart) and "command" in part.metadata:
-            yield _command_item(part)
-    files = tuple(message.get_parts_by_type(FilePart))
-    text = "\n".join(part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic)
-    if text.strip() or files:
-        yield UserItem(message.id, text, files, message.id)
-
-
-def _command_item(part: TextPart) -> CommandItem:
-    item = CommandItem(part.id, str(part.metadata["command"]))
-    item.message_id = part.message_id
-    item.output = str(part.metadata.get("output", ""))
-    item.exit_status = ""
-    return item
-
-
-def _as_code(part: AnyPart) -> str:
-    text = msgspec.json.format(msgspec.json.encode(part.to_dict(), enc_hook=str), indent=2).decode()
-    return f"```json\n{text}\n```"
+from outrider.types.parts import FilePart, ReasoningPart, StepFinishPart, TextPart, ToolPart
 
 
 class TranscriptView:
@@ -420,13 +161,15 @@ class TranscriptView:
         if known is None:
             item = part_item(part)
             return [item] if item is not None and self.add(item) else []
-        return [known] if self._update_item(known, part) else []
+        return [known] if self._update_item(known, part) else self._replace_item(known, part)
 
     def _update_item(self, item: TranscriptItem, part: AnyPart) -> bool:
         """Applies the new value of the part that the item shows; returns False if the part is of another kind."""
         match item, part:
-            case TextItem(), TextPart() | ReasoningPart():
-                self._finish_text(item, part)
+            case ReasoningItem(), ReasoningPart():
+                self._finish_reasoning(item, part)
+            case TextItem(), TextPart() if not isinstance(item, ReasoningItem):
+                item.finish(part.text)
             case ToolCallItem(), ToolPart():
                 item.update(part)
             case FileItem(), FilePart():
@@ -436,6 +179,16 @@ class TranscriptView:
             case _:
                 return False
         return True
+
+    def _replace_item(self, known: TranscriptItem, part: AnyPart) -> list[TranscriptItem]:
+        """Shows a part that has become one of another kind, such as streamed text that turned out to be reasoning."""
+        item = part_item(part)
+        if item is None or type(item) is type(known):
+            return []
+        item.expanded = known.expanded
+        self.items[self.items.index(known)] = item
+        self._index(item)
+        return [item]
 
     def _apply_own(self, event: Event) -> list[TranscriptItem]:
         if not is_standard_event(event):
@@ -544,9 +297,9 @@ class TranscriptView:
             self.children[session_id] = TranscriptView(session_id, clock=self._clock)
         return self.children[session_id]
 
-    def _finish_text(self, item: TextItem, part: TextPart | ReasoningPart) -> None:
+    def _finish_reasoning(self, item: ReasoningItem, part: ReasoningPart) -> None:
         item.finish(part.text)
-        if isinstance(item, ReasoningItem) and item.id in self._reasoning_started:
+        if item.id in self._reasoning_started:
             item.seconds = self._clock() - self._reasoning_started.pop(item.id)
 
     def _index(self, item: TranscriptItem) -> None:

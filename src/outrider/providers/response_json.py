@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from outrider.errors import MalformedAnswerError
+from outrider.types.partial_json import find_json_objects, find_value_end
 from outrider.types.validate import is_object
 
 Decoded = TypeVar("Decoded")
@@ -77,22 +78,6 @@ def convert_leniently(value: Any, convert: Callable[[Any], Decoded]) -> Decoded:
             if not _repair_field(value, str(error)):
                 raise
     return convert(value)
-
-
-def find_json_objects(data: bytes) -> list[bytes]:
-    """Returns the top-level JSON objects in the data, without the text between them."""
-    text = data.decode("utf-8", "replace")
-    decoder = json.JSONDecoder(strict=False)
-    found: list[bytes] = []
-    start = text.find("{")
-    try:
-        while start >= 0:
-            _, end = decoder.raw_decode(text, start)
-            found.append(text[start:end].encode())
-            start = text.find("{", end)
-    except (ValueError, RecursionError):
-        pass  # the last object is incomplete
-    return found
 
 
 def _parse_constant(_: str) -> None:
@@ -167,12 +152,8 @@ def _child_values(value: Any) -> Iterable[Any]:
 
 
 def _describe_invalid_input(text: str, why: str) -> tuple[dict[str, Any], str]:
-    decoder = json.JSONDecoder()
-    try:
-        _, end = decoder.raw_decode(text)
-    except (ValueError, RecursionError):
-        end = len(text)
-    rest = text[end:].strip()
+    end = find_value_end(text)
+    rest = "" if end is None else text[end:].strip()
     if not rest:
         preview = text if len(text) <= _SHOWN_TOOL_INPUT else f"{text[:_PREVIEW_CHARACTERS]}…"
         return {}, (

@@ -8,9 +8,8 @@ from typing import Any
 
 import msgspec
 
-from outrider.engine.archive import ApprovalChange
 from outrider.engine.engine import Engine
-from outrider.server.payloads import add_approval_view, event_payload
+from outrider.server.payloads import change_payload, event_payload
 from outrider.server.session_tree import SessionTree
 from outrider.types.events import (
     Event,
@@ -35,17 +34,17 @@ class SseFrame(msgspec.Struct, frozen=True):
     seq: int | None = None
 
 
-def change_frame(change: Any) -> SseFrame:
+def change_frame(change: Any, *, views: bool = False) -> SseFrame:
     """Encodes a stored change. The sequence number is the event id, so that a reconnecting client sends it as
-    Last-Event-ID. An approval that is open comes with the view of it."""
-    if isinstance(change, ApprovalChange) and change.approval.answer == "open":
-        change = ApprovalChange(change.seq, add_approval_view(change.approval))
-    return SseFrame(b"id: %d\nevent: change\ndata: %b\n\n" % (change.seq, _encode(change)), change.seq)
+    Last-Event-ID."""
+    payload = _encode(change_payload(change, views=views))
+    return SseFrame(b"id: %d\nevent: change\ndata: %b\n\n" % (change.seq, payload), change.seq)
 
 
-def live_frame(events: Iterable[Event]) -> SseFrame:
+def live_frame(events: Iterable[Event], *, views: bool = False) -> SseFrame:
     """Encodes transient events as one frame, with adjacent deltas merged."""
-    return SseFrame(b"event: live\ndata: %b\n\n" % _encode([event_payload(event) for event in merge_deltas(events)]))
+    payloads = [event_payload(event, views=views) for event in merge_deltas(events)]
+    return SseFrame(b"event: live\ndata: %b\n\n" % _encode(payloads))
 
 
 def merge_deltas(events: Iterable[Event]) -> list[Event]:
@@ -137,10 +136,11 @@ KEEPALIVE_SECONDS = 15.0  # seconds of silence before a keepalive comment is sen
 
 
 class SessionEventFeed:
-    """Reads the changes and events of one session while it has listeners."""
+    """Reads the changes and events of one session while it has listeners. With `views` they come with what to show."""
 
-    def __init__(self, session_id: str, engine: Engine, family: SessionTree) -> None:
+    def __init__(self, session_id: str, engine: Engine, family: SessionTree, *, views: bool = False) -> None:
         self._session_id = session_id
+        self._views = views
         self._session_tree = family
         self._engine = engine
         self._listeners: set[FeedListener] = set()
@@ -167,7 +167,7 @@ class SessionEventFeed:
             async with aclosing(self._engine.store.changes(self._session_id, after=after, follow=False)) as stored:
                 async for change in stored:
                     after = change.seq
-                    yield change_frame(change).body
+                    yield change_frame(change, views=self._views).body
             while (batch := await listener.next_batch()) is not None:
                 unseen = batch.newer_than(after)
                 after = unseen.last_seq or after
@@ -209,7 +209,7 @@ class SessionEventFeed:
             async with aclosing(self._engine.store.changes(self._session_id, after=seq)) as changes:
                 async for change in changes:
                     self._flush_events()
-                    self._enqueue_frame(change_frame(change))
+                    self._enqueue_frame(change_frame(change, views=self._views))
                     self._advance_to(change.seq)
         finally:
             self._send_batch()
@@ -248,7 +248,7 @@ class SessionEventFeed:
         """Closes the current frame of transient events, so that it is sent before the stored change that follows it."""
         if self._pending_events:
             pending, self._pending_events = self._pending_events, []
-            self._frames.append(live_frame(pending))
+            self._frames.append(live_frame(pending, views=self._views))
 
     def _enqueue_frame(self, frame: SseFrame) -> None:
         self._frames.append(frame)
@@ -289,22 +289,23 @@ class SessionEventFeed:
 
 
 class SessionFeedRegistry:
-    """The feeds of a server, by session id."""
+    """The feeds of a server, by session id and by whether their clients want views."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._session_tree = SessionTree(engine)
-        self._feeds: dict[str, SessionEventFeed] = {}
+        self._feeds: dict[tuple[str, bool], SessionEventFeed] = {}
 
-    async def stream_frames(self, session_id: str, after: int) -> AsyncGenerator[bytes]:
-        feed = self._feeds.setdefault(session_id, SessionEventFeed(session_id, self._engine, self._session_tree))
+    async def stream_frames(self, session_id: str, after: int, *, views: bool = False) -> AsyncGenerator[bytes]:
+        key, new = (session_id, views), SessionEventFeed(session_id, self._engine, self._session_tree, views=views)
+        feed = self._feeds.setdefault(key, new)
         try:
             async with aclosing(feed.stream_frames(after)) as frames:
                 async for frame in frames:
                     yield frame
         finally:
             if feed.is_idle:
-                self._feeds.pop(session_id, None)
+                self._feeds.pop(key, None)
 
     async def close(self) -> None:
         for feed in list(self._feeds.values()):

@@ -20,8 +20,8 @@ from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import archive_of
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.presentation.notices import event_notice
-from outrider.presentation.transcript import (
+from outrider.presentation.formats import replace_surrogates
+from outrider.presentation.items import (
     CommandItem,
     FileItem,
     NoticeItem,
@@ -30,6 +30,7 @@ from outrider.presentation.transcript import (
     ToolCallItem,
     TranscriptItem,
     UserItem,
+    event_notice,
     message_items,
 )
 from outrider.types.events import Event, PartUpdatedEvent, ToolExecutionStartedEvent, TurnStartedEvent
@@ -90,11 +91,6 @@ def _render_call(call: ToolPart) -> str:
 
 def _shorten_output(text: str) -> str:
     return text if len(text) <= MAX_OUTPUT_CHARS else f"{text[:MAX_OUTPUT_CHARS]}… ({len(text)} characters)"
-
-
-def replace_surrogates(text: str) -> str:
-    """Replaces unpaired surrogates, which models may return and UTF-8 cannot encode."""
-    return text.encode("utf-8", "replace").decode()
 
 
 RestrictedMode = Literal["chat", "plan"]

@@ -1,19 +1,50 @@
-"""What clients receive with approvals and events: the values that the presentation layer computes from them."""
+"""What clients receive with messages, approvals and events: the values that the presentation layer computes from them.
+
+Views of parts and messages are sent to clients that ask for them, such as the page: they are computed for each change
+of a part, and other clients render parts themselves."""
 
 from typing import Any
 
 import msgspec
 
-from outrider.engine.archive import Approval
+from outrider.engine.archive import Approval, ApprovalChange, MessageChange, PartChange, SessionTranscript
 from outrider.presentation.approvals import ApprovalDetails, approval_view, requested_approval_view
-from outrider.presentation.notices import event_notice
-from outrider.types.events import Event, ToolApprovalRequestedEvent
+from outrider.presentation.item_views import ItemView, MessageView, message_view, part_view
+from outrider.presentation.items import event_notice, state_label
+from outrider.types.events import (
+    AgentCalledEvent,
+    AgentReturnedEvent,
+    ContextCompactionEvent,
+    ErrorEvent,
+    Event,
+    FilesRestoredEvent,
+    PartUpdatedEvent,
+    RetryScheduledEvent,
+    StateChangedEvent,
+    ToolApprovalRequestedEvent,
+)
 
 
 class ApprovalWithView(Approval, frozen=True, kw_only=True):
-    """An approval; `view` has its title, reason, rules, choices and changed files."""
+    """An approval; `view` has its title, reason, rules, choices, input and diff."""
 
     view: ApprovalDetails
+
+
+class TranscriptWithViews(SessionTranscript, frozen=True, kw_only=True):
+    """A page of messages. With `views`, `part_views` and `message_views` say what to show, by id; the view of a part
+    that is not shown is null."""
+
+    part_views: dict[str, ItemView | None] = msgspec.field(default_factory=dict[str, ItemView | None])
+    message_views: dict[str, MessageView] = msgspec.field(default_factory=dict[str, MessageView])
+
+
+class PartChangeWithView(PartChange, frozen=True, kw_only=True, tag="part"):
+    view: ItemView | None
+
+
+class MessageChangeWithView(MessageChange, frozen=True, kw_only=True, tag="message"):
+    view: MessageView
 
 
 def add_approval_view(approval: Approval, *, agent: str = "") -> ApprovalWithView:
@@ -22,13 +53,58 @@ def add_approval_view(approval: Approval, *, agent: str = "") -> ApprovalWithVie
     return ApprovalWithView(**msgspec.structs.asdict(approval), view=view)
 
 
-def event_payload(event: Event) -> Event | dict[str, Any]:
-    """Returns the event with the sentence that a front end shows for it, if there is one, and with the view of an
-    approval that it requests."""
-    notice = event_notice(event)
-    if notice is None:
-        return event
-    added: dict[str, Any] = {"notice": notice}
-    if isinstance(event, ToolApprovalRequestedEvent):
-        added["view"] = requested_approval_view(event, agent=event.agent_name).details
-    return {**event.to_dict(), **added}
+def add_transcript_views(transcript: SessionTranscript) -> TranscriptWithViews:
+    return TranscriptWithViews(
+        **msgspec.structs.asdict(transcript),
+        part_views={part.id: part_view(part) for message in transcript.messages for part in message.parts},
+        message_views={message.id: message_view(message) for message in transcript.messages},
+    )
+
+
+def change_payload(change: Any, *, views: bool) -> Any:
+    """Returns a stored change with the view of an approval that is open and, with `views`, those of messages and
+    parts."""
+    match change:
+        case ApprovalChange() if change.approval.answer == "open":
+            return ApprovalChange(change.seq, add_approval_view(change.approval))
+        case PartChange() if views:
+            return PartChangeWithView(change.seq, change.part, change.draft, view=part_view(change.part))
+        case MessageChange() if views:
+            return MessageChangeWithView(change.seq, change.message, view=message_view(change.message))
+        case _:
+            return change
+
+
+def event_payload(event: Event, *, views: bool = False) -> Event | dict[str, Any]:
+    """Returns the event with what a front end shows for it: a notice, the view of a requested approval, the name of a
+    state and, with `views`, the view of a part. `shown_elsewhere` marks a notice that repeats a message, a part or an
+    approval."""
+    added: dict[str, Any] = {}
+    if (notice := event_notice(event)) is not None:
+        added["notice"] = notice
+        if _is_shown_elsewhere(event):
+            added["shown_elsewhere"] = True
+    match event:
+        case ToolApprovalRequestedEvent():
+            added["view"] = requested_approval_view(event, agent=event.agent_name).details
+        case StateChangedEvent():
+            added["label"] = state_label(event.new_state)
+        case PartUpdatedEvent() if views:
+            added["view"] = part_view(event.part)
+        case _:
+            pass  # the notice, if there is one, says it all
+    return {**event.to_dict(), **added} if added else event
+
+
+def _is_shown_elsewhere(event: Event) -> bool:
+    """Returns whether stored messages or open approvals say the same. A new event class is shown by its notice."""
+    return isinstance(
+        event,
+        RetryScheduledEvent
+        | ContextCompactionEvent
+        | ErrorEvent
+        | FilesRestoredEvent
+        | AgentCalledEvent
+        | AgentReturnedEvent
+        | ToolApprovalRequestedEvent,
+    )

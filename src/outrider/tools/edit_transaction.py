@@ -334,6 +334,8 @@ class RevisionSet:
 
 T = TypeVar("T")
 
+_threads = ThreadPool()  # shared: nothing closes an editor, so its own threads would outlive its session
+
 SaveOriginals = Callable[[ToolContext, Sequence[PlannedChange]], AbstractAsyncContextManager[None]]
 """Callback that returns a context manager around the write: on entry it stores the original contents for undo, on exit
 it inspects the result."""
@@ -354,7 +356,6 @@ class FileEditor:
         self.seen_versions = ledger or SeenVersions()
         self._save_originals = keep
         self._lock = asyncio.Lock()
-        self._threads = ThreadPool(4)
 
     async def apply_plan(self, context: ToolContext, plan: Callable[[RevisionSet], T]) -> T:
         """Runs `plan`, which opens and changes revisions, then commits the changed ones.
@@ -364,11 +365,11 @@ class FileEditor:
         """
         async with self._lock:
             revisions = RevisionSet(self.files, self.seen_versions, context.session_id)
-            result: T = await self._threads.run(lambda: plan(revisions))
+            result: T = await _threads.run(lambda: plan(revisions))
             changes = [revision.to_change() for revision in revisions.changed_revisions()]
             async with AsyncExitStack() as kept:
                 await self._enter_save(kept, context, changes)
-                await _finish_despite_cancel(asyncio.ensure_future(self._threads.run(lambda: commit_changes(changes))))
+                await _finish_despite_cancel(asyncio.ensure_future(_threads.run(lambda: commit_changes(changes))))
             for revision in revisions.changed_revisions():
                 self._record_version(context.session_id, revision)
         return result

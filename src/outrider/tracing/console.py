@@ -5,12 +5,18 @@ import threading
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
-from typing import Any, Literal, Protocol, TextIO
+from typing import Any, Literal, Protocol, TextIO, assert_never, cast
 
 import msgspec
 
 from outrider.event_bus import EventBus
-from outrider.presentation.formats import escape_line, format_cost, format_milliseconds, format_tokens
+from outrider.presentation.formats import (
+    escape_line,
+    format_cost,
+    format_milliseconds,
+    format_token_usage,
+    format_tokens,
+)
 from outrider.tracing.event_record import can_encode, escape_unencodable, visible
 from outrider.types.events import (
     AgentCalledEvent,
@@ -20,6 +26,7 @@ from outrider.types.events import (
     DeltasDroppedEvent,
     ErrorEvent,
     Event,
+    FilesRestoredEvent,
     LLMRequestEvent,
     LLMResponseEvent,
     LoopCompletedEvent,
@@ -32,6 +39,7 @@ from outrider.types.events import (
     ProcessStartedEvent,
     RetryScheduledEvent,
     SessionUpdatedEvent,
+    StandardEvent,
     StateChangedEvent,
     ToolApprovalRequestedEvent,
     ToolApprovalResultEvent,
@@ -41,6 +49,7 @@ from outrider.types.events import (
     ToolOutputEvent,
     TurnCompletedEvent,
     TurnStartedEvent,
+    is_standard_event,
 )
 
 Mark = Literal["begin", "end", "ask", "answer", "run", "good", "bad", "wait", "call", "back", "dots"]
@@ -54,7 +63,30 @@ ASCII_MARKS: dict[Mark, str] = {
     "begin": "*", "end": "=", "ask": ">", "answer": "<", "run": ">", "good": "+",
     "bad": "x", "wait": "?", "call": ">>", "back": "<<", "dots": ".",
 }  # fmt: skip
-DELTAS = (PartDeltaEvent, ToolInputDeltaEvent, ToolOutputEvent, ProcessOutputEvent)
+DeltaEvent = PartDeltaEvent | ToolInputDeltaEvent | ToolOutputEvent | ProcessOutputEvent
+LoopEvent = (
+    LoopStartedEvent | LoopCompletedEvent | LLMRequestEvent | LLMResponseEvent | AgentCalledEvent | AgentReturnedEvent
+)
+ToolEvent = (
+    ToolExecutionStartedEvent | ToolExecutionCompletedEvent | ToolApprovalRequestedEvent | ToolApprovalResultEvent
+)
+OtherEvent = (
+    RetryScheduledEvent
+    | BudgetExceededEvent
+    | ContextCompactionEvent
+    | ProcessStartedEvent
+    | ProcessExitedEvent
+    | ErrorEvent
+)
+VerboseEvent = (
+    TurnStartedEvent
+    | TurnCompletedEvent
+    | StateChangedEvent
+    | MessageAddedEvent
+    | PartUpdatedEvent
+    | SessionUpdatedEvent
+    | DeltasDroppedEvent
+)
 
 
 class ConsoleLine(msgspec.Struct, frozen=True):
@@ -69,13 +101,14 @@ class ConsoleLine(msgspec.Struct, frozen=True):
 
 def format_event(event: Event, *, verbose: bool) -> ConsoleLine | None:
     """Returns the line for an event; None for events that are shown in verbose mode only."""
-    line = _loop_line(event, verbose) or _tool_line(event, verbose) or _other_line(event)
-    if line is None and verbose:
-        line = _verbose_line(event)
+    if is_standard_event(event):
+        line = _standard_line(cast("StandardEvent", event), verbose)
+    else:  # a class that a program has added
+        line = _unknown_line(event, verbose)
     return None if line is None else msgspec.structs.replace(line, agent=escape_line(event.agent_name, 24))
 
 
-def delta_text(event: Event) -> tuple[str, str]:
+def delta_text(event: DeltaEvent) -> tuple[str, str]:
     """Returns the id of the stream that a delta belongs to, and its text."""
     match event:
         case PartDeltaEvent() | ToolInputDeltaEvent():
@@ -84,11 +117,56 @@ def delta_text(event: Event) -> tuple[str, str]:
             return f"{event.call_id} {event.stream}", event.output
         case ProcessOutputEvent():
             return f"{event.process_id} {event.stream}", event.output
-        case _:
-            return "", ""
+    assert_never(event)
 
 
-def _loop_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT001  private, and read with its caller
+def _standard_line(event: StandardEvent, verbose: bool) -> ConsoleLine | None:  # noqa: FBT001  private, and read with its caller
+    match event:
+        case (
+            LoopStartedEvent()
+            | LoopCompletedEvent()
+            | LLMRequestEvent()
+            | LLMResponseEvent()
+            | AgentCalledEvent()
+            | AgentReturnedEvent()
+        ):
+            return _loop_line(event, verbose)
+        case (
+            ToolExecutionStartedEvent()
+            | ToolExecutionCompletedEvent()
+            | ToolApprovalRequestedEvent()
+            | ToolApprovalResultEvent()
+        ):
+            return _tool_line(event, verbose)
+        case (
+            RetryScheduledEvent()
+            | BudgetExceededEvent()
+            | ContextCompactionEvent()
+            | ProcessStartedEvent()
+            | ProcessExitedEvent()
+            | ErrorEvent()
+        ):
+            return _other_line(event)
+        case (
+            TurnStartedEvent()
+            | TurnCompletedEvent()
+            | StateChangedEvent()
+            | MessageAddedEvent()
+            | PartUpdatedEvent()
+            | SessionUpdatedEvent()
+            | DeltasDroppedEvent()
+        ):
+            return _verbose_line(event) if verbose else None
+        case FilesRestoredEvent() | PartDeltaEvent() | ToolInputDeltaEvent() | ToolOutputEvent() | ProcessOutputEvent():
+            return _unknown_line(event, verbose)
+    assert_never(event)
+
+
+def _unknown_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT001  as above
+    return ConsoleLine("dots", escape_line(event.event_type, 60)) if verbose else None
+
+
+def _loop_line(event: LoopEvent, verbose: bool) -> ConsoleLine:  # noqa: FBT001  as above
     match event:
         case LoopStartedEvent():
             return ConsoleLine("begin", "started", _shorten(event.user_message, verbose), "agent")
@@ -117,11 +195,10 @@ def _loop_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT0
             return ConsoleLine(
                 "back", what, _join_words(took, _shorten(event.output, verbose)), "agent" if event.success else "bad"
             )
-        case _:
-            return None
+    assert_never(event)
 
 
-def _tool_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT001  as above
+def _tool_line(event: ToolEvent, verbose: bool) -> ConsoleLine:  # noqa: FBT001  as above
     match event:
         case ToolExecutionStartedEvent():
             return ConsoleLine(
@@ -147,11 +224,10 @@ def _tool_line(event: Event, verbose: bool) -> ConsoleLine | None:  # noqa: FBT0
             by = f"by {escape_line(event.answered_by, 40)}" if event.answered_by else ""
             tone: Tone = "good" if event.approved else "bad"
             return ConsoleLine(tone, f"{escape_line(event.tool_name, 60)} {answer}", by, tone)
-        case _:
-            return None
+    assert_never(event)
 
 
-def _other_line(event: Event) -> ConsoleLine | None:
+def _other_line(event: OtherEvent) -> ConsoleLine:
     match event:
         case RetryScheduledEvent():
             of = f" of {event.max_attempts}" if event.max_attempts else ""
@@ -173,11 +249,10 @@ def _other_line(event: Event) -> ConsoleLine | None:
             return ConsoleLine(
                 "bad", escape_line(event.error_type, 60) or "error", escape_line(event.message, 400), "bad"
             )
-        case _:
-            return None
+    assert_never(event)
 
 
-def _verbose_line(event: Event) -> ConsoleLine:
+def _verbose_line(event: VerboseEvent) -> ConsoleLine:
     match event:
         case TurnStartedEvent():
             of = f" of {event.max_turns}" if event.max_turns else ""
@@ -196,13 +271,11 @@ def _verbose_line(event: Event) -> ConsoleLine:
             return ConsoleLine("dots", "session", _format_input(event.changes, verbose=True))
         case DeltasDroppedEvent():
             return ConsoleLine("dots", "missed", f"{event.count:,} deltas")
-        case _:
-            return ConsoleLine("dots", escape_line(event.event_type, 60))
+    assert_never(event)
 
 
 def _format_answer(event: LLMResponseEvent) -> str:
-    used = event.tokens
-    tokens = f"{format_tokens(used.prompt)} tokens in, {format_tokens(used.output + used.reasoning)} out"
+    tokens = format_token_usage(event.tokens)
     took = _format_duration(event.duration_ms)
     return _join_words(
         _model_name(event), escape_line(event.stop_reason or "", 40), tokens, _format_cost(event.cost), took
@@ -275,7 +348,7 @@ class EventLogger:
 
     def show(self, event: Event) -> None:
         with self._lock:
-            if isinstance(event, DELTAS):
+            if isinstance(event, DeltaEvent):
                 if self.verbose:
                     self._buffer_delta(event)
                 return
@@ -284,7 +357,7 @@ class EventLogger:
                 self._flush_deltas()
                 self._print_line(event, line)
 
-    def _buffer_delta(self, event: Event) -> None:
+    def _buffer_delta(self, event: DeltaEvent) -> None:
         """Buffers deltas, which are often single words, and prints complete lines."""
         place, delta = delta_text(event)
         text = self._streamed.pop(place, (event, ""))[1] + delta

@@ -11,9 +11,9 @@ from outrider.engine.archive import StoredSession, render_shared_page
 from outrider.engine.frontend import was_cut_off
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import OutriderError, SessionInUseError
-from outrider.presentation.formats import format_age, format_cost, format_count, format_tokens
+from outrider.presentation.formats import format_age, format_count, format_tokens, format_total_cost
+from outrider.presentation.items import UserItem, message_items
 from outrider.presentation.tool_calls import call_title
-from outrider.presentation.transcript import UserItem, message_items
 from outrider.tui.completion import CompletionChoice
 from outrider.tui.screen import ScreenApi, SlashCommand
 from outrider.tui.theme import ThemeChoice
@@ -189,8 +189,8 @@ async def show_cost(ui: ScreenApi, _: str) -> None:
     rows: list[str] = []
     for row in await controller.archive.usage_statistics("model", session_id=controller.session_id):
         tokens = row.tokens
-        unpriced = f"{format_count(row.unpriced, 'answer')} without a known price" if row.unpriced else ""
-        price = " and ".join(filter(None, [format_cost(row.cost) if row.cost or not unpriced else "", unpriced]))
+        unpriced = f" ({format_count(row.unpriced, 'answer')} without a known price)" if row.unpriced else ""
+        price = f"{format_total_cost(row.cost, row.unpriced)}{unpriced}"
         rows.append(
             f"| {row.key} | {row.messages} | {format_tokens(tokens.prompt)} | {format_tokens(tokens.cache.read)} | "
             f"{format_tokens(tokens.output + tokens.reasoning)} | {price} |"

@@ -8,8 +8,8 @@ import msgspec
 
 from outrider.engine.session_client import SessionClient
 from outrider.errors import OutriderError
-from outrider.presentation.notices import Notice
-from outrider.presentation.transcript import CommandItem, TranscriptView
+from outrider.presentation.items import CommandItem, Notice
+from outrider.presentation.transcript import TranscriptView
 from outrider.tui.completion import find_attachments
 from outrider.types.events import Event
 from outrider.types.ids import new_id

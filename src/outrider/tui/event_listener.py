@@ -110,7 +110,7 @@ class ScreenEventListener:
             case SessionUpdatedEvent() if event.session_id == self._controller.session_id:
                 await self._handle_session_update(event)
             case _:
-                pass
+                pass  # `apply_event` has shown it; no dialog is concerned
         self._ui.redraw()
 
     async def _handle_session_update(self, event: SessionUpdatedEvent) -> None:

@@ -9,7 +9,7 @@ from textual.app import App
 from textual.widget import Widget
 
 from outrider.presentation.formats import clean_text
-from outrider.presentation.notices import Notice, NoticeLevel
+from outrider.presentation.items import Notice, NoticeLevel
 from outrider.tui.composer import Composer
 from outrider.tui.controller import SessionController
 from outrider.tui.dialogs import AnswerKey, ChoicePanel, DialogQueue

@@ -102,8 +102,9 @@ class ToolExecutionCompletedEvent(Event, frozen=True, tag="ToolExecutionComplete
 
 
 class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedEvent"):
-    """A call needs approval. `offers` are the rules that a lasting answer would store, possible only if `can_last`.
-    `server` is the URL of the server on which the call would run, if it is another one."""
+    """A call needs approval. `offers` are the rules that a lasting answer would store, `contents` the hashes of files
+    that it would approve; it is possible only if `can_last`. `server` is the URL of the server on which the call would
+    run, if it is another one."""
 
     tool_name: str
     description: str = ""
@@ -112,6 +113,7 @@ class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedE
     offers: tuple[str, ...] = ()
     can_last: bool = False
     server: str = ""
+    contents: tuple[str, ...] = ()
 
 
 class ToolApprovalResultEvent(Event, frozen=True, tag="ToolApprovalResultEvent"):

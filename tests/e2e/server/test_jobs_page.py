@@ -36,7 +36,7 @@ async def test_a_person_submits_a_run_follows_it_answers_it_and_sees_what_came_o
         found = (await runs.client.ask("GET", f"/api/jobs/{run_id}"))[1]
         runs.report(found["run"], DIFF, " tea.txt | 2 +-\n 1 file changed, 1 insertion(+), 1 deletion(-)\n")
         await page.locator(".changes summary").get_by_text("1 file changed").wait_for()
-        assert await page.locator(".diff .add").last.inner_text() == "+<b>buy tea</b>"
+        assert await page.locator(".diff .added").last.inner_text() == "+<b>buy tea</b>"
         assert await page.locator("#conversation b").count() == 0
         assert "null" not in await page.locator(".run").inner_text()
 

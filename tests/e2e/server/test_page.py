@@ -16,6 +16,8 @@ from outrider.server.auth import ListenAddress
 from outrider.server.event_stream import SessionFeedRegistry
 from outrider.server.server import OutriderServer, bind_socket
 from outrider.sessions.sqlite.store import SqliteStore
+from outrider.tools.tool import ToolResult
+from outrider.types.events import Event
 from tests.e2e.server.serving import TOKEN, Client, served
 
 playwright = pytest.importorskip("playwright.async_api")
@@ -46,6 +48,10 @@ async def browsing(client: Client, **look: Any) -> AsyncIterator[Any]:
 async def say(page: Any, text: str) -> None:
     await page.fill("#input", text)
     await page.press("#input", "Enter")
+
+
+class DeployedEvent(Event, frozen=True, tag="DeployedEvent"):
+    """An event of a program that uses the engine."""
 
 
 @Tool(policy="ask")
@@ -149,6 +155,68 @@ async def test_what_is_answered_stands_before_the_answer_also_when_it_comes_afte
     }"""
     async with served(tmp_path, []) as client, browsing(client) as page:
         assert await page.evaluate(story) == ["1", "3", "4", "5"]
+
+
+async def test_what_the_page_does_not_know_is_shown_all_the_same(tmp_path):
+    """A part and an item of a kind that is newer than the page, and an event of the program itself."""
+    story = """async () => {
+        const { Transcript } = await import("/page/js/transcript.js");
+        const { Conversation } = await import("/page/js/conversation.js");
+        const known = new Transcript();
+        known.change({ type: "message", message: { id: "1", role: "assistant" }, view: {} });
+        const view = { kind: "hologram", title: "hologram", subject: "a cat", body: "it **purrs**" };
+        known.change({ type: "part", part: { id: "a", message_id: "1", type: "hologram" }, view });
+        known.change({ type: "part", part: { id: "b", message_id: "1", type: "step-start" }, view: null });
+        const place = document.createElement("div");
+        new Conversation(place, known, () => {});
+        return [...place.querySelectorAll("[data-part]")].map((shown) => shown.innerText ?? shown.textContent);
+    }"""
+    async with served(tmp_path, ["hello"]) as client, browsing(client) as page:
+        [shown] = await page.evaluate(story)
+        assert "hologram" in shown and "a cat" in shown and "purrs" in shown
+        session_id = await client.create()
+        await page.goto(f"{client.address.url}/#/{session_id}")
+        await page.get_by_text("Nothing has been said yet.").wait_for()
+        for _ in range(2):
+            client.engine.bus.publish(DeployedEvent(session_id=session_id))
+        await page.locator("#conversation .note").get_by_text("deployed").wait_for()
+        assert await page.locator("#conversation .note").count() == 1
+        await client.engine.prompt(session_id, "hi")
+        await page.locator(".message.assistant").get_by_text("hello").wait_for()
+        await page.locator("#facts").get_by_text("tokens").wait_for()
+
+
+async def test_a_call_its_figures_and_its_tasks_are_shown_as_the_server_describes_them(tmp_path):
+    patch = "*** Begin Patch\n*** Add File: tea.txt\n+green\n*** End Patch"
+    todos = [{"content": "buy tea", "status": "completed"}, {"content": "drink it", "status": "pending"}]
+
+    @Tool
+    def todo(todos: list[dict[str, str]]) -> ToolResult:
+        """Store the tasks."""
+        return ToolResult("stored", metadata={"todos": todos})
+
+    @Tool
+    def apply_patch(patch: str) -> str:
+        """Apply it."""
+        return "applied"
+
+    script = [call("todo", todos=todos), call("apply_patch", patch=patch), "Done."]
+    async with served(tmp_path, script, [todo, apply_patch]) as client, browsing(client) as page:
+        session_id = await client.create()
+        await client.engine.prompt(session_id, "tea")
+        await page.goto(f"{client.address.url}/#/{session_id}")
+        await page.get_by_text("Done.").wait_for()
+        first, second = page.locator("details.call").nth(0), page.locator("details.call").nth(1)
+        assert await first.locator(".subject").inner_text() == "2 items"
+        assert (await second.locator(".status").inner_text()).startswith("done · ")
+        assert await second.locator(".subject").inner_text() == "tea.txt"
+        await first.locator("summary").click()
+        assert await first.locator(".todos .completed").inner_text() == "buy tea"
+        await page.keyboard.press("Escape")
+        await page.locator("#panel-toggle").click()
+        await page.get_by_role("tab", name="Trace").click()
+        took = await page.locator(".waterfall .took").all_text_contents()
+        assert len(took) == 5 and all(text.endswith("s") for text in took), took
 
 
 async def test_the_keys_do_what_the_hint_says(tmp_path):

@@ -155,8 +155,8 @@ async def test_a_requested_change_is_shown_as_the_lines_that_come_and_go(tmp_pat
         await say(page, "tea instead")
         question = page.locator(".question")
         await question.locator(".file", has_text="notes.txt").wait_for()
-        assert await question.locator(".diff .remove").all_text_contents() == ["-the milk"]
-        assert await question.locator(".diff .add").all_text_contents() == ["+the tea"]
+        assert await question.locator(".diff .removed").all_text_contents() == ["-the milk"]
+        assert await question.locator(".diff .added").all_text_contents() == ["+the tea"]
         await question.get_by_role("button", name="Once").click()
         await page.get_by_text("Changed.").wait_for()
     assert (serving.workspace / "notes.txt").read_text() == "remember the tea\n"

@@ -29,7 +29,7 @@ HEARD = """async () => {
     const { Questions } = await import("/page/js/questions.js");
     const questions = new Questions("mine", () => {});
     const asked = { type: "ToolApprovalRequestedEvent", session_id: "mine", tool_name: "push", tool_input: {},
-        view: { title: "push", reason: "", rules: [], rule_text: "", choices: [], changes: [], agent: "" } };
+        view: { title: "push", reason: "", rules: [], rule_text: "", choices: [], input: "", diff: [], agent: "" } };
     questions.hear({ ...asked, approval_id: "kept" });
     questions.hear({ ...asked, approval_id: "elsewhere", server: "http://there:1" });
     const before = [...questions.approvals.keys()];

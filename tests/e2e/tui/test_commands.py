@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from outrider.config.settings import read_settings
-from outrider.presentation.transcript import NoticeItem, TextItem, UserItem
+from outrider.presentation.items import NoticeItem, TextItem, UserItem
 from outrider.tui import dialogs as panels
 from outrider.tui.app import OutriderApp
 from outrider.tui.composer import Composer

@@ -22,12 +22,12 @@ from acp.schema import (
 from outrider.acp.tool_calls import (
     fence_text,
     parts_from_prompt,
-    replace_surrogates,
     to_json_value,
     view_tool_call,
 )
 from outrider.acp.updates import UpdateBuilder, plan_from_text
 from outrider.errors import ConfigurationError
+from outrider.presentation.formats import replace_surrogates
 from outrider.tools.text.diff import diff_texts
 from outrider.types.events import (
     AgentCalledEvent,
@@ -41,6 +41,7 @@ from outrider.types.events import (
     PartDeltaEvent,
     PartUpdatedEvent,
     RetryScheduledEvent,
+    ToolExecutionStartedEvent,
     ToolOutputEvent,
 )
 from outrider.types.messages import Message
@@ -222,6 +223,18 @@ def test_a_notice_of_a_called_agent_names_it_and_its_texts_are_not_sent():
     updates = told(called, whole(TextPart("child text", id="t"), "child"), error)
     assert said(updates, AgentThoughtChunk) == "helper: ProviderError: no answer\n\n"
     assert len(updates) == 1
+
+
+def test_the_call_of_an_agent_says_what_the_agent_is_doing():
+    call = ToolPart("c", "call_agent", ToolRunning({"agent_name": "helper", "message": "go"}, RunningTime(1)))
+    called = AgentCalledEvent(session_id="s", call_id="c", callee="helper", child_session_id="child", message="go")
+    works = ToolExecutionStartedEvent(session_id="child", tool_name="grep", tool_input={})
+    start, *progress = told(whole(call), called, works, works)
+    assert isinstance(start, ToolCallStart)
+    (update,) = progress
+    assert isinstance(update, ToolCallProgress)
+    assert update.tool_call_id == start.tool_call_id
+    assert "grep" in update.content[0].content.text  # type: ignore[union-attr, index]
 
 
 def test_a_command_of_the_user_is_replayed_with_its_output():

@@ -1,7 +1,7 @@
 """What a compaction keeps, what leaves the prompt with it, and how large the prompt is then."""
 
 from outrider import CompactionPart, Message, TextPart, Tokens, ToolPart, ToolPending
-from outrider.context.compaction import (
+from outrider.agents.compaction import (
     PINNED_CHARACTERS,
     estimate_tokens,
     find_tail_start,

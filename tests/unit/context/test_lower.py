@@ -29,6 +29,7 @@ from outrider.providers.message_rules import (
     openai_responses_problems,
 )
 from outrider.types.parts import PartBase
+from tests.fixtures.soak import examples
 from tests.fixtures.strategies import families
 
 RUNNING = ToolPending({"path": "a"}, phase="ready").start(1)
@@ -122,7 +123,7 @@ VENDORS = {
 
 
 @pytest.mark.parametrize("family", VENDORS)
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 @given(history=histories())
 def test_any_transcript_keeps_the_pairing_and_role_rules_of_every_vendor(family, history):
     prompt = lower(history, family=family)
@@ -148,7 +149,7 @@ def test_lowering_changes_nothing_in_the_transcript(history, family):
     assert [message.to_dict() for message in history] == before
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(100))
 @given(histories(), families, st.data())
 def test_a_growing_prompt_equals_a_fresh_one_at_every_turn(history, family, data):
     projection = PromptProjection(family)

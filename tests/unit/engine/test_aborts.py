@@ -13,8 +13,8 @@ from outrider.errors import SessionNotFoundError
 from outrider.event_bus import EventBus
 from outrider.providers.scripted import call
 from outrider.sessions.journal import Journal, create_journal
+from outrider.sessions.leases import current_process
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.process_identity import current_process
 from outrider.sessions.records import InboxItem, Lease, ProcessIdentity, StoredSession
 from outrider.sessions.session import Session
 from outrider.sessions.sqlite.store import SqliteStore

@@ -3,17 +3,20 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from outrider.engine import approvals as desk_module
 from outrider.engine.approval_grants import lasting_approvals
-from outrider.engine.approvals import ApprovalQueue
+from outrider.engine.approvals import ApprovalQueue, PeerApprovals
 from outrider.event_bus import EventBus
 from outrider.permissions.redaction.redactor import Redactor
 from outrider.permissions.rule_suggestions import suggest_for_call
+from outrider.presentation.approvals import ALLOW_PROJECT, approval_view, requested_approval_view
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import Approval, StoredSession, fingerprint_call
 from outrider.sessions.redacted_store import redact_store
+from outrider.types.agents import Provider
 from outrider.types.events import Event, ToolApprovalRequestedEvent
 
 
@@ -177,3 +180,20 @@ async def test_a_yes_to_one_input_is_none_to_another_of_the_same_call(asked: Ask
     (question,) = await asked.inner.approvals(only_open=True)
     await asked.desk.answer(question.id, allow=False)
     assert (await waiting)[0] is False
+
+
+async def test_a_call_at_a_peer_is_asked_about_with_the_same_choices_as_here(tmp_path: Path):
+    (tmp_path / "go.mod").write_text("module x\ngo 1.22\n")
+    there, bus = Asked(tmp_path), EventBus()
+    await there.session("s")
+    question = there.question("shell", command="go version")
+    assert question.contents and not question.offers, "such a call lasts as long as its files are unchanged"
+    waiting = asyncio.create_task(there.desk.ask(question, "agent"))
+    told = await there.told()
+    peers = PeerApprovals(bus, [Provider("there", "outrider", base_url="https://there")])
+    bus.publish(msgspec.structs.replace(told, server="https://there"))
+    [here] = peers.open_approvals()
+    assert approval_view(here) == approval_view(question) == requested_approval_view(told)
+    assert ALLOW_PROJECT in approval_view(here).choices
+    await there.desk.answer(told.approval_id, allow=False)
+    await waiting

@@ -9,8 +9,8 @@ import pytest
 from outrider import Engine, Tool
 from outrider.errors import StorageFullError, StoreError, StoreUnavailableError
 from outrider.providers.scripted import call
+from outrider.sessions.leases import current_process
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.process_identity import current_process
 from outrider.sessions.records import InboxItem, StoredValue
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolPart

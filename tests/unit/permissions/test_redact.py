@@ -1,5 +1,6 @@
 """No secret passes the one place where texts are redacted."""
 
+import base64
 import html
 import json
 import time
@@ -73,6 +74,63 @@ def test_secrets_known_by_their_surroundings_are_hidden(text: str):
     clean = redact_patterns(text)
     assert HIDDEN_SECRET in clean
     assert not any(secret in clean for secret in ("abcdefghijklmnop", "dXNlcjpwYXNz", "hunter2"))
+
+
+CRYPT = "./aB9" * 20
+SEED = " ".join(["legal", "winner", "thank", "year"] * 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("mysql -u root -phunterhunter db", "hunterhunter"),
+        ("mysqldump -h db -phunterhunter shop", "hunterhunter"),
+        ("sshpass -p hunterhunter ssh host", "hunterhunter"),
+        ("docker login -u me -p hunterhunter registry", "hunterhunter"),
+        ("redis-cli -h db -a hunterhunter ping", "hunterhunter"),
+        ("ldapsearch -x -w hunterhunter", "hunterhunter"),
+        ("unzip -P hunterhunter f.zip", "hunterhunter"),
+        ("tool --password hunterhunter", "hunterhunter"),
+        ("tool --db-password='hunterhunter' x", "hunterhunter"),
+        ("tool --api-key hunterhunter", "hunterhunter"),
+        ("db.local:5432:shop:admin:hunterhunter", "hunterhunter"),
+        ("<password>hunterhunter</password>", "hunterhunter"),
+        ("<apiKey>hunterhunter</apiKey>", "hunterhunter"),
+        ("password: 'hunterhunter'", "hunterhunter"),
+        ("db.password=hunterhunter\n", "hunterhunter"),
+        (f"hash $2b$12${CRYPT[:53]} end", CRYPT[:53]),
+        (f"root:$6$saltsalt${CRYPT[:86]}:19000", CRYPT[:86]),
+        (f"me:$y$j9T$saltsalt${CRYPT[:43]}:1", CRYPT[:43]),
+        (f"$argon2id$v=19$m=65536,t=3,p=4$c29tZXNhbHQ${'aB9+' * 8}", "aB9+" * 8),
+        (f"pbkdf2_sha256$600000$saltsalt${'aB9+' * 11}=", "aB9+" * 11),
+        (f"my seed phrase: {SEED}", SEED),
+        (f"MNEMONIC='{SEED}'", SEED),
+        (base64.b64encode(f"ghp_{LONG}".encode()).decode(), "Z2hwX"),
+        ("data: " + base64.b64encode(b"-----BEGIN RSA PRIVATE KEY-----\nhunter").decode(), "LS0tLS1"),
+    ],
+)
+def test_passwords_of_letters_hashes_and_encoded_keys_are_hidden_where_they_are_recognizable(text: str, secret: str):
+    assert secret not in redact_patterns(text)
+    assert secret not in redact_patterns(f"{'words. ' * 400}\n{text}\n{'more-words ' * 400}")
+    assert secret not in Redactor().redact_text(json.dumps({"out": text})), "escaped"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mkdir -p build/output && cp -p source target",
+        "mysql -u root -p database",
+        "tool --password PASSWORD --token TOKEN",
+        "a multi-token approach to the secret-sharing problem",
+        '{"password": "required", "type": "password"}',
+        "awk '{print $1$2}' file; echo $6$HOME",
+        "the recovery phrase has twelve words that you should write down and never ever share",
+        "<key>short words</key> and <li>password</li>",
+        "localhost:5432: connection refused",
+    ],
+)
+def test_options_elements_and_messages_without_a_secret_stay(text: str):
+    assert redact_patterns(text) == text
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.permissions.trust import TrustList, content_hash
+from outrider.project.trust import TrustList, content_hash
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_code_and_changes_have_a_class_for_each_kind_of_line():
     assert render_diffs(files) == (
         '<pre class="diff"><span class="file">x.py</span>\n<span class="place">@@ -1 +1 @@ def f</span>\n'
         '<span class="removed">-old &lt;b&gt;</span>\n<span class="added">+new</span>\n'
-        '<span class="same"> same</span>\n</pre>'
+        '<span class="context"> same</span>\n</pre>'
     )
     assert "y.py (new file)" in render_diffs([replacement_diff("y.py", "", "one", creates=True)])
 

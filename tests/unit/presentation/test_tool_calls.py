@@ -12,7 +12,6 @@ from outrider.presentation.tool_calls import (
     call_title,
     call_todos,
     final_answer,
-    parse_partial_object,
 )
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError, ToolPending
@@ -57,8 +56,6 @@ def test_input_that_is_being_written_is_read_as_far_as_it_goes():
     part = ToolPart("c1", "shell", ToolPending({}, "", "streaming"))
     assert call_input(part, '{"command": "ls -') == {"command": "ls -"}
     assert call_input(part, '{"comm') == {}
-    assert parse_partial_object('{"a": [1, 2') == {"a": [1, 2]}
-    assert parse_partial_object("[1") == {}
 
 
 def test_changes_are_planned_until_the_call_has_ended():

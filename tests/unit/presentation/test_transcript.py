@@ -5,9 +5,7 @@ from types import NoneType
 import msgspec
 import pytest
 
-from outrider.presentation.notices import event_notice
-from outrider.presentation.tool_calls import TodoItem
-from outrider.presentation.transcript import (
+from outrider.presentation.items import (
     LIVE_OUTPUT_LINES,
     CommandItem,
     FileItem,
@@ -15,13 +13,15 @@ from outrider.presentation.transcript import (
     ReasoningItem,
     TextItem,
     ToolCallItem,
-    TranscriptView,
     UserItem,
+    event_notice,
     file_name,
     file_summary,
     message_items,
     part_item,
 )
+from outrider.presentation.tool_calls import TodoItem
+from outrider.presentation.transcript import TranscriptView
 from outrider.types.codec import UnknownPart
 from outrider.types.events import (
     EVENT_TYPES,
@@ -237,6 +237,20 @@ def test_reasoning_has_the_time_that_it_took():
     (item,) = view.items
     assert isinstance(item, ReasoningItem)
     assert item.seconds == 4.0
+
+
+def test_text_that_turns_into_reasoning_is_shown_as_reasoning_in_its_place():
+    view = TranscriptView(SESSION)
+    for part_id in ("p1", "p2"):
+        view.apply(PartDeltaEvent(session_id=SESSION, message_id="m1", part_id=part_id, delta="I thi"))
+    first, second = view.items
+    first.toggle()
+    (changed,) = view.update_part(ReasoningPart("I think", id="p1", message_id="m1"))
+    assert view.items == [changed, second]
+    assert isinstance(changed, ReasoningItem)
+    assert (changed.text, changed.streaming, changed.expanded) == ("I think", False, True)
+    (back,) = view.update_part(TextPart("I say", id="p1", message_id="m1"))
+    assert type(back) is TextItem
 
 
 def test_live_output_is_bounded():

@@ -47,9 +47,9 @@ KINDS: dict[str, ProviderKind] = {
     "openai_responses": "openai-responses",
 }
 # Where a provider falls silent time runs faster, for its pauses and for our limits alike.
-FASTER = 250
+FASTER = 1000
 LIMITS = HttpTimeouts()
-TIMEOUTS = {name: getattr(LIMITS, name) / FASTER for name in ("first_byte", "idle", "quiet", "total")}
+TIMEOUTS = {name: getattr(LIMITS, name) / FASTER for name in ("idle", "quiet", "total")}
 OPTIONS: dict[str, Any] = {"retry": {"first_window": 0.02}}
 ERRORS: dict[str, type[OutriderError]] = {
     "empty_response": NetworkError,

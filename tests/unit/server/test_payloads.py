@@ -6,15 +6,25 @@ import msgspec
 
 from outrider.server.event_stream import change_frame, live_frame
 from outrider.server.payloads import add_approval_view
-from outrider.sessions.records import Approval, ApprovalChange
+from outrider.sessions.records import Approval, ApprovalChange, MessageChange, PartChange
 from outrider.types.events import (
     BudgetExceededEvent,
+    ErrorEvent,
+    Event,
     LoopStartedEvent,
+    PartUpdatedEvent,
+    StateChangedEvent,
     ToolApprovalRequestedEvent,
     event_from_dict,
 )
+from outrider.types.messages import Message
+from outrider.types.parts import StepStartPart, ToolPart
+from outrider.types.tool_state import EndedTime, ToolCompleted
 
 EDIT = {"file_path": "a.py", "old_string": "old", "new_string": "new"}
+
+
+ERROR = ErrorEvent(session_id="s", error_type="ProviderError", message="busy")
 
 
 def data(body: bytes) -> Any:
@@ -35,12 +45,21 @@ def test_an_open_approval_comes_with_its_choices_and_changes():
     assert (change["type"], change["seq"], change["approval"]["tool"]) == ("approval", 3, "edit")
     assert (view["title"], view["reason"], view["rule_text"]) == ("edit a.py", "it changes a file", "edit(a.py)")
     assert ids(view) == ["once", "session", "project", "always", "no", "no-because"]
-    (file,) = view["changes"]
-    assert (file["old_path"], file["new_path"]) == ("a.py", "a.py")
-    assert [(line["kind"], line["text"]) for line in file["hunks"][0]["lines"]] == [
-        ("removed", "old"),
-        ("added", "new"),
+    assert [(row["kind"], row["text"]) for row in view["diff"]] == [
+        ("file", "a.py"),
+        ("removed", "-old"),
+        ("added", "+new"),
     ]
+    assert view["input"] == "", "the diff shows all arguments"
+
+
+def test_what_no_diff_shows_of_a_call_is_in_the_input_of_its_approval():
+    everywhere = msgspec.structs.replace(approval(), input={**EDIT, "replace_all": True})
+    assert '"replace_all": true' in add_approval_view(everywhere).view.input
+    shell = msgspec.structs.replace(
+        approval(), tool="shell", input={"command": "a\nb", "description": "x", "timeout": 3}
+    )
+    assert add_approval_view(shell).view.input == 'a\nb\n{\n  "timeout": 3\n}'
 
 
 def test_what_no_rule_describes_can_only_be_allowed_once():
@@ -71,3 +90,28 @@ def test_events_come_with_their_notice_and_are_read_as_before():
     assert (budget["notice"]["level"], budget["notice"]["topic"]) == ("warning", "limit")
     assert (request["view"]["agent"], "project" in ids(request["view"])) == ("helper", True)
     assert event_from_dict(request) == asked
+
+
+def test_views_of_parts_and_messages_are_sent_to_clients_that_ask_for_them():
+    part = ToolPart("c", "shell", ToolCompleted({"command": "make"}, "ok", EndedTime(0, 10)), message_id="m")
+    change, message = PartChange(1, part), MessageChange(2, Message("assistant", []))
+    assert "view" not in data(change_frame(change).body)
+    shown = data(change_frame(change, views=True).body)
+    assert (shown["type"], shown["part"]["tool"], shown["view"]["subject"]) == ("part", "shell", "make")
+    assert data(change_frame(PartChange(1, StepStartPart()), views=True).body)["view"] is None
+    assert data(change_frame(message, views=True).body)["view"] == {}
+    event = PartUpdatedEvent(session_id="s", part=part)
+    [live], [plain] = data(live_frame([event], views=True).body), data(live_frame([event]).body)
+    assert live.pop("view")["status"] == "done"
+    assert live == plain
+
+
+def test_an_event_says_what_a_front_end_shows_unless_something_else_shows_it():
+    class DeployedEvent(Event, frozen=True):
+        pass
+
+    changed = StateChangedEvent(session_id="s", old_state="calling_model", new_state="running_tools")
+    deployed, state, error = data(live_frame([DeployedEvent(session_id="s"), changed, ERROR]).body)
+    assert (deployed["notice"]["text"], "shown_elsewhere" in deployed) == ("DeployedEvent", False)
+    assert (state["label"], "notice" in state) == ("working", False)
+    assert error["shown_elsewhere"] is True

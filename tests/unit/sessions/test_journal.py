@@ -10,9 +10,8 @@ import pytest
 from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullError
 from outrider.event_bus import EventBus
 from outrider.sessions.journal import FLUSH_SECONDS, Journal, create_journal, resume_journal
-from outrider.sessions.leases import LeaseOwner
+from outrider.sessions.leases import LeaseOwner, current_process
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.process_identity import current_process
 from outrider.sessions.records import InboxItem, SessionUpdate, StoredValue
 from outrider.sessions.session import Session
 from outrider.types.events import ErrorEvent, Event, PartDeltaEvent, PartUpdatedEvent

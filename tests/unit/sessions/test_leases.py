@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from outrider.errors import StoreUnavailableError
 from outrider.event_bus import EventBus
 from outrider.sessions.journal import Journal, create_journal
-from outrider.sessions.leases import RENEWAL_BATCH, LeaseOwner
+from outrider.sessions.leases import RENEWAL_BATCH, LeaseOwner, current_process
 from outrider.sessions.memory_store import MemoryStore
-from outrider.sessions.process_identity import current_process
 from outrider.sessions.records import Lease, ProcessIdentity
 from outrider.sessions.session import Session
 from outrider.sessions.sqlite.store import SqliteStore

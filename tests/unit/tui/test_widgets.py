@@ -14,9 +14,8 @@ from textual.widgets import Static
 from outrider.engine.frontend import AskedQuestion
 from outrider.presentation.activity import ChildAgent, ChildProcess, SideActivity
 from outrider.presentation.approvals import ApprovalView
-from outrider.presentation.notices import Notice
+from outrider.presentation.items import FileItem, Notice, NoticeItem, TextItem, ToolCallItem, TranscriptItem, UserItem
 from outrider.presentation.tool_calls import TodoItem
-from outrider.presentation.transcript import FileItem, NoticeItem, TextItem, ToolCallItem, TranscriptItem, UserItem
 from outrider.tui import dialogs as panels
 from outrider.tui.commands import COMMAND_CHOICES
 from outrider.tui.completion import CompletionList

@@ -18,9 +18,7 @@ from outrider.cli.commands.jobs_common import NO_WORKER_MESSAGE, find_run, forma
 from outrider.cli.output import NOTICE_STYLES, Console
 from outrider.engine.archive import short_id
 from outrider.presentation.formats import sanitize_for_terminal, shorten
-from outrider.presentation.notices import message_error_notice
-from outrider.presentation.tool_calls import call_title
-from outrider.presentation.transcript import (
+from outrider.presentation.items import (
     CommandItem,
     FileItem,
     NoticeItem,
@@ -30,8 +28,10 @@ from outrider.presentation.transcript import (
     TranscriptItem,
     UserItem,
     file_summary,
+    message_error_notice,
     part_item,
 )
+from outrider.presentation.tool_calls import call_title
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
@@ -193,8 +193,10 @@ class JobTextPrinter:
                 self._print_once(item, f"[file {file_summary(item.part)}]", "blue")
             case NoticeItem():
                 self._print_once(item, f"[{item.text}]", NOTICE_STYLES[item.level])
-            case UserItem() | CommandItem():
-                return  # items of whole messages; here each part is a separate change
+            case CommandItem():
+                self._print_once(item, f"$ {item.command}", "cyan")
+            case UserItem():
+                return  # an item of whole messages; here each part is a separate change
             case _:
                 assert_never(item)
 

@@ -33,7 +33,7 @@ from outrider.engine.archive import TurnEnd, short_id
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.presentation.formats import format_cost, format_tokens
+from outrider.presentation.formats import format_cost, format_token_usage
 from outrider.presentation.tool_calls import call_title
 from outrider.types.parts import FilePart, PartBase, TextPart
 
@@ -315,8 +315,7 @@ class RunCommand:
             console.print_stderr(f"outrider: {remote if self._arguments.attach else local}")
         if console.err_is_terminal and not quiet:
             usage = self._stats.usage
-            out = format_tokens(usage.tokens.output + usage.tokens.reasoning)
-            facts = f"{format_tokens(usage.tokens.prompt)} tokens in, {out} out, cost {format_cost(usage.total_cost)}"
+            facts = f"{format_token_usage(usage.tokens)}, cost {format_cost(usage.total_cost)}"
             resume = f"outrider run{self._attach_option} --session {short_id(result.info.session_id)} …"
             console.print_stderr(f"{facts}; continue with: {resume}", "dim")
 

@@ -16,7 +16,7 @@ from outrider.engine.approval_gate import UNATTENDED_DENIAL
 from outrider.engine.archive import TurnEnd
 from outrider.errors import OutriderError
 from outrider.presentation.formats import clean_line
-from outrider.presentation.notices import Notice, event_notice
+from outrider.presentation.items import Notice, event_notice
 from outrider.presentation.tool_calls import call_title
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
@@ -209,8 +209,10 @@ class HeadlessResult(msgspec.Struct, frozen=True):
                 return self.interrupted
             case "error" if self.end.error is not None:
                 return exit_code_for(self.end.error)
-            case _:
+            case "error" | "repetition" | "empty_answers" | "refusal":
                 return exit_codes.FAILURE
+            case _:
+                assert_never(self.end.reason)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as the JSON object that `json` and `stream-json` print last."""

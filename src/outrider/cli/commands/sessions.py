@@ -22,7 +22,7 @@ from outrider.engine.archive import (
     short_id,
 )
 from outrider.errors import ConfigurationError
-from outrider.presentation.formats import format_age, format_cost, format_tokens
+from outrider.presentation.formats import format_age, format_cost, format_token_usage
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart, tool_result
@@ -30,7 +30,7 @@ from outrider.types.tool_state import ToolError
 from outrider.types.usage import Usage
 
 if TYPE_CHECKING:
-    from outrider.presentation.transcript import TranscriptItem
+    from outrider.presentation.items import TranscriptItem
 
 
 def fork_session(arguments: Namespace) -> int:
@@ -208,7 +208,7 @@ def show_session(arguments: Namespace) -> int:
 
 def _transcript_lines(transcript: SessionTranscript, width: int, *, full: bool) -> Iterator[StyledLine]:
     """Yield the lines of a transcript: title, messages, damaged rows and usage."""
-    from outrider.presentation.transcript import message_items
+    from outrider.presentation.items import message_items
 
     session = transcript.session
     yield truncate_text(session.title or "(no title)", width), "bold"
@@ -225,10 +225,9 @@ def _transcript_lines(transcript: SessionTranscript, width: int, *, full: bool) 
     for row in transcript.damaged:
         yield f"a damaged {row.kind} is skipped: {row.error}", "yellow"
     yield "", ""
-    tokens = usage.tokens
     yield (
         (
-            f"{format_tokens(tokens.prompt)} tokens in, {format_tokens(tokens.output + tokens.reasoning)} out, "
+            f"{format_token_usage(usage.tokens)}, "
             f"cost {format_cost(usage.total_cost)}; continue with: outrider --session {short_id(session.id)}"
         ),
         "dim",
@@ -245,7 +244,7 @@ def _message_heading(message: Message) -> str:
 
 def _item_lines(item: "TranscriptItem", width: int, *, full: bool) -> Iterator[StyledLine]:
     """Yield the lines of one item; without `full`, reasoning, calls and outputs are shortened."""
-    from outrider.presentation import transcript as items
+    from outrider.presentation import items
 
     match item:
         case items.UserItem():

@@ -10,7 +10,7 @@ from outrider.cli.output import NARROW_TABLE_WIDTH as NARROW
 from outrider.cli.output import Console, draw_bar, format_table
 from outrider.cli.setup import run_with_archive
 from outrider.engine.archive import Grouping, SessionArchive, UsageRow
-from outrider.presentation.formats import format_cost, format_duration, format_tokens
+from outrider.presentation.formats import format_duration, format_tokens, format_total_cost
 from outrider.types.ids import now_ms
 
 DAY_MS = 86_400_000
@@ -54,7 +54,7 @@ def _usage_table(by: str, rows: Sequence[UsageRow], width: int) -> list[str]:
             format_tokens(row.tokens.prompt),
             format_tokens(row.tokens.cache.read),
             format_tokens(row.tokens.output + row.tokens.reasoning),
-            _format_row_cost(row),
+            format_total_cost(row.cost, row.unpriced),
             draw_bar(float(row.cost if measure == "cost" else row.tokens.total), float(maximum), _bar_width(width)),
         )
         for row in rows
@@ -81,10 +81,3 @@ def _call_table(rows: Sequence[UsageRow], width: int) -> list[str]:
 
 def _bar_width(width: int) -> int:
     return BAR_WIDTH if width >= NARROW else SHORT_BAR_WIDTH
-
-
-def _format_row_cost(row: UsageRow) -> str:
-    """Format the cost; `≥` or "unknown" marks responses without a known price."""
-    if not row.unpriced:
-        return format_cost(row.cost)
-    return f"≥{format_cost(row.cost)}" if row.cost else "unknown"

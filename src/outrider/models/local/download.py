@@ -33,6 +33,7 @@ from outrider.models.local.weights import (
     partial_path,
     weights_path,
 )
+from outrider.presentation.formats import format_bytes, format_elapsed
 
 if TYPE_CHECKING:
     from outrider.http.transport import HttpResponse
@@ -121,29 +122,20 @@ class ProgressLine:
 
 def progress_text(progress: DownloadProgress) -> str:
     share = 100 * progress.done // progress.total if progress.total else 100
-    counted = f"{progress.weights}: {share:3d} %  {_format_size(progress.done)} of {_format_size(progress.total)}"
+    counted = f"{progress.weights}: {share:3d} %  {format_bytes(progress.done)} of {format_bytes(progress.total)}"
     match progress.phase:
         case "done":
-            return f"{progress.weights}: {_format_size(progress.total)}, checked and ready"
+            return f"{progress.weights}: {format_bytes(progress.total)}, checked and ready"
         case "checking":
             return f"{counted}  checking"
         case "fetching":
-            left = "" if progress.seconds_left is None else f"  {_format_seconds(progress.seconds_left)} left"
-            return f"{counted}  {_format_size(progress.speed)}/s{left}  from {progress.source}"
+            left = "" if progress.seconds_left is None else f"  {format_elapsed(progress.seconds_left)} left"
+            return f"{counted}  {format_bytes(round(progress.speed))}/s{left}  from {progress.source}"
 
 
 def _render_bar(progress: DownloadProgress) -> str:
     full = _BAR_CHARACTERS * progress.done // progress.total if progress.total else _BAR_CHARACTERS
     return f"[{'#' * full}{'.' * (_BAR_CHARACTERS - full)}]"
-
-
-def _format_size(count: float) -> str:
-    return f"{count / 1e9:.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
-def _format_seconds(seconds: float) -> str:
-    total = round(seconds)
-    return f"{total // 60} min {total % 60:02d} s" if total >= 60 else f"{total} s"
 
 
 ByteCallback = Callable[[int], None]
@@ -453,7 +445,7 @@ def _fetch_from_sources(
 
 
 def _recovery_hint(weights: ModelWeights, partial: PartialFile) -> str:
-    stored = f": the {partial.size / 1e6:,.0f} MB received so far are stored" if partial.size else ""
+    stored = f": the {format_bytes(partial.size)} received so far are stored" if partial.size else ""
     return (
         f"Check the network and try again{stored}. Or download {weights.address}\n"
         "on another machine and use the file: --model local/PATH.gguf"

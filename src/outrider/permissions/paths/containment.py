@@ -273,15 +273,17 @@ def find_escaping_link(folder: str, root: str, names: Collection[str] = ()) -> s
     return "there are too many files to check for symlinks; with -type f no symlink is opened"
 
 
-def find_unsafe_name(start: str, folder: str) -> str | None:
+def find_unsafe_name(start: str, folder: str, *, globs: bool = False) -> str | None:
     """Returns why a name below the folder is unsafe as plain text output, or None.
 
     A name with a space, quote or backslash splits into several arguments; one with a leading dash becomes an option.
+    With `globs`, a name with `*`, `?` or `[` is unsafe too, because the shell expands it.
     """
+    unsafe = _SPLIT_CHARS | frozenset("*?[") if globs else _SPLIT_CHARS
     seen = 0
     for name in (start, *(entry.name for entry in islice(_walk_entries(folder), MAX_SCANNED_ENTRIES))):
         seen += 1
-        if name.startswith("-") or not _SPLIT_CHARS.isdisjoint(name):
+        if name.startswith("-") or not unsafe.isdisjoint(name):
             return f"the file name {name!r} would be split or read as an option"
     return None if seen < MAX_SCANNED_ENTRIES else "there are too many files to check for unsafe names"
 

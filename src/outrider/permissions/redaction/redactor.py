@@ -220,7 +220,8 @@ def find_unfinished_secret(text: str) -> int:
 
 def ends_in_long_word(text: str) -> bool:
     """Returns whether the text ends in a word that is long enough to be a key."""
-    return len(text) >= _LONG_WORD_LENGTH and _LONG_WORD.fullmatch(text, len(text) - _LONG_WORD_LENGTH) is not None
+    tail = text[-_LONG_WORD_LENGTH:]
+    return " " not in tail and _LONG_WORD.fullmatch(tail) is not None
 
 
 def _last_word(text: str) -> int:
@@ -324,7 +325,7 @@ class Redactor:
         """Returns whether the text contains neither a secret nor the start of one; a fast check for streamed chunks."""
         if find_marked_formats(text) or ends_in_long_word(text):
             return False
-        if ("=" in text or ":" in text or ">" in text) and find_open_value(text) is not None:
+        if ("=" in text or ":" in text or ">" in text) and ("://" in text or find_open_value(text) is not None):
             return False
         for prefix in self._known_prefixes:  # noqa: SIM110  a generator costs more than the search
             if prefix in text:

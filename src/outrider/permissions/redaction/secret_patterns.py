@@ -5,8 +5,9 @@ case costs a few substring tests.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from functools import cache
+from binascii import b2a_base64
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache, lru_cache
 from re import Pattern
 from typing import TYPE_CHECKING, Literal
 
@@ -31,20 +32,26 @@ class SecretFormat(Struct, frozen=True):
 
     `mark` is a literal of the format. A `key` starts with its mark and a `context` is the text before a value: the
     expression is matched at each occurrence of the mark. `assigned` is a vendor name before an assigned value. For
-    `search` the mark may be anywhere, so the whole text is searched. With `ignore_case` the mark is lowercase. The
-    group `secret` is redacted; for a gitleaks rule, the rule selects and checks the group."""
+    `search` the mark may be anywhere, so the whole text is searched. With `ignore_case` the mark is lowercase. `sign`
+    is a literal that a text with this secret contains too; it is rarer than the mark. The group `secret` is redacted;
+    for a gitleaks rule, the rule selects and checks the group."""
 
     mark: str
     expression: str
     ignore_case: bool = False
     kind: FormatKind = "key"
     rule: "GitleaksRule | None" = None
+    sign: str = ""
 
-    def find_spans(self, text: str, lowered: str) -> Iterator[tuple[int, int]]:
-        """Yields the spans of secrets in this format; `lowered` is the text in lowercase, of the same length."""
+    def find_spans(self, text: str, lowered: str, found: Mapping[int, int]) -> Iterator[tuple[int, int]]:
+        """Yields the spans of secrets in this format.
+
+        `lowered` is the text in lowercase, of the same length. `found` has the end of each secret that is already
+        found, by its start."""
         for match in self._find_matches(text, lowered):
-            span = match.span("secret") if self.rule is None else self.rule.secret_span(match)
-            if span is not None:
+            if self.rule is None:
+                yield match.span("secret")
+            elif found.get(match.start(), -1) < match.end() and (span := self.rule.secret_span(match)) is not None:
                 yield span
 
     def _find_matches(self, text: str, lowered: str) -> Iterator[re.Match[str]]:
@@ -78,6 +85,7 @@ _RANDOM = (
 )
 _QUOTED = r"(?=[^\"'\\]{0,64}[^a-z_.\"'\\])[^\s\"'\\$<>{}()]{8,1000}+"
 _ASSIGNMENT = r"[A-Za-z0-9_]{0,64}\\?[\"']?\s{0,20}(?:=>?|:)\s{0,20}"
+_USER_PASSWORD = r"[ =][\"']?[^\s:\"']{1,200}:(?P<secret>[^\s\"']{4,1000}+)"
 _AUTH_SCHEMES = r"(?:bearer|basic|token)\s"
 
 # Prefixes that no ordinary word contains.
@@ -111,9 +119,9 @@ def _key_formats(marks: Iterable[str], body: str) -> Iterator[SecretFormat]:
         yield SecretFormat(mark, rf"{_BEGIN}(?P<secret>{re.escape(mark)}{body})")
 
 
-def _context_formats(marks: str | Iterable[str], pattern: str) -> Iterator[SecretFormat]:
+def _context_formats(marks: str | Iterable[str], pattern: str, sign: str = "") -> Iterator[SecretFormat]:
     for mark in [marks] if isinstance(marks, str) else marks:
-        yield SecretFormat(mark, pattern, ignore_case=True, kind="context")
+        yield SecretFormat(mark, pattern, ignore_case=True, kind="context", sign=sign)
 
 
 def _named_value_formats() -> Iterator[SecretFormat]:
@@ -125,6 +133,82 @@ def _named_value_formats() -> Iterator[SecretFormat]:
         yield from _context_formats(mark, rf"(?-i:(?=[A-Z])){name}{variable}")
 
 
+# Words that occur instead of a password in forms, schemas and messages.
+_NO_PASSWORD = r"(?!\w*(?:passw|secret|token|string|required|optional|disabled|invalid|missing|changed|undefined))"
+_WORD = r"[^\s\"'`;&|<>()$\\]"
+_ARGUMENT = rf"[\"']?(?P<secret>(?!-|(?-i:[A-Z_]+\b)){_WORD}{{4,200}}+)"
+
+
+def _password_formats() -> Iterator[SecretFormat]:
+    """Passwords that are words or letters, in places where nothing else is expected."""
+    yield from _context_formats(
+        "passw", rf"passw(?:or)?d{_ASSIGNMENT}(?P<quote>\\?[\"']){_NO_PASSWORD}(?P<secret>[a-z]{{8,64}})(?P=quote)"
+    )
+    yield from _context_formats(
+        "passw", rf"passw(?:or)?d={_NO_PASSWORD}(?P<secret>[a-z]{{8,64}})(?=\\[nr]|\\?[\"']|[ \t]*(?:\n|\Z))"
+    )
+    for mark in ("passw", "passphrase", "secret", "token", "key"):
+        element = rf"{_NAME_PATTERNS[mark]}[A-Za-z0-9_]{{0,64}}>(?P<secret>[^<>\s]{{4,200}}+)</"
+        yield from _context_formats(mark, element, "</")
+    pgpass = r":5432:[^\s:]{1,64}:[^\s:]{1,64}:(?P<secret>[^\s:\"']{4,200}+)"
+    yield SecretFormat(":5432:", pgpass, kind="context")
+
+
+# Programs for which a short option means a password.
+_PASSWORD_OPTIONS = {
+    "mysql": "-p", "mariadb": "-p", "sshpass": "-p ", "mongo": "-p ", " login ": "-p ", "redis-cli": "-a ",
+    "ldapsearch": "-w ", "ldapadd": "-w ", "ldapmodify": "-w ", "sqlcmd": "-P ", "unzip": "-P ",
+}  # fmt: skip
+_OPTION_PREFIXES = ("--", "--db-", "--api-", "--auth-", "--user-", "--admin-", "--access-", "--client-", "--root-")
+
+
+def _option_formats() -> Iterator[SecretFormat]:
+    """Passwords in the options of commands."""
+    after = "|".join(f"(?<= {prefix})" for prefix in _OPTION_PREFIXES)
+    for mark, name in {**_NAME_PATTERNS, "key": "key", "api-key": "api-key"}.items():
+        if not mark.startswith("_"):
+            yield from _context_formats(mark, rf"(?:{after}){name}[ =]{_ARGUMENT}", " --")
+    for program, option in _PASSWORD_OPTIONS.items():
+        command = rf"{program}[\w-]{{0,20}}(?<=\w|\s)(?:[^\n|;&]{{0,200}}?\s)?(?-i:{option}){_ARGUMENT}"
+        yield from _context_formats(program, command, f" {option.strip()}")
+
+
+def _encoded_formats() -> Iterator[SecretFormat]:
+    """Keys and PEM blocks in base64, as Kubernetes and cloud metadata contain them."""
+    for prefix in ("sk-ant-", "sk-proj-", "ghp_", "github_pat_", "glpat-", "xoxb-", "AKIA", "-----BEGIN"):
+        raw = prefix.encode()
+        mark = b2a_base64(raw, newline=False)[: len(raw) * 8 // 6].decode()
+        yield SecretFormat(mark, rf"{_BEGIN}(?P<secret>{re.escape(mark)}[A-Za-z0-9+/_-]{{16,}}=*)")
+
+
+_CRYPT = "[./A-Za-z0-9]"
+# Password hashes of `crypt`, PHC strings and Django.
+_HASH = (
+    rf"(?P<secret>\$(?:2[abxy]?\$[0-9]{{2}}\${_CRYPT}{{53}}|1\${_CRYPT}{{1,16}}\${_CRYPT}{{22}}|"
+    rf"[56]\$(?:rounds=[0-9]{{1,9}}\$)?{_CRYPT}{{1,16}}\${_CRYPT}{{43,86}}|y\${_CRYPT}{{1,20}}\${_CRYPT}{{1,86}}\${_CRYPT}{{43}}|"
+    rf"(?:argon2|scrypt|pbkdf2)[a-z0-9-]{{0,12}}\$[a-z0-9=,$]{{1,60}}\$[A-Za-z0-9+/.]{{8,200}}\$[A-Za-z0-9+/.=]{{16,200}})"
+    rf"(?!{_CRYPT})|\b(?:pbkdf2|bcrypt)_sha256\$[^\s\"']{{30,300}})"
+)
+_HASH_MARKS = (
+    "$1$",
+    "$2$",
+    "$2a$",
+    "$2b$",
+    "$2x$",
+    "$2y$",
+    "$5$",
+    "$6$",
+    "$y$",
+    "$argon2",
+    "$scrypt$",
+    "$pbkdf2",
+    "_sha256$",
+)
+_SEED_PHRASE = (
+    r"\b(?:(?:seed|recovery|mnemonic|secret|backup)[ _-]?phrase|mnemonic)[\"']?(?: is)?\s?[:=]?\s{0,3}[\"']?"
+    r"(?P<secret>(?:[a-z]{3,8}[ ,]{1,2}){11,23}[a-z]{3,8})\b"
+)
+
 FORMATS: tuple[SecretFormat, ...] = (
     *_key_formats(_KEY_MARKS, _BODY),
     *_key_formats(["sk-"], rf"(?:ant|proj|or-v1|svcacct)-{_BODY}"),
@@ -135,7 +219,7 @@ FORMATS: tuple[SecretFormat, ...] = (
     *_key_formats(["SK"], r"[0-9a-f]{32}(?![0-9A-Za-z])"),
     SecretFormat("k_live_", rf"(?<=[sr])(?P<secret>k_live_{_BODY})"),
     SecretFormat("k_test_", rf"(?<=[sr])(?P<secret>k_test_{_BODY})"),
-    SecretFormat("_v1_", rf"(?<=do[por])(?P<secret>_v1_{_BODY})"),
+    *(SecretFormat(f"do{kind}_v1_", rf"do{kind}(?P<secret>_v1_{_BODY})") for kind in "por"),
     SecretFormat(":AA", r"(?<=[0-9]):(?P<secret>AA[A-Za-z0-9_-]{32,})"),
     SecretFormat("-us", r"(?P<secret>(?<=[0-9a-f]{32})-us[0-9]{1,2})"),
     SecretFormat(
@@ -153,24 +237,35 @@ FORMATS: tuple[SecretFormat, ...] = (
         rf"(?:authorization|cookie)\\?[\"']?\s*[:=](?!=)\s*\\?[\"']?(?P<secret>(?!{_AUTH_SCHEMES})(?=[^\r\n\"']{{0,200}}[0-9])"
         r"[^\r\n\"'\\]{8,4000}+)",
     ),
-    *_context_formats("://", r"(?<=[a-z0-9])://[^\s/:@\"']{0,200}:(?P<secret>[^\s/@\"']{1,1000}+)(?=@)"),
-    *_context_formats("://", r"(?<=[a-z0-9])://(?P<secret>(?=[^\s/:@\"']{0,200}[0-9])[^\s/:@\"']{16,1000}+)(?=@)"),
+    *_context_formats("://", r"(?<=[a-z0-9])://[^\s/:@\"']{0,200}:(?P<secret>[^\s/@\"']{1,1000}+)(?=@)", "@"),
+    *_context_formats("://", r"(?<=[a-z0-9])://(?P<secret>(?=[^\s/:@\"']{0,200}[0-9])[^\s/:@\"']{16,1000}+)(?=@)", "@"),
     *_context_formats("hooks.", r"hooks\.[a-z.]{1,40}/(?:services|workflows)/(?P<secret>[A-Za-z0-9/_-]{16,})"),
     *_context_formats("/api/webhooks/", r"/api/webhooks/[0-9]+/(?P<secret>[\w-]{16,})"),
     *_context_formats(_QUERY_MARKS, rf"(?<=[?&;_-])(?:signature|sig|key|code|auth|pwd)=(?P<secret>{_RANDOM})"),
     *_context_formats(
         "passw", r"passw(?:or)?d\s+(?P<secret>(?=[^\s]{0,64}[0-9])(?=[^\s]{0,64}[a-z])[^\s\"',;()]{8,1000}+)"
     ),
-    *_context_formats((" -u", " --user"), r" (?:-u|--user)[ =][\"']?[^\s:\"']{1,200}:(?P<secret>[^\s\"']{4,1000}+)"),
+    *_context_formats(" -u", rf" -u{_USER_PASSWORD}", " -u"),
+    *_context_formats(" --user", rf" --user{_USER_PASSWORD}", " --"),
     *_named_value_formats(),
+    *_password_formats(),
+    *_option_formats(),
+    *_encoded_formats(),
+    *(SecretFormat(mark, _HASH, kind="search", sign="$") for mark in _HASH_MARKS),
+    SecretFormat("phrase", _SEED_PHRASE, ignore_case=True, kind="search"),
+    SecretFormat("mnemonic=", _SEED_PHRASE, ignore_case=True, kind="search"),
 )
 # Three random words separated by dots, such as a Discord token: no part of it is a literal mark.
-_DOTTED_MARK = re.compile(r"\.[\w-]{6}\.[\w-]")
-_DOTTED = SecretFormat(".", r"(?<=[\w-]{23})(?P<secret>\.[\w-]{6}\.(?=[\w-]*[0-9])[\w-]{27,})", kind="context")
+_DOTTED_MARK = re.compile(r"\.(?<=[\w-]{23}\.)[\w-]{6}\.[\w-]")
+_DOTTED = SecretFormat(".", r"(?P<secret>\.(?<=[\w-]{23}\.)[\w-]{6}\.(?=[\w-]*[0-9])[\w-]{27,})", kind="search")
 # Nearly every random key has a digit with seven letters or digits on one side; dates, versions and names rarely do.
 _DIGIT_RUN = re.compile(r"[0-9](?:[A-Za-z0-9]{7}|(?<=[A-Za-z0-9]{7}[0-9]))")
-# A value after an operator, except the minutes of a time. Only the operator is consumed: values may contain others.
-_ASSIGNED_VALUE = re.compile(r"[=>:,|](?=[`'\"\s=]{0,5}(?![0-9]{2}[:.])[\w=.+/%:~|-]{14})", re.ASCII)
+# A value after an operator, except the minutes of a time, in a text that is translated with `_OPERATORS`. Each pattern
+# starts with one literal, because `re` finds a literal much faster than a set of characters.
+_ASSIGNED_VALUES = (
+    re.compile(r":[ :]{0,5}+(?=[\w.+/%:~-]{14})(?![0-9]{2}[:.])", re.ASCII),
+    re.compile(r",[ :]{0,5}+(?=[\w.+/%:~-]{14})", re.ASCII),
+)
 # A value at the end of a text, which may continue.
 _OPEN_VALUE = re.compile(r"[=>:][`'\"\s=]{0,5}(?P<value>[\w.=+/%:~|-]*)\Z")
 _OPEN_VALUE_LENGTH = 400
@@ -178,49 +273,130 @@ _OPERATOR_GAP = 6  # the operator and up to five quotes or spaces
 _SHORTEST_MATCH = 7  # `a://:b@`
 _VENDOR_NAME_LENGTH = 40  # the longest vendor name, up to 20 more characters and quotes
 
-_ASSIGNED_NAMES = (_NAME_PATTERNS.keys() - {"token", "passw"}) | {"authorization", "cookie"}
+_ASSIGNED_NAMES = (_NAME_PATTERNS.keys() - {"token", "passw"}) | {"authorization", "cookie", "/api/webhooks/"}
 MarkedFormats = tuple[str, bool, list[SecretFormat]]  # mark, whether it is in lowercase, its formats
+
+AnchoredFormats = list[tuple[str, list[MarkedFormats]]]
+
+# Reduced copies of a text. `bytes.translate` takes as long as the search for one mark, so a text is reduced once and
+# most marks are then searched in little text.
+_LOWERCASE = "abcdefghijklmnopqrstuvwxyz"
+_RARE_SIGNS = "@|%~$<"
+
+
+def _reduce_char(char: str) -> str:
+    """Lowercase; `0` is any digit, `_` any separator, `@` any sign that few texts contain, a space anything else."""
+    if char.isascii() and char.isalpha():
+        return char.lower()
+    return "0" if char in "0123456789" else "_" if char in "_.-=" else "@" if char in _RARE_SIGNS else " "
+
+
+def _all_except(kept: str) -> bytes:
+    return bytes(set(range(256)) - set(kept.encode()))
+
+
+_WORDS = "".join(map(_reduce_char, map(chr, range(256)))).encode()
+_OPERATORS = bytes(
+    ord(":" if char in "=>:|" else " " if char.isspace() or char in "`'\"" else char.lower()) if char.isascii() else 63
+    for char in map(chr, range(256))
+)
+_NO_LETTERS = _all_except(_LOWERCASE + _LOWERCASE.upper() + "_.-=")
+_NO_CAPITALS = _all_except(_LOWERCASE.upper() + "3")  # with the one digit that is common in marks
+_NO_NAMES = _all_except("ghijklmnopqrstuvwxyz")  # without a to f, so that hexadecimal identifiers disappear
+_CAPITAL_PAIR = re.compile(r"[A-Z](?:[A-Z0-9]|(?<=[JV]))")  # J and V are rare, so one is sufficient
+_MANY_CAPITALS = 2_000
+_LONG_TEXT = 1_000
+_BLOCK, _OVERLAP = 50_000, 500  # copies of this size stay in the processor's cache
+_BEFORE_SHORT_MARK = ("", *_LOWERCASE, *"0 @")
+_OPTION = re.compile(" -[-A-Za-z]")  # not the arrow of a function's return type
+_RULE_SIGNS = {"facebook": "|%", "Q~": "~", "sha256~": "~"}
+_ANCHORS = ("phrase", "webhook")  # marks that contain one of these are found with one search
+
+
+def _reduce(text: str, removed: bytes) -> str:
+    return text.encode("ascii", "replace").translate(None, removed).decode("latin-1")
 
 
 class _FormatIndex:
     """All formats by mark, grouped by a cheap test that a text has to pass before its marks are searched.
 
-    `by_tail` has the marks with a separator, by the three characters before the separator: splitting a text at its
-    separators yields all such tails at once. `by_sign` has other marks by a character of the mark, `named` has names
-    that need `=` or `:`. `numbered` has the rules without a separator, which need a `_DIGIT_RUN`. `vendors` is searched
-    only before an `_ASSIGNED_VALUE`: a value without a digit is not a key there (gitleaks' generic rule has this
-    exception)."""
+    `capitals` has the marks with capitals, which are searched in the text without other characters. `by_tail` has the
+    marks with a separator, by the three characters before the separator: splitting a text at its separators yields all
+    such tails at once; `separated` has those with fewer characters before it. `by_sign` and `by_option` have the
+    formats with a sign. `named` needs an operator or a digit, `numbered` a `_DIGIT_RUN`. `vendors` is searched only
+    before assigned values: a value without a digit is not a key there (gitleaks' generic rule has this exception)."""
 
     def __init__(self) -> None:
         self.by_tail: dict[str, list[MarkedFormats]] = {}
-        self.named: list[MarkedFormats] = []
-        self.vendors: list[MarkedFormats] = []
-        self.numbered: list[MarkedFormats] = []
-        signs: dict[str, list[MarkedFormats]] = {}
-        for mark, ignore_case, forms in _group_by_mark((*FORMATS, *_rule_formats())):
-            is_rule = forms[0].rule is not None
-            sign = next((sign for sign in "=:/~-._A" if sign in mark), "")
-            if tail := re.search(r"[^_.-]{3}(?=[_.-])", mark.lower()):
-                group = self.by_tail.setdefault(tail[0], [])
-            elif is_rule and forms[0].kind == "assigned":
-                group = self.vendors
-            elif is_rule and sign not in {"-", "_", ".", "~"}:
-                group = self.numbered
-            elif mark in _ASSIGNED_NAMES:
-                group = self.named
-            else:
-                group = signs.setdefault(sign, [])
-            group.append((mark, ignore_case, forms))
-        self.by_sign = tuple(signs.items())
+        self.anchored: AnchoredFormats = []
+        self.named: AnchoredFormats = []
+        self.numbered: AnchoredFormats = []
+        self.separated: AnchoredFormats = []
+        self.capitals: list[tuple[str, MarkedFormats]] = []
+        self.vendors: list[tuple[str, MarkedFormats]] = []
+        self.by_sign: dict[str, list[MarkedFormats]] = {}
+        self.by_option: dict[str, list[MarkedFormats]] = {}
+        self.ports: list[MarkedFormats] = []
+        for marked in _group_by_mark((*FORMATS, *_rule_formats())):
+            self._add(marked)
         self.tails = frozenset(self.by_tail)
-        self.vendor_names = tuple(mark.lower() for mark, _, _ in self.vendors)
+        self.any_capitals = _compile_alternatives({capitals for capitals, _ in self.capitals})
+        self.vendor_names = tuple(mark for _, (mark, _, _) in self.vendors)
+
+    def _add(self, marked: MarkedFormats) -> None:
+        mark, ignore_case, forms = marked
+        words, capitals = mark.encode().translate(_WORDS).decode(), _reduce(mark, _NO_CAPITALS)
+        if sign := forms[0].sign:
+            (self.by_option if sign.startswith(" -") else self.by_sign).setdefault(sign, []).append(marked)
+        elif not ignore_case and _CAPITAL_PAIR.search(mark):
+            self.capitals.append((capitals, marked))
+        elif tails := _find_tails(words):
+            for tail in tails:
+                self.by_tail.setdefault(tail, []).append(marked)
+        elif forms[0].kind == "assigned":
+            self.vendors.append((_reduce(mark, _NO_NAMES), marked))
+        elif mark == ":5432:":
+            self.ports.append(marked)
+        else:
+            self._add_anchored(words, marked)
+
+    def _add_anchored(self, words: str, marked: MarkedFormats) -> None:
+        anchor = next((anchor for anchor in _ANCHORS if anchor in words), "" if "0" in words else words)
+        for known, formats in (*self.anchored, *self.named, *self.separated):
+            if known == anchor:
+                formats.append(marked)
+                return
+        if marked[2][0].rule is not None:
+            group = self.numbered
+        elif "_" in anchor:
+            group = self.separated
+        else:
+            group = self.named if marked[0] in _ASSIGNED_NAMES else self.anchored
+        group.append((anchor, [marked]))
+
+
+def _compile_alternatives(texts: Iterable[str]) -> Pattern[str]:
+    """Returns a pattern that finds any of the texts, grouped by their first character, which `re` tries faster."""
+    rests: dict[str, list[str]] = {}
+    for text in sorted(texts):
+        rests.setdefault(text[0], []).append(text[1:])
+    return re.compile("|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in rests.items()))
+
+
+def _find_tails(mark: str) -> list[str]:
+    """Returns what a text may have before the first separator of a mark that follows two or more other characters."""
+    if tail := re.search(r"[^_]{3}(?=_)", mark):
+        return [tail[0]]
+    if short := re.match(r"[^_ ]{2}(?=_)", mark):
+        return [before + short[0] for before in _BEFORE_SHORT_MARK]
+    return []
 
 
 def _group_by_mark(formats: Iterable[SecretFormat]) -> Iterator[MarkedFormats]:
-    marks: dict[tuple[str, bool, FormatKind, bool], list[SecretFormat]] = {}
+    marks: dict[tuple[str, bool, FormatKind, bool, str], list[SecretFormat]] = {}
     for form in formats:
-        marks.setdefault((form.mark, form.ignore_case, form.kind, form.rule is None), []).append(form)
-    for (mark, ignore_case, _, _), forms in marks.items():
+        marks.setdefault((form.mark, form.ignore_case, form.kind, form.rule is None, form.sign), []).append(form)
+    for (mark, ignore_case, *_), forms in marks.items():
         yield mark, ignore_case, forms
 
 
@@ -236,7 +412,8 @@ def _rule_formats() -> Iterator[SecretFormat]:
     for rule in load_rules():
         kind: FormatKind = "key" if rule.kind == "prefix" else rule.kind
         for mark, ignore_case in rule.marks:
-            yield SecretFormat(mark, rule.regex, ignore_case, kind, rule)
+            for sign in _RULE_SIGNS.get(mark, ("",)) if kind != "assigned" else ("",):
+                yield SecretFormat(mark, rule.regex, ignore_case, kind, rule, sign)
 
 
 def find_secret_spans(text: str) -> Spans:
@@ -244,54 +421,83 @@ def find_secret_spans(text: str) -> Spans:
     if len(text) < _SHORTEST_MATCH or not (marked := find_marked_formats(text)):
         return []
     lowered = lowercase_same_length(text)
-    return [span for form in marked for span in form.find_spans(text, lowered)]
+    ends: dict[int, int] = {}
+    for form in sorted(marked, key=_is_rule_format):  # rules last: they skip what is found, which saves their checks
+        for start, end in form.find_spans(text, lowered, ends):
+            ends[start] = max(end, ends.get(start, 0))
+    return list(ends.items())
+
+
+def _is_rule_format(form: SecretFormat) -> bool:
+    return form.rule is not None
 
 
 def find_marked_formats(text: str) -> list[SecretFormat]:
     """Returns the formats whose mark is in the text; no other format can match."""
-    index, lowered = _format_index(), text.lower()
-    if len(lowered) != len(text):
+    index = _format_index()
+    if len(text) <= _BLOCK:
+        found = _select_candidates(index, text)
+    else:
+        starts = range(0, len(text), _BLOCK)
+        blocks = (_select_candidates(index, text[start : start + _BLOCK + _OVERLAP]) for start in starts)
+        found = list({id(marked): marked for block in blocks for marked in block}.values())
+    forms: list[SecretFormat] = []
+    if found:
         lowered = lowercase_same_length(text)
-    # One comprehension, because this runs for every streamed chunk.
-    found = [
-        form
-        for sign, marks in index.by_sign
-        if sign in text
-        for mark, ignore_case, forms in marks
-        if mark in (lowered if ignore_case else text)
-        for form in forms
-    ]
-    if "=" in text or ":" in text:
-        found += _select_marked(index.named, text, lowered)
-    if "_" in text or "-" in text or "." in text:
-        found += _find_separated(index, text, lowered)
-    if _DIGIT_RUN.search(text):
-        found += _select_marked(index.numbered, text, lowered)
-        if names := _names_of_values(text, lowered):
-            found += _select_marked(index.vendors, names, names)
-    return found
-
-
-def _select_marked(marks: list[MarkedFormats], text: str, lowered: str) -> list[SecretFormat]:
-    return [form for mark, ignore_case, forms in marks if mark in (lowered if ignore_case else text) for form in forms]
-
-
-def _find_separated(index: _FormatIndex, text: str, lowered: str) -> list[SecretFormat]:
-    words = lowered.replace("-", "_").replace(".", "_").split("_")
-    words.pop()  # no separator follows it
-    found: list[SecretFormat] = []
-    for tail in index.tails & {word[-3:] for word in words}:
-        found += _select_marked(index.by_tail[tail], text, lowered)
+        forms = [form for mark, fold, group in found if mark in (lowered if fold else text) for form in group]
     if "." in text and _DOTTED_MARK.search(text):
-        found.append(_DOTTED)
+        forms.append(_DOTTED)
+    return forms
+
+
+def _select_candidates(index: _FormatIndex, text: str) -> list[MarkedFormats]:  # noqa: C901
+    """Returns the formats whose mark may be in the text.
+
+    It runs for every streamed chunk, so it is one function, with comprehensions."""
+    raw = text.encode("ascii", "replace")
+    words = letters = raw.translate(_WORDS).decode("latin-1")
+    if len(text) > _LONG_TEXT:
+        letters = raw.translate(_WORDS, _NO_LETTERS).decode("latin-1")
+    found = [marked for anchor, group in index.anchored if anchor in letters for marked in group]
+    has_digit = "0" in words
+    if has_digit or "=" in text or ":" in text or ">" in text:
+        found += [marked for anchor, group in index.named if anchor in letters for marked in group]
+    if "_" in words:
+        if "_" in text or "-" in text:
+            found += [marked for anchor, group in index.separated if anchor in words for marked in group]
+        tails = [word[-3:] for word in words.split("_")]
+        if not index.tails.isdisjoint(tails):
+            found += [marked for tail in index.tails.intersection(tails) for marked in index.by_tail[tail]]
+    if "@" in words:
+        found += [marked for sign, group in index.by_sign.items() if sign in text for marked in group]
+    if "-" in text and _OPTION.search(text):
+        found += [marked for option, group in index.by_option.items() if option in text for marked in group]
+    if not raw.islower() and (len(text) > _LONG_TEXT or _CAPITAL_PAIR.search(text)):
+        capitals = raw.translate(None, _NO_CAPITALS).decode("latin-1")
+        if len(capitals) > _MANY_CAPITALS or index.any_capitals.search(capitals):
+            found += [marked for part, marked in index.capitals if part in capitals]
+    if has_digit and ":5432:" in text:
+        found += index.ports
+    if has_digit and _DIGIT_RUN.search(text):
+        found += [marked for anchor, group in index.numbered if anchor in letters for marked in group]
+        found += _find_vendors(index, raw)
     return found
 
 
-def _names_of_values(text: str, lowered: str) -> str:
-    """Returns the words before assigned values, each once: one of them may contain the name of a vendor."""
-    starts = (match.start() for match in _ASSIGNED_VALUE.finditer(text))
-    before = "\n".join([lowered[max(0, start - _VENDOR_NAME_LENGTH) : start] for start in starts])
-    return " ".join(set(before.split()))
+def _find_vendors(index: _FormatIndex, raw: bytes) -> list[MarkedFormats]:
+    """Returns the vendors whose name may be just before an assigned value."""
+    text = raw.translate(_OPERATORS).decode("latin-1")
+    # A name contains no operator and no comma. Many texts repeat the same few names, so each is searched once.
+    before = {
+        piece[-_VENDOR_NAME_LENGTH:].rpartition(",")[2]
+        for pattern in _ASSIGNED_VALUES
+        for piece in pattern.split(text)[:-1]
+    }
+    if not before:
+        return []
+    names = "\n".join(before)
+    letters = _reduce(names, _NO_NAMES)
+    return [marked for part, marked in index.vendors if part in letters and marked[0] in names]
 
 
 def contains_key_mark(word: str) -> bool:
@@ -302,15 +508,20 @@ def contains_key_mark(word: str) -> bool:
 def find_open_value(text: str) -> int | None:
     """Returns where the last value starts if it is assigned to a vendor's variable and may continue, or None."""
     # A value has no spaces, so the operator is in the last word or just before it.
-    last_space = max(text.rfind(" "), text.rfind("\n"), len(text) - _OPEN_VALUE_LENGTH)
-    value = _OPEN_VALUE.search(text, max(0, last_space - _OPERATOR_GAP))
-    if value is None:
+    start = text.rfind(" ", -_OPEN_VALUE_LENGTH) - _OPERATOR_GAP
+    tail = text[start:] if start > 0 else text[-_OPEN_VALUE_LENGTH:]
+    if ("=" not in tail and ":" not in tail and ">" not in tail) or (value := _OPEN_VALUE.search(tail)) is None:
         return None
-    name = text[max(0, value.start() - _VENDOR_NAME_LENGTH) :].lower()
-    for vendor in _format_index().vendor_names:
-        if vendor in name:
-            return value.start("value")
-    return None
+    offset = len(text) - len(tail)
+    operator = offset + value.start()
+    name = text[max(0, operator - _VENDOR_NAME_LENGTH) : operator].rpartition(",")[2]
+    return offset + value.start("value") if _contains_vendor(name.lower()) else None
+
+
+@lru_cache(maxsize=1024)
+def _contains_vendor(name: str) -> bool:
+    """Cached, because a value is streamed in several chunks and the same variables recur."""
+    return any(vendor in name for vendor in _format_index().vendor_names)
 
 
 def lowercase_same_length(text: str) -> str:

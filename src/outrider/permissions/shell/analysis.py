@@ -8,7 +8,17 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from outrider.permissions.shell.command import ScriptAnalysis
+from msgspec import structs
+
+from outrider.permissions.shell.builtins import check_double_bracket
+from outrider.permissions.shell.command import ScriptAnalysis, keeps_output
+from outrider.permissions.shell.command_parser import (
+    IoRedirect,
+    parse_simple_command,
+    parse_words,
+    read_here_document,
+    split_here_document,
+)
 from outrider.permissions.shell.control_flow import (
     KEYWORDS,
     SEPARATORS,
@@ -24,19 +34,18 @@ from outrider.permissions.shell.parser import (
     ShellSource,
     Word,
     WordReader,
-    parse_simple_command,
-    parse_words,
+    decode_bytes,
 )
+from outrider.permissions.shell.programs.git_index import reject_unsafe_index
 from outrider.permissions.shell.programs.registry import PrintedNames
-from outrider.permissions.shell.simple_command import SimpleCommandAnalyzer, check_double_bracket
+from outrider.permissions.shell.simple_command import SimpleCommandAnalyzer
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
 
-_CAT_HERE_DOCUMENT = re.compile(
-    r"^\$\(\s*cat\s*<<\s*(['\"])(?P<name>[A-Za-z0-9_]+)\1\n(?P<body>.*?)\n?(?P=name)\n\s*\)$", re.DOTALL
-)
+_CAT_HERE_DOCUMENT = re.compile(r"\$\([ \t\n]*cat[ \t]*<<[ \t]*(['\"])(?P<name>[A-Za-z0-9_]+)\1[ \t]*\n")
+_SUBSTITUTION_END = re.compile(r"\n[ \t\n]*\)")
 MAX_COMMANDS = 300
 _GAP = re.compile(r"(?:[ \t\n]|\\\n)*")
 _LIST_OPERATORS = frozenset({"&&", "||", "|", "|&", "!"})
@@ -88,17 +97,24 @@ class ScriptAnalyzer:
             case _:
                 raise NotProvenSafe(f"it uses a shell construct that is not analysed ({node.type.replace('_', ' ')})")
 
-    def analyse_sequence(self, node: "Node", state: ShellState, *, among: Sequence["Node"] | None = None) -> None:
-        """Analyses statements in order; a background statement gets a copy of the state."""
+    def analyse_sequence(
+        self, node: "Node", state: ShellState, *, among: Sequence["Node"] | None = None
+    ) -> PrintedNames:
+        """Analyses statements in order; a background statement gets a copy of the state.
+
+        Returns which file names the sequence prints if it consists of one statement.
+        """
+        printed: list[PrintedNames] = []
         children = self.check_complete_children(node) if among is None else among
         for child, in_background in mark_background(children):
             if child.type == "function_definition":
                 self.control_flow.define_function(child, in_background=in_background)
             elif child.is_named:
-                self.analyse_statement(child, state.copy() if in_background else state)
+                printed.append(self.analyse_statement(child, state.copy() if in_background else state))
             elif child.type not in SEPARATORS | _LIST_OPERATORS | KEYWORDS:
                 raise NotProvenSafe(f"its syntax is not understood at {child.type!r}")
         state.cwds_on_success = None
+        return printed[0] if len(printed) == 1 else PrintedNames()
 
     def check_complete_children(self, node: "Node") -> list["Node"]:
         """Returns the children of a node. Raises NotProvenSafe if text between them is not covered by any child.
@@ -168,6 +184,10 @@ class ScriptAnalyzer:
         if node.type != "redirected_statement":
             return self._analyse_simple_command(node, state)
         first = node.children[0]
+        if node.children[-1].type == "heredoc_redirect" and node.children[-1].children[2:3]:
+            here_document = node.children[-1]
+            if any(child.type == "pipeline" for child in here_document.children):
+                return self._analyse_piped_here_document(node, here_document, state)
         if first.type in {"command", "declaration_command", "unset_command"} or "redirect" in first.type:
             return self._analyse_simple_command(node, state)
         after = parse_simple_command(self.source, first.end_byte, node.end_byte)
@@ -178,7 +198,29 @@ class ScriptAnalyzer:
         # uses every folder and every variable value that is possible after the list.
         found = self.analyse_statement(first, state)
         self.command_analyzer.check_redirects(after.redirects, self.resolve_substitutions, state)
-        return found
+        return found if keeps_output(after.redirects) else PrintedNames()
+
+    def _analyse_piped_here_document(self, node: "Node", here_document: "Node", state: ShellState) -> PrintedNames:
+        """Analyses `command <<NAME | other …`: the pipeline is on the line that starts the here-document."""
+        text = self.source.text
+        document = read_here_document(self.source, here_document, here_document.start_byte)
+        pipeline = next(child for child in here_document.children if child.type == "pipeline")
+        children = self.check_complete_children(pipeline)
+        around = text[document.rest : pipeline.start_byte] + text[pipeline.end_byte : document.line_end]
+        if (
+            around.strip(" \t")
+            or "<<" in text[pipeline.start_byte : pipeline.end_byte]
+            or node.end_byte != here_document.end_byte
+            or [child.type == "|" for child in children] != [True, False]
+        ):
+            raise NotProvenSafe("it continues in an unusual form on the line that starts a here-document")
+        simple = parse_simple_command(self.source, node.start_byte, here_document.start_byte)
+        first = state.copy()
+        redirect = IoRedirect(document.operator, document.body)
+        self.command_analyzer.check_redirects((redirect,), self.resolve_substitutions, first)
+        self.command_analyzer.stdin = PrintedNames()
+        self.command_analyzer.analyse_command(simple, self, first)
+        return self.analyse_statement(children[1], state.copy())
 
     def _analyse_double_bracket(self, node: "Node", state: ShellState) -> PrintedNames:
         """Reads the words of `[[ … ]]` one by one, because its operators are not operators of the shell grammar."""
@@ -210,14 +252,41 @@ class ScriptAnalyzer:
     def _resolve_substitution(self, part: CommandSubstitution, state: ShellState) -> CommandSubstitution | LiteralText:
         """Analyses a substitution; returns its output as literal text if the value is certain."""
         text = self.source.text[part.node.start_byte : part.node.end_byte]
-        self.analyse_sequence(part.node, state.copy())
+        printed = self.analyse_sequence(part.node, state.copy())
         if part.kind == "file":
             return LiteralText("/dev/fd/63", quoted=True)
         if text == "$(pwd)" and len(state.cwds) == 1 and part.quoted:
             return LiteralText(state.cwds[0], quoted=True)
-        if part.quoted and (found := _CAT_HERE_DOCUMENT.match(text)):
-            return LiteralText(found["body"].encode("latin-1").decode("utf-8", "replace").rstrip("\n"), quoted=True)
+        if part.quoted and (body := _read_cat_here_document(text)) is not None:
+            return LiteralText(decode_bytes(body).rstrip("\n"), quoted=True)
+        if printed.is_number:
+            return structs.replace(part, prints_number=True)
+        if printed.patterns is not None and printed.line_separated and not part.quoted:
+            return self._mark_found_paths(part, printed, state)
         return part
+
+    def _mark_found_paths(
+        self, part: CommandSubstitution, printed: PrintedNames, state: ShellState
+    ) -> CommandSubstitution:
+        """Marks a substitution as a list of paths if no file name changes when the shell splits and expands it."""
+        paths = self.command_analyzer.paths.with_cwds(state.cwds)
+        try:
+            paths.reject_ambiguous_names(printed.search_folders, globs=True)
+            paths.reject_outside_links(printed.link_folders, printed.patterns or ())
+            if printed.from_index:
+                reject_unsafe_index(paths.cwds)
+        except NotProvenSafe:
+            return part
+        return structs.replace(part, found_patterns=printed.patterns)
+
+
+def _read_cat_here_document(text: str) -> str | None:
+    """Returns the body of the here-document in `$(cat <<'NAME' …)`, or None if the text is anything else."""
+    start = _CAT_HERE_DOCUMENT.match(text)
+    if not start:
+        return None
+    body, end = split_here_document(text, start.end(), start["name"])
+    return body if _SUBSTITUTION_END.fullmatch(text, end) else None
 
 
 def analyse_script(command: str, *, root: str, cwd: str) -> ScriptAnalysis:

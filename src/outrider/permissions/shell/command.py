@@ -1,12 +1,14 @@
 """Result types of the shell analysis, and the checks for variables and redirects of a simple command."""
 
 import re
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from outrider.permissions.redaction.secret_patterns import split_names
+from outrider.permissions.shell.command_parser import IoRedirect
 from outrider.permissions.shell.expansion import ExpandedArg
-from outrider.permissions.shell.parser import IoRedirect, NotProvenSafe
+from outrider.permissions.shell.parser import NotProvenSafe
 from outrider.permissions.shell.programs.table import PathChecker
 
 # An allow rule for the inner command also applies behind these wrappers: they change only time, priority or buffering.
@@ -60,6 +62,7 @@ _HARMLESS_VARIABLES = split_names(
     PYTHONDONTWRITEBYTECODE DEBUG VERBOSE NODE_ENV RUST_BACKTRACE DEBIAN_FRONTEND"""
 )
 _PAGER_VARIABLES = frozenset({"PAGER", "GIT_PAGER", "MANPAGER", "SYSTEMD_PAGER"})
+_TIME_ZONE = re.compile(r"[A-Za-z0-9_+-]+(?:/[A-Za-z0-9_+-]+){0,2}")
 _PLAIN_VALUE = re.compile(r"^[A-Za-z0-9_.:@%+, -]*$")
 # The shell, the dynamic loader or common programs read these variables, whether they are exported or not.
 _SPECIAL_VARIABLES = re.compile(
@@ -80,6 +83,10 @@ def check_script_variable(name: str) -> None:
 
 def check_exported_variable(name: str, value: ExpandedArg) -> None:
     """Raises NotProvenSafe if a variable in a program's environment can change what the program does."""
+    if name == "GIT_OPTIONAL_LOCKS" and value.text != "0":
+        raise NotProvenSafe("it lets git rewrite the index (GIT_OPTIONAL_LOCKS)")
+    if name == "TZ" and value.text is not None and _TIME_ZONE.fullmatch(value.text):
+        return
     if name in _PAGER_VARIABLES and value.text in {"", "cat"}:
         return
     if name not in _HARMLESS_VARIABLES:
@@ -88,7 +95,13 @@ def check_exported_variable(name: str, value: ExpandedArg) -> None:
         raise NotProvenSafe(f"it sets {name} in a program's environment to a value that is not plain text")
 
 
+_DESCRIPTOR = re.compile(r"[0-9]+-?|-")
 _HARMLESS_TARGETS = frozenset({"/dev/null", "/dev/stdout", "/dev/stderr"})
+
+
+def keeps_output(redirects: Sequence[IoRedirect]) -> bool:
+    """Returns whether the output of a command is still only its own output, without error messages in it."""
+    return all(redirect.operator in {"<", "<<", "<<<"} or redirect.source_text == "/dev/null" for redirect in redirects)
 
 
 def check_redirect(redirect: IoRedirect, targets: list[ExpandedArg], paths: PathChecker) -> None:
@@ -97,7 +110,7 @@ def check_redirect(redirect: IoRedirect, targets: list[ExpandedArg], paths: Path
     if operator in {"<<", "<<<"}:
         return
     target = targets[0].text if len(targets) == 1 else None
-    if operator in {"<&", ">&"} and target is not None and (target == "-" or target.rstrip("-").isdigit()):
+    if operator in {"<&", ">&"} and target is not None and _DESCRIPTOR.fullmatch(target):
         return
     if operator == "<" and target is not None:
         paths.check_argument(targets[0])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SEPARATORS = frozenset({";", "\n", "&", ";;"})
 KEYWORDS = split_names("if then elif else fi for in do done while until case esac function { } ( ) [ ] [[ ]] $( ` <(")
 _CASE_PATTERNS = re.compile(r"^[\w*?./|\-+:@%,= \"'\[\]\\]*$")
-_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 class ScriptVisitor(Protocol):
@@ -25,7 +25,7 @@ class ScriptVisitor(Protocol):
     source: ShellSource
 
     def analyse_statement(self, node: "Node", state: ShellState) -> object: ...
-    def analyse_sequence(self, node: "Node", state: ShellState, *, among: Sequence["Node"] | None = None) -> None: ...
+    def analyse_sequence(self, node: "Node", state: ShellState, *, among: Sequence["Node"] | None = None) -> object: ...
     def check_complete_children(self, node: "Node") -> list["Node"]: ...
     def expand_words(self, start: int, stop: int, state: ShellState) -> list[PossibleValues]: ...
     def is_known_name(self, name: str) -> bool: ...
@@ -74,10 +74,10 @@ class ControlFlowAnalyzer:
 
     def analyse_loop(self, node: "Node", state: ShellState) -> None:
         """Analyses a loop body once, with every value that a variable can have in any iteration."""
-        before = state.copy()
+        before, start = state.copy(), len(state.assigned)
         changing = assigned_names(self.visitor.source, node)
         for name in changing:
-            state.variables[name] = None
+            state.assign(name, None)
         for child in self.visitor.check_complete_children(node):
             if child.type == "do_group":
                 self._analyse_loop_body(node, child, state)
@@ -87,14 +87,19 @@ class ControlFlowAnalyzer:
                 raise NotProvenSafe(f"its syntax is not understood at {child.type!r}")
         if state.cwds != before.cwds:
             raise NotProvenSafe("it changes the working folder inside a loop")
+        # The body was analysed with the values of its first run. A variable that it assigns by other means than the
+        # names in its text (a function, `read "x"`) has another value in the second run.
+        for name in set(state.assigned[start:]) - changing:
+            if before.variables.get(name) is not None:
+                raise NotProvenSafe(f"its loop assigns {name} in a form that is not analysed")
         # `break` can leave the loop at any point, so the values of assigned variables are unknown afterwards.
-        for name in changing:
-            state.variables[name] = None
+        for name in {*changing, *state.assigned[start:]}:
+            state.assign(name, None)
 
     def _analyse_loop_body(self, node: "Node", group: "Node", state: ShellState) -> None:
         if node.type == "for_statement":
             name, values = self._loop_variable_values(node, state)
-            state.variables[name] = values
+            state.assign(name, values)
         self.visitor.analyse_sequence(group, state)
 
     def _loop_variable_values(self, node: "Node", state: ShellState) -> tuple[str, PossibleValues]:
@@ -102,7 +107,7 @@ class ControlFlowAnalyzer:
         children = node.children
         name = self.visitor.source.text[children[1].start_byte : children[1].end_byte]
         check_script_variable(name)
-        if children[0].type != "for" or not _NAME.match(name):
+        if children[0].type != "for" or not _NAME.fullmatch(name):
             raise NotProvenSafe("it contains a loop in an unusual form")
         words = [child for child in children[2:] if child.is_named and child.type not in {"do_group", "comment"}]
         if children[2].type != "in" or not words:
@@ -123,7 +128,7 @@ class ControlFlowAnalyzer:
         if len(named_children) != 2 or named_children[1].type != "compound_statement":
             raise NotProvenSafe("it defines a function in an unusual form")
         name = self.visitor.source.text[named_children[0].start_byte : named_children[0].end_byte]
-        if not _NAME.match(name) or self.visitor.is_known_name(name) or name in self.functions:
+        if not _NAME.fullmatch(name) or self.visitor.is_known_name(name) or name in self.functions:
             raise NotProvenSafe(f"it defines a function named {name}, which replaces a known command or function")
         self.functions[name] = named_children[1]
 
@@ -131,7 +136,7 @@ class ControlFlowAnalyzer:
         """Analyses the body of a function at a call, with the call's arguments as positional parameters."""
         if name in self.active_calls:
             raise NotProvenSafe("it defines a function that calls itself")
-        inner = state.copy()
+        inner, start = state.copy(), len(state.assigned)
         for number in range(10):
             inner.variables[str(number)] = args[number - 1] if 0 < number <= len(args) else None
         self.active_calls.append(name)
@@ -139,8 +144,8 @@ class ControlFlowAnalyzer:
         self.active_calls.pop()
         if inner.cwds != state.cwds:
             raise NotProvenSafe("it changes the working folder inside a function")
-        for changed in assigned_names(self.visitor.source, self.functions[name]):
-            state.variables[changed] = None
+        for changed in {*assigned_names(self.visitor.source, self.functions[name]), *state.assigned[start:]}:
+            state.assign(changed, None)
 
 
 def mark_background(children: Sequence["Node"]) -> Iterator[tuple["Node", bool]]:
@@ -169,6 +174,8 @@ def assigned_names(source: ShellSource, node: "Node") -> set[str]:
 def merge_states(state: ShellState, other: ShellState) -> None:
     """Merges another path's state into `state`: the union of folders and values, unknown if either is unknown."""
     state.cwds = tuple(dict.fromkeys((*state.cwds, *other.cwds)))
+    names = {*state.numbers, *other.numbers}
+    state.numbers = frozenset(name for name in names if state.is_number(name) and other.is_number(name))
     for name in {*state.variables, *other.variables}:
         mine, theirs = state.variables.get(name), other.variables.get(name)
         state.variables[name] = None if mine is None or theirs is None else tuple(dict.fromkeys((*mine, *theirs)))

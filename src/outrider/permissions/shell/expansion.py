@@ -26,9 +26,13 @@ MAX_BRACES = 4
 MAX_VALUES_LENGTH = 20_000  # total characters of all possible values of one word
 MAX_GLOB_ENTRIES = 20_000  # directory entries read for all globs of one command line
 _BRACES = re.compile(r"^(?P<before>[^{}]*)\{(?P<inside>[^{}]*)\}(?P<after>.*)$", re.DOTALL)
-_NUMBERS = re.compile(r"^-?[0-9]+$")
+_NUMBERS = re.compile(r"-?[0-9]+")
 _ASSIGNS = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=")
-_RANGE = re.compile(r"^(-?[0-9]{1,4})\.\.(-?[0-9]{1,4})$")
+# A bound with a leading zero pads every number with zeros, so it is not accepted.
+_RANGE = re.compile(r"(-?[1-9][0-9]{0,3}|0)\.\.(-?[1-9][0-9]{0,3}|0)")
+_ASSIGNMENT_WORD = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*\+?=")
+# Variables that the shell changes on its own, so that their value is never known.
+_CHANGING_VARIABLES = frozenset({"_", "LINES", "COLUMNS"})
 
 PossibleValues = tuple[str, ...] | None
 """Every value that a word or variable can have; None means that the value is unknown."""
@@ -41,6 +45,10 @@ class ExpandedArg(Struct, frozen=True):
     multiple: bool = False  # can expand to several words or to none
     from_glob: bool = False  # matches file names that may start with a dash
     found_paths: bool = False  # each value is a path that `find` printed, below a checked folder
+    found_patterns: tuple[str, ...] | None = (
+        None  # a pattern of each found path, if a command substitution printed them
+    )
+    is_number: bool = False  # an unknown number, or empty
     prefix: str = ""  # the literal start of a value whose rest is unknown
     source_text: str = ""
 
@@ -53,8 +61,8 @@ class ExpandedArg(Struct, frozen=True):
         """Returns whether a value of the argument may start with a dash."""
         if self.from_glob or self.found_paths:
             return True
-        if self.values is None:
-            return not self.prefix or self.prefix.startswith("-")
+        if self.values is None:  # of several words, only the first starts with the prefix
+            return self.multiple or not self.prefix or self.prefix.startswith("-")
         return any(choice.startswith("-") for choice in self.values)
 
 
@@ -73,9 +81,38 @@ class ShellState(Struct):
         default_factory=lambda: [MAX_GLOB_ENTRIES]
     )  # shared by all states of one command line
 
+    # Every name that was assigned in any state of one script, in order.
+    assigned: list[str] = field(default_factory=list[str])
+    numbers: frozenset[str] = frozenset()  # variables whose value is an unknown number, or empty
+    is_posix: bool = False  # `sh` or `dash` runs the script instead of bash
+
     def copy(self) -> "ShellState":
-        """Returns the state of a subshell: a separate list of variables and folders, and the same glob budget."""
-        return ShellState(self.cwds, dict(self.variables), self.cwds_on_success, self.glob_budget)
+        """Returns the state of a subshell: a separate list of variables and folders, the rest is shared."""
+        return ShellState(
+            self.cwds,
+            dict(self.variables),
+            self.cwds_on_success,
+            self.glob_budget,
+            self.assigned,
+            self.numbers,
+            self.is_posix,
+        )
+
+    def assign(self, name: str, values: PossibleValues, *, is_number: bool = False) -> None:
+        """Stores the possible values of a variable and records that it was assigned."""
+        self.variables[name] = values
+        self.numbers = self.numbers | {name} if is_number else self.numbers - {name}
+        self.assigned.append(name)
+
+    def look_up(self, name: str) -> PossibleValues:
+        """Returns the possible values of a variable, or None if they are unknown."""
+        return None if name in _CHANGING_VARIABLES else self.variables.get(name)
+
+    def is_number(self, name: str) -> bool:
+        """Returns whether a variable can only be a plain number, or empty if that is not known in advance."""
+        values = self.look_up(name)
+        known = values is not None and all(_NUMBERS.fullmatch(value) for value in values)
+        return known or (name in self.numbers and name not in _CHANGING_VARIABLES)
 
 
 def expand_word(word: Word, state: ShellState, source_text: str = "") -> list[ExpandedArg]:
@@ -84,6 +121,8 @@ def expand_word(word: Word, state: ShellState, source_text: str = "") -> list[Ex
         written = "".join(part.text for part in word if isinstance(part, LiteralText | GlobCharacter))
         if written.count("{") > MAX_BRACES:
             raise NotProvenSafe(f"it contains a word with more than {MAX_BRACES} brace expansions")
+        if _ASSIGNMENT_WORD.match(written):
+            raise NotProvenSafe("it combines a brace expansion with a word that looks like an assignment")
         # An empty alternative produces no word.
         return [
             arg
@@ -98,6 +137,8 @@ def _expand_without_braces(word: Word, state: ShellState, source_text: str) -> l
     """Expands a word without brace expansion to its possible values."""
     if any(isinstance(part, GlobCharacter) for part in word):
         return [_expand_glob(word, state, source_text)]
+    if len(word) == 1 and (special := _expand_special(word[0], state, source_text)) is not None:
+        return [special]
     if len(word) == 1 and isinstance(part := word[0], VariableExpansion) and not part.quoted:
         return _split_variable(part, state, source_text)
     known = [_possible_values(part, state) for part in word]
@@ -115,6 +156,27 @@ def _expand_without_braces(word: Word, state: ShellState, source_text: str) -> l
     return [ExpandedArg(values, source_text=source_text)]
 
 
+def _expand_special(part: WordPart, state: ShellState, source_text: str) -> ExpandedArg | None:
+    """Returns the argument for an unknown number or a list of found paths, or None if the part is neither."""
+    if isinstance(part, CommandSubstitution) and part.found_patterns is not None and not part.quoted:
+        return ExpandedArg(
+            None, multiple=True, found_paths=True, found_patterns=part.found_patterns, source_text=source_text
+        )
+    match part:
+        case VariableExpansion():
+            is_unknown = part.is_modified or state.look_up(part.name) is None
+            known = is_unknown and (part.is_number or (not part.is_modified and state.is_number(part.name)))
+        case ArithmeticExpansion():
+            _check_arithmetic(part.text, state)
+            known = True
+        case CommandSubstitution():
+            known = part.prints_number
+        case _:
+            return None
+    quoted = part.quoted
+    return ExpandedArg(None, multiple=not quoted, is_number=True, source_text=source_text) if known else None
+
+
 def _needs_brace_expansion(word: Word) -> bool:
     """Returns whether bash expands braces in the word. Raises NotProvenSafe unless the whole word is unquoted text."""
     plain = "".join(part.text for part in word if isinstance(part, LiteralText) and not part.quoted)
@@ -125,7 +187,18 @@ def _needs_brace_expansion(word: Word) -> bool:
     return True
 
 
+def expand_assigned_value(word: Word, state: ShellState) -> ExpandedArg:
+    """Returns the value of an assignment: bash does not expand braces in it."""
+    if _needs_brace_expansion(word):
+        return ExpandedArg(None)
+    args = _expand_without_braces(word, state, "")
+    return args[0] if len(args) == 1 else ExpandedArg(None)
+
+
 def _unquoted_word(text: str) -> Word:
+    """Returns the word that a brace expansion generates; bash expands a ~ in it afterwards."""
+    if text.startswith("~") or "=~" in text or ":~" in text:
+        return (TildeExpansion(), LiteralText(text))
     parts = re.split(r"([*?\[])", text)
     return tuple(GlobCharacter(part) if part in {"*", "?", "["} else LiteralText(part) for part in parts if part)
 
@@ -147,7 +220,7 @@ def _expand_braces(text: str) -> list[str]:
 def _brace_alternatives(inside: str) -> list[str]:
     if "," in inside:
         return _check_alternatives(inside.split(","))
-    if bounds := _RANGE.match(inside):
+    if bounds := _RANGE.fullmatch(inside):
         low, high = int(bounds[1]), int(bounds[2])
         step = 1 if high >= low else -1
         return _check_alternatives([str(number) for number in range(low, high + step, step)])
@@ -168,7 +241,7 @@ def _possible_values(part: WordPart, state: ShellState) -> PossibleValues:
         case LiteralText(text):
             return (text,)
         case VariableExpansion(name, _, changed):
-            return None if changed else state.variables.get(name)
+            return None if changed else state.look_up(name)
         case ArithmeticExpansion(text):
             return _check_arithmetic(text, state)
         case TildeExpansion() | CommandSubstitution() | GlobCharacter():
@@ -184,8 +257,7 @@ def _check_arithmetic(text: str, state: ShellState) -> PossibleValues:
     if _ASSIGNS.search(text):
         raise NotProvenSafe("it assigns a variable inside an arithmetic expression")
     for name in re.findall(r"[A-Za-z_][A-Za-z0-9_]*", text):
-        values = state.variables.get(name)
-        if values is None or not all(_NUMBERS.match(value) for value in values):
+        if not state.is_number(name):
             raise NotProvenSafe(f"it calculates with {name}, whose unknown value could run a command")
     return None
 
@@ -198,13 +270,13 @@ def _may_split(part: WordPart, state: ShellState) -> bool:
     """Returns whether bash splits the value of an unquoted variable, or expands a glob in it."""
     if not isinstance(part, VariableExpansion) or part.quoted:
         return False
-    values = state.variables.get(part.name) or ()
+    values = state.look_up(part.name) or ()
     return any(not value or set(value) & set(" \t\n*?[\\") for value in values)
 
 
 def _split_variable(part: VariableExpansion, state: ShellState, source_text: str) -> list[ExpandedArg]:
     """Splits the value of an unquoted variable at blanks. IFS has its default value: assigning it is rejected."""
-    values = None if part.is_modified else state.variables.get(part.name)
+    values = None if part.is_modified else state.look_up(part.name)
     if values is None or any(set(value) & set("*?[\\") for value in values):
         return [ExpandedArg(None, multiple=True, source_text=source_text)]
     if len(values) == 1:

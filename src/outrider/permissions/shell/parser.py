@@ -88,11 +88,15 @@ def decode_bytes(text: str) -> str:
 
 METACHARACTERS = frozenset(" \t\n|&;()<>")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-]")
-# The forms of ${…} that cannot run a command: no nested expansion, no indirection, no arithmetic except plain numbers.
+_NUMERIC_PARAMETERS = frozenset({"#", "?", "$", "!"})
+# The forms of ${…} that cannot run a command: no nested expansion, no process substitution, no indirection, no
+# arithmetic except plain numbers.
 _BRACED = re.compile(
     r"\{(?P<length>#?)(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?])(?P<index>\[(?:[@*]|[0-9]+)\])?"
-    r"(?P<change>:?[-+?][^$`\"'\\{}\n]*|(?:##?|%%?|//?|\^\^?|,,?)[^$`\"'\\{}\n]*|: ?-?[0-9]+(?::-?[0-9]+)?)?\}"
+    r"(?P<change>:?[-+?][^$`\"'\\{}()<>\n]*|(?:##?|%%?|//?|\^\^?|,,?)[^$`\"'\\{}()<>\n]*|: ?-?[0-9]+(?::-?[0-9]+)?)?\}"
 )
+# bash also expands ~ behind `name=` and behind a colon in such a word, in assignments and in arguments alike.
+_ASSIGNMENT_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[[^\]]*\])?\+?=")
 _ARITHMETIC = re.compile(r"\(\((?P<sum>[0-9A-Za-z_+\-*/%()<>=!&|^~?: \t]*?)\)\)")
 _ANSI_ESCAPE = re.compile(
     r"\\(?:x(?P<hex>[0-9a-fA-F]{1,2})|u(?P<short>[0-9a-fA-F]{4})|(?P<octal>[0-7]{1,3})|(?P<one>[ntrabefv\\'\"?]))"
@@ -120,6 +124,7 @@ class VariableExpansion(Struct, frozen=True):
     quoted: bool
     is_modified: bool = False  # ${x%…}, ${x:-…}, ${#x}: the result differs from the variable's value
     splits_in_quotes: bool = False  # "$@" expands to any number of words
+    is_number: bool = False  # $#, $?, ${#x}: a plain number
 
 
 class CommandSubstitution(Struct, frozen=True):
@@ -128,6 +133,9 @@ class CommandSubstitution(Struct, frozen=True):
     node: "Node"
     kind: Literal["output", "file"]
     quoted: bool
+    prints_number: bool = False
+    # Its output is a list of paths below a checked folder; each path matches one of these patterns (empty: any path).
+    found_patterns: tuple[str, ...] | None = None
 
 
 class ArithmeticExpansion(Struct, frozen=True):
@@ -202,6 +210,9 @@ class WordReader:
                 yield GlobCharacter(char)
             case "~" if self.at == start:
                 yield self._read_tilde()
+            case "~" if self.text[self.at - 1] in "=:" and _ASSIGNMENT_WORD.match(self.text, start, self.stop):
+                self.at += 1
+                yield TildeExpansion()
             case _:
                 self.at += 1
                 yield LiteralText(char)
@@ -278,7 +289,9 @@ class WordReader:
                 if not match:
                     return LiteralText("$", quoted=True)
                 self.at = match.end()
-                return VariableExpansion(match[0], quoted, splits_in_quotes=match[0] == "@")
+                return VariableExpansion(
+                    match[0], quoted, splits_in_quotes=match[0] == "@", is_number=match[0] in _NUMERIC_PARAMETERS
+                )
 
     def _read_substitution(self, kind: Literal["output", "file"], *, quoted: bool) -> CommandSubstitution:
         node = self.source.nested_nodes.get(self.at)
@@ -303,7 +316,10 @@ class WordReader:
             raise NotProvenSafe("it contains a ${…} expansion that could run a command")
         self.at = match.end()
         changed = bool(match["length"] or match["index"] or match["change"])
-        return VariableExpansion(match["name"], quoted, changed, match["name"] == "@" or match["index"] == "[@]")
+        is_length = bool(match["length"]) and not match["change"]
+        is_number = is_length or (not changed and match["name"] in _NUMERIC_PARAMETERS)
+        splits = (match["name"] == "@" or match["index"] == "[@]") and not match["length"]
+        return VariableExpansion(match["name"], quoted, changed, splits, is_number)
 
     def _read_ansi_quoted(self) -> LiteralText:
         end = self.at + 1
@@ -350,144 +366,3 @@ def _join_literals(parts: list[WordPart]) -> Iterator[WordPart]:
 
 def _merge_literals(run: list[LiteralText]) -> LiteralText:
     return LiteralText(decode_bytes("".join(text.text for text in run)), run[0].quoted)
-
-
-_REDIRECT = re.compile(r"(?P<fd>[0-9]{0,4})(?P<op><<<|<<-|<<|<>|<&|>>|>&|>\||<|>)|(?P<both>&>>|&>)")
-_ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<op>\+?=)")
-_ARRAY_ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[[^\]]*\]\+?=")
-_NAMED_DESCRIPTOR = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}[<>]")
-_DELIMITER = re.compile(r"(?P<quote>['\"]?)(?P<name>[A-Za-z0-9_]+)(?P=quote)")
-
-
-class VariableAssignment(Struct, frozen=True):
-    """An assignment `name=value`, or `name+=value` if `appends` is true."""
-
-    name: str
-    appends: bool
-    value: Word
-
-
-class IoRedirect(Struct, frozen=True):
-    """A redirect with its operator and target; for a here-document the target is its body."""
-
-    operator: str
-    target: Word
-    source_text: str = ""
-
-
-class ParsedCommand(Struct, frozen=True):
-    """A parsed simple command. Each word has its parts and its source string."""
-
-    assignments: tuple[VariableAssignment, ...]
-    words: tuple[tuple[Word, str], ...]
-    redirects: tuple[IoRedirect, ...]
-
-
-def parse_simple_command(source: ShellSource, start: int, stop: int) -> ParsedCommand:
-    """Parses the text between two offsets as exactly one simple command."""
-    lexer = _CommandLexer(source, start, stop)
-    lexer.run()
-    return ParsedCommand(tuple(lexer.assignments), tuple(lexer.words), tuple(lexer.redirects))
-
-
-def parse_words(source: ShellSource, start: int, stop: int) -> tuple[tuple[Word, str], ...]:
-    """Parses the text between two offsets as words only, such as the values of a `for` loop."""
-    simple = parse_simple_command(source, start, stop)
-    if simple.assignments or simple.redirects:
-        raise NotProvenSafe("it contains an assignment or redirect where words are expected")
-    return simple.words
-
-
-class _CommandLexer:
-    """Splits the text of a simple command into assignments, words and redirects."""
-
-    def __init__(self, source: ShellSource, start: int, stop: int) -> None:
-        self.source, self.reader = source, WordReader(source, start, stop)
-        self.assignments: list[VariableAssignment] = []
-        self.words: list[tuple[Word, str]] = []
-        self.redirects: list[IoRedirect] = []
-
-    def run(self) -> None:
-        reader = self.reader
-        reader.skip_blanks()
-        while reader.at < reader.stop:
-            text, at = reader.text, reader.at
-            redirect = _REDIRECT.match(text, at, reader.stop)
-            if redirect and text[redirect.end() : redirect.end() + 1] != "(":
-                self._read_redirect(redirect)
-            elif not self.words and (match := _ASSIGNMENT.match(text, at, reader.stop)):
-                self._read_assignment(match)
-            else:
-                self._read_word()
-            reader.skip_blanks()
-
-    def _read_word(self) -> None:
-        reader, start = self.reader, self.reader.at
-        if _NAMED_DESCRIPTOR.match(reader.text, start) or (not self.words and _ARRAY_ELEMENT.match(reader.text, start)):
-            raise NotProvenSafe("it uses a named file descriptor or an array element")
-        word = reader.read_word()
-        if start not in self.source.node_starts or reader.at not in self.source.node_ends:
-            raise NotProvenSafe("its words are not understood: two parsers disagree about them")
-        self.words.append((word, decode_bytes(reader.text[start : reader.at])))
-
-    def _read_assignment(self, match: re.Match[str]) -> None:
-        reader = self.reader
-        reader.at = match.end()
-        value: Word = (LiteralText(""),)
-        if reader.peek() == "(":
-            raise NotProvenSafe("it assigns an array, which is not analysed")
-        if reader.peek() and reader.peek() not in METACHARACTERS:
-            value = reader.read_word()
-        if ":~" in reader.text[match.end() : reader.at]:
-            raise NotProvenSafe("it contains a ~ inside an assigned value")
-        self.assignments.append(VariableAssignment(match["name"], match["op"] == "+=", value))
-
-    def _read_redirect(self, match: re.Match[str]) -> None:
-        reader, operator = self.reader, match["op"] or match["both"]
-        reader.at = match.end()
-        if operator in {"<<", "<<-"}:
-            self._read_here_document(match.start("op"), operator)
-            return
-        reader.skip_blanks()
-        start = reader.at
-        target = reader.read_word()
-        self.redirects.append(IoRedirect(operator, target, decode_bytes(reader.text[start : reader.at])))
-
-    def _read_here_document(self, at: int, operator: str) -> None:
-        """Reads a here-document; the end in the syntax tree must agree with the delimiter line in the text."""
-        reader, text = self.reader, self.source.text
-        reader.skip_blanks()
-        node = self.source.nested_nodes.get(at) or self.source.nested_nodes.get(at - 1)
-        delimiter = _DELIMITER.match(text, reader.at)
-        if node is None or operator == "<<-" or not delimiter:
-            raise NotProvenSafe("it contains a here-document in an unusual form")
-        line_end = text.find("\n", delimiter.end())
-        if line_end < 0 or text[delimiter.end() : line_end].strip(" \t"):
-            raise NotProvenSafe("it continues on the line that starts a here-document")
-        body, end = _split_here_document(text, line_end + 1, delimiter["name"])
-        if node.end_byte not in {end, end - 1, end + 1}:
-            raise NotProvenSafe("the end of its here-document is not understood")
-        if not delimiter["quote"] and "\\\n" in body:
-            raise NotProvenSafe("its here-document joins lines with a backslash, which could hide the end")
-        word = (
-            (LiteralText(decode_bytes(body), quoted=True),)
-            if delimiter["quote"]
-            else self._expanded(line_end + 1, len(body))
-        )
-        self.redirects.append(IoRedirect(operator, word))
-        reader.at = min(end, reader.stop)
-
-    def _expanded(self, start: int, length: int) -> Word:
-        return WordReader(self.source, start, start + length).read_here_document()
-
-
-def _split_here_document(text: str, start: int, delimiter: str) -> tuple[str, int]:
-    """Returns the body of a here-document and the offset of the end of its delimiter line."""
-    at = start
-    while at < len(text):
-        end = text.find("\n", at)
-        end = len(text) if end < 0 else end
-        if text[at:end] == delimiter:
-            return text[start:at], end
-        at = end + 1
-    raise NotProvenSafe("it contains a here-document without an end")

@@ -5,186 +5,37 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from outrider.permissions.redaction.secret_patterns import split_names
+from outrider.permissions.shell.builtins import BASH_BUILTINS, BUILTIN_CHECKS, FUNCTION_BUILTINS, SHELL_NAMES
 from outrider.permissions.shell.command import (
     AnalysedCommand,
     check_exported_variable,
     check_redirect,
     check_script_variable,
+    keeps_output,
 )
+from outrider.permissions.shell.command_parser import IoRedirect, ParsedCommand
 from outrider.permissions.shell.control_flow import ControlFlowAnalyzer
-from outrider.permissions.shell.expansion import ExpandedArg, PossibleValues, ShellState, expand_word, literal_arg
-from outrider.permissions.shell.parser import IoRedirect, NotProvenSafe, ParsedCommand, Word
+from outrider.permissions.shell.expansion import (
+    ExpandedArg,
+    PossibleValues,
+    ShellState,
+    expand_assigned_value,
+    expand_word,
+)
+from outrider.permissions.shell.parser import NotProvenSafe, Word
 from outrider.permissions.shell.programs.find import FOUND_PATHS, check_found_files, parse_find
+from outrider.permissions.shell.programs.git_index import reject_unsafe_index
 from outrider.permissions.shell.programs.registry import (
     PrintedNames,
     is_known_reader,
     names_after_filter,
     names_printed_by,
+    prints_number,
     program_name,
     prove_program,
 )
-from outrider.permissions.shell.programs.table import PathChecker, parse_args, program_spec
+from outrider.permissions.shell.programs.table import PathChecker
 from outrider.permissions.shell.wrappers import OPAQUE_WRAPPERS, SHELLS, WRAPPERS, parse_shell_script, unwrap_xargs
-
-_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-_UNARY_TESTS = split_names("""-b -c -d -e -f -g -h -k -L -n -N -O -G -p -r -s -S -t -u -w -x -z -a""")
-_BINARY_TESTS = split_names("""= == != < > -eq -ne -lt -le -gt -ge -nt -ot -ef""")
-_INTEGER_TESTS = frozenset(["-eq", "-ne", "-lt", "-le", "-gt", "-ge"])
-_INTEGER = re.compile(r"^-?[0-9]+$")
-_SET_OPTION = re.compile(r"^[-+][efuvx]*o?$")  # -x prints PS4, and assigning PS4 is rejected
-_READ_SPEC = program_spec("-rs -d= -n= -N= -t= -u= -p=")
-_ULIMIT_SPEC = program_spec("-HSacdfilmnpqrstuvx", "text")
-
-
-def _accept_any(_: Sequence[ExpandedArg], __: ShellState) -> None:
-    return
-
-
-def _check_no_arguments(args: Sequence[ExpandedArg], _: ShellState) -> None:
-    if args:
-        raise NotProvenSafe(f"{args[0].source_text} is an unexpected argument")
-
-
-def _check_number(args: Sequence[ExpandedArg], _: ShellState) -> None:
-    if len(args) > 1 or any(arg.multiple or arg.text is None or not _INTEGER.match(arg.text) for arg in args):
-        raise NotProvenSafe("it has an argument that is not a plain number")
-
-
-def _check_shift(args: Sequence[ExpandedArg], state: ShellState) -> None:
-    _check_number(args, state)
-    state.variables.update({str(number): None for number in range(1, 10)})
-
-
-def _check_printf(args: Sequence[ExpandedArg], _: ShellState) -> None:
-    """Rejects `-v`: it assigns a variable, and bash runs commands in the index of an array element."""
-    if args and args[0].text != "--" and args[0].can_be_option():
-        raise NotProvenSafe("printf could assign a variable (-v)")
-
-
-def check_test(args: Sequence[ExpandedArg], _: ShellState) -> None:
-    """Checks that the operators of a test are certain, because `-v` evaluates an array index and can run a command."""
-    words = list(args)
-    if any(arg.multiple for arg in words):
-        raise NotProvenSafe("it tests an unquoted value that could become several words")
-    while words and words[0].text == "!":
-        words.pop(0)
-    match words:
-        case [] | [_]:
-            return
-        case [operator, _] if operator.text in _UNARY_TESTS:
-            return
-        case [_, operator, _] if operator.text in _BINARY_TESTS:
-            return
-        case _ if all(arg.text is not None for arg in words) and not any(arg.text in {"-v", "-R"} for arg in words):
-            return
-        case _:
-            raise NotProvenSafe("it contains a test whose operators are not known in advance")
-
-
-def _check_bracket(args: Sequence[ExpandedArg], state: ShellState) -> None:
-    if not args or args[-1].text != "]":
-        raise NotProvenSafe("it contains a [ test without the closing ]")
-    check_test(args[:-1], state)
-
-
-def check_double_bracket(args: Sequence[ExpandedArg]) -> None:
-    """Checks `[[ … ]]`, whose numeric tests evaluate arithmetic and can run a command in an array index."""
-    for index, arg in enumerate(args):
-        if arg.text in {"-v", "-R", "-o"}:
-            raise NotProvenSafe(f"it uses the test {arg.text}, which could run a command")
-        if arg.text in _INTEGER_TESTS:
-            _check_integers((*args[max(index - 1, 0) : index], *args[index + 1 : index + 2]))
-
-
-def _check_integers(sides: Sequence[ExpandedArg]) -> None:
-    if any(side.values is None or not all(_INTEGER.match(choice) for choice in side.values) for side in sides):
-        raise NotProvenSafe("it calculates with an unknown value, which could run a command")
-
-
-def _check_ulimit(args: Sequence[ExpandedArg], _: ShellState) -> None:
-    parse_args(_ULIMIT_SPEC, args)
-
-
-def _check_set(args: Sequence[ExpandedArg], _: ShellState) -> None:
-    """Allows options that only change error handling and tracing."""
-    rest = list(args)
-    while rest:
-        text = rest.pop(0).text
-        if text is None or not _SET_OPTION.match(text):
-            raise NotProvenSafe("it changes the options or parameters of the shell (set)")
-        if text.endswith("o") and (not rest or rest.pop(0).text not in {"pipefail", "errexit", "nounset", "noglob"}):
-            raise NotProvenSafe("it changes the options or parameters of the shell (set)")
-
-
-def _check_read(args: Sequence[ExpandedArg], state: ShellState) -> None:
-    """Marks the variables that `read` assigns as unknown."""
-    for name in parse_args(_READ_SPEC, args).operands:
-        if name.text is None or not _NAME.match(name.text):
-            raise NotProvenSafe("read could assign something that is not a plain variable")
-        check_script_variable(name.text)
-        state.variables[name.text] = None
-    state.variables["REPLY"] = None
-
-
-def _check_unset(args: Sequence[ExpandedArg], state: ShellState) -> None:
-    for arg in args:
-        if arg.text is None or not _NAME.match(arg.text):
-            raise NotProvenSafe("unset could remove something that is not a plain variable")
-        check_script_variable(arg.text)
-        state.variables[arg.text] = None
-
-
-def _check_declare(args: Sequence[ExpandedArg], state: ShellState) -> None:
-    for name, value in _parse_declarations(args):
-        check_script_variable(name)
-        state.variables[name] = value.values
-
-
-def _check_export(args: Sequence[ExpandedArg], state: ShellState) -> None:
-    for name, value in _parse_declarations(args):
-        check_exported_variable(name, value)
-        state.variables[name] = value.values
-
-
-def _parse_declarations(args: Sequence[ExpandedArg]) -> list[tuple[str, ExpandedArg]]:
-    """Parses `name=value` arguments. The value may be unknown, the name must be certain."""
-    found: list[tuple[str, ExpandedArg]] = []
-    for arg in args:
-        start = arg.text if arg.text is not None else arg.prefix
-        name, given, value = start.partition("=")
-        if not given or not _NAME.match(name) or arg.multiple:
-            raise NotProvenSafe("it contains a declaration that is not a plain name=value")
-        found.append((name, literal_arg(value) if arg.text is not None else ExpandedArg(None)))
-    return found
-
-
-BUILTIN_CHECKS: dict[str, Callable[[Sequence[ExpandedArg], ShellState], None]] = {
-    ":": _accept_any,
-    "echo": _accept_any,
-    "printf": _check_printf,
-    "test": check_test,
-    "[": _check_bracket,
-    "exit": _check_number,
-    "return": _check_number,
-    "break": _check_number,
-    "continue": _check_number,
-    "shift": _check_shift,
-    "wait": _check_no_arguments,
-    "jobs": _check_no_arguments,
-    "times": _check_no_arguments,
-    "type": _accept_any,
-    "umask": _check_no_arguments,
-    "ulimit": _check_ulimit,
-    "set": _check_set,
-    "read": _check_read,
-    "unset": _check_unset,
-    "local": _check_declare,
-    "declare": _check_declare,
-    "typeset": _check_declare,
-    "export": _check_export,
-}
-
 
 MAX_WRAPPERS = 8
 MAX_FOLDERS = 12  # possible working folders; each `cd` can succeed or fail
@@ -208,9 +59,10 @@ _BASH_ONLY_SYNTAX = (
     "select",
     "$[",
     "coproc",
+    "[^",
 )
 _DESCRIPTOR_DUPLICATE = re.compile(r"[0-9]>&[0-9]")
-_SHELL_PREFIXES = frozenset({"command", "builtin", "time"})
+_SHELL_PREFIXES = frozenset({"command", "builtin"})
 
 
 class WordResolver(Protocol):
@@ -235,7 +87,7 @@ class SimpleCommandAnalyzer:
         """Returns whether a function of this name would replace a known program, builtin or wrapper."""
         return (
             is_known_reader(name)
-            or name in BUILTIN_CHECKS
+            or name in SHELL_NAMES
             or name in WRAPPERS
             or name in OPAQUE_WRAPPERS
             or name in SHELLS
@@ -255,7 +107,10 @@ class SimpleCommandAnalyzer:
     def analyse_command(self, parsed: ParsedCommand, resolver: WordResolver, state: ShellState) -> PrintedNames:
         """Analyses a parsed command and returns the file names that it prints."""
         stdin, self.stdin = self.stdin, PrintedNames()
-        self.check_redirects(parsed.redirects, resolver.resolve_substitutions, state)
+        redirect_state = state.copy()
+        for assignment in parsed.assignments:  # shells disagree whether a redirect sees the assignments before it
+            redirect_state.variables[assignment.name] = None
+        self.check_redirects(parsed.redirects, resolver.resolve_substitutions, redirect_state)
         argv = [
             arg
             for word, source_text in parsed.words
@@ -268,7 +123,8 @@ class SimpleCommandAnalyzer:
             raise NotProvenSafe(f"it contains a command with more than {MAX_WORDS} words, too many to check")
         source_text = " ".join(source_text for _, source_text in parsed.words)
         unwrapper = _CommandUnwrapper(self, resolver, state, source_text, stdin)
-        return unwrapper.analyse(tuple(argv), (), tuple(barriers))
+        printed = unwrapper.analyse(tuple(argv), (), tuple(barriers))
+        return printed if keeps_output(parsed.redirects) else PrintedNames()
 
     def _apply_assignments(
         self, parsed: ParsedCommand, resolver: WordResolver, state: ShellState, *, exported: bool
@@ -279,14 +135,17 @@ class SimpleCommandAnalyzer:
         """
         barriers: list[str] = []
         for assignment in parsed.assignments:
-            args = expand_word(resolver.resolve_substitutions(assignment.value, state), state)
-            value = args[0] if len(args) == 1 and not assignment.appends else ExpandedArg(None)
+            value = expand_assigned_value(resolver.resolve_substitutions(assignment.value, state), state)
+            value = ExpandedArg(None) if assignment.appends else value
             try:
                 if exported:
+                    # A function sees the value, and some shells keep it after the command.
+                    state.assign(assignment.name, None)
                     check_exported_variable(assignment.name, value)
                 else:
                     check_script_variable(assignment.name)
-                    state.variables[assignment.name] = None if value.multiple else value.values
+                    values = None if value.multiple else value.values
+                    state.assign(assignment.name, values, is_number=value.is_number and not assignment.appends)
             except NotProvenSafe as error:
                 barriers.append(str(error))
         if not exported:
@@ -327,6 +186,10 @@ class _CommandUnwrapper:
         printed, reason = PrintedNames(), None
         try:
             name = self._check_program_name(argv[0], wrappers)
+            if argv[0].text in self.resolver.control_flow.functions:
+                self._call_function(argv[0].text, argv[1:], wrappers)
+                self._record(argv, wrappers, barriers, None)
+                return printed
             inner = self._analyse_inner_command(name, argv[1:], wrappers, barriers)
             if inner is not None:
                 return inner
@@ -364,7 +227,7 @@ class _CommandUnwrapper:
             return self._analyse_xargs(args, wrappers, barriers)
         if name == "find":
             return self._analyse_find(args, wrappers, barriers)
-        if name in SHELLS and (script := parse_shell_script(args)) is not None:
+        if name in SHELLS and (script := parse_shell_script(args, self.paths.root)) is not None:
             return self._analyse_nested_shell(name, script, wrappers, barriers)
         return None
 
@@ -397,6 +260,8 @@ class _CommandUnwrapper:
         contained = self.stdin.patterns is not None and separator == ("blank" if self.stdin.line_separated else "NUL")
         if contained and self.stdin.line_separated:
             self.paths.reject_ambiguous_names(self.stdin.search_folders)
+        if contained and self.stdin.from_index:
+            reject_unsafe_index(self.paths.cwds)
         # Names that the previous command is known to print are checked paths; any other input is an unknown argument.
         stdin_arg = FOUND_PATHS if contained else ExpandedArg(None, multiple=True, source_text="the input of xargs")
         argv = build_argv(stdin_arg)
@@ -436,7 +301,7 @@ class _CommandUnwrapper:
             _reject_bash_only_syntax(text)
         # After `-c script`, the first argument is `$0`.
         parameters = {str(number): values for number, values in enumerate(_positional_parameters(args))}
-        state = ShellState(self.state.cwds, parameters, glob_budget=self.state.glob_budget)
+        state = ShellState(self.state.cwds, parameters, glob_budget=self.state.glob_budget, is_posix=name != "bash")
         start = len(self.analyzer.commands)
         if len(wrappers) > MAX_WRAPPERS:
             raise NotProvenSafe("it nests too many shells")
@@ -465,18 +330,42 @@ class _CommandUnwrapper:
             self._change_folder(args)
             return PrintedNames()
         self.state.cwds_on_success = None
-        if name in self.resolver.control_flow.functions:
-            self.resolver.control_flow.call_function(name, _positional_parameters(args), self.state)
-            return PrintedNames()
         if name in BUILTIN_CHECKS:
+            self._reject_removed_functions(name, args)
+            start = len(self.state.assigned)
             BUILTIN_CHECKS[name](args, self.state)
+            if self._may_fail(name):
+                for assigned in self.state.assigned[start:]:
+                    self.state.assign(assigned, None)
             return PrintedNames()
         prove_program(name, args, self.paths)
+        for arg in args:
+            if arg.found_patterns is not None:
+                check_found_files(name, arg.found_patterns, (), self.paths)
+        if prints_number(name, args):
+            return PrintedNames(is_number=True)
         return (
             names_after_filter(name, args, self.stdin)
             if self.stdin.patterns is not None
             else names_printed_by(name, args)
         )
+
+    def _call_function(self, name: str, args: tuple[ExpandedArg, ...], wrappers: tuple[str, ...]) -> None:
+        """Analyses the body of a called function. A wrapper runs the program with the function's name instead."""
+        if wrappers:
+            raise NotProvenSafe(f"{wrappers[-1]} could run a program with the name of the function {name}")
+        self.state.cwds_on_success = None
+        self.resolver.control_flow.call_function(name, _positional_parameters(args), self.state)
+
+    def _may_fail(self, name: str) -> bool:
+        """Returns whether a builtin fails in this shell, or outside a function, and then assigns nothing."""
+        return (name in BASH_BUILTINS and self.state.is_posix) or (
+            name in FUNCTION_BUILTINS and not self.resolver.control_flow.active_calls
+        )
+
+    def _reject_removed_functions(self, name: str, args: tuple[ExpandedArg, ...]) -> None:
+        if name == "unset" and any(arg.text in self.resolver.control_flow.functions for arg in args):
+            raise NotProvenSafe("unset could remove a function, so that a program with its name runs")
 
     def _change_folder(self, args: tuple[ExpandedArg, ...]) -> None:
         """Applies `cd`. Rejects symbolic links: bash resolves `..` in the path's text, the kernel follows the link."""

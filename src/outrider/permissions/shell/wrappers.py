@@ -1,5 +1,6 @@
 """Programs that run another program: how to find the inner command, and which options name a program or an output."""
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -12,7 +13,7 @@ from outrider.permissions.rules import PermissionRule
 from outrider.permissions.shell.command import check_exported_variable
 from outrider.permissions.shell.expansion import ExpandedArg, literal_arg
 from outrider.permissions.shell.parser import NotProvenSafe
-from outrider.permissions.shell.programs.table import ProgramSpec, parse_args, program_spec
+from outrider.permissions.shell.programs.table import ProgramSpec, is_number, parse_args, program_spec
 
 _DURATION = re.compile(r"^[0-9]+(?:\.[0-9]+)?[smhd]?$")
 _ASSIGNMENT = re.compile(r"^([A-Za-z_][A-Za-z0-9_]*)=(.*)$", re.DOTALL)
@@ -49,7 +50,7 @@ def _option_width(spec: ProgramSpec, text: str) -> int:
     """Returns how many arguments an option occupies, its value included."""
     if text.startswith("--"):
         return 2 if spec.options.get(text) == "value" else 1
-    if spec.numeric_options and text[1:].isdigit():
+    if spec.numeric_options and is_number(text[1:]):
         return 1
     for index, letter in enumerate(text[1:]):
         if spec.options.get(f"-{letter}") == "value":
@@ -72,10 +73,11 @@ _TIMEOUT_SPEC = program_spec("-s= -k= -v --signal= --kill-after= --preserve-stat
 _ENV_SPEC = program_spec("-i0 -u= --ignore-environment --unset= --null")
 _COMMAND_SPEC = program_spec("-pvV", "text")
 _XARGS_SPEC = program_spec(
-    "-0rtx -I= -n= -P= -L= -s= -d= --null --no-run-if-empty --verbose --max-args= --max-procs= --max-lines= "
+    "-0rtx -I= -n= -P= -L= -s= -d= --null --no-run-if-empty --verbose --max-args= --max-procs= --max-lines[=] "
     "--delimiter= --exit"
 )
-_SHELL_SPEC = program_spec("-ceuf")
+_SHELL_SPEC = program_spec("-ceuflvx -o= --login --norc --noprofile")
+_SHELL_OPTIONS = frozenset({"pipefail", "errexit", "nounset", "noglob"})
 
 
 def _unwrap_timeout(args: Sequence[ExpandedArg]) -> WrappedCommand:
@@ -89,8 +91,12 @@ def _unwrap_timeout(args: Sequence[ExpandedArg]) -> WrappedCommand:
 def _unwrap_env(args: Sequence[ExpandedArg]) -> WrappedCommand:
     """Unwraps `env name=value command`; an unsafe variable becomes a barrier."""
     options, rest = _split_at_operand(_ENV_SPEC, args)
-    parse_args(_ENV_SPEC, options)
+    parsed = parse_args(_ENV_SPEC, options)
+    removed = [value.text or "GIT_" for value in parsed.option_values("-u", "--unset")]
     barrier = None
+    if parsed.has_option("-i", "--ignore-environment") or any(name.startswith("GIT_") for name in removed):
+        # Without GIT_OPTIONAL_LOCKS=0, `git status` rewrites the index.
+        barrier = "env removes variables that keep programs from writing files"
     while rest and (text := rest[0].text) is not None and (match := _ASSIGNMENT.match(text)):
         try:
             check_exported_variable(match[1], literal_arg(match[2]))
@@ -140,18 +146,27 @@ def unwrap_xargs(args: Sequence[ExpandedArg]) -> tuple[Callable[[ExpandedArg], t
     argv = rest or (literal_arg("echo"),)
     marks = use.option_values("-I")
     separator = "NUL" if use.has_option("-0", "--null") else "blank"
-    if any(value.text != "\\n" for value in use.option_values("-d", "--delimiter")):
+    delimiters = use.option_values("-d", "--delimiter")
+    if delimiters and (separator == "NUL" or any(value.text != "\\n" for value in delimiters)):
         separator = "other"
     if not marks:
         return (lambda given: (*argv, given)), separator
     mark = marks[-1].text
     if not mark:
         raise NotProvenSafe("xargs -I has a placeholder that is not known in advance")
+    if use.has_option("-n", "-L", "--max-args", "--max-lines"):
+        raise NotProvenSafe("xargs combines -I with an option that can switch it off")
     return (lambda given: tuple(_replace_mark(arg, mark, given) for arg in argv)), separator
 
 
 def _replace_mark(arg: ExpandedArg, mark: str, given: ExpandedArg) -> ExpandedArg:
-    if arg.text is None or mark not in arg.text:
+    if arg.text is None:  # an uncertain value can contain the placeholder
+        return (
+            arg
+            if arg.values and not any(mark in value for value in arg.values)
+            else ExpandedArg(None, multiple=True, source_text=arg.source_text)
+        )
+    if mark not in arg.text:
         return arg
     return (
         given
@@ -160,13 +175,22 @@ def _replace_mark(arg: ExpandedArg, mark: str, given: ExpandedArg) -> ExpandedAr
     )
 
 
-def parse_shell_script(args: Sequence[ExpandedArg]) -> tuple[str, tuple[ExpandedArg, ...]] | None:
-    """Returns the script of `sh -c` and its arguments, or None if the call has no `-c`."""
+def parse_shell_script(args: Sequence[ExpandedArg], root: str) -> tuple[str, tuple[ExpandedArg, ...]] | None:
+    """Returns the script of `sh -c` and its arguments, or None if the call has no `-c`.
+
+    A login shell (`-l`) also runs the user's own start files; they must not be part of the workspace.
+    """
     if args and args[0].text in {"--version", "-n"}:
         return None
     options, rest = _split_at_operand(_SHELL_SPEC, args)
-    if not parse_args(_SHELL_SPEC, options).has_option("-c"):
+    parsed = parse_args(_SHELL_SPEC, options)
+    if not parsed.has_option("-c"):
         return None
+    if any(value.text not in _SHELL_OPTIONS for value in parsed.option_values("-o")):
+        raise NotProvenSafe("it changes the options of the shell")
+    home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111
+    if parsed.has_option("-l", "--login") and f"{home}/".startswith(f"{os.path.realpath(root)}/"):
+        raise NotProvenSafe("a login shell would run start files of the workspace")
     if not rest or rest[0].text is None:
         raise NotProvenSafe("it runs a shell script that is not known in advance")
     return rest[0].text, rest[1:]

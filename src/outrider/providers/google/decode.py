@@ -22,76 +22,21 @@ from outrider.types.deltas import (
     UsageReport,
 )
 from outrider.types.ids import new_id
+from outrider.types.partial_json import JsonPathWriter, PathStep
 from outrider.types.usage import CacheTokens, Tokens
-
-PathStep = str | int
 
 # Matches .name, [0], ['name'] and ["name"].
 _PATH_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
 
 
-class PartialArgsWriter:
-    """Converts streamed JSON-path/value pairs to JSON text. The API sends paths in document order, so the text is
-    append-only."""
-
-    def __init__(self) -> None:
-        self._open_steps: list[PathStep] = []  # path to the innermost open container
-        self._closers: list[str] = []  # closing bracket of each open container, outermost first
-        self._filled: list[bool] = []  # whether each open container has a member
-        self._string: list[PathStep] | None = None  # path of the string that is still open
-
-    def write(self, piece: dict[str, Any]) -> str:
-        """Returns the JSON text that one chunk adds."""
-        path = parse_json_path(piece.get("jsonPath") or "")
-        if not path:
-            return ""
-        if "stringValue" in piece:
-            return self._write_string(path, piece["stringValue"], continues=bool(piece.get("willContinue")))
-        value = piece.get("numberValue", piece.get("boolValue"))  # a missing value means null
-        return self._open_path(path) + _to_json(value)
-
-    def finish(self) -> str:
-        """Returns the closing brackets; an empty string if nothing was written."""
-        text = self._close_string() + "".join(reversed(self._closers))
-        self._open_steps, self._closers, self._filled = [], [], []
-        return text
-
-    def _write_string(self, path: list[PathStep], value: str, *, continues: bool) -> str:
-        escaped = _to_json(value)[1:-1]
-        text = escaped if path == self._string else f'{self._open_path(path)}"{escaped}'
-        self._string = path
-        return text if continues else text + self._close_string()
-
-    def _close_string(self) -> str:
-        closing = "" if self._string is None else '"'
-        self._string = None
-        return closing
-
-    def _open_path(self, path: list[PathStep]) -> str:
-        """Closes the containers that the path leaves and opens those it enters, up to the key of its value."""
-        text = self._close_string()
-        if not self._closers:
-            text += self._open_container("{")
-        while self._open_steps != path[: len(self._open_steps)] or len(self._open_steps) >= len(path):
-            self._open_steps.pop()
-            self._filled.pop()
-            text += self._closers.pop()
-        for depth in range(len(self._open_steps), len(path) - 1):
-            text += self._write_key(path[depth]) + self._open_container(
-                "[" if isinstance(path[depth + 1], int) else "{"
-            )
-            self._open_steps.append(path[depth])
-        return text + self._write_key(path[-1])
-
-    def _open_container(self, opener: str) -> str:
-        self._closers.append("]" if opener == "[" else "}")
-        self._filled.append(False)
-        return opener
-
-    def _write_key(self, step: PathStep) -> str:
-        comma = "," if self._filled[-1] else ""
-        self._filled[-1] = True
-        return comma if isinstance(step, int) else f"{comma}{_to_json(step)}:"
+def write_argument(writer: JsonPathWriter, piece: dict[str, Any]) -> str:
+    """Returns the JSON text that one streamed path/value pair adds to the arguments of a call."""
+    path = parse_json_path(piece.get("jsonPath") or "")
+    if not path:
+        return ""
+    if "stringValue" in piece:
+        return writer.write_string(path, piece["stringValue"], continues=bool(piece.get("willContinue")))
+    return writer.write_value(path, piece.get("numberValue", piece.get("boolValue")))  # a missing value means null
 
 
 def parse_json_path(path: str) -> list[PathStep]:
@@ -100,10 +45,6 @@ def parse_json_path(path: str) -> list[PathStep]:
     for name, index, single, double in _PATH_STEP.findall(path):
         found.append(int(index) if index else name or single or double)
     return found
-
-
-def _to_json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 Fields = dict[str, Any]
@@ -122,7 +63,7 @@ class PartReader:
         self._text_index: int | None = None  # the open text or thought part
         self._is_thought = False
         self._call_index: int | None = None  # the open call part
-        self._args = PartialArgsWriter()
+        self._args = JsonPathWriter()
         self._call_state: Fields = {}
         self._call_ids: set[str] = set()
 
@@ -173,13 +114,13 @@ class PartReader:
     def _read_call(self, call: Fields, state: Fields, response_id: str) -> None:
         if call.get("name") or (self._call_index is None and call):  # a call without a name must end in an error result
             self.finish()
-            self._call_index, self._args, self._call_state = self._take_index(), PartialArgsWriter(), state
+            self._call_index, self._args, self._call_state = self._take_index(), JsonPathWriter(), state
             call_id = self._call_id(call.get("id"), response_id)
             self._emit(PartStart(self._call_index, "tool", call_id, _as_text(call.get("name"))))
         if self._call_index is None:
             return  # the end marker of a call that has already ended
         self._call_state |= state
-        text = "".join(self._args.write(piece) for piece in call.get("partialArgs") or ())
+        text = "".join(write_argument(self._args, piece) for piece in call.get("partialArgs") or ())
         if call.get("args") is not None:
             text += _as_text(call["args"])
         if text:

@@ -20,11 +20,10 @@ from outrider.providers.local.prompt import (
 )
 from outrider.types.deltas import Delta, InputDelta, PartEnd, PartStart, TextDelta
 from outrider.types.ids import new_id
+from outrider.types.partial_json import read_string
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import OutputSchema, Prompt, Request, ToolChoice, ToolSpec
 
-_STRING_BODY = re.compile(r'(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*')
-_HALF_SURROGATE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
 _SAY_HEAD = re.compile(rf'\s*\{{\s*"{SAY}"\s*:\s*"')
 _VALUE_HEAD = re.compile(r'"(text|value)"\s*:\s*(?=("?))')
 
@@ -99,15 +98,10 @@ class AnswerReader:
 
     def _read_string(self) -> Iterator[Delta]:
         """Emits the decoded string; buffers an incomplete escape or surrogate pair."""
-        found = _STRING_BODY.match(self._buffer)
-        raw = found[0] if found else ""
-        ended = self._buffer[len(raw) :].startswith('"')
-        if not ended and (half := _HALF_SURROGATE.search(raw)):
-            raw = raw[: half.start()]
-        self._buffer = self._buffer[len(raw) + ended :]
-        if raw:
-            text: str = json.loads(f'"{raw}"', strict=False)
-            yield TextDelta(self._index, text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+        text, length, ended = read_string(self._buffer)
+        self._buffer = self._buffer[length + ended :]
+        if text:
+            yield TextDelta(self._index, text)
         if ended:
             yield from self._close_part("head" if self._mode == "say" else "over")
 

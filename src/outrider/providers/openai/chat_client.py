@@ -5,15 +5,17 @@ from collections.abc import Mapping
 from outrider.errors import InvalidRequestError, ProviderError
 from outrider.http.transport import HttpRequest
 from outrider.providers.openai.chat_decode import ChatDecoder
-from outrider.providers.openai.chat_encode import MessageWriter, encode_body_fields, system_message
-from outrider.providers.openai.common import endpoint_url, error_from_response, request_headers
-from outrider.providers.openai.dialects import (
+from outrider.providers.openai.chat_encode import (
     ChatDialect,
+    MessageWriter,
     dialect_after_error,
     dialect_for_model,
     dialect_for_provider,
+    encode_body_fields,
     model_family,
+    system_message,
 )
+from outrider.providers.openai.common import endpoint_url, error_from_response, request_headers
 from outrider.providers.request_body import build_body_prefix, encode_json, finish_body
 from outrider.types.agents import Provider
 from outrider.types.parts import ReasoningPart

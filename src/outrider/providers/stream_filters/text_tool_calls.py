@@ -15,6 +15,7 @@ import msgspec
 
 from outrider.providers.stream_filters.stream_filter import PartBoundary, PartChunk, ReclassifyText
 from outrider.providers.stream_filters.think_tags import MarkdownTracker
+from outrider.types.partial_json import JsonSpan
 
 ScanOutput = list[PartChunk | PartBoundary | ReclassifyText]
 
@@ -24,60 +25,6 @@ _JSON_CALL_HEAD = re.compile(
     rf'\{{\s*"(?:{"|".join(_NAME_KEYS)})"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*"(?:{"|".join(_INPUT_KEYS)})"\s*:\s*(?=\S)'
 )
 _LOOSE_NAME = re.compile(r"""["']?\b(?:name|tool|tool_name|function)\b["']?\s*[:=]\s*["'](?P<name>[\w.:-]+)["']""")
-_STRUCTURE_MARK = re.compile(r'["{}\[\],<]')
-_STRING_MARK = re.compile(r'["\\]')
-
-
-class JsonSpan:
-    """Finds the end of a JSON value in text that arrives in chunks and may be invalid."""
-
-    def __init__(self, depth: int = 0) -> None:
-        self._depth = depth
-        self._string = False
-        self._escaped = False
-
-    def find_end(self, text: str) -> int | None:
-        """Returns the position after the value, None if it continues. A `<` outside a string also ends the value."""
-        position = 0
-        while position < len(text):
-            if self._string:
-                position = self._skip_string(text, position)
-                if self._depth == 0 and not self._string:
-                    return position
-                continue
-            found = _STRUCTURE_MARK.search(text, position)
-            if found is None:
-                return None
-            position = found.end()
-            if (end := self._read_mark(found)) is not None:
-                return end
-        return None
-
-    def _read_mark(self, found: re.Match[str]) -> int | None:
-        mark = found[0]
-        if mark == "<" or (self._depth == 0 and mark in ",}]"):
-            return found.start()
-        if mark == '"':
-            self._string = True
-        elif mark in "{[":
-            self._depth += 1
-        elif mark in "}]":
-            self._depth -= 1
-            return found.end() if self._depth == 0 else None
-        return None
-
-    def _skip_string(self, text: str, position: int) -> int:
-        if self._escaped:
-            self._escaped = False
-            return position + 1
-        found = _STRING_MARK.search(text, position)
-        if found is None:
-            return len(text)
-        if found[0] == '"':
-            self._string = False
-        else:
-            self._escaped = True
-        return found.end()
 
 
 class JsonCallReader:

@@ -6,8 +6,8 @@ from outrider.errors import InvalidRequestError, MalformedAnswerError, NetworkEr
 from outrider.http.sse import ServerEventReader
 from outrider.http.transport import HttpRequest, HttpResponse, HttpTransport
 from outrider.providers.provider import WireFormat
-from outrider.providers.response_json import find_json_objects
 from outrider.types.deltas import Delta, Finish
+from outrider.types.partial_json import find_json_objects
 from outrider.types.request import Request
 
 _MAX_ERROR_BYTES = 256 * 1024

@@ -3,6 +3,8 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from decimal import Decimal
+from functools import reduce
+from operator import add
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,6 +12,7 @@ import msgspec
 from outrider.engine.archive import Approval, UsageRow
 from outrider.engine.child_sessions import DelegatedLimits
 from outrider.engine.frontend import archive_of, list_models
+from outrider.presentation.item_views import UsageView, usage_view
 from outrider.remote.agent_server import FailedTurn
 from outrider.server.endpoint import ApiEndpoint, NonNegativeInt, NoPayload, RouteRequest, SseResponse
 from outrider.types.agents import Limits, Mode
@@ -35,6 +38,12 @@ class UsageQuery(msgspec.Struct, frozen=True):
     session_id: str | None = None
 
 
+class UsageRowWithView(UsageRow, frozen=True, kw_only=True):
+    """Usage; `view` has its tokens and its cost as texts."""
+
+    view: UsageView
+
+
 class HealthStatus(msgspec.Struct, frozen=True):
     ok: bool
     version: str
@@ -54,12 +63,32 @@ async def get_models(request: RouteRequest[NoPayload, NoPayload]) -> list[str]:
     return sorted({*listed, *used_models})
 
 
-async def get_usage(request: RouteRequest[UsageQuery, NoPayload]) -> list[UsageRow]:
+async def get_usage(request: RouteRequest[UsageQuery, NoPayload]) -> list[UsageRowWithView]:
     query = request.query
     rows = await request.engine.store.statistics(
         query.by, since=query.since, until=query.until, session_id=query.session_id
     )
-    return list(rows)
+    return [_add_usage_view(row) for row in rows]
+
+
+async def get_session_usage(request: RouteRequest[NoPayload, NoPayload]) -> UsageRowWithView:
+    session_id = request.path["session_id"]
+    await request.engine.store.get(session_id)
+    rows = await request.engine.store.statistics("model", session_id=session_id)
+    return _add_usage_view(
+        UsageRow(
+            key=session_id,
+            messages=sum(row.messages for row in rows),
+            tokens=reduce(add, (row.tokens for row in rows), UsageRow(key="").tokens),
+            cost=sum((row.cost for row in rows), Decimal(0)),
+            unpriced=sum(row.unpriced for row in rows),
+        )
+    )
+
+
+def _add_usage_view(row: UsageRow) -> UsageRowWithView:
+    view = usage_view(row.tokens, row.cost, unpriced=row.unpriced)
+    return UsageRowWithView(**msgspec.structs.asdict(row), view=view)
 
 
 async def get_health(request: RouteRequest[NoPayload, NoPayload]) -> HealthStatus:
@@ -76,7 +105,9 @@ INFO_ROUTES = (
     ApiEndpoint(method="GET", path="/api/models", name="models", summary="List the models of all providers",
                 handler=get_models, response_type=list[str]),
     ApiEndpoint(method="GET", path="/api/usage", name="usage", summary="Tokens and cost by day, model, agent or tool",
-                handler=get_usage, query=UsageQuery, response_type=list[UsageRow]),
+                handler=get_usage, query=UsageQuery, response_type=list[UsageRowWithView]),
+    ApiEndpoint(method="GET", path="/api/sessions/{session_id}/usage", name="session_usage",
+                summary="Tokens and cost of a session", handler=get_session_usage, response_type=UsageRowWithView),
     ApiEndpoint(method="GET", path="/api/health", name="health", summary="Check that the server and its store work",
                 handler=get_health, response_type=HealthStatus),
 )  # fmt: skip

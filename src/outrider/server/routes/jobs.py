@@ -8,6 +8,7 @@ import msgspec
 from outrider.background.records import Run
 from outrider.engine.archive import Approval
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.presentation.item_views import DiffRow, RunView, run_view, unified_diff_rows
 from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest, SseResponse
 from outrider.server.payloads import ApprovalWithView, add_approval_view
 from outrider.server.routes.sessions import FollowQuery, follow_session
@@ -45,15 +46,23 @@ class NewJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     limits: Limits | None = None
 
 
-class JobDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """A run, its open approvals and, after its end, the changes in its worktree."""
+class RunWithView(Run, frozen=True, kw_only=True):
+    """A run; `view` has its figures as texts."""
 
-    run: Run
+    view: RunView
+
+
+class JobDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, its open approvals and, after its end, the changes in its worktree: `diff` as text, `diff_rows` as it is
+    shown."""
+
+    run: RunWithView
     approvals: Sequence[ApprovalWithView] = ()
     diff: str = ""
     stat: str = ""
     worktree: str = ""
     branch: str = ""
+    diff_rows: tuple[DiffRow, ...] = ()
 
 
 class JobAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -62,11 +71,12 @@ class JobAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     words: str = ""
 
 
-async def list_jobs(request: RouteRequest[JobsQuery, NoPayload]) -> Sequence[Run]:
-    return await (await require_job_client(request)).list_runs(limit=request.query.limit)
+async def list_jobs(request: RouteRequest[JobsQuery, NoPayload]) -> Sequence[RunWithView]:
+    runs = await (await require_job_client(request)).list_runs(limit=request.query.limit)
+    return [_add_run_view(run) for run in runs]
 
 
-async def submit_job(request: RouteRequest[NoPayload, NewJob]) -> Run:
+async def submit_job(request: RouteRequest[NoPayload, NewJob]) -> RunWithView:
     from outrider.background.jobs import QueuePlacement
 
     new, jobs = request.body, await require_job_client(request)
@@ -81,7 +91,7 @@ async def submit_job(request: RouteRequest[NoPayload, NewJob]) -> Run:
         worktree=new.worktree,
     )
     await ensure_worker(request)
-    return run
+    return _add_run_view(run)
 
 
 async def show_job(request: RouteRequest[NoPayload, NoPayload]) -> JobDetails:
@@ -89,12 +99,13 @@ async def show_job(request: RouteRequest[NoPayload, NoPayload]) -> JobDetails:
     run, report, worktree = await jobs.get_run(run_id), await jobs.get_report(run_id), await jobs.get_worktree(run_id)
     changes = report.changes if report else None
     return JobDetails(
-        run=run,
+        run=_add_run_view(run),
         approvals=[add_approval_view(approval) for approval in await jobs.open_approvals(run_id)],
         diff=changes.diff if changes else "",
         stat=changes.stat if changes else "",
         worktree=worktree.path if worktree else "",
         branch=worktree.branch if worktree else "",
+        diff_rows=unified_diff_rows(changes.diff) if changes else (),
     )
 
 
@@ -104,18 +115,26 @@ async def follow_job(request: RouteRequest[FollowQuery, NoPayload]) -> SseRespon
     return await follow_session(msgspec.structs.replace(request, path={"session_id": run.id}))
 
 
-async def cancel_job(request: RouteRequest[NoPayload, NoPayload]) -> Run:
+async def cancel_job(request: RouteRequest[NoPayload, NoPayload]) -> RunWithView:
     jobs = await require_job_client(request)
     run = await jobs.cancel_run(request.path["run_id"])
     if await jobs.needs_cleanup(run.id):
         await ensure_worker(request)
-    return run
+    return _add_run_view(run)
 
 
-async def retry_job(request: RouteRequest[NoPayload, NoPayload]) -> Run:
+async def retry_job(request: RouteRequest[NoPayload, NoPayload]) -> RunWithView:
     run = await (await require_job_client(request)).retry_run(request.path["run_id"])
     await ensure_worker(request)
-    return run
+    return _add_run_view(run)
+
+
+def _add_run_view(run: Run) -> RunWithView:
+    outcome, view = run.outcome, RunView()
+    if outcome is not None:
+        took = run.ended - run.created if run.is_over and run.ended and run.created else None
+        view = run_view(outcome.tokens, outcome.cost, took)
+    return RunWithView(**msgspec.structs.asdict(run), view=view)
 
 
 async def approve_job(request: RouteRequest[NoPayload, JobAnswer]) -> Sequence[Approval]:
@@ -161,18 +180,18 @@ async def ensure_worker(request: RouteRequest[Any, Any]) -> None:
 JOBS_PATH, JOB_PATH = "/api/jobs", "/api/jobs/{run_id}"
 JOB_ROUTES = (
     ApiEndpoint(method="GET", path=JOBS_PATH, name="list_jobs", summary="List background runs, newest first",
-                handler=list_jobs, query=JobsQuery, response_type=list[Run]),
+                handler=list_jobs, query=JobsQuery, response_type=list[RunWithView]),
     ApiEndpoint(method="POST", path=JOBS_PATH, name="submit_job", summary="Submit a background run", handler=submit_job,
-                body=NewJob, response_type=Run, status=201),
+                body=NewJob, response_type=RunWithView, status=201),
     ApiEndpoint(method="GET", path=JOB_PATH, name="show_job", summary="Get the state and result of a run",
                 handler=show_job, response_type=JobDetails),
     ApiEndpoint(method="GET", path=f"{JOB_PATH}/events", name="follow_job",
                 summary="Stream stored changes, then live events, of a run", handler=follow_job, query=FollowQuery,
                 response_type="text/event-stream"),
     ApiEndpoint(method="POST", path=f"{JOB_PATH}/cancel", name="cancel_job",
-                summary="Cancel a run; its session stays stored", handler=cancel_job, response_type=Run),
+                summary="Cancel a run; its session stays stored", handler=cancel_job, response_type=RunWithView),
     ApiEndpoint(method="POST", path=f"{JOB_PATH}/retry", name="retry_job", summary="Continue a failed or canceled run",
-                handler=retry_job, response_type=Run),
+                handler=retry_job, response_type=RunWithView),
     ApiEndpoint(method="POST", path=f"{JOB_PATH}/approve", name="approve_job",
                 summary="Approve the open approvals of a run", handler=approve_job, body=JobAnswer,
                 response_type=list[Approval]),

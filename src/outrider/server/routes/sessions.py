@@ -24,6 +24,7 @@ from outrider.server.endpoint import (
     RouteRequest,
     SseResponse,
 )
+from outrider.server.payloads import TranscriptWithViews, add_transcript_views
 from outrider.types.modes import Mode
 from outrider.types.parts import ModelRef
 
@@ -53,11 +54,13 @@ class SessionChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MessagesQuery(msgspec.Struct, frozen=True):
-    """Selects the last `limit` messages, the last ones before a message, or the first ones after a message."""
+    """Selects the last `limit` messages, the last ones before a message, or the first ones after a message. With
+    `views` the response says what to show of each message and part."""
 
     limit: PageLimit = 50
     before: str | None = None
     after: str | None = None
+    views: bool = False
 
 
 class SearchQuery(msgspec.Struct, frozen=True):
@@ -89,9 +92,11 @@ class ClearResult(msgspec.Struct, frozen=True):
 
 
 class FollowQuery(msgspec.Struct, frozen=True):
-    """The sequence number of the last change that the client has; the Last-Event-ID header takes precedence."""
+    """`after` is the sequence number of the last change that the client has; the Last-Event-ID header takes precedence.
+    With `views` changes of messages and parts come with what to show."""
 
     after: NonNegativeInt = 0
+    views: bool = False
 
 
 async def list_sessions(request: RouteRequest[SessionsQuery, NoPayload]) -> SessionPage:
@@ -137,9 +142,10 @@ async def clear_sessions(request: RouteRequest[NoPayload, NoPayload]) -> ClearRe
 
 async def read_messages(request: RouteRequest[MessagesQuery, NoPayload]) -> SessionTranscript:
     query = request.query
-    return await request.engine.store.load(
+    transcript = await request.engine.store.load(
         request.path["session_id"], limit=query.limit, before=query.before, after=query.after
     )
+    return add_transcript_views(transcript) if query.views else transcript
 
 
 async def search_sessions(request: RouteRequest[SearchQuery, NoPayload]) -> list[SearchHit]:
@@ -186,7 +192,7 @@ async def follow_session(request: RouteRequest[FollowQuery, NoPayload]) -> SseRe
         after = int(request.last_event_id)
     session_id = request.path["session_id"]
     await request.engine.store.get(session_id)
-    return SseResponse(request.feeds.stream_frames(session_id, after))
+    return SseResponse(request.feeds.stream_frames(session_id, after, views=request.query.views))
 
 
 SESSION_PATH = "/api/sessions/{session_id}"
@@ -212,7 +218,7 @@ SESSION_ROUTES = (
     ApiEndpoint(method="DELETE", path=SESSION_PATH, name="delete_session", summary="Delete a session",
                 handler=delete_session, status=204),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/messages", name="read_messages", summary="Get a page of messages",
-                handler=read_messages, query=MessagesQuery, response_type=SessionTranscript),
+                handler=read_messages, query=MessagesQuery, response_type=TranscriptWithViews),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/events", name="follow_session",
                 summary="Stream stored changes, then live events", handler=follow_session, query=FollowQuery,
                 response_type="text/event-stream"),

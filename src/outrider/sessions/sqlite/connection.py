@@ -1,14 +1,16 @@
-"""Connections to the SQLite file: writing connections, and a pool of reading threads that never wait for writers."""
+"""The SQLite file: its schema and migrations, writing connections, and reading threads that never wait for writers."""
 
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from outrider.sessions.database_files import translate_errors
+from outrider.errors import StoreVersionError
+from outrider.sessions.database_files import create_private_file, translate_errors
+from outrider.sessions.failpoints import failpoint
 
 T = TypeVar("T")
 
@@ -75,3 +77,114 @@ class ReaderPool:
         await asyncio.to_thread(self._pool.shutdown)
         for db in self._opened:
             db.close()
+
+
+APPLICATION_ID = 0x4F757472
+Migration = Callable[[sqlite3.Connection], None]
+
+# `body` columns are JSON. `seq` is the session's sequence number of the row's last change. The order of parts within
+# a message, and of messages within a session, is the order of `key`.
+_TABLES = """
+CREATE TABLE sessions (
+    key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, seq INTEGER NOT NULL, changed INTEGER NOT NULL,
+    active INTEGER NOT NULL, created INTEGER NOT NULL, title TEXT NOT NULL, workspace TEXT NOT NULL,
+    mode TEXT NOT NULL, agent TEXT NOT NULL, parent TEXT, archived INTEGER, body BLOB NOT NULL,
+    token INTEGER NOT NULL DEFAULT 0, lease BLOB, expires INTEGER NOT NULL DEFAULT 0,
+    indexed INTEGER NOT NULL DEFAULT 0, deleted INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE INDEX sessions_by_activity ON sessions (active, id) WHERE deleted = 0;
+CREATE INDEX sessions_by_workspace ON sessions (workspace, active, id) WHERE deleted = 0;
+CREATE INDEX sessions_by_parent ON sessions (parent) WHERE parent IS NOT NULL;
+CREATE INDEX sessions_deleted ON sessions (key) WHERE deleted = 1;
+CREATE TABLE messages (
+    key INTEGER PRIMARY KEY, session INTEGER NOT NULL, id TEXT NOT NULL, seq INTEGER NOT NULL,
+    role TEXT NOT NULL, created INTEGER NOT NULL, body BLOB NOT NULL, UNIQUE (session, id)
+) STRICT;
+CREATE INDEX messages_in_order ON messages (session);
+CREATE INDEX messages_by_change ON messages (session, seq);
+CREATE TABLE parts (
+    key INTEGER PRIMARY KEY, session INTEGER NOT NULL, message INTEGER NOT NULL, id TEXT NOT NULL,
+    seq INTEGER NOT NULL, draft INTEGER NOT NULL, blobs INTEGER NOT NULL, tool TEXT, outcome TEXT,
+    start INTEGER, end INTEGER, body BLOB NOT NULL, UNIQUE (message, id)
+) STRICT;
+CREATE INDEX parts_by_change ON parts (session, seq);
+CREATE INDEX parts_by_call ON parts (start, tool, outcome, end, session) WHERE outcome IS NOT NULL;
+CREATE TABLE blobs (name TEXT PRIMARY KEY, body BLOB NOT NULL) STRICT;
+CREATE TABLE blob_uses (
+    part INTEGER NOT NULL, name TEXT NOT NULL, PRIMARY KEY (part, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX blob_uses_by_name ON blob_uses (name);
+CREATE TABLE inbox (
+    key INTEGER PRIMARY KEY, session INTEGER NOT NULL, id TEXT NOT NULL, seq INTEGER NOT NULL,
+    taken INTEGER NOT NULL DEFAULT 0, body BLOB NOT NULL, UNIQUE (session, id)
+) STRICT;
+CREATE INDEX inbox_by_change ON inbox (session, seq);
+CREATE TABLE approvals (
+    key INTEGER PRIMARY KEY, session INTEGER NOT NULL, id TEXT NOT NULL UNIQUE, seq INTEGER NOT NULL,
+    call_id TEXT NOT NULL, fingerprint TEXT NOT NULL, answer TEXT NOT NULL, body BLOB NOT NULL,
+    UNIQUE (session, call_id, fingerprint)
+) STRICT;
+CREATE INDEX approvals_by_change ON approvals (session, seq);
+CREATE VIRTUAL TABLE titles USING fts5 (title, tokenize = 'unicode61 remove_diacritics 2');
+CREATE VIRTUAL TABLE words USING fts5 (
+    text, content = '', detail = none, tokenize = 'unicode61 remove_diacritics 2'
+);
+"""
+
+
+def create_tables(db: sqlite3.Connection) -> None:
+    for statement in _TABLES.split(";\n"):
+        if statement.strip():
+            db.execute(statement)
+
+
+# Entry n migrates schema version n to n + 1. Entries are only added, never changed.
+MIGRATIONS: tuple[Migration, ...] = (create_tables,)
+
+
+def migrate_schema(db: sqlite3.Connection, path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> Path | None:
+    """Migrates the store to the newest schema in one transaction. The caller holds the file lock.
+
+    Backs up an older store first and returns the path of the backup. Raises StoreVersionError for a newer schema.
+    """
+    version = schema_version(db)
+    if version > len(migrations):
+        raise StoreVersionError(
+            f"{path} was written by a newer version (schema {version}; this one knows {len(migrations)}). "
+            "Update Outrider, or use another data directory.",
+            found=version,
+            supported=len(migrations),
+        )
+    if version == len(migrations):
+        return None
+    backup = _backup_database(db, path, version) if version else None
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        for step in migrations[version:]:
+            step(db)
+            failpoint("FP-mid-migration")
+        db.execute(f"PRAGMA user_version = {len(migrations)}")
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    return backup
+
+
+def schema_version(db: sqlite3.Connection) -> int:
+    return db.execute("PRAGMA user_version").fetchone()[0]
+
+
+def _backup_database(db: sqlite3.Connection, path: Path, version: int) -> Path:
+    """Copies the database under a temporary name and renames it, so that an existing backup is always complete."""
+    backup, unfinished = Path(f"{path}.v{version}.backup"), Path(f"{path}.v{version}.backup-unfinished")
+    if backup.exists():
+        return backup
+    unfinished.unlink(missing_ok=True)
+    create_private_file(unfinished)
+    with sqlite3.connect(unfinished) as copy:
+        db.backup(copy)
+    copy.close()
+    unfinished.replace(backup)
+    return backup

@@ -22,9 +22,8 @@ from outrider.sessions.database_files import (
     wal_path,
 )
 from outrider.sessions.rows.codec import MessageRow, PartRow, blob_names, read_message, read_part
-from outrider.sessions.sqlite.connection import PAGE_BYTES, connect_writer
+from outrider.sessions.sqlite.connection import MIGRATIONS, PAGE_BYTES, connect_writer, migrate_schema, schema_version
 from outrider.sessions.sqlite.reads import restore_blobs
-from outrider.sessions.sqlite.schema import MIGRATIONS, migrate_schema, schema_version
 from outrider.sessions.sqlite.search import delete_batch
 
 _TABLES = ("sessions", "messages", "parts", "blobs", "inbox", "approvals")

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from outrider.errors import PartValidationError, StoreError
-from outrider.sessions.process_identity import boot_clock_ms, is_process_alive, is_same_machine
+from outrider.sessions.leases import boot_clock_ms, is_process_alive, is_same_machine
 from outrider.sessions.records import (
     Approval,
     ApprovalAnswer,

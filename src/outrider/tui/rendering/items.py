@@ -6,11 +6,11 @@ from rich.text import Text
 from textual.strip import Strip
 
 from outrider.presentation.formats import clean_line, clean_text, format_count, format_duration
-from outrider.presentation.notices import NoticeLevel
-from outrider.presentation.transcript import (
+from outrider.presentation.items import (
     CommandItem,
     FileItem,
     NoticeItem,
+    NoticeLevel,
     ReasoningItem,
     TextItem,
     ToolCallItem,

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from outrider.presentation.diffs import DiffLine, FileDiff, LineKind, patch_rows
 from outrider.presentation.formats import clean_line, clean_text, format_count, format_milliseconds
+from outrider.presentation.items import ToolCallItem
 from outrider.presentation.tool_calls import (
     TodoItem,
     call_changes,
@@ -18,11 +19,11 @@ from outrider.presentation.tool_calls import (
     call_todos,
     final_answer,
     has_output_for_people,
+    other_arguments,
     patch_argument,
     planned_changes,
     waits_for_approval,
 )
-from outrider.presentation.transcript import ToolCallItem
 from outrider.tui.rendering.markdown import highlight_code, markdown_lines
 from outrider.tui.rendering.text import (
     indent_lines,
@@ -54,7 +55,6 @@ TODO_MARKS = {
 OUTPUT_LINES, ERROR_LINES, DIFF_LINES, EXPANDED_LINES = 8, 4, 24, 500
 _MIN_SHOWN_MILLISECONDS = 500
 _CHANGE_STYLES: dict[LineKind, tuple[str, str]] = {"added": ("added", "good"), "removed": ("removed", "bad")}
-_DIFF_ARGUMENTS = {"edit": {"file_path", "old_string", "new_string"}, "write": {"file_path", "content"}}
 
 
 def diff_lines(files: Sequence[FileDiff], width: int, palette: Palette) -> list[Text]:
@@ -103,9 +103,8 @@ def effect_lines(tool: str, arguments: dict[str, Any], width: int, palette: Pale
             rows = patch_rows(patch_argument(arguments))
             return rest + [piece for row in rows for piece in _change_lines(row, width, palette)]
         case _:
-            changes = planned_changes(tool, arguments)
-            in_diff: set[str] = _DIFF_ARGUMENTS.get(tool, set()) if changes else set()
-            return _argument_lines(arguments, in_diff, width, palette) + diff_lines(changes, width, palette)
+            rest = _argument_lines(other_arguments(tool, arguments), frozenset(), width, palette)
+            return rest + diff_lines(planned_changes(tool, arguments), width, palette)
 
 
 def _argument_lines(arguments: dict[str, Any], excluded: AbstractSet[str], width: int, palette: Palette) -> list[Text]:

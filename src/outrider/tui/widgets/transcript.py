@@ -12,7 +12,7 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from outrider.presentation.transcript import ToolCallItem, TranscriptItem
+from outrider.presentation.items import ToolCallItem, TranscriptItem
 from outrider.tui.rendering.items import ItemBlock
 from outrider.tui.theme import DARK, Palette
 

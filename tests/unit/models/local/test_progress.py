@@ -31,7 +31,7 @@ def test_reports_come_no_more_often_than_eyes_can_follow():
 
 def test_a_line_tells_size_speed_and_time_left():
     line = progress_text(DownloadProgress("1.5b", "the publisher", "fetching", 300_000_000, 1_200_000_000, 5e6, 180.0))
-    assert line == "1.5b:  25 %  300.0 MB of 1.20 GB  5.0 MB/s  3 min 00 s left  from the publisher"
+    assert line == "1.5b:  25 %  300.0 MB of 1.2 GB  5.0 MB/s  3m 00s left  from the publisher"
 
 
 def test_a_terminal_gets_one_line_that_changes():

@@ -44,7 +44,7 @@ def publisher():
         ranges: list[str | None] = []  # noqa: RUF012  one for each test
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     Handler.address = f"http://127.0.0.1:{server.server_port}/weights.gguf"
     yield Handler

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.google.decode import PartialArgsWriter, parse_json_path
+from outrider.providers.google.decode import parse_json_path, write_argument
+from outrider.types.partial_json import JsonPathWriter
 
 names = st.text(st.characters(codec="ascii", exclude_characters=".[]'\"\\"), min_size=1, max_size=6)
 leaves = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(st.characters(codec="utf-8"), max_size=8)
@@ -41,21 +42,21 @@ def pieces(value: Any, path: str = "$") -> Iterator[dict[str, Any]]:
 
 @given(objects)
 def test_any_object_comes_out_as_it_went_in(value: dict[str, Any]):
-    writer = PartialArgsWriter()
-    assert json.loads("".join([*map(writer.write, pieces(value)), writer.finish()])) == value
+    writer = JsonPathWriter()
+    assert json.loads("".join([*(write_argument(writer, piece) for piece in pieces(value)), writer.finish()])) == value
 
 
 def test_every_piece_adds_text_at_once():
-    writer = PartialArgsWriter()
-    assert writer.write({"jsonPath": "$.a", "stringValue": "one", "willContinue": True}) == '{"a":"one'
-    assert writer.write({"jsonPath": "$.a", "stringValue": ' "two"'}) == ' \\"two\\""'
-    assert writer.write({"jsonPath": "$.b[0].c", "numberValue": 1}) == ',"b":[{"c":1'
-    assert writer.write({"jsonPath": "$.b[1].c", "numberValue": 2}) == '},{"c":2'
+    writer = JsonPathWriter()
+    assert write_argument(writer, {"jsonPath": "$.a", "stringValue": "one", "willContinue": True}) == '{"a":"one'
+    assert write_argument(writer, {"jsonPath": "$.a", "stringValue": ' "two"'}) == ' \\"two\\""'
+    assert write_argument(writer, {"jsonPath": "$.b[0].c", "numberValue": 1}) == ',"b":[{"c":1'
+    assert write_argument(writer, {"jsonPath": "$.b[1].c", "numberValue": 2}) == '},{"c":2'
     assert writer.finish() == "}]}"
 
 
 def test_no_pieces_are_no_text():
-    assert PartialArgsWriter().finish() == ""
+    assert JsonPathWriter().finish() == ""
 
 
 @pytest.mark.parametrize(

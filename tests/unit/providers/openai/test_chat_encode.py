@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from outrider.providers.openai.chat_encode import MessageWriter
-from outrider.providers.openai.dialects import DIALECTS
+from outrider.providers.openai.chat_encode import DIALECTS, MessageWriter
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage
 from outrider.types.tool_state import Attachment

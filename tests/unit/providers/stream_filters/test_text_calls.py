@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from outrider.providers.stream_filters.stream_filter import TextSplitFilter
 from outrider.providers.stream_filters.text_tool_calls import TextCallScanner
 from outrider.types.deltas import InputDelta, PartEnd, PartStart, TextDelta
+from tests.fixtures.soak import examples
 from tests.unit.providers.stream_filters.drive import answer_of, chunks_of, parts_of
 
 CALL = '<tool_call>\n{"name": "read", "arguments": {"path": "a.txt"}}\n</tool_call>'
@@ -217,7 +218,7 @@ PIECES = [
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=16).map("".join)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(150))
 @given(text=TEXTS, data=st.data())
 def test_any_chunking_gives_the_same_parts(text: str, data: st.DataObject):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))

@@ -8,6 +8,7 @@ from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.stream_filters.stream_filter import TextSplitFilter
 from outrider.providers.stream_filters.think_tags import TAG_NAMES, ThinkTagScanner
 from outrider.types.deltas import Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
+from tests.fixtures.soak import examples
 from tests.unit.providers.stream_filters.drive import chunks_of, deltas_of, parts_of
 
 
@@ -94,7 +95,7 @@ PIECES = st.lists(st.sampled_from(TAGS + MARKS + WORDS), max_size=20)
 TEXTS = PIECES.map("".join)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(150))
 @given(text=TEXTS, data=st.data())
 def test_any_chunking_gives_the_same_parts(text: str, data: st.DataObject):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))

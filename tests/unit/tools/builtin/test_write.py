@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,11 @@ async def test_a_call_cancelled_while_the_old_content_is_kept_writes_nothing(des
         await task
     assert path.read_text() == "a\n"
     assert desk.names() == ["file"]
+
+
+async def test_editors_of_sessions_that_are_over_leave_no_threads(tmp_path: Path):
+    await Desk(tmp_path / "first").done("write", file_path="a", content="x")
+    before = threading.active_count()
+    for number in range(40):
+        await Desk(tmp_path / f"{number}").done("write", file_path="a", content="x")
+    assert threading.active_count() - before < 20

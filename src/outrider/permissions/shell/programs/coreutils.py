@@ -56,7 +56,8 @@ def _check_unzip(parsed: ParsedArgs, _: PathChecker) -> None:
 def _check_compressor(parsed: ParsedArgs, _: PathChecker) -> None:
     """Allows listing and testing, which write no file unless `-d` follows."""
     only_reads = parsed.has_option("-l", "--list", "-t", "--test") and not parsed.has_option("-d", "--decompress")
-    if not only_reads and not parsed.has_option("-c", "--stdout", "--to-stdout", "--version", "--help"):
+    only_informs = parsed.has_option("--version", "--help") and not parsed.operands
+    if not only_reads and not only_informs and not parsed.has_option("-c", "--stdout", "--to-stdout"):
         raise NotProvenSafe("it would replace files with compressed or extracted ones")
 
 
@@ -125,6 +126,8 @@ FILE_PROGRAMS: dict[str, ProgramSpec] = {
 }
 _NOT_OPENING_FILES = ("ls", "dir", "vdir", "stat", "du", "realpath", "readlink", "namei", "lsattr", "getfacl")
 FILE_PROGRAMS.update({name: structs.replace(FILE_PROGRAMS[name], opens_files=False) for name in _NOT_OPENING_FILES})
+# tree reads the value of a letter from the next word even if other letters follow it: `-Po pattern output`.
+FILE_PROGRAMS["tree"] = structs.replace(FILE_PROGRAMS["tree"], short_options="letters")
 FILE_PROGRAMS["tar"] = structs.replace(FILE_PROGRAMS["tar"], bundled_options=True)
 
 
@@ -133,8 +136,9 @@ _SUMS = f"-btz --binary --text --tag --zero {_HELP}"
 
 
 def _check_no_option_files(parsed: ParsedArgs, _: PathChecker) -> None:
-    """Rejects `@file`, which names a file with further arguments."""
-    if any(arg.values is None or any(choice.startswith("@") for choice in arg.values) for arg in parsed.operands):
+    """Rejects `@file`, which names a file with further arguments, also in place of an option's value."""
+    given = (*parsed.operands, *(value for _, value in parsed.options if value is not None))
+    if any(arg.values is None or any(choice.startswith("@") for choice in arg.values) for arg in given):
         raise NotProvenSafe("it could read further arguments from a file (@file)")
 
 
@@ -279,6 +283,10 @@ TEXT_PROGRAMS: dict[str, ProgramSpec] = {
 }
 TEXT_PROGRAMS.update(
     dict.fromkeys(("md5sum", "sha1sum", "sha224sum", "sha256sum", "sha384sum", "sha512sum", "sum"), _SUM)
+)
+# xxd compares whole words: `-ps` is one option, and everything behind another letter is ignored.
+TEXT_PROGRAMS["xxd"] = structs.replace(
+    TEXT_PROGRAMS["xxd"], short_options="separate", whole_word_options=frozenset({"-ps", "-plain"})
 )
 TEXT_PROGRAMS["b2sum"] = program_spec(f"{_SUMS} -l= --length=", inert=True)
 TEXT_PROGRAMS["cksum"] = program_spec(

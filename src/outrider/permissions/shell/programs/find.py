@@ -121,17 +121,24 @@ class _FindParser:
         self.negated = False
 
     def _parse_exec(self) -> Iterator[ExpandedArg]:
-        """Yields the arguments of `-exec` up to `;` or `+`, with `{}` replaced by FOUND_PATHS."""
+        """Yields the arguments of `-exec` up to `;` or `{} +`, with `{}` replaced by FOUND_PATHS.
+
+        A `+` that does not follow `{}` is an ordinary argument.
+        """
+        previous = ""
         while self.rest:
             arg = self.rest.pop(0)
-            if arg.text in {";", "+"}:
+            if arg.text == ";" or (arg.text == "+" and previous == "{}"):
                 return
-            if arg.text is not None and "{}" in arg.text:
-                if arg.text != "{}":
-                    raise NotProvenSafe("find -exec inserts a file name into another word")
+            if arg.values is None or arg.from_glob:
+                raise NotProvenSafe("find -exec has an argument that is not known in advance and could be its end")
+            if arg.text == "{}":
                 yield FOUND_PATHS
+            elif any("{}" in value or value in {";", "+"} for value in arg.values):
+                raise NotProvenSafe("find -exec inserts a file name into another word, or has an uncertain end")
             else:
                 yield arg
+            previous = arg.text or ""
         raise NotProvenSafe("find -exec has no ; or + at its end")
 
 

@@ -6,6 +6,8 @@ Repository files that change what git does are checked separately, in `workspace
 import re
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from outrider.permissions.paths.protected import find_protected_name
 from outrider.permissions.shell.expansion import ExpandedArg, literal_arg
 from outrider.permissions.shell.parser import NotProvenSafe
@@ -28,10 +30,10 @@ _HARMLESS_SETTING = re.compile(
 )
 _PROGRAM_FORMAT = re.compile(r"%G|signature|%\(\s*trailers:.*command", re.IGNORECASE)
 _DIFF_OPTIONS = (
-    "-pusRabwWz0123456789 -U= -B[=] -M[=] -C[=] -D -l= -S= -G= -O=@ -X[=] --patch --no-patch --unified= --raw "
+    "-pusRabwWz0123456789 -U[=] -B[=] -M[=] -C[=] -D -l= -S= -G= -O=@ -X[=] --patch --no-patch --unified[=] --raw "
     "--minimal --patience --histogram --anchored= --diff-algorithm= --stat[=] --stat-width= --stat-name-width= "
     "--stat-count= --compact-summary --numstat --shortstat --dirstat[=] --summary --patch-with-stat "
-    "--patch-with-raw --name-only --name-status --submodule=  --color[=] --no-color --color-moved[=] "
+    "--patch-with-raw --name-only --name-status --submodule[=] --color[=] --no-color --color-moved[=] "
     "--no-color-moved --word-diff[=] --word-diff-regex= --color-words[=] --no-renames --rename-empty "
     "--no-rename-empty --check --full-index --binary --abbrev[=] --break-rewrites[=] --find-renames[=] "
     "--find-copies[=] --find-copies-harder --irreversible-delete --diff-filter= --pickaxe-all --pickaxe-regex "
@@ -42,13 +44,13 @@ _DIFF_OPTIONS = (
     "--ita-invisible-in-index"
 )
 _COMMIT_OPTIONS = (
-    "-n= -i -E -F -P -q -L= -g --max-count= --skip= --since= --after= --until= --before= --since-as-filter= "
+    "-n= -i -E -F -P -q -g --max-count= --skip= --since= --after= --until= --before= --since-as-filter= "
     "--author= --committer= --grep= --grep-reflog= --all-match --invert-grep --regexp-ignore-case --basic-regexp "
-    "--extended-regexp --fixed-strings --perl-regexp --merges --no-merges --min-parents= --max-parents= "
+    "--extended-regexp --fixed-strings --perl-regexp --merges --no-merges --min-parents[=] --max-parents[=] "
     "--no-min-parents --no-max-parents --first-parent --exclude-first-parent-only --not --all --branches[=] "
     "--tags[=] --remotes[=] --glob= --exclude= --reflog --walk-reflogs --boundary --simplify-by-decoration "
     "--show-pulls --full-history --dense --sparse --simplify-merges --ancestry-path[=] --date-order "
-    "--author-date-order --topo-order --reverse --no-walk[=] --do-walk --pretty[=] --format= --abbrev-commit "
+    "--author-date-order --topo-order --reverse --no-walk[=] --do-walk --pretty[=] --format[=] --abbrev-commit "
     "--no-abbrev-commit --oneline --encoding= --expand-tabs[=] --no-expand-tabs --notes[=] --no-notes "
     "--relative-date --date= --parents --children --left-right --graph --no-graph --show-linear-break[=] "
     "--cherry-pick --cherry-mark --cherry --left-only --right-only --ignore-missing --decorate[=] --no-decorate "
@@ -118,12 +120,18 @@ def _reject_remote_access(_: ParsedArgs, __: PathChecker) -> None:
 
 
 def _git_spec(
-    options: str, check: object = _check_paths_and_revisions, *, numeric_options: bool = False
+    options: str,
+    check: object = _check_paths_and_revisions,
+    *,
+    numeric_options: bool = False,
+    options_first: bool = False,
 ) -> ProgramSpec:
-    return program_spec(options, "text", check=check, numeric_options=numeric_options)  # pyright: ignore[reportArgumentType]
+    spec = program_spec(options, "text", check=check, numeric_options=numeric_options, options_first=options_first)  # pyright: ignore[reportArgumentType]
+    # Several parsers of git read the options of log and diff one after the other. They disagree about joined letters.
+    return structs.replace(spec, short_options="first")
 
 
-_LOG = _git_spec(f"{_DIFF_OPTIONS} {_COMMIT_OPTIONS} -h", numeric_options=True)
+_LOG = _git_spec(f"{_DIFF_OPTIONS} {_COMMIT_OPTIONS} -L= -h", numeric_options=True)
 
 GIT_SUBCOMMANDS: dict[str, ProgramSpec] = {
     "status": _git_spec(
@@ -137,7 +145,7 @@ GIT_SUBCOMMANDS: dict[str, ProgramSpec] = {
     "reflog": _LOG,
     "diff": _git_spec(f"{_DIFF_OPTIONS} --cached --staged --merge-base --cc -c -m --base --ours --theirs -h"),
     "diff-tree": _git_spec(
-        f"{_DIFF_OPTIONS} -rtmcv -s --root --stdin --no-commit-id --cc --pretty[=] --format= --merge-base --always"
+        f"{_DIFF_OPTIONS} -rtmcv -s --root --stdin --no-commit-id --cc --pretty[=] --format[=] --merge-base --always"
     ),
     "diff-index": _git_spec(f"{_DIFF_OPTIONS} -mc --cached --merge-base"),
     "diff-files": _git_spec(f"{_DIFF_OPTIONS} -cq --cc"),
@@ -152,8 +160,8 @@ GIT_SUBCOMMANDS: dict[str, ProgramSpec] = {
         "--tags[=] --remotes[=] --show-toplevel --show-prefix --show-cdup --git-dir --git-common-dir "
         "--absolute-git-dir --is-inside-work-tree --is-inside-git-dir --is-bare-repository "
         "--is-shallow-repository --show-superproject-working-tree --show-object-format[=] --revs-only --no-revs "
-        "--flags --no-flags --default= --sq --not --since= --until= --after= --before= --path-format= --git-path= "
-        "--local-env-vars"
+        "--flags --no-flags --default= --sq --not --since[=] --until[=] --after[=] --before[=] --path-format[=] "
+        "--git-path= --local-env-vars"
     ),
     "branch": _git_spec(
         f"{_REF_OPTIONS} -alrvq --all --list --remotes --verbose --show-current --abbrev[=] --no-abbrev", _check_branch
@@ -170,7 +178,7 @@ GIT_SUBCOMMANDS: dict[str, ProgramSpec] = {
     ),
     "name-rev": _git_spec("--tags --refs= --exclude= --all --name-only --no-undefined --always"),
     "describe": _git_spec(
-        "--dirty[=] --broken[=] --all --tags --contains --abbrev= --candidates= --exact-match --debug --long "
+        "--dirty[=] --broken[=] --all --tags --contains --abbrev[=] --candidates= --exact-match --debug --long "
         "--match= --exclude= --always --first-parent"
     ),
     "ls-files": _git_spec(
@@ -184,7 +192,7 @@ GIT_SUBCOMMANDS: dict[str, ProgramSpec] = {
     ),
     "blame": _git_spec(
         "-bsltfnpcewMC -L= -S=@ --root --show-stats --reverse --porcelain --line-porcelain --incremental "
-        "--encoding= --date= --score-debug --show-name --show-number --show-email --abbrev= --color-lines "
+        "--encoding= --date= --score-debug --show-name --show-number --show-email --abbrev[=] --color-lines "
         "--color-by-age --first-parent --ignore-rev= --no-progress --minimal"
     ),
     "annotate": _git_spec("-bltw -L= --date= --porcelain"),
@@ -213,6 +221,7 @@ GIT_SUBCOMMANDS: dict[str, ProgramSpec] = {
         "--name-only --null --type= --bool --int --path --default= --includes --no-includes --get-urlmatch --all "
         "--regexp --show-names --no-show-names",
         _check_config,
+        options_first=True,
     ),
     "version": _git_spec("--build-options"),
     "remote": _git_spec("-v --verbose", None),
@@ -235,6 +244,7 @@ GIT_SUBCOMMANDS: dict[str, ProgramSpec] = {
     ),
     "archive": program_spec("-lv --list", "text", check=_reject_remote_access),
 }
+GIT_SUBCOMMANDS["grep"] = structs.replace(GIT_SUBCOMMANDS["grep"], short_options="getopt")
 # Subcommands with verbs, and the verbs that only read.
 _SUBCOMMAND_VERBS: dict[str, dict[str, ProgramSpec]] = {
     "remote": {"show": _git_spec("-n"), "get-url": _git_spec("--push --all")},

@@ -17,6 +17,7 @@ from outrider.permissions.shell.programs.table import (
     PathChecker,
     ProgramSpec,
     file_operands,
+    is_number,
     parse_args,
     prove_read_only,
 )
@@ -119,7 +120,7 @@ def _find_spec(name: str, words: Sequence[str]) -> tuple[ProgramSpec | None, int
 def _has_option(spec: ProgramSpec, word: str) -> bool:
     if word.startswith("--"):
         return word.partition("=")[0] in spec.options
-    return word[1:].isdigit() or f"-{word[1:2]}" in spec.options
+    return is_number(word[1:]) or f"-{word[1:2]}" in spec.options
 
 
 def prove_program(name: str, args: Sequence[ExpandedArg], paths: PathChecker) -> None:
@@ -145,6 +146,8 @@ class PrintedNames(Struct, frozen=True):
     link_folders: tuple[str, ...] = ()  # folders below which a name may be a symbolic link
     line_separated: bool = False
     search_folders: tuple[str, ...] = (".",)
+    from_index: bool = False  # names of git's index, which need not exist as files
+    is_number: bool = False  # it prints a plain number, or nothing
 
 
 # Per program: the options that list file names, and the options that separate them with NUL bytes.
@@ -154,12 +157,15 @@ _NAME_LISTING_OPTIONS: dict[str, tuple[frozenset[str], frozenset[str]]] = {
     "fdfind": (frozenset(), split_names("-0 --print0")),
     "grep": (split_names("-l --files-with-matches -L --files-without-match"), split_names("-Z --null")),
 }
-_OTHER_OUTPUT_OPTIONS = split_names(
-    "-c --count --count-matches --json --stats --format --path-separator --color --hyperlink-format -p -a"
+# Options that only choose the files. Any other option could change how a name is printed, or print other text.
+_FILE_CHOOSING_OPTIONS = split_names(
+    """-e --regexp -i --ignore-case -w --word-regexp -x --line-regexp -F --fixed-strings -E -P -v --invert-match -s -S
+    --smart-case --case-sensitive -U --multiline -u --unrestricted --hidden -. -H -I --no-ignore --no-ignore-vcs -g
+    --glob --iglob -t --type -T --type-not -d --max-depth --min-depth --exact-depth -r -R --recursive --include
+    --exclude --exclude-dir -n --line-number --no-messages --extension --size --text --max-results -1 --sort"""
 )
-_NUL_FILTER_OPTIONS: dict[str, frozenset[str]] = dict.fromkeys(
-    ("sort", "uniq", "head", "tail"), split_names("-z --zero-terminated")
-)
+_NUL_OPTIONS = split_names("-z --zero-terminated")
+_NUL_FILTERS = frozenset({"sort", "uniq", "head", "tail"})
 _LINE_FILTER_OPTIONS: dict[str, frozenset[str]] = {
     "sort": split_names("-u -r -n -V -f --unique --reverse"),
     "uniq": frozenset(),
@@ -169,10 +175,14 @@ _LINE_FILTER_OPTIONS: dict[str, frozenset[str]] = {
 }
 
 
+_COUNTING_OPTIONS = split_names("-c --count -i -v -w -x -E -F -P -s --ignore-case --invert-match")
+_NUMBER_CALLS: dict[str, list[list[str | None]]] = {"nproc": [[]], "id": [["-u"], ["-g"]], "date": [["+%s"], ["+%Y"]]}
+
+
 def names_printed_by(name: str, args: Sequence[ExpandedArg]) -> PrintedNames:
     """Returns the file names that a read-only call prints."""
     if name == "git":
-        return PrintedNames((), (".",)) if [arg.text for arg in args] == ["ls-files", "-z"] else PrintedNames()
+        return _names_in_index([arg.text for arg in args])
     if name not in _NAME_LISTING_OPTIONS:
         return PrintedNames()
     lists, separates = _NAME_LISTING_OPTIONS[name]
@@ -180,12 +190,36 @@ def names_printed_by(name: str, args: Sequence[ExpandedArg]) -> PrintedNames:
     files = file_operands(SEARCH_PROGRAMS[name], parsed)
     if (
         (lists and not parsed.has_option(*lists))
-        or parsed.has_option(*_OTHER_OUTPUT_OPTIONS)
+        or not {option for option, _ in parsed.options} <= _FILE_CHOOSING_OPTIONS | lists | separates
         or any(arg.values is None for arg in files)
     ):
         return PrintedNames()
     below = tuple(text for arg in files for text in arg.values or ()) or (".",)
     return PrintedNames((), (".",), not parsed.has_option(*separates), below)
+
+
+def _names_in_index(words: list[str | None]) -> PrintedNames:
+    """Returns the names that `git ls-files` prints, if only its separator is chosen."""
+    if words not in (["ls-files"], ["ls-files", "-z"], ["ls-files", "--cached"]):
+        return PrintedNames()
+    return PrintedNames((), (".",), line_separated="-z" not in words, from_index=True)
+
+
+def prints_number(name: str, args: Sequence[ExpandedArg]) -> bool:
+    """Returns whether a read-only call prints only a plain number."""
+    words = [arg.text for arg in args]
+    if name == "git":
+        return words[:2] == ["rev-list", "--count"] and not any(
+            word is None or word.startswith("-") for word in words[2:]
+        )
+    if name == "wc":  # with a file it also prints the name
+        return len(words) == 1 and words[0] in {"-l", "-w", "-c", "-m", "--lines", "--words", "--bytes", "--chars"}
+    if name in {"grep", "egrep", "fgrep"}:
+        parsed = parse_args(SEARCH_PROGRAMS[name], args)
+        options = {option for option, _ in parsed.options}
+        counts = bool(options & {"-c", "--count"}) and options <= _COUNTING_OPTIONS
+        return counts and len(parsed.operands) <= 2 and not any(arg.multiple for arg in parsed.operands)
+    return words in _NUMBER_CALLS.get(name, ())
 
 
 def names_after_filter(name: str, args: Sequence[ExpandedArg], given: PrintedNames) -> PrintedNames:
@@ -195,8 +229,9 @@ def names_after_filter(name: str, args: Sequence[ExpandedArg], given: PrintedNam
         return PrintedNames()
     parsed = parse_args(spec, args)
     if given.line_separated:
-        return given if _keeps_whole_lines(name, parsed) else PrintedNames()
-    return given if parsed.has_option(*_NUL_FILTER_OPTIONS.get(name, ())) and not parsed.operands else PrintedNames()
+        return given if _keeps_whole_lines(name, parsed) and not parsed.has_option(*_NUL_OPTIONS) else PrintedNames()
+    separated = name in _NUL_FILTERS and parsed.has_option(*_NUL_OPTIONS)
+    return given if separated and _keeps_whole_lines(name, parsed) else PrintedNames()
 
 
 def _keeps_whole_lines(name: str, parsed: ParsedArgs) -> bool:
@@ -205,6 +240,6 @@ def _keeps_whole_lines(name: str, parsed: ParsedArgs) -> bool:
     known = _LINE_FILTER_OPTIONS.get(name)
     return (
         known is not None
-        and known.issuperset(option for option, _ in parsed.options)
+        and (known | _NUL_OPTIONS).issuperset(option for option, _ in parsed.options)
         and len(parsed.operands) == operands
     )

@@ -26,8 +26,11 @@ def _check_sleep(parsed: ParsedArgs, _: PathChecker) -> None:
 
 
 def check_version_query(parsed: ParsedArgs, _: PathChecker) -> None:
-    """Requires a version or help option; without one the program starts and reads its input."""
-    if not parsed.options:
+    """Requires one version or help option; without it the program starts and reads its input.
+
+    Two different options can mean more than each alone: `gcc --version -v` starts the assembler and the linker.
+    """
+    if len({name for name, _ in parsed.options}) != 1:
         raise NotProvenSafe("it does more than print its version")
 
 

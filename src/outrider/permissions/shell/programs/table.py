@@ -58,11 +58,14 @@ class PathChecker:
                 if reason := find_escaping_link(os.path.join(cwd, start), os.path.realpath(self.root), names):  # noqa: PTH118
                     raise NotProvenSafe(reason)
 
-    def reject_ambiguous_names(self, starts: Iterable[str]) -> None:
-        """Raises NotProvenSafe if a file name below these folders contains blanks or quotes, at which xargs splits."""
+    def reject_ambiguous_names(self, starts: Iterable[str], *, globs: bool = False) -> None:
+        """Raises NotProvenSafe if a file name below these folders contains blanks or quotes, at which xargs splits.
+
+        With `globs`, characters that the shell expands as a glob are rejected too.
+        """
         for start in starts:
             for cwd in self.cwds:
-                if reason := find_unsafe_name(start, os.path.join(cwd, start)):  # noqa: PTH118
+                if reason := find_unsafe_name(start, os.path.join(cwd, start), globs=globs):  # noqa: PTH118
                     raise NotProvenSafe(reason)
 
     def check_path(self, path: str, *, opens: bool = True) -> None:
@@ -76,9 +79,15 @@ class PathChecker:
                 raise NotProvenSafe(f"{path}: {containment.reason}")
 
 
+def is_number(text: str) -> bool:
+    """Returns whether a text consists of ASCII digits only; `str.isdigit` also accepts digits of other scripts."""
+    return text.isascii() and text.isdigit()
+
+
 OptionValue = Literal["nothing", "value", "attached", "file"]
 OperandKind = Literal["none", "text", "files", "pattern, files"]
 
+_PATTERN_OPTIONS = frozenset({"-e", "--regexp"})
 _TOKEN = re.compile(r"^(?P<dashes>--?)(?P<name>[A-Za-z0-9?#@%+:.,_-]+?)(?P<takes>=@|=|\[=\])?$")
 _OPTION_VALUES: dict[str | None, OptionValue] = {None: "nothing", "=": "value", "[=]": "attached", "=@": "file"}
 
@@ -116,6 +125,10 @@ class ProgramSpec(Struct, frozen=True):
     whole_word_options: frozenset[str] = frozenset()  # single-dash words that are one option, such as -version
     options_first: bool = False
     opens_files: bool = True  # False: it reads only the metadata of files
+    # With "getopt", letters can be joined, and the last one can be joined with its value. With "letters", a value is a
+    # word of its own. With "separate", each option is a word of its own. With "first", only the first letter of a
+    # word can take a value.
+    short_options: Literal["getopt", "letters", "separate", "first"] = "getopt"
     bundled_options: bool = False  # the first word contains options even without a dash, as in `tar tf`
 
 
@@ -198,8 +211,10 @@ def parse_args(spec: ProgramSpec, args: Sequence[ExpandedArg]) -> ParsedArgs:
 def _split_bundled_options(spec: ProgramSpec, args: Sequence[ExpandedArg]) -> list[ExpandedArg]:
     """Rewrites `tfv x` as `-tv -f x`: the values follow the word in the order of the letters that take one."""
     first = args[0].text if args else None
-    if first is None or not first.isalpha():
+    if first is None or first.startswith("-"):
         return list(args)
+    if not first.isascii() or not first.isalpha():
+        raise NotProvenSafe(f"{first} could contain options in an unusual form")
     taking = [letter for letter in first if spec.options.get(f"-{letter}") in {"value", "file"}]
     plain = "".join(letter for letter in first if letter not in taking)
     if len(args) <= len(taking):
@@ -234,7 +249,7 @@ class _ArgumentParser:
             self.options.append((text, None))
         elif text.startswith("--"):
             self._parse_long_option(text)
-        elif self.spec.numeric_options and text[1:].isdigit():
+        elif self.spec.numeric_options and is_number(text[1:]):
             self.options.append(("-#", literal_arg(text[1:])))
         else:
             self._parse_short_options(text)
@@ -252,7 +267,7 @@ class _ArgumentParser:
         name, given, value = text.partition("=")
         takes = self.spec.options.get(name)
         if takes is None and self.spec.inert:
-            takes = self._find_abbreviated(name)
+            name, takes = self._find_abbreviated(name)
         if takes is None or (takes == "nothing" and given):
             raise NotProvenSafe(f"its option {name} is not known to only read")
         if takes in {"value", "file"}:
@@ -260,9 +275,10 @@ class _ArgumentParser:
         else:
             self.options.append((name, literal_arg(value) if given else None))
 
-    def _find_abbreviated(self, name: str) -> OptionValue | None:
-        candidates: set[OptionValue] = {takes for option, takes in self.spec.options.items() if option.startswith(name)}
-        return None if len(candidates) != 1 or "file" in candidates else candidates.pop()
+    def _find_abbreviated(self, name: str) -> tuple[str, OptionValue | None]:
+        """Returns the full name of an abbreviated option and what it takes; an ambiguous one is unknown."""
+        candidates = [option for option in self.spec.options if option.startswith(name)]
+        return (candidates[0], self.spec.options[candidates[0]]) if len(candidates) == 1 else (name, None)
 
     def _parse_short_options(self, text: str) -> None:
         cluster = text[1:]
@@ -273,7 +289,15 @@ class _ArgumentParser:
                 raise NotProvenSafe(f"its option {name} is not known to only read")
             if takes == "nothing":
                 self.options.append((name, None))
+                if cluster and self.spec.short_options == "separate":
+                    raise NotProvenSafe(f"its options {text} are joined in an unusual form")
                 continue
+            if self.spec.short_options == "first":
+                misplaced = text[1] != name[1]
+            else:
+                misplaced = bool(cluster) and self.spec.short_options != "getopt" and not is_number(cluster)
+            if misplaced:
+                raise NotProvenSafe(f"its options {text} are joined in an unusual form")
             value = literal_arg(cluster) if cluster else None
             self.options.append((name, value if value or takes == "attached" else self._take_value(name)))
             return
@@ -281,4 +305,11 @@ class _ArgumentParser:
     def _take_value(self, name: str) -> ExpandedArg:
         if not self.rest or self.rest[0].multiple or self.rest[0].from_glob:
             raise NotProvenSafe(f"the value of its option {name} is missing or not known in advance")
-        return self.rest.pop(0)
+        value = self.rest.pop(0)
+        if not self.spec.inert and name not in _PATTERN_OPTIONS and value.can_be_option():
+            # Versions of a program disagree whether an option takes the next word, above all one that looks like an
+            # option.
+            texts = value.values or ("--",)
+            if not all(text == "-" or not text.startswith("-") or is_number(text[1:]) for text in texts):
+                raise NotProvenSafe(f"the value of its option {name} could be another option")
+        return value

@@ -169,13 +169,29 @@ def _find_nested_repositories(folder: Path, cwd: Path) -> Iterator[WorkspaceConf
 
 def _read_gitlinks(index: Path) -> Iterator[str | None]:
     """Yields the paths of nested repositories in a git index; yields None if the format is not supported."""
+    content = _read_index(index)
+    if _GITLINK in content:
+        for entry in _parse_index(content):
+            if entry is None or entry[1]:
+                yield entry if entry is None else entry[0]
+
+
+def read_index_entries(index: Path) -> Iterator[tuple[str, bool] | None]:
+    """Yields each path in a git index and whether it is a nested repository; None if the format is not supported."""
+    content = _read_index(index)
+    if content:
+        yield from _parse_index(content)
+
+
+def _read_index(index: Path) -> bytes:
     try:
         with index.open("rb") as file:
-            content = file.read(_MAX_INDEX_BYTES)
+            return file.read(_MAX_INDEX_BYTES)
     except OSError:
-        return
-    if _GITLINK not in content:
-        return
+        return b""
+
+
+def _parse_index(content: bytes) -> Iterator[tuple[str, bool] | None]:
     version, count, at = int.from_bytes(content[4:8]), int.from_bytes(content[8:12]), 12
     for _ in range(count):
         mode, flags = content[at + 24 : at + 28], int.from_bytes(content[at + 60 : at + 62])
@@ -184,8 +200,7 @@ def _read_gitlinks(index: Path) -> Iterator[str | None]:
         if version not in {2, 3} or mode not in _INDEX_MODES or end < 0:
             yield None
             return
-        if mode == _GITLINK:
-            yield content[start:end].decode("utf-8", "surrogateescape")
+        yield content[start:end].decode("utf-8", "surrogateescape"), mode == _GITLINK
         at += (end - at + 8) // 8 * 8
 
 

@@ -5,13 +5,6 @@ import { h } from "./dom.js";
 const SHOWN = 100_000; // characters of an output that are kept here
 const TOLD = 20_000; // characters of it that the model reads
 
-// A command that was run, by the part that tells the model of it.
-export function ran(part, open = false) {
-  return h("details", { class: "call", "data-part": part.id, open },
-    h("summary", {}, h("span", { class: "tool" }, "!"), h("span", { class: "subject" }, part.metadata.command)),
-    h("div", { class: "inside" }, h("pre", { class: "output" }, part.metadata.output || "(no output)")));
-}
-
 export class ByHand {
   constructor(sessionId, conversation, complain) {
     this.sessionId = sessionId;
@@ -24,7 +17,7 @@ export class ByHand {
   async run(command) {
     const going = new AbortController();
     const output = h("pre", { class: "output" });
-    const status = h("span", { class: "status calling", role: "status" }, "calling");
+    const status = h("span", { class: "status calling", role: "status" }, "running");
     const end = h("button", { class: "danger", onclick: () => going.abort() }, "End it");
     const shown = h("details", { class: "call by-hand", open: true },
       h("summary", {}, h("span", { class: "tool" }, "!"), h("span", { class: "subject" }, command), status),

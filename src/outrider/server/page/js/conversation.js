@@ -1,12 +1,10 @@
 // Draws the conversation. Only the part that changed is drawn anew, and at most once a frame.
-import { ran } from "./by_hand.js";
-import { call, hasEnded } from "./calls.js";
 import { CalledAgent } from "./called.js";
 import { h } from "./dom.js";
 import { markdown } from "./markdown.js";
+import { file, notice, row } from "./views.js";
 
-// Topics of notices that a part, a message, a question or the agent that was called shows already.
-const SHOWN_ELSEWHERE = ["retry", "compaction", "error", "approval", "agent", "files"];
+const hasEnded = (part) => ["completed", "error"].includes(part.state?.status);
 
 export class Conversation {
   constructor(place, transcript, onEarlier, asker = "you") {
@@ -41,8 +39,9 @@ export class Conversation {
   }
 
   // A sentence of the program about an event, such as a limit that is reached; it goes with the next message.
-  notice({ level, topic, text }) {
-    if (level === "detail" || SHOWN_ELSEWHERE.includes(topic)) return;
+  notice({ level, text }) {
+    const last = this.apart.at(-1);
+    if (last?.textContent === text) return; // an event that comes again and again is one line
     this.beside(h("p", { class: `note ${level}`, role: "status" }, text));
   }
 
@@ -94,8 +93,8 @@ export class Conversation {
   redraw(shown, message, part) {
     const old = shown.querySelector(`[data-part="${CSS.escape(part.id)}"]`);
     const made = this.part(part, message, old?.open);
-    if (!made) return;
-    if (old) old.replaceWith(made);
+    if (!made) old?.remove();
+    else if (old) old.replaceWith(made);
     else shown.append(made);
   }
 
@@ -103,51 +102,39 @@ export class Conversation {
     const who = message.role === "user" ? this.asker : message.agent || "assistant";
     const model = message.model ? ` · ${message.model.model}` : "";
     const parts = message.parts.map((part) => this.part(part, message)).filter(Boolean);
-    const failed = message.error ? h("p", { class: "failure" }, `${message.error.type}: ${message.error.message}`) : null;
+    const notices = (this.transcript.views.get(message.id)?.notices ?? []).map((one) => notice(one));
     return h("article", { class: `message ${message.role}`, "data-message": message.id, "aria-label": who },
-      h("div", { class: "who" }, who + (message.role === "user" ? "" : model)), ...parts, failed);
+      h("div", { class: "who" }, who + (message.role === "user" ? "" : model)), ...parts, ...notices);
   }
 
   part(part, message, open = false) {
-    switch (part.type) {
+    const view = this.transcript.views.get(part.id);
+    if (!view) return null; // for the program only
+    switch (view.kind) {
       case "text":
-        if (part.ignored) return null;
-        if (part.synthetic && typeof part.metadata?.command === "string") return ran(part, open);
         if (message.role === "user") return h("div", { class: "text", "data-part": part.id }, part.text);
-        return this.marked(markdown(part.text ?? ""), part);
+        return this.marked(markdown(view.body ?? part.text ?? ""), part);
       case "reasoning":
-        if (!part.text) return null;
-        return h("details", { class: "reasoning", "data-part": part.id, open }, h("summary", {}, "thought"), markdown(part.text));
-      case "tool":
-        return call(part, this.outputs.get(part.call_id), open);
-      case "subtask":
-        return part.child_session_id ? this.agent(part, message) : null;
-      case "file":
-        return h("p", { class: "note", "data-part": part.id }, part.url?.startsWith("data:image/") ? h("img", { src: part.url, alt: part.filename || "an image" }) : `📎 ${part.filename || part.mime}`);
-      case "compaction":
-        return h("details", { class: "reasoning", "data-part": part.id, open }, h("summary", {}, `older messages were summed up: ${part.tokens_before} → ${part.tokens_after} tokens`), markdown(part.summary ?? ""));
-      case "retry":
-        return h("p", { class: "note", "data-part": part.id }, `tried again (${part.attempt}): ${part.error?.message ?? part.error}`);
-      case "patch":
-        return h("p", { class: "note", "data-part": part.id }, `changed ${part.files?.length === 1 ? part.files[0] : `${part.files?.length ?? 0} files`}`);
-      case "step-start":
-      case "step-finish":
-      case "snapshot":
+        return h("details", { class: "reasoning", "data-part": part.id, open }, h("summary", {}, view.title), markdown(part.text ?? ""));
       case "agent":
-        return null; // for the program only
-      default: // a kind that a program added, or that is newer than this page
-        return h("p", { class: "note", "data-part": part.id }, part.type);
+        return this.agent(part, view, message);
+      case "file":
+        return file(view, part);
+      case "notice":
+        return notice({ level: view.level, text: view.subject, body: view.body }, part.id);
+      default: // calls, commands, and kinds that are newer than this page
+        return row(view, part, this.outputs.get(part.call_id), open);
     }
   }
 
   // One element for good: what was opened in it stays open when the message around it is drawn anew.
-  agent(part, message) {
+  agent(part, view, message) {
     if (!this.called.has(part.id)) {
       const calls = () => message.parts.filter((one) => one.type === "tool");
       const own = () => calls().find((one) => one.state?.metadata?.child_session_id === part.child_session_id);
       const works = () => (own() ? !hasEnded(own()) : !calls().every(hasEnded));
       const draw = (place, transcript, onEarlier) => new Conversation(place, transcript, onEarlier, message.agent || "assistant");
-      this.called.set(part.id, new CalledAgent(part, works, draw));
+      this.called.set(part.id, new CalledAgent(part, view, works, draw));
     }
     return this.called.get(part.id).element;
   }

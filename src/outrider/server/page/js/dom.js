@@ -21,17 +21,3 @@ export function svg(tag, props = {}, ...children) {
 }
 
 export const $ = (id) => document.getElementById(id);
-
-export function seconds(ms) {
-  if (ms === null || ms === undefined) return "";
-  return ms < 1000 ? `${Math.round(ms)} ms` : ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
-}
-
-export function count(number) {
-  return number < 1000 ? String(number) : number < 1_000_000 ? `${(number / 1000).toFixed(1)}k` : `${(number / 1_000_000).toFixed(2)}M`;
-}
-
-export function dollars(cost) {
-  const number = Number(cost);
-  return number === 0 ? "$0" : number < 0.01 ? `$${number.toFixed(4)}` : `$${number.toFixed(2)}`;
-}

@@ -10,7 +10,7 @@ export class Feed {
   }
 
   open() {
-    this.source = new EventSource(`/api/sessions/${encodeURIComponent(this.sessionId)}/events?after=${this.after}`);
+    this.source = new EventSource(`/api/sessions/${encodeURIComponent(this.sessionId)}/events?views=true&after=${this.after}`);
     this.source.addEventListener("open", () => this.hear.connected(true));
     this.source.addEventListener("change", (event) => {
       const seq = Number(event.lastEventId);

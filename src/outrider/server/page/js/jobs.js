@@ -1,13 +1,13 @@
 // Background runs: the list of them with a form for a new one, and one of them with what it does and what came of it.
 import { get, post } from "./api.js";
-import { diff } from "./calls.js";
 import { Conversation } from "./conversation.js";
-import { $, count, dollars, h, seconds } from "./dom.js";
+import { $, h } from "./dom.js";
 import { Feed } from "./feed.js";
 import { markdown } from "./markdown.js";
 import { Questions } from "./questions.js";
 import { Schedules } from "./schedules.js";
 import { Transcript } from "./transcript.js";
+import { diff } from "./views.js";
 
 const LOOK = 2000; // milliseconds
 const OVER = ["done", "failed", "canceled"];
@@ -119,7 +119,7 @@ export class Jobs {
     const drawn = JSON.stringify(found);
     if (drawn === this.drawn) return;
     this.drawn = drawn;
-    const { run, diff: changes, stat, branch, worktree } = found;
+    const { run, diff_rows: changes, stat, branch, worktree } = found;
     const held = head.contains(document.activeElement);
     $("title").textContent = run.prompt;
     $("state").textContent = run.state;
@@ -132,7 +132,7 @@ export class Jobs {
         ["failed", "canceled"].includes(run.state) ? act("Retry", "retry", "primary") : null),
       run.outcome?.error ? h("p", { class: "failure" }, run.outcome.error) : null,
       OVER.includes(run.state) && run.outcome?.output ? h("div", { class: "outcome" }, markdown(run.outcome.output)) : null,
-      changes ? h("details", { class: "changes", open: true }, h("summary", {}, stat.trim().split("\n").pop() || "What it changed"), diff(changes)) : null,
+      changes.length ? h("details", { class: "changes", open: true }, h("summary", {}, stat.trim().split("\n").pop() || "What it changed"), diff(changes)) : null,
     ];
     head.replaceChildren(...shown.filter(Boolean));
     if (held) head.querySelector("button")?.focus();
@@ -140,11 +140,11 @@ export class Jobs {
 
   async follow(id, log) {
     const transcript = new Transcript();
-    const page = await get(`/sessions/${encodeURIComponent(id)}/messages`, { limit: 60 });
+    const page = await get(`/sessions/${encodeURIComponent(id)}/messages`, { limit: 60, views: true });
     if (this.closed) return;
     transcript.load(page);
     const conversation = new Conversation(log, transcript, async () => {
-      transcript.load(await get(`/sessions/${encodeURIComponent(id)}/messages`, { limit: 60, before: transcript.messages[0].id }), { before: true });
+      transcript.load(await get(`/sessions/${encodeURIComponent(id)}/messages`, { limit: 60, views: true, before: transcript.messages[0].id }), { before: true });
       conversation.drawEarlier();
     });
     const change = (what) => {
@@ -157,12 +157,11 @@ export class Jobs {
 }
 
 function row(run) {
-  const cost = run.outcome?.cost;
   return h("tr", { "data-run": run.id },
     h("td", {}, badge(run.state)),
     h("td", {}, h("a", { href: `#/jobs/${run.id}` }, run.prompt)),
     h("td", {}, run.created ? new Date(run.created).toLocaleString() : ""),
-    h("td", {}, cost === null || cost === undefined ? "" : dollars(cost)));
+    h("td", {}, run.view.cost));
 }
 
 function badge(state) {
@@ -170,15 +169,14 @@ function badge(state) {
 }
 
 function facts(run, branch, worktree) {
-  const { outcome } = run;
-  const tokens = outcome?.tokens;
+  const { outcome, view } = run;
   const rows = {
     Submitted: run.created ? new Date(run.created).toLocaleString() : "",
     Begins: run.begins ? new Date(run.begins).toLocaleString() : run.after_run ? `after the run ${run.after_run.slice(-8)}` : "",
-    Took: run.ended && run.created && OVER.includes(run.state) ? seconds(run.ended - run.created) : "",
+    Took: view.duration,
     Steps: outcome ? outcome.steps : "",
-    Tokens: tokens ? count(tokens.input + tokens.output + tokens.reasoning) : "",
-    Cost: outcome ? (outcome.cost === null || outcome.cost === undefined ? "unknown" : dollars(outcome.cost)) : "",
+    Tokens: view.tokens,
+    Cost: view.cost,
     "Workers so far": run.attempts || "",
     Queue: run.queue === "runs" ? "" : run.queue,
     Branch: branch,

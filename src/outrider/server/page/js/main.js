@@ -2,7 +2,7 @@
 import { get, patch, post, remove } from "./api.js";
 import { ByHand } from "./by_hand.js";
 import { Conversation } from "./conversation.js";
-import { $, count, dollars, h } from "./dom.js";
+import { $, h } from "./dom.js";
 import { Feed } from "./feed.js";
 import { Jobs } from "./jobs.js";
 import { TABS, facts, processes, usage, waterfall } from "./panel.js";
@@ -10,7 +10,6 @@ import { Questions } from "./questions.js";
 import { Transcript } from "./transcript.js";
 
 const PAGE = 60;
-const STATES = { calling_model: "thinking", running_tools: "running tools", awaiting_approval: "waiting for your answer", compacting: "summing up", done: "", idle: "", failed: "failed", aborted: "stopped" };
 
 let view = null; // what belongs to the session that is shown
 let jobs = null; // the background runs, while they are shown
@@ -75,7 +74,7 @@ async function show(id) {
   $("questions").replaceChildren();
   $("queue").replaceChildren();
   try {
-    const page = await get(`/sessions/${id}/messages`, { limit: PAGE });
+    const page = await get(`/sessions/${id}/messages`, { limit: PAGE, views: true });
     if (view !== mine) return;
     if (page.session.mode === "background" && (await isRun(id))) return void location.replace(`#/jobs/${id}`);
     mine.transcript.load(page);
@@ -83,6 +82,7 @@ async function show(id) {
     mine.questions = new Questions(id, complain, () => mine.transcript.session?.mode);
     mine.byHand = new ByHand(id, mine.conversation, complain);
     mine.feed = new Feed(id, page.session.seq, { change: (change) => changed(mine, change), live: (events) => lived(mine, events), connected: (yes) => connected(mine, yes) });
+    soonUsage(mine, 0);
     await mine.questions.load();
     await waiting(mine);
   } catch (error) {
@@ -97,7 +97,7 @@ async function show(id) {
 
 async function earlier() {
   const mine = view;
-  const page = await get(`/sessions/${mine.id}/messages`, { limit: PAGE, before: mine.transcript.messages[0].id });
+  const page = await get(`/sessions/${mine.id}/messages`, { limit: PAGE, views: true, before: mine.transcript.messages[0].id });
   mine.transcript.load(page, { before: true });
   mine.conversation.drawEarlier();
 }
@@ -110,6 +110,7 @@ function changed(mine, change) {
   const { session, message, part } = mine.transcript.change(change);
   if (message) mine.conversation.soon(message, part);
   if (session) listSessions();
+  if (change.type === "message" && change.message.time?.completed) soonUsage(mine);
   drawBar();
   soonPanel();
 }
@@ -125,7 +126,7 @@ function lived(mine, events) {
         break;
       }
       case "PartUpdatedEvent": {
-        const { message, part } = mine.transcript.put(event.part);
+        const { message, part } = mine.transcript.put(event.part, event.view);
         if (message) mine.conversation.soon(message, part);
         break;
       }
@@ -141,7 +142,7 @@ function lived(mine, events) {
         mine.conversation.output(event);
         break;
       case "StateChangedEvent":
-        mine.state = event.new_state;
+        mine.label = event.label;
         mine.busy = !["idle", "done", "failed", "aborted"].includes(event.new_state);
         break;
       case "LoopStartedEvent":
@@ -150,14 +151,13 @@ function lived(mine, events) {
         break;
       case "LoopCompletedEvent":
         mine.busy = false;
-        mine.state = event.termination_reason === "completed" ? "done" : "failed";
         mine.ended = event.termination_reason;
         mine.questions.reload().catch(complain);
         break;
       default:
         break;
     }
-    if (event.notice) mine.conversation.notice(event.notice);
+    if (event.notice && !event.shown_elsewhere) mine.conversation.notice(event.notice);
   }
   drawBar();
 }
@@ -196,13 +196,25 @@ function drawBar() {
   document.title = session?.title ? `${session.title} · Outrider` : "Outrider";
   $("mode").hidden = !session;
   if (session) $("mode").value = session.mode;
-  const words = view?.away ? "the server is away, waiting for it" : view?.busy ? STATES[view.state] || "working" : view?.ended && view.ended !== "completed" ? view.ended.replaceAll("_", " ") : "";
+  const words = view?.away ? "the server is away, waiting for it" : view?.busy ? view.label || "working" : view?.ended && view.ended !== "completed" ? view.ended.replaceAll("_", " ") : "";
   if ($("state").textContent !== words) $("state").textContent = words;
   $("state").classList.toggle("busy", Boolean(view?.busy && !view.away));
   $("state").classList.toggle("away", Boolean(view?.away));
   $("abort").hidden = !view?.busy;
-  const used = view?.transcript.usage;
-  $("facts").textContent = used && used.input ? `${count(used.input + used.output)} tokens${used.priced ? ` · ${dollars(used.cost)}` : ""}` : "";
+  const used = view?.usage;
+  const priced = used && (!used.unpriced || Number(used.cost));
+  $("facts").textContent = used?.tokens.input ? `${used.view.tokens} tokens${priced ? ` · ${used.view.cost}` : ""}` : "";
+}
+
+// The figures of the whole session, of which the page may have only the last messages.
+function soonUsage(mine, wait = 300) {
+  mine.usageTimer ??= setTimeout(async () => {
+    mine.usageTimer = null;
+    mine.usage = await get(`/sessions/${mine.id}/usage`).catch(() => mine.usage);
+    if (mine !== view) return;
+    drawBar();
+    soonPanel();
+  }, wait);
 }
 
 async function waiting(mine) {
@@ -227,7 +239,7 @@ async function drawPanel() {
   if (!all.some(([name]) => name === tab)) tab = "usage";
   $("tabs").replaceChildren(...all.map(([name, label]) => h("button", { role: "tab", id: `tab-${name}`, tabindex: name === tab ? "0" : "-1", "aria-selected": String(name === tab), "aria-controls": "panel-body", onclick: () => { tab = name; drawPanel(); } }, label)));
   $("panel-body").setAttribute("aria-labelledby", `tab-${tab}`);
-  const drawn = { session: () => facts(view.transcript), trace: () => waterfall(view.transcript), processes: () => processes(view.id, complain, drawPanel), usage: () => usage() }[tab];
+  const drawn = { session: () => facts(view.transcript, view.usage), trace: () => waterfall(view.transcript), processes: () => processes(view.id, complain, drawPanel), usage: () => usage() }[tab];
   try {
     $("panel-body").replaceChildren(...(await drawn()));
   } catch (error) {

@@ -1,8 +1,8 @@
 // What waits for an answer: calls, questions of models, and plans. What is shown is exactly what would run.
 import { get, post } from "./api.js";
-import { fileDiffs } from "./calls.js";
 import { $, h } from "./dom.js";
 import { markdown } from "./markdown.js";
+import { diff } from "./views.js";
 
 export class Questions {
   constructor(sessionId, complain, mode = () => "") {
@@ -40,9 +40,9 @@ export class Questions {
   }
 
   // Of agents that were called, and of those of other servers, only what is asked is told here, not what is kept.
-  hear({ type, session_id, approval_id: id, tool_name: tool, tool_input: input, view, server }) {
+  hear({ type, session_id, approval_id: id, tool_name: tool, view, server }) {
     if (session_id === this.sessionId && !server && type === "ToolApprovalRequestedEvent") return;
-    if (type === "ToolApprovalRequestedEvent") this.put({ id, tool, input, view, answer: "open" });
+    if (type === "ToolApprovalRequestedEvent") this.put({ id, tool, view, answer: "open" });
     else this.put({ id, answer: "given" });
   }
 
@@ -128,7 +128,8 @@ export class Questions {
     const title = `May ${approval.tool} run${view.agent ? ` for ${view.agent}` : ""}?`;
     return h("section", { class: "question", "data-approval": approval.id, "aria-label": title },
       h("h3", {}, title),
-      shown(approval.input, view.changes),
+      view.input ? h("pre", {}, view.input) : null,
+      view.diff.length ? diff(view.diff) : null,
       h("p", { class: "why" }, view.reason),
       h("p", { class: "why" }, `What a lasting answer stores: ${view.rule_text}`),
       h("div", { class: "buttons" }, ...view.choices.map(button)),
@@ -152,10 +153,4 @@ export class Questions {
         h("button", { class: "primary", onclick: answer(() => (words.value.trim() ? { accept: true, changed: words.value } : { accept: true })) }, "Accept"),
         h("button", { class: "danger", onclick: answer(() => ({ accept: false, words: words.value })) }, "Refuse")));
   }
-}
-
-function shown(input, changes) {
-  if (changes.length) return fileDiffs(changes);
-  if (typeof input.command === "string" && Object.keys(input).length === 1) return h("pre", {}, input.command);
-  return h("pre", {}, JSON.stringify(input, null, 2));
 }

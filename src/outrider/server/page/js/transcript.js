@@ -6,11 +6,13 @@ export class Transcript {
     this.messages = [];
     this.byId = new Map();
     this.parts = new Map();
+    this.views = new Map(); // what the server says to show of messages and parts, by id; null for what is not shown
     this.first = true;
   }
 
   load(page, { before = false } = {}) {
     this.session = page.session;
+    for (const views of [page.part_views, page.message_views]) for (const [id, view] of Object.entries(views)) this.views.set(id, view);
     const added = page.messages.filter((message) => !this.byId.has(message.id));
     for (const message of added) {
       this.byId.set(message.id, message);
@@ -27,6 +29,7 @@ export class Transcript {
         this.session = change.session;
         return { session: true };
       case "message": {
+        this.views.set(change.message.id, change.view);
         const known = this.byId.get(change.message.id);
         if (known) {
           Object.assign(known, { ...change.message, parts: known.parts, begun: false });
@@ -38,7 +41,7 @@ export class Transcript {
         return { message, added: true };
       }
       case "part":
-        return this.put(change.part);
+        return this.put(change.part, change.view);
       default:
         return {};
     }
@@ -62,7 +65,8 @@ export class Transcript {
     return at;
   }
 
-  put(part) {
+  put(part, view) {
+    this.views.set(part.id, view);
     const message = this.messageOf(part.message_id);
     if (!message) return {};
     const at = message.parts.findIndex((known) => known.id === part.id);
@@ -79,21 +83,12 @@ export class Transcript {
     let part = this.parts.get(event.part_id);
     if (!part) {
       part = { type: event.field === "reasoning" ? "reasoning" : "text", id: event.part_id, message_id: event.message_id, text: "" };
-      this.put(part);
+      this.put(part, null);
     }
-    if (part.type === "text" || part.type === "reasoning") part.text = (part.text ?? "") + event.delta;
+    if (part.type === "text" || part.type === "reasoning") {
+      part.text = (part.text ?? "") + event.delta;
+      if (!this.views.get(part.id)) this.views.set(part.id, { kind: part.type, title: "thinking…" });
+    }
     return { message, part };
-  }
-
-  get usage() {
-    const used = { input: 0, output: 0, cost: 0, priced: true };
-    for (const { tokens, cost, role } of this.messages) {
-      if (role !== "assistant" || !tokens) continue;
-      used.input += (tokens.input ?? 0) + (tokens.cache?.read ?? 0) + (tokens.cache?.write ?? 0);
-      used.output += (tokens.output ?? 0) + (tokens.reasoning ?? 0);
-      if (cost === null || cost === undefined) used.priced = false;
-      else used.cost += Number(cost);
-    }
-    return used;
   }
 }

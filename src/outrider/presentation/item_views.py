@@ -1,0 +1,186 @@
+"""Transcript items as values for front ends that receive JSON, such as the page: what to show, computed."""
+
+from decimal import Decimal
+from typing import Literal, assert_never
+
+import msgspec
+
+from outrider.presentation.diffs import DiffRow, diff_rows, parse_unified_diff
+from outrider.presentation.formats import (
+    format_cost,
+    format_duration,
+    format_milliseconds,
+    format_tokens,
+    format_total_cost,
+    shorten,
+)
+from outrider.presentation.items import (
+    CommandItem,
+    FileItem,
+    Notice,
+    NoticeItem,
+    NoticeLevel,
+    ReasoningItem,
+    TextItem,
+    ToolCallItem,
+    TranscriptItem,
+    UserItem,
+    file_summary,
+    message_error_notice,
+    part_item,
+    plan_notice,
+)
+from outrider.presentation.tool_calls import (
+    STATUS_LABELS,
+    TodoItem,
+    call_changes,
+    call_input,
+    call_outcome,
+    call_subject,
+    call_todos,
+    final_answer,
+    input_text,
+    outcome_facts,
+)
+from outrider.types.codec import AnyPart
+from outrider.types.messages import Message
+from outrider.types.parts import DisplayStatus, SubtaskPart
+from outrider.types.usage import Tokens
+
+ItemKind = Literal["user", "text", "reasoning", "call", "file", "notice", "command", "agent"]
+MAX_INPUT, MAX_DIFF = 100_000, 100_000  # characters
+_STREAMED_INPUT = 2_000  # characters of an input that the model is still writing
+
+
+class ItemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What to show of a part. Every kind can be drawn from `title`, `subject`, `status_text` and the texts below them,
+    so a client shows kinds that it does not know.
+
+    The text of `text` and `reasoning` is the part's `text` unless `body`, which is Markdown, is set; the output and the
+    error of a `call` are those of its state.
+    """
+
+    kind: ItemKind
+    title: str = ""
+    subject: str = ""
+    level: NoticeLevel | None = None
+    status: DisplayStatus | None = None
+    status_text: str = ""
+    duration: str = ""
+    input: str = ""
+    diff: tuple[DiffRow, ...] = ()
+    todos: tuple[TodoItem, ...] = ()
+    output: str = ""
+    body: str | None = None
+    child_session_id: str = ""
+
+
+class MessageView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What to show of a message besides its parts: how a plan was answered, how the answer failed, how long it took."""
+
+    notices: tuple[Notice, ...] = ()
+    duration: str = ""
+
+
+class UsageView(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens and cost as texts."""
+
+    tokens: str
+    tokens_in: str
+    tokens_out: str
+    cost: str
+
+
+class RunView(msgspec.Struct, frozen=True):
+    """Figures of a background run as texts; empty before they are known."""
+
+    duration: str = ""
+    tokens: str = ""
+    cost: str = ""
+
+
+def part_view(part: AnyPart) -> ItemView | None:
+    """Returns what to show of a part; None for bookkeeping."""
+    if isinstance(part, SubtaskPart) and part.child_session_id:
+        return ItemView(
+            kind="agent",
+            title=part.agent,
+            subject=shorten(part.description or part.prompt or "", 400),
+            child_session_id=part.child_session_id,
+        )
+    item = part_item(part)
+    return item_view(item) if item is not None else None
+
+
+def item_view(item: TranscriptItem) -> ItemView:
+    match item:
+        case UserItem():
+            return ItemView(kind="user", body=item.text)
+        case ReasoningItem():
+            took = f" for {format_duration(item.seconds)}" if item.seconds else ""
+            return ItemView(kind="reasoning", title=f"thought{took}")
+        case TextItem():
+            return ItemView(kind="text")
+        case ToolCallItem():
+            return _call_view(item)
+        case FileItem():
+            return ItemView(kind="file", title="file", subject=file_summary(item.part))
+        case NoticeItem():
+            return ItemView(
+                kind="notice", title=item.notice.topic, subject=item.text, level=item.level, body=item.body or None
+            )
+        case CommandItem():
+            return ItemView(kind="command", title="!", subject=item.command, output=item.output)
+        case _:
+            assert_never(item)
+
+
+def _call_view(item: ToolCallItem) -> ItemView:
+    part = item.part
+    if part.display_status == "done" and (answer := final_answer(part)) is not None:
+        return ItemView(kind="text", body=answer)
+    view = ItemView(
+        kind="call",
+        title=part.tool,
+        status=part.display_status,
+        status_text=" · ".join([STATUS_LABELS[part.display_status], *outcome_facts(part)]),
+    )
+    if part.display_status == "generating":
+        return msgspec.structs.replace(view, input=item.raw_input[-_STREAMED_INPUT:])
+    arguments, todos, took = call_input(part), call_todos(part), call_outcome(part).milliseconds
+    return msgspec.structs.replace(
+        view,
+        subject=call_subject(part.tool, arguments),
+        duration=format_milliseconds(took) if took is not None else "",
+        input="" if todos is not None else input_text(part.tool, arguments)[:MAX_INPUT],
+        diff=tuple(diff_rows(call_changes(part), MAX_DIFF)),
+        todos=todos or (),
+    )
+
+
+def message_view(message: Message) -> MessageView:
+    found = (plan_notice(message), message_error_notice(message))
+    time = message.time
+    return MessageView(
+        notices=tuple(notice for notice in found if notice is not None),
+        duration=format_milliseconds(time.completed - time.created) if time and time.completed else "",
+    )
+
+
+def usage_view(tokens: Tokens, cost: Decimal | None, *, unpriced: int = 0) -> UsageView:
+    """`unpriced` is the number of answers whose cost is not known."""
+    return UsageView(
+        tokens=format_tokens(tokens.total),
+        tokens_in=format_tokens(tokens.prompt),
+        tokens_out=format_tokens(tokens.output + tokens.reasoning),
+        cost=format_total_cost(cost, unpriced),
+    )
+
+
+def run_view(tokens: Tokens, cost: Decimal | None, milliseconds: int | None) -> RunView:
+    duration = format_milliseconds(milliseconds) if milliseconds is not None else ""
+    return RunView(duration, format_tokens(tokens.total), format_cost(cost))
+
+
+def unified_diff_rows(text: str) -> tuple[DiffRow, ...]:
+    return tuple(diff_rows(parse_unified_diff(text), MAX_DIFF))

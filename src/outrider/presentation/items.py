@@ -1,0 +1,453 @@
+"""What front ends show of stored messages and of events: transcript items, and notices, which are sentences of the
+program itself.
+
+`part_item` matches every part kind and `event_notice` every event class, so the type checker reports a new one that no
+front end would show."""
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Literal, assert_never, cast
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+
+from outrider.presentation.formats import clean_line, format_bytes, format_milliseconds, format_tokens
+from outrider.types.codec import AnyPart
+from outrider.types.events import (
+    AgentCalledEvent,
+    AgentReturnedEvent,
+    BudgetExceededEvent,
+    ContextCompactionEvent,
+    DeltasDroppedEvent,
+    ErrorEvent,
+    Event,
+    FilesRestoredEvent,
+    LLMRequestEvent,
+    LLMResponseEvent,
+    LoopCompletedEvent,
+    LoopStartedEvent,
+    MessageAddedEvent,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+    ProcessExitedEvent,
+    ProcessOutputEvent,
+    ProcessStartedEvent,
+    RetryScheduledEvent,
+    SessionUpdatedEvent,
+    StandardEvent,
+    StateChangedEvent,
+    ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
+    ToolExecutionCompletedEvent,
+    ToolExecutionStartedEvent,
+    ToolInputDeltaEvent,
+    ToolOutputEvent,
+    TurnCompletedEvent,
+    TurnStartedEvent,
+    is_standard_event,
+)
+from outrider.types.messages import Message
+from outrider.types.parts import (
+    STORED_KINDS,
+    AgentPart,
+    CompactionPart,
+    FilePart,
+    Part,
+    PatchPart,
+    ReasoningPart,
+    RetryPart,
+    SnapshotPart,
+    StepFinishPart,
+    StepStartPart,
+    SubtaskPart,
+    TextPart,
+    ToolPart,
+)
+from outrider.types.tool_state import ToolPending
+
+NoticeLevel = Literal["detail", "info", "success", "warning", "error"]
+NoticeTopic = Literal["retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "command", "custom"]
+
+ABORTED = "aborted"
+"""The error type of a message whose turn was aborted by a person."""
+
+
+STATE_LABELS = {
+    "calling_model": "thinking",
+    "running_tools": "working",
+    "compacting": "summarising",
+    "idle": "starting",
+}
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """A sentence of the program itself. `body` is Markdown that can be expanded; `detail` notices may be hidden."""
+
+    level: NoticeLevel
+    topic: NoticeTopic
+    text: str
+    body: str = ""
+
+
+def event_notice(event: Event) -> Notice | None:
+    """Returns what to show for an event that no message or part shows; None if there is nothing to add.
+
+    An event class of the user's own, which is unknown here, gives a `detail` notice with its name.
+    """
+    if not is_standard_event(event):
+        return Notice("detail", "custom", clean_line(event.event_type, 100))
+    return _standard_notice(cast("StandardEvent", event))
+
+
+def _standard_notice(event: StandardEvent) -> Notice | None:
+    match event:
+        case RetryScheduledEvent():
+            return retry_notice(event)
+        case BudgetExceededEvent():
+            text = f"stopped: the limit of {event.maximum} {event.limit} is reached"
+            return Notice("warning", "limit", clean_line(text))
+        case ContextCompactionEvent():
+            return Notice("info", "compaction", compaction_text(event.tokens_before, event.tokens_after))
+        case ErrorEvent():
+            return Notice("error", "error", clean_line(f"{event.error_type}: {event.message}", 2000))
+        case AgentCalledEvent():
+            text = f"{event.agent_name} calls {event.callee}: {event.message}"
+            return Notice("info", "agent", clean_line(text))
+        case AgentReturnedEvent():
+            text = f"{event.callee} {'returned' if event.success else 'failed'}"
+            return Notice("detail" if event.success else "warning", "agent", clean_line(text))
+        case LoopCompletedEvent():
+            return _end_notice(event)
+        case ToolApprovalRequestedEvent():
+            location = f" at {event.server}" if event.server else ""
+            reason = event.description.removeprefix(f"at {event.server}: ")
+            text = f"{event.tool_name} waits for approval{location}: {reason}"
+            return Notice("warning", "approval", clean_line(text))
+        case FilesRestoredEvent():
+            return Notice("info", "files", "files were restored")
+        case (
+            LoopStartedEvent()
+            | TurnStartedEvent()
+            | TurnCompletedEvent()
+            | StateChangedEvent()
+            | LLMRequestEvent()
+            | LLMResponseEvent()
+            | SessionUpdatedEvent()
+        ):
+            return None  # shown as activity, usage or title
+        case (
+            MessageAddedEvent()
+            | PartUpdatedEvent()
+            | PartDeltaEvent()
+            | ToolInputDeltaEvent()
+            | ToolOutputEvent()
+            | ToolExecutionStartedEvent()
+            | ToolExecutionCompletedEvent()
+            | ToolApprovalResultEvent()
+            | ProcessStartedEvent()
+            | ProcessOutputEvent()
+            | ProcessExitedEvent()
+            | DeltasDroppedEvent()
+        ):
+            return None  # shown by the message, the call or the process that it belongs to
+        case _:
+            assert_never(event)
+
+
+def state_label(state: str) -> str:
+    """What an agent in this state does, in words."""
+    return STATE_LABELS.get(state, state.replace("_", " "))
+
+
+def retry_notice(event: RetryScheduledEvent) -> Notice:
+    limit = f" of {event.max_attempts}" if event.max_attempts else ""
+    text = f"attempt {event.attempt}{limit} failed: {event.error}; retrying in {format_milliseconds(event.delay_ms)}"
+    return Notice("warning", "retry", clean_line(text))
+
+
+def compaction_text(before: int | None, after: int | None) -> str:
+    sizes = f" ({format_tokens(before)} → {format_tokens(after)} tokens)" if before and after else ""
+    return f"earlier messages were summarised{sizes}"
+
+
+def compaction_notice(part: CompactionPart) -> Notice:
+    return Notice("info", "compaction", compaction_text(part.tokens_before, part.tokens_after), part.summary)
+
+
+def plan_notice(message: Message) -> Notice | None:
+    """The notice for a message that answers a plan."""
+    answer = message.metadata.get(PLAN_ANSWER)
+    return Notice("success", "end", f"the plan was {answer}") if answer else None
+
+
+def message_error_notice(message: Message) -> Notice | None:
+    """The notice for an answer that ended with an error or was aborted; None for one that did not."""
+    error = message.error
+    if error is None:
+        return None
+    if error.type == ABORTED:
+        return Notice("warning", "end", "interrupted")
+    return Notice("error", "error", clean_line(f"{error.type}: {error.message}", 2000))
+
+
+def _end_notice(event: LoopCompletedEvent) -> Notice | None:
+    match event.termination_reason:
+        case "length":
+            return Notice("warning", "end", "the answer was cut off: the model's output limit is reached")
+        case "repetition" | "empty_answers":
+            return Notice(
+                "warning", "end", f"stopped: {clean_line(event.output or 'the model returned empty answers')}"
+            )
+        case "refusal":
+            return Notice("warning", "end", "the model refused to answer")
+        case "" | "completed" | "aborted" | "error" | "limit":
+            return None  # shown by the answer, by its error or by the event of the limit
+        case reason:
+            return Notice("warning", "end", f"stopped: {clean_line(reason.replace('_', ' '), 100)}")
+
+
+LIVE_OUTPUT_LINES = 400
+"""Lines of a running call's output that are held in memory; the stored result has all of them."""
+_LIVE_LINE_LENGTH = 2000
+_COMMAND_OUTPUT = 100_000
+PLAN_ANSWER = "plan_answer"
+
+
+class BaseItem:
+    """Base of all items. `expanded` is what a person chose; None leaves it to the front end's default."""
+
+    def __init__(self, id: str, message_id: str = "") -> None:
+        self.id = id
+        self.message_id = message_id
+        self.version = 0
+        self.expanded: bool | None = None
+
+    def touch(self) -> None:
+        self.version += 1
+
+    def toggle(self) -> None:
+        self.expanded = not self.expanded
+        self.touch()
+
+
+class UserItem(BaseItem):
+    """What a person wrote, with the attached files."""
+
+    def __init__(self, id: str, text: str, files: tuple[FilePart, ...] = (), message_id: str = "") -> None:
+        super().__init__(id, message_id)
+        self.text = text
+        self.files = files
+
+
+class TextItem(BaseItem):
+    """Text of the model; it grows while `streaming`."""
+
+    def __init__(self, id: str, message_id: str = "", text: str = "", *, streaming: bool = True) -> None:
+        super().__init__(id, message_id)
+        self.text = text
+        self.streaming = streaming
+
+    def append(self, delta: str) -> None:
+        self.text += delta
+        self.touch()
+
+    def finish(self, text: str) -> None:
+        self.text = text
+        self.streaming = False
+        self.touch()
+
+
+class ReasoningItem(TextItem):
+    """Reasoning of the model, collapsed by default."""
+
+    def __init__(self, id: str, message_id: str = "", text: str = "", *, streaming: bool = True) -> None:
+        super().__init__(id, message_id, text, streaming=streaming)
+        self.seconds: float | None = None
+
+
+class ToolCallItem(BaseItem):
+    """A tool call, from the first streamed character of its input to its end."""
+
+    def __init__(self, part: ToolPart) -> None:
+        super().__init__(part.id, part.message_id)
+        self.part = part
+        self.raw_input = part.state.raw if isinstance(part.state, ToolPending) else ""
+        self.live_output: deque[str] = deque([""], maxlen=LIVE_OUTPUT_LINES)
+        self.child_activity = ""  # what the called agent is doing
+
+    def append_input(self, delta: str) -> None:
+        self.raw_input += delta
+        self.touch()
+
+    def append_output(self, text: str) -> None:
+        first, *rest = text.split("\n")
+        self.live_output[-1] = (self.live_output[-1] + first)[-_LIVE_LINE_LENGTH:]
+        self.live_output.extend(rest)
+        self.touch()
+
+    def update(self, part: ToolPart) -> None:
+        self.part = part
+        self.touch()
+
+
+class FileItem(BaseItem):
+    """A file that the model made, such as an image."""
+
+    def __init__(self, part: FilePart) -> None:
+        super().__init__(part.id, part.message_id)
+        self.part = part
+
+    def update(self, part: FilePart) -> None:
+        self.part = part
+        self.touch()
+
+
+class NoticeItem(BaseItem):
+    """A sentence of the program itself; `body` is Markdown that can be expanded."""
+
+    def __init__(self, id: str, notice: Notice, message_id: str = "") -> None:
+        super().__init__(id, message_id)
+        self.notice = notice
+
+    @property
+    def text(self) -> str:
+        return self.notice.text
+
+    @property
+    def level(self) -> NoticeLevel:
+        return self.notice.level
+
+    @property
+    def body(self) -> str:
+        return self.notice.body
+
+    def update(self, notice: Notice) -> None:
+        self.notice = notice
+        self.touch()
+
+
+class CommandItem(BaseItem):
+    """A command that the person ran with `!`. `exit_status` is None while it runs, and "" if it is not known any
+    more."""
+
+    def __init__(self, id: str, command: str) -> None:
+        super().__init__(id)
+        self.command = command
+        self.output = ""
+        self.exit_status: str | None = None
+
+    def append_output(self, text: str) -> None:
+        self.output = (self.output + text)[-_COMMAND_OUTPUT:]
+        self.touch()
+
+    def finish(self, exit_status: str) -> None:
+        self.exit_status = exit_status
+        self.touch()
+
+
+TranscriptItem = UserItem | TextItem | ReasoningItem | ToolCallItem | FileItem | NoticeItem | CommandItem
+"""Every item class. A `match` over it ends with `assert_never`; `ReasoningItem` comes before its base `TextItem`."""
+
+
+def file_name(part: FilePart) -> str:
+    """The name of a file, or what its URL shows of it; the content of a data URL is left out."""
+    return clean_line(part.filename or part.url.partition(",")[0] or part.mime, 120)
+
+
+def file_size(part: FilePart) -> int | None:
+    """The size in bytes of a file whose content is in its URL; None for a file that its URL only names."""
+    header, comma, content = part.url.partition(",")
+    if not header.startswith("data:") or not comma:
+        return None
+    if header.endswith(";base64"):
+        return len(content.rstrip("=")) * 3 // 4
+    return len(unquote_to_bytes(content))
+
+
+def file_summary(part: FilePart) -> str:
+    """Name, media type and size of a file on one line."""
+    size = file_size(part)
+    return " · ".join([file_name(part), clean_line(part.mime, 80), *([format_bytes(size)] if size is not None else [])])
+
+
+def message_items(message: Message) -> Iterator[TranscriptItem]:
+    """The items of a stored message."""
+    if message.role == "user":
+        yield from _user_items(message)
+        return
+    for part in message.parts:
+        item = part_item(part)
+        if item is not None:
+            yield item
+    if (notice := message_error_notice(message)) is not None:
+        yield NoticeItem(f"{message.id}-error", notice, message.id)
+
+
+def part_item(part: AnyPart) -> TranscriptItem | None:
+    """The item of a complete part; None for bookkeeping. A kind that is unknown here gives a `detail` notice."""
+    if type(part) not in STORED_KINDS:
+        return NoticeItem(part.id, Notice("detail", "custom", part.type or "part", _as_code(part)), part.message_id)
+    return _standard_item(cast("Part", part))
+
+
+def _standard_item(part: Part) -> TranscriptItem | None:
+    match part:
+        case TextPart() if "command" in part.metadata:
+            return _command_item(part)
+        case TextPart():
+            shown = not part.synthetic and part.text.strip()
+            return TextItem(part.id, part.message_id, part.text, streaming=False) if shown else None
+        case ReasoningPart():
+            return _reasoning_item(part) if part.text.strip() else None
+        case ToolPart():
+            return ToolCallItem(part)
+        case FilePart():
+            return FileItem(part)
+        case RetryPart():
+            notice = Notice("warning", "retry", f"attempt {part.attempt} failed: {part.error}")
+            return NoticeItem(part.id, notice, part.message_id)
+        case CompactionPart():
+            return NoticeItem(part.id, compaction_notice(part), part.message_id)
+        case PatchPart():
+            return NoticeItem(part.id, Notice("detail", "files", f"changed: {', '.join(part.files)}"), part.message_id)
+        case SubtaskPart():
+            notice = Notice("detail", "agent", f"{part.agent}: {part.description}", part.prompt)
+            return NoticeItem(part.id, notice, part.message_id)
+        case StepStartPart() | StepFinishPart() | SnapshotPart() | AgentPart():
+            return None
+        case _:
+            assert_never(part)
+
+
+def _reasoning_item(part: ReasoningPart) -> ReasoningItem:
+    item = ReasoningItem(part.id, part.message_id, part.text, streaming=False)
+    if part.time is not None and part.time.end is not None:
+        item.seconds = (part.time.end - part.time.start) / 1000
+    return item
+
+
+def _user_items(message: Message) -> Iterator[TranscriptItem]:
+    if (notice := plan_notice(message)) is not None:
+        yield NoticeItem(f"{message.id}-plan", notice, message.id)
+    for part in message.parts:
+        if isinstance(part, CompactionPart):
+            yield NoticeItem(part.id, compaction_notice(part), message.id)
+        elif isinstance(part, TextPart) and "command" in part.metadata:
+            yield _command_item(part)
+    files = tuple(message.get_parts_by_type(FilePart))
+    text = "\n".join(part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic)
+    if text.strip() or files:
+        yield UserItem(message.id, text, files, message.id)
+
+
+def _command_item(part: TextPart) -> CommandItem:
+    item = CommandItem(part.id, str(part.metadata["command"]))
+    item.message_id = part.message_id
+    item.output = str(part.metadata.get("output", ""))
+    item.exit_status = ""
+    return item
+
+
+def _as_code(part: AnyPart) -> str:
+    text = msgspec.json.format(msgspec.json.encode(part.to_dict(), enc_hook=str), indent=2).decode()
+    return f"```json\n{text}\n```"

@@ -1,0 +1,89 @@
+"""What the page receives of a part: everything that it shows, computed."""
+
+from decimal import Decimal
+
+import msgspec
+import pytest
+
+from outrider.presentation.item_views import MAX_DIFF, ItemView, message_view, part_view, usage_view
+from outrider.presentation.items import part_item
+from outrider.types.codec import UnknownPart
+from outrider.types.messages import Message, MessageError, MessageTime
+from outrider.types.parts import FilePart, ReasoningPart, StepStartPart, SubtaskPart, TextPart, ToolPart
+from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError, ToolPending
+from outrider.types.usage import CacheTokens, Tokens
+
+
+def view(part: object) -> ItemView:
+    found = part_view(part)  # type: ignore[arg-type]
+    assert found is not None
+    return found
+
+
+def test_text_is_not_repeated_in_its_view():
+    assert msgspec.to_builtins(view(TextPart("hello"))) == {"kind": "text"}
+    assert msgspec.to_builtins(view(ReasoningPart("hm"))) == {"kind": "reasoning", "title": "thought"}
+
+
+@pytest.mark.parametrize("part", [StepStartPart(), TextPart("for the model", synthetic=True), TextPart(" ")])
+def test_bookkeeping_has_no_view(part: object):
+    assert part_item(part) is None  # type: ignore[arg-type]
+    assert part_view(part) is None  # type: ignore[arg-type]
+
+
+def test_a_call_has_subject_state_and_diff_and_no_argument_twice():
+    given = {"file_path": "a.py", "old_string": "x", "new_string": "y"}
+    metadata = {"diff": "--- a.py\n+++ a.py\n@@ -1 +1 @@\n-x\n+y\n", "added": 1, "removed": 1}
+    call = view(ToolPart("c", "edit", ToolCompleted(given, "ok", EndedTime(0, 1200), metadata=metadata)))
+    assert (call.kind, call.title, call.subject, call.status) == ("call", "edit", "a.py", "done")
+    assert (call.status_text, call.duration, call.input) == ("done · +1 −1 · 1.2s", "1.2s", "")
+    assert [row.text for row in call.diff] == ["a.py", "@@ -1 +1 @@", "-x", "+y"]
+
+
+def test_a_call_that_is_being_written_has_the_end_of_its_input():
+    call = view(ToolPart("c", "write", ToolPending({}, "x" * 5000 + "end", "streaming")))
+    assert call.input.endswith("end")
+    assert len(call.input) < 3000
+    assert (call.status, call.status_text, call.diff) == ("generating", "writing", ())
+
+
+def test_a_call_that_waits_or_failed_says_so():
+    assert "needs approval" in view(ToolPart("c", "shell", ToolPending({}, "", "awaiting_approval"))).status_text
+    denied = ToolError({"command": "make"}, "no", EndedTime(0, 10), reason="denied")
+    assert view(ToolPart("c", "shell", denied)).status_text == "canceled · 10ms · denied"
+
+
+def test_the_diff_of_a_huge_file_is_bounded():
+    call = view(ToolPart("c", "write", ToolPending({"file_path": "a", "content": "line\n" * 100_000}, "", "ready")))
+    assert sum(len(row.text) for row in call.diff) < MAX_DIFF + 100
+    assert "left out" in call.diff[-1].text
+
+
+def test_the_answer_of_finish_is_text():
+    finish = ToolPart("c", "finish", ToolCompleted({"message": "all done"}, "", EndedTime(0, 1)))
+    assert view(finish) == ItemView(kind="text", body="all done")
+
+
+def test_a_called_agent_a_command_a_file_and_an_unknown_part_are_shown():
+    agent = view(SubtaskPart("helper", "look around", child_session_id="s2"))
+    assert (agent.kind, agent.title, agent.subject, agent.child_session_id) == ("agent", "helper", "look around", "s2")
+    command = view(TextPart("told", synthetic=True, metadata={"command": "ls", "output": "a.py"}))
+    assert (command.kind, command.subject, command.output) == ("command", "ls", "a.py")
+    assert "image/png" in view(FilePart("image/png", "data:image/png;base64,AAAA")).subject
+    novel = view(UnknownPart({"type": "hologram", "id": "p"}))
+    assert (novel.kind, novel.subject) == ("notice", "hologram")
+
+
+def test_a_message_says_how_it_failed_and_how_long_it_took():
+    message = Message("assistant", [], time=MessageTime(0, 2500), error=MessageError("ProviderError", "busy"))
+    shown = message_view(message)
+    assert ([notice.text for notice in shown.notices], shown.duration) == (["ProviderError: busy"], "2.5s")
+    assert message_view(Message("user", [], metadata={"plan_answer": "accepted"})).notices[0].level == "success"
+
+
+def test_a_sum_without_some_prices_says_so():
+    tokens = Tokens(input=900, output=200, reasoning=100, cache=CacheTokens(read=300))
+    shown = usage_view(tokens, Decimal("0.5"), unpriced=1)
+    assert (shown.tokens, shown.tokens_in, shown.tokens_out, shown.cost) == ("1.5k", "1.2k", "300", "≥$0.5000")
+    assert usage_view(tokens, Decimal(0), unpriced=1).cost == "unknown"
+    assert usage_view(tokens, Decimal(0)).cost == "$0.00"

@@ -61,8 +61,7 @@ if TYPE_CHECKING:
     from outrider.session_replay.what_if import WhatIf, what_if
     from outrider.sessions.session import ForkPoint, Session, SessionTime
     from outrider.sessions.store import Store
-    from outrider.tools.context import Progress, ToolContext
-    from outrider.tools.tool import Tool, ToolResult
+    from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult
     from outrider.tracing.console import EventLogger
     from outrider.tracing.event_log import AgentEvent, EventLog
     from outrider.tracing.otel import OpenTelemetry
@@ -335,8 +334,7 @@ __getattr__, __dir__ = lazy_names(
         "outrider.permissions": "Containment Decision",
         "outrider.sessions.session": "ForkPoint Session SessionTime",
         "outrider.sessions.store": "Store",
-        "outrider.tools.context": "Progress ToolContext",
-        "outrider.tools.tool": "Tool ToolResult",
+        "outrider.tools.tool": "Progress Tool ToolContext ToolResult",
         "outrider.tracing.event_log": "AgentEvent EventLog",
         "outrider.tracing.console": "EventLogger",
         "outrider.tracing.otel": "OpenTelemetry",

@@ -14,7 +14,7 @@ from outrider import ContextOverflowError, Engine, Tool
 from outrider.events import ToolApprovalRequestedEvent
 from outrider.providers.scripted import call
 from outrider.sessions.sqlite.store import SqliteStore
-from outrider.tools.context import Progress, ToolContext
+from outrider.tools.tool import Progress, ToolContext
 from outrider.types.parts import ToolResultPart
 from outrider.types.request import Request
 from tests.fault.worker import say

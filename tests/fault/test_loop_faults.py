@@ -32,7 +32,7 @@ from outrider.providers.scripted import call
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import Approval, StoredSession
 from outrider.sessions.sqlite.store import SqliteStore
-from outrider.tools.context import Progress, ToolContext
+from outrider.tools.tool import Progress, ToolContext
 from outrider.types.ids import now_ms
 from outrider.types.messages import MessageTime
 from tests.fault.processes import ROOT

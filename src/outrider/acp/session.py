@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import acp
 from acp.schema import (
@@ -31,7 +31,6 @@ from outrider.engine.engine import Engine
 from outrider.engine.frontend import list_models
 from outrider.errors import ConfigurationError
 from outrider.presentation.approvals import requested_approval_view
-from outrider.types.agents import Mode
 from outrider.types.events import (
     Event,
     LLMResponseEvent,
@@ -40,15 +39,9 @@ from outrider.types.events import (
     ToolApprovalResultEvent,
 )
 from outrider.types.ids import new_id
+from outrider.types.modes import MODE_DESCRIPTIONS, MODES, Mode
 from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
-
-MODE_DESCRIPTIONS: dict[Mode, str] = {
-    "chat": "talks only; no tools",
-    "plan": "reads and looks around, changes nothing, ends with a plan",
-    "agent": "works, and asks before it changes or runs something",
-    "background": "works without asking, inside a sandbox",
-}
 
 
 class SessionOptions:
@@ -99,11 +92,11 @@ class SessionOptions:
                 raise ConfigurationError(f"unknown option {option!r}; the options are mode, model and agent")
 
     async def set_mode(self, mode_name: str) -> None:
-        for mode in get_args(Mode):
+        for mode in MODES:
             if mode == mode_name:
                 await self._engine.set_mode(self._session_id, mode)
                 return
-        raise ConfigurationError(f"unknown mode {mode_name!r}; there are {', '.join(MODE_DESCRIPTIONS)}")
+        raise ConfigurationError(f"unknown mode {mode_name!r}; there are {', '.join(MODES)}")
 
     def _set_model(self, model_name: str) -> None:
         provider, _, model = model_name.partition("/")

@@ -13,11 +13,10 @@ from outrider.agents.turn_state import TurnEnd, has_pending_calls
 from outrider.context.lower import PromptProjection
 from outrider.context.prompts import role_of, system_prompt
 from outrider.errors import LimitReachedError, ToolFailure
-from outrider.permissions.modes import stricter_mode
+from outrider.permissions.modes import MODE_TABLE, stricter_mode
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
-from outrider.tools.context import Progress, ToolContext
-from outrider.tools.tool import Tool, tools_by_name
+from outrider.tools.tool import Progress, Tool, ToolContext, tools_by_name
 from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import AgentCalledEvent, AgentReturnedEvent
 from outrider.types.messages import Message
@@ -252,9 +251,11 @@ def _prefers_patches(model: str) -> bool:
 def tools_for_mode(agent: Agent, tools: Mapping[str, Tool], mode: Mode) -> dict[str, Tool]:
     """Return the tools that an agent has in a mode: none in chat mode, and in plan mode only those that are read-only
     or checked by the gate."""
-    if mode == "chat":
-        return {}
     allowed = {name: tool for name, tool in tools.items() if agent.tools is None or name in agent.tools}
-    if mode != "plan":
-        return allowed
-    return {name: tool for name, tool in allowed.items() if tool.read_only or tool.options.plan}
+    match MODE_TABLE[mode].tools:
+        case "none":
+            return {}
+        case "read-only":
+            return {name: tool for name, tool in allowed.items() if tool.read_only or tool.options.plan}
+        case "all":
+            return allowed

@@ -19,9 +19,8 @@ from outrider.permissions.modes import stricter_mode
 from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
-from outrider.tools.context import ToolContext
 from outrider.tools.runner import OutputCap, SaveOutput
-from outrider.tools.tool import Tool
+from outrider.tools.tool import Tool, ToolContext
 from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import Event, PartUpdatedEvent
 from outrider.types.messages import Message

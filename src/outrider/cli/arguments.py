@@ -7,7 +7,6 @@ from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 
 from outrider.cli.parser import (
-    MODES,
     SUBCOMMANDS_TITLE,
     add_agent_options,
     add_cwd_option,
@@ -20,6 +19,7 @@ from outrider.cli.parser import (
     parse_port,
     parse_positive_int,
 )
+from outrider.types.modes import MODES
 
 FORMATS = ("text", "json", "stream-json")
 _RUN_DESCRIPTION = """\

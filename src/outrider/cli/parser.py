@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from outrider.cli import exit_codes
+from outrider.types.modes import MODE_DESCRIPTIONS, MODES
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -135,9 +136,6 @@ def load_entry_point(path: str) -> Callable[..., Any]:
     return work
 
 
-MODES = ("chat", "plan", "agent", "background")
-
-
 def add_cwd_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cwd", metavar="FOLDER", type=parse_folder, help="use this folder instead of the current one")
 
@@ -177,7 +175,7 @@ def add_agent_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--mode",
         choices=MODES,
-        help="chat: no tools; plan: read only; agent: ask before changes; background: no questions, in a sandbox",
+        help="; ".join(f"{mode}: {text}" for mode, text in MODE_DESCRIPTIONS.items()),
     )
     parser.add_argument("--agent", metavar="NAME", help="the configured agent to start with")
     rules = parser.add_argument_group("permissions")

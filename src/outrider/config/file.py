@@ -7,15 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args, get_origin
+from typing import Annotated, Any, cast, get_args, get_origin
 
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.types.agents import Limits, Mode
+from outrider.types.agents import Limits, Mode, ProviderKind
 from outrider.types.request import ReasoningEffort
 
-ProviderKind = Literal["anthropic", "openai", "openai-responses", "google", "local", "outrider", "scripted"]
 StringTuple = tuple[str, ...]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
 

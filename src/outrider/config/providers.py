@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from outrider.config.environment import find_key_and_address, is_vendor_address, key_variable_names
-from outrider.config.file import AgentTable, ProviderKind, ProviderTable, suggest_name
+from outrider.config.file import AgentTable, ProviderTable, suggest_name
 from outrider.context.prompts import prompt_text
 from outrider.errors import ConfigurationError
-from outrider.types.agents import Agent, Limits, Mode, Provider
+from outrider.types.agents import Agent, Limits, Mode, Provider, ProviderKind
 
 # Available without configuration; the first one with a key is the default.
 BUILT_IN_PROVIDERS: dict[str, ProviderKind] = {

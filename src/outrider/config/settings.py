@@ -7,7 +7,8 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, get_args
+from pkgutil import iter_modules
+from typing import Any
 
 import msgspec
 
@@ -31,7 +32,8 @@ from outrider.config.paths import AppFolders, find_app_folders
 from outrider.config.providers import DEFAULT_AGENT, NO_PROVIDER_MESSAGE, AgentBuilder, ProviderRegistry
 from outrider.errors import ConfigurationError
 from outrider.project.trust import CONFIG_FILE, MAX_FILE_BYTES, WorkspaceTrust, find_project
-from outrider.types.agents import Agent, Limits, Mode, Provider
+from outrider.types.agents import Agent, Limits, Provider
+from outrider.types.modes import MODES, Mode
 
 MAX_LISTED_NAMES = 5
 # The keys that a project file may set. Models, providers, addresses, hosts, servers and allow rules could send data
@@ -131,8 +133,7 @@ def _disallowed_keys(file: ConfigFile, path: Path) -> Iterator[str]:
 
 def _stricter_mode(one: Mode, other: Mode) -> Mode:
     """Return the stricter mode. `Mode` lists its values from strictest to loosest."""
-    order: tuple[Mode, ...] = get_args(Mode)
-    return order[min(order.index(one), order.index(other))]
+    return MODES[min(MODES.index(one), MODES.index(other))]
 
 
 def check_rules(rules: RulesTable, where: str) -> tuple[str, ...]:
@@ -144,15 +145,17 @@ def check_rules(rules: RulesTable, where: str) -> tuple[str, ...]:
 
 
 def _check_rule_list(rules: RulesTable, kind: str, where: str) -> Iterator[str]:
-    from outrider.permissions.modes import TOOL_SHAPES, canonical_tool
     from outrider.permissions.rules import parse_rule
+    from outrider.tools import builtin
+    from outrider.types.tool_declaration import KNOWN_NAMES, canonical_tool
 
+    known = {*KNOWN_NAMES, *(module.name for module in iter_modules(builtin.__path__))}
     for text in getattr(rules, kind):
         rule = parse_rule(text)
         if rule.parse_error:
             raise ConfigurationError(f"{where}.{kind}: {text!r} is not a rule: {rule.parse_error}; write tool(pattern)")
-        hint = suggest_name(canonical_tool(rule.tool), TOOL_SHAPES)
-        if hint and canonical_tool(rule.tool) not in TOOL_SHAPES:
+        hint = suggest_name(canonical_tool(rule.tool), known)
+        if hint and canonical_tool(rule.tool) not in known:
             yield f"{where}.{kind}: {text!r} names no built-in tool{hint}"
 
 
@@ -289,12 +292,10 @@ def _resolve_workspace(cwd: str | Path | None) -> Path:
 
 def _resolve_mode(flags: CommandFlags, environ: Mapping[str, str], file: ConfigFile) -> Mode:
     given = flags.mode or environ.get("OUTRIDER_MODE", "").strip()
-    for mode in get_args(Mode):
+    for mode in MODES:
         if mode == (given or file.mode or "agent"):
             return mode
-    raise ConfigurationError(
-        f"no mode is called {given!r}{suggest_name(given, get_args(Mode))}; modes: {', '.join(get_args(Mode))}"
-    )
+    raise ConfigurationError(f"no mode is called {given!r}{suggest_name(given, MODES)}; modes: {', '.join(MODES)}")
 
 
 def _resolve_limits(flags: CommandFlags, file: ConfigFile) -> Limits:

@@ -30,9 +30,8 @@ from outrider.processes.supervisor import ProcessStatus, ProcessSupervisor
 from outrider.sessions.records import Approval, ApprovalScope
 from outrider.sessions.session import Session
 from outrider.tools.builtin.question import AskUser, UserQuestion
-from outrider.tools.context import ToolContext
 from outrider.tools.search import list_files
-from outrider.tools.tool import Tool
+from outrider.tools.tool import Tool, ToolContext
 from outrider.types.agents import Provider
 from outrider.types.ids import new_id
 from outrider.types.messages import Message

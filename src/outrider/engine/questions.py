@@ -10,7 +10,7 @@ from outrider.errors import NotFoundError, OutriderError
 from outrider.event_bus import EventBus
 from outrider.models.clients import find_peers, send_to_peer
 from outrider.tools.builtin.question import UserQuestion
-from outrider.tools.context import ToolContext
+from outrider.tools.tool import ToolContext
 from outrider.types.agents import Provider
 from outrider.types.events import LoopCompletedEvent, SessionUpdatedEvent
 from outrider.types.ids import new_id

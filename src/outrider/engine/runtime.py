@@ -6,7 +6,7 @@ context of each turn.
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
 import msgspec
 
@@ -27,8 +27,9 @@ from outrider.sessions.leases import LeaseOwner
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.tool import Tool, tools_by_name
-from outrider.types.agents import Agent, Limits, Mode, Provider
+from outrider.types.agents import Agent, Limits, Provider
 from outrider.types.ids import now_ms
+from outrider.types.modes import MODES
 from outrider.types.parts import ModelRef, ToolPart
 
 if TYPE_CHECKING:
@@ -92,8 +93,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_mode(mode: str | None, whose: str) -> None:
     """Raise ConfigurationError if the mode is unknown; `whose` names its owner in the message."""
-    if mode is not None and mode not in get_args(Mode):
-        raise ConfigurationError(f"{whose} has the unknown mode {mode!r}; modes: {', '.join(get_args(Mode))}")
+    if mode is not None and mode not in MODES:
+        raise ConfigurationError(f"{whose} has the unknown mode {mode!r}; modes: {', '.join(MODES)}")
 
 
 def _by_name(what: str, values: Iterable[Named]) -> dict[str, Named]:

@@ -11,11 +11,11 @@ from outrider.engine.child_sessions import OpenSessionTree
 from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.permissions import Containment, contain
-from outrider.permissions.modes import call_subject, tool_shape
+from outrider.permissions.modes import MODE_TABLE, uses_sandbox
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.defaults import default_policy, describe_planted, find_absent_paths, quarantine_planted
-from outrider.processes.sandbox.sandbox import Network, Sandbox
+from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.project.extensions import WorkspaceExtensions, recorded_notes
 from outrider.project.sandbox import allow_git_writes, find_worktree
@@ -38,6 +38,7 @@ from outrider.tools.tool import Tool, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
 from outrider.types.parts import ToolPart
+from outrider.types.tool_declaration import call_subjects, declaration_of
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,12 +60,14 @@ class GrantedPaths:
         self._workspace = str(workspace)
         self._paths: set[str] = set()
 
-    def add_call(self, call: ToolPart) -> None:
-        """Add the path argument of an allowed call, if the default rules would reject it."""
-        path = call_subject(call.tool, call.state.input)
-        if isinstance(path, str) and tool_shape(call.tool).kind in ("read", "write"):
-            found = contain(path, root=self._workspace, cwd=self._workspace, op=tool_shape(call.tool).op)
-            if found.real_path is not None and not found.ok:
+    def add_call(self, call: ToolPart, tool: str | Tool) -> None:
+        """Add the paths of an allowed call that the default rules would reject."""
+        declared = declaration_of(tool)
+        if declared.kind not in ("read", "write"):
+            return
+        for path in call_subjects(tool, call.state.input):
+            found = contain(path, root=self._workspace, cwd=self._workspace, op=declared.operation)
+            if isinstance(path, str) and found.real_path is not None and not found.ok:
                 self._paths.add(found.real_path)
 
     def allows_path(self, found: Containment, op: str) -> bool:
@@ -158,7 +161,7 @@ class SessionTools:
 
     def admit_call(self, call: ToolPart) -> None:
         """Register an allowed call: its tool may open the path that it names, and a changed MCP tool is accepted."""
-        self.granted_paths.add_call(call)
+        self.granted_paths.add_call(call, self.tools.get(call.tool, call.tool))
         if self.extensions is not None and self.extensions.servers is not None:
             self.extensions.servers.accept_change(self.tools.get(call.tool))
 
@@ -178,6 +181,13 @@ class SessionTools:
         self._bus.publish(SessionUpdatedEvent(session_id=session_id, changes=changes))
 
 
+def list_built_in_tools(workspace: str) -> dict[str, Tool]:
+    """Return the built-in tools of a workspace to read their declarations, without an engine."""
+    folder = Path(workspace)
+    environment = ToolEnvironment(sandbox=NoSandbox("", ""), data=folder, home=folder, bus=EventBus())
+    return SessionTools(Session(workspace_directory=workspace), environment).tools
+
+
 def _sandbox_wrapper(
     tree: OpenSessionTree, workspace: Path, environment: ToolEnvironment
 ) -> Callable[[LaunchRequest], LaunchRequest]:
@@ -186,9 +196,9 @@ def _sandbox_wrapper(
 
     def wrap(launch: LaunchRequest) -> LaunchRequest:
         mode = tree.mode_of(launch.session_id)
-        if mode == "agent":
+        if not uses_sandbox(mode):
             return launch
-        writable = mode == "background"
+        writable = MODE_TABLE[mode].sandbox == "writable"
         usual = default_policy(
             workspace,
             writable=writable,

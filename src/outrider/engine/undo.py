@@ -13,14 +13,12 @@ import msgspec
 from outrider.agents.run_context import AgentContext, CallWrapper
 from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError, StoreError, ToolFailure
 from outrider.event_bus import EventBus
-from outrider.permissions.modes import tool_shape
 from outrider.sessions import snapshots as snapshots_api
 from outrider.sessions.journal import Journal
 from outrider.sessions.store import Store
-from outrider.tools.context import ToolContext
 from outrider.tools.edit_transaction import PlannedChange, remove_leftovers
 from outrider.tools.threads import ThreadPool
-from outrider.tools.tool import Tool
+from outrider.tools.tool import Tool, ToolContext
 from outrider.types.events import ErrorEvent, ProcessExitedEvent, ProcessStartedEvent
 from outrider.types.messages import Message
 from outrider.types.parts import PatchPart, TextPart, ToolPart
@@ -32,7 +30,7 @@ def may_change_files(call: ToolPart, tool: Tool, workspace: Path, *, built_in: b
     process belong to the call that started it."""
     if tool.read_only or tool.options.delegates:
         return False
-    match tool_shape(tool.name).kind if built_in else "unknown":
+    match tool.declaration.kind if built_in else "unknown":
         case "unknown":
             return True
         case "shell" if tool.name != "process":

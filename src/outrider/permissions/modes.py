@@ -1,17 +1,16 @@
-"""The permission mode table, the decision type, and the shape of each built-in tool's arguments.
+"""The rights of each mode and the decision type.
 
-The table gives the effect for each action in each mode; it applies when no rule matches the call.
+`MODE_TABLE` gives the effect for each action in each mode; it applies when no rule matches the call.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from outrider.types.modes import UNATTENDED_MODES, Mode
+
 Effect = Literal["allow", "ask", "deny"]
-Mode = Literal["chat", "plan", "agent", "background"]
-MODES: tuple[str, ...] = get_args(Mode)
 
 
 class Decision(Struct, frozen=True):
@@ -44,23 +43,32 @@ _ASK_BEYOND: dict[Action, Effect] = {"beyond": "ask", "protected": "ask"}
 _ASK_CHANGES: dict[Action, Effect] = {"write": "ask", "shell": "ask"}
 _ALLOW_CHANGES: dict[Action, Effect] = {"write": "allow", "shell": "allow"}
 
-MODE_TABLE: dict[Mode, dict[Action, Effect]] = {
-    "chat": _DENY_ALL,
-    "plan": {**_DENY_ALL, **_ALLOW_READS, **_ASK_BEYOND},
-    "agent": {**_DENY_ALL, **_ALLOW_READS, **_ASK_BEYOND, **_ASK_CHANGES},
-    "background": {**_DENY_ALL, **_ALLOW_READS, **_ALLOW_CHANGES},
-}
+
+class ModeRights(Struct, frozen=True, kw_only=True):
+    """The rights of a mode.
+
+    `effects` applies to calls that no rule decides. `tools` is what the mode offers at all. `sandbox` is where commands
+    run: "none" means that they run without one, after an approval. `rank` orders modes: a called agent never has a mode
+    of a higher rank than its caller."""
+
+    effects: dict[Action, Effect]
+    tools: Literal["none", "read-only", "all"]
+    sandbox: Literal["none", "read-only", "writable"]
+    rank: int
+
+
 # Agent and background rank equal: they differ in who approves, not in what is possible.
-_MODE_RANK: dict[Mode, int] = {"chat": 0, "plan": 1, "agent": 2, "background": 2}
-ACTION_REASONS: dict[Action, str] = {
-    "talk": "it changes nothing outside the session",
-    "read": "it reads inside the workspace",
-    "shell that reads": "every command in it is proven to read only",
-    "write": "it changes files of the workspace",
-    "shell": "it is not proven to read only",
-    "beyond": "it reaches beyond the workspace",
-    "protected": "it touches a protected file",
-    "delegate": "another agent works under the same rights",
+MODE_TABLE: dict[Mode, ModeRights] = {
+    "chat": ModeRights(effects=_DENY_ALL, tools="none", sandbox="read-only", rank=0),
+    "plan": ModeRights(
+        effects={**_DENY_ALL, **_ALLOW_READS, **_ASK_BEYOND}, tools="read-only", sandbox="read-only", rank=1
+    ),
+    "agent": ModeRights(
+        effects={**_DENY_ALL, **_ALLOW_READS, **_ASK_BEYOND, **_ASK_CHANGES}, tools="all", sandbox="none", rank=2
+    ),
+    "background": ModeRights(
+        effects={**_DENY_ALL, **_ALLOW_READS, **_ALLOW_CHANGES}, tools="all", sandbox="writable", rank=2
+    ),
 }
 
 
@@ -69,7 +77,17 @@ def stricter_mode(caller: Mode, callee: Mode) -> Mode:
 
     On a tie the caller's mode wins, so a background caller never starts to ask for approvals.
     """
-    return min(caller, callee, key=_MODE_RANK.__getitem__)
+    return min(caller, callee, key=lambda mode: MODE_TABLE[mode].rank)
+
+
+def mode_asks(mode: Mode) -> bool:
+    """Returns whether calls in this mode can wait for an approval."""
+    return mode not in UNATTENDED_MODES
+
+
+def uses_sandbox(mode: Mode) -> bool:
+    """Returns whether commands run in the sandbox in this mode, instead of being approved."""
+    return MODE_TABLE[mode].sandbox != "none"
 
 
 def mode_offers(mode: Mode, action: Action, *, changes: bool = False) -> bool:
@@ -77,67 +95,10 @@ def mode_offers(mode: Mode, action: Action, *, changes: bool = False) -> bool:
 
     `changes` is True for a call that changes files, inside or outside the workspace.
     """
-    match mode:
-        case "chat":
+    match MODE_TABLE[mode].tools:
+        case "none":
             return False
-        case "plan":
+        case "read-only":
             return action != "write" and not changes
-        case "agent" | "background":
+        case "all":
             return True
-
-
-ToolKind = Literal["read", "write", "shell", "network", "talk", "delegate", "unknown"]
-
-
-class ToolShape(Struct, frozen=True):
-    """How a tool's arguments are read: `subjects` lists the accepted names of its main argument, preferred first."""
-
-    kind: ToolKind
-    subjects: tuple[str, ...] = ()
-    op: str = "read"
-
-
-_PATHS = ("file_path", "path", "filename", "file")
-_FOLDERS = ("path", "directory", "dir", "cwd")
-TOOL_SHAPES: dict[str, ToolShape] = {
-    "read": ToolShape("read", _PATHS),
-    "list": ToolShape("read", _FOLDERS, "list"),
-    "glob": ToolShape("read", _FOLDERS, "list"),
-    "grep": ToolShape("read", _FOLDERS, "search"),
-    "write": ToolShape("write", _PATHS, "write"),
-    "edit": ToolShape("write", _PATHS, "edit"),
-    "apply_patch": ToolShape("write", ("patch", "input", "diff"), "write"),
-    "shell": ToolShape("shell", ("command", "cmd", "script")),
-    "process": ToolShape("shell", ("command", "cmd")),
-    "web_fetch": ToolShape("network", ("url", "address")),
-    "web_search": ToolShape("network", ("url", "query")),
-    "todo": ToolShape("talk"),
-    "question": ToolShape("talk"),
-    "finish": ToolShape("talk"),
-    "skill": ToolShape("talk"),
-    "task": ToolShape("delegate"),
-    "call_agent": ToolShape("delegate"),
-}
-_ALIASES = {"bash": "shell", "sh": "shell", "execute": "shell", "ls": "list", "search": "grep", "multi_edit": "edit",
-            "patch": "apply_patch", "fetch": "web_fetch", "webfetch": "web_fetch", "todo_write": "todo"}  # fmt: skip
-_UNKNOWN = ToolShape("unknown")
-_CWD = ("cwd", "workdir", "working_directory", "directory")
-
-
-def canonical_tool(tool: str) -> str:
-    """Returns the built-in name for an alias that other agents use, such as `bash` for `shell`."""
-    return _ALIASES.get(tool, tool)
-
-
-def tool_shape(tool: str) -> ToolShape:
-    return TOOL_SHAPES.get(canonical_tool(tool), _UNKNOWN)
-
-
-def call_subject(tool: str, arguments: Mapping[str, Any]) -> object:
-    """Returns the path, command or URL that a call acts on, or None."""
-    return next((arguments[name] for name in tool_shape(tool).subjects if name in arguments), None)
-
-
-def call_directory(arguments: Mapping[str, Any]) -> object:
-    """Returns the working directory that a call requests, or None."""
-    return next((arguments[name] for name in _CWD if arguments.get(name)), None)

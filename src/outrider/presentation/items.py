@@ -99,7 +99,7 @@ def event_notice(event: Event) -> Notice | None:
     return _standard_notice(cast("StandardEvent", event))
 
 
-def _standard_notice(event: StandardEvent) -> Notice | None:  # noqa: C901  one case for each event class
+def _standard_notice(event: StandardEvent) -> Notice | None:
     match event:
         case RetryScheduledEvent():
             return retry_notice(event)
@@ -395,7 +395,7 @@ def part_item(part: AnyPart) -> TranscriptItem | None:
     return _standard_item(cast("Part", part))
 
 
-def _standard_item(part: Part) -> TranscriptItem | None:  # noqa: C901  one case for each part kind
+def _standard_item(part: Part) -> TranscriptItem | None:
     match part:
         case TextPart() if "command" in part.metadata:
             return _command_item(part)

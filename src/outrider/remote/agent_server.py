@@ -14,7 +14,6 @@ from outrider.engine.engine import Engine
 from outrider.engine.frontend import was_cut_off
 from outrider.event_bus import EventStream
 from outrider.permissions.modes import stricter_mode
-from outrider.types.agents import Mode
 from outrider.types.deltas import (
     AnswerStart,
     Delta,
@@ -43,6 +42,7 @@ from outrider.types.events import (
     ToolOutputEvent,
 )
 from outrider.types.ids import new_id
+from outrider.types.modes import Mode
 from outrider.types.parts import ReasoningPart, TextPart, ToolPart
 
 _FINISH_REASONS: dict[str, FinishReason] = {"completed": "stop", "refusal": "refusal", "length": "length"}

@@ -43,8 +43,7 @@ from outrider.sessions.journal import Journal, create_journal
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import fingerprint_call
 from outrider.sessions.session import Session
-from outrider.tools.context import ToolContext
-from outrider.tools.tool import Tool, ToolResult
+from outrider.tools.tool import Tool, ToolContext, ToolResult
 from outrider.types.agents import Agent, Provider
 from outrider.types.deltas import Delta
 from outrider.types.events import LLMRequestEvent

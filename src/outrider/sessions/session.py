@@ -9,11 +9,11 @@ import msgspec
 from outrider.errors import PartValidationError
 from outrider.event_bus import EventBus
 from outrider.sessions.anthropic_format import apply_tool_result, read_api_messages, result_parts, write_api_messages
-from outrider.types.agents import Mode
 from outrider.types.codec import AnyPart
 from outrider.types.events import MessageAddedEvent
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime
+from outrider.types.modes import Mode
 from outrider.types.parts import PartBase, TextPart
 from outrider.types.usage import Tokens, Usage
 from outrider.types.validate import validation_error

@@ -14,9 +14,9 @@ import msgspec
 
 from outrider.errors import ToolFailure
 from outrider.permissions.paths.gitignore import temporary_name
-from outrider.tools.context import ToolContext
 from outrider.tools.text.encoding import TextEncoding, detect_encoding
 from outrider.tools.threads import ThreadPool
+from outrider.tools.tool import ToolContext
 from outrider.tools.workspace_files import (
     MAX_FILE_SIZE,
     OPEN_FILE_FLAGS,

@@ -12,9 +12,8 @@ from typing import Protocol
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.tools.context import Progress, ToolContext
 from outrider.tools.schema import InvalidArguments
-from outrider.tools.tool import Tool, ToolResult
+from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult
 from outrider.types.ids import now_ms
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import (

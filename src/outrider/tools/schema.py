@@ -15,7 +15,6 @@ import msgspec
 from msgspec.structs import fields
 
 from outrider.errors import ConfigurationError, ToolFailure
-from outrider.tools.context import ToolContext
 from outrider.types.validate import is_object
 
 _PARAMETER = r"^\s*(?::param\s+)?\*{0,2}(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>\S.*)$"
@@ -52,21 +51,21 @@ def schema_for_type(hint: Any) -> dict[str, Any]:
     return root | ({"$defs": definitions} if definitions else {})
 
 
-def read_signature(function: Callable[..., Any]) -> ToolSignature:
-    """Returns the signature of a function, cached per function. Raises ConfigurationError for a parameter that a model
-    cannot pass."""
+def read_signature(function: Callable[..., Any], context_type: type) -> ToolSignature:
+    """Returns the signature of a function, cached per function. A parameter of `context_type` is not part of the
+    schema. Raises ConfigurationError for a parameter that a model cannot pass."""
     if not isinstance(function, FunctionType):
-        return _inspect_signature(function)
+        return _inspect_signature(function, context_type)
     known = _signatures.get(function)
     if known is None:
-        known = _signatures[function] = _inspect_signature(function)
+        known = _signatures[function] = _inspect_signature(function, context_type)
     return known
 
 
 _signatures: WeakKeyDictionary[FunctionType, ToolSignature] = WeakKeyDictionary()
 
 
-def _inspect_signature(function: Callable[..., Any]) -> ToolSignature:
+def _inspect_signature(function: Callable[..., Any], context_type: type) -> ToolSignature:
     hints = _type_hints(function)
     documented = _parameter_docs(inspect.getdoc(function) or "")
     fields: list[Any] = []
@@ -74,7 +73,7 @@ def _inspect_signature(function: Callable[..., Any]) -> ToolSignature:
     takes_more = False
     for parameter in inspect.signature(function).parameters.values():
         hint = hints.get(parameter.name, Any)
-        if hint is ToolContext:
+        if hint is context_type:
             context_parameter = parameter.name
         elif parameter.kind is parameter.VAR_KEYWORD:
             takes_more = True

@@ -18,8 +18,8 @@ from outrider.tui.completion import CompletionChoice
 from outrider.tui.screen import ScreenApi, SlashCommand
 from outrider.tui.theme import ThemeChoice
 from outrider.tui.widgets.modals import PickerItem
-from outrider.types.agents import Mode
 from outrider.types.messages import Message
+from outrider.types.modes import MODE_DESCRIPTIONS, MODES, UNATTENDED_MODES, Mode
 from outrider.types.parts import ModelRef
 
 _MAX_SHOWN_FILES = 30
@@ -82,34 +82,25 @@ async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> N
     )
 
 
-MODE_NOTES: dict[Mode, str] = {
-    "chat": "conversation only, no tools",
-    "plan": "reads files, changes nothing, ends with a plan",
-    "agent": "asks before it changes files or runs commands",
-    "background": "works without asking, inside a sandbox",
-}
-
-_NEXT_MODES: dict[Mode, Mode] = {"agent": "plan", "plan": "chat", "chat": "agent", "background": "agent"}
-
-
 async def choose_mode(ui: ScreenApi, name: str) -> None:
     """Set the mode by name, or let the user pick one."""
     chosen = name or await ui.pick_item(
-        "Mode", [PickerItem(mode, mode, note) for mode, note in MODE_NOTES.items()], ui.controller.mode
+        "Mode", [PickerItem(mode, mode, note) for mode, note in MODE_DESCRIPTIONS.items()], ui.controller.mode
     )
-    for known in get_args(Mode):
+    for known in MODES:
         if known == chosen:
             await ui.controller.set_mode(known)
             ui.redraw()
             return
     if chosen:
-        ui.show_notice(f"unknown mode {chosen}; available: {', '.join(MODE_NOTES)}", "warning")
+        ui.show_notice(f"unknown mode {chosen}; available: {', '.join(MODES)}", "warning")
 
 
 def next_mode(current: Mode) -> Mode:
     """Return the mode after `current` for Shift+Tab. Background mode must be selected by name, since one key press too
     many must not turn off approvals."""
-    return _NEXT_MODES[current]
+    cycle: list[Mode] = [mode for mode in reversed(MODES) if mode not in UNATTENDED_MODES]
+    return cycle[(cycle.index(current) + 1) % len(cycle)] if current in cycle else cycle[0]
 
 
 async def choose_model(ui: ScreenApi, name: str) -> None:
@@ -426,7 +417,7 @@ COMMANDS: list[SlashCommand] = [
     SlashCommand("undo", "revert the file changes of the last turn", undo_changes),
     SlashCommand("redo", "apply reverted file changes again", redo_changes),
     SlashCommand("compact", "replace earlier messages by a summary to free context", compact_session),
-    SlashCommand("mode", "choose the mode: chat, plan, agent or background", choose_mode, "[MODE]"),
+    SlashCommand("mode", f"choose the mode: {', '.join(MODES)}", choose_mode, "[MODE]"),
     SlashCommand("model", "choose the model", choose_model, "[PROVIDER/MODEL]"),
     SlashCommand("agents", "choose the agent", choose_agent, "[NAME]"),
     SlashCommand("share", "write the session as one HTML page", share_session),

@@ -11,10 +11,10 @@ from outrider.errors import OutriderError
 from outrider.presentation.items import CommandItem, Notice
 from outrider.presentation.transcript import TranscriptView
 from outrider.tui.completion import find_attachments
-from outrider.types.agents import Mode
 from outrider.types.events import Event
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
+from outrider.types.modes import Mode
 from outrider.types.parts import FilePart, ModelRef, TextPart
 
 MAX_OUTPUT_CHARS = 20_000  # characters of a user command's output that are sent to the model

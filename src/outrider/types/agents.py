@@ -5,10 +5,10 @@ from typing import Any, Literal
 
 import msgspec
 
+from outrider.types.modes import Mode
 from outrider.types.request import ReasoningEffort
 from outrider.types.tool_state import Attachment
 
-Mode = Literal["chat", "plan", "agent", "background"]
 ProviderKind = Literal["anthropic", "openai", "openai-responses", "google", "local", "outrider", "scripted"]
 
 

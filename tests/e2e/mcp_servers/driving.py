@@ -4,8 +4,8 @@ import asyncio
 
 import msgspec
 
-from outrider.tools.context import ToolContext
 from outrider.tools.runner import ToolRunner
+from outrider.tools.tool import ToolContext
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolPending
 

@@ -9,7 +9,7 @@ from outrider.engine.questions import QuestionQueue
 from outrider.errors import OutriderError
 from outrider.event_bus import EventBus
 from outrider.tools.builtin.question import UserQuestion
-from outrider.tools.context import ToolContext
+from outrider.tools.tool import ToolContext
 from outrider.types.events import SessionUpdatedEvent
 
 

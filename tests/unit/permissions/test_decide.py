@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from outrider.permissions import Decision, decide
-from outrider.permissions.modes import MODES
+from outrider.types.modes import MODES
 
 
 @pytest.fixture

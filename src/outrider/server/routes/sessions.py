@@ -25,7 +25,7 @@ from outrider.server.endpoint import (
     SseResponse,
 )
 from outrider.server.payloads import TranscriptWithViews, add_transcript_views
-from outrider.types.agents import Mode
+from outrider.types.modes import Mode
 from outrider.types.parts import ModelRef
 
 

@@ -3,12 +3,11 @@
 from typing import assert_never
 
 from outrider.errors import ToolFailure
-from outrider.tools.context import ToolContext
 from outrider.tools.edit_transaction import FileEditor, FileRevision, RevisionSet
 from outrider.tools.text import patch as patches
 from outrider.tools.text.diff import TextDiff, current_view, diff_texts
 from outrider.tools.text.encoding import TextEncoding, detect_encoding
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 
 ALIASES = {"input": "patch", "patchText": "patch", "patch_text": "patch", "diff": "patch"}
 

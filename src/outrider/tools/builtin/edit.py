@@ -3,12 +3,11 @@
 from typing import Annotated
 
 from outrider.errors import ToolFailure
-from outrider.tools.context import ToolContext
 from outrider.tools.edit_transaction import FileEditor, FileRevision, RevisionSet
 from outrider.tools.text.diff import current_view, diff_texts, number_lines
 from outrider.tools.text.encoding import TextEncoding, split_lines
 from outrider.tools.text.replace import TextReplacement, replace_text
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 
 ALIASES = {
     "path": "file_path",
@@ -35,7 +34,13 @@ def edit_tool(editor: FileEditor) -> Tool:
             context, lambda revisions: _apply_edit(revisions, file_path, old_string, new_string, everywhere=replace_all)
         )
 
-    return Tool(edit, description=load_prompt(__file__), preprocess_args=argument_aliases(ALIASES))
+    return Tool(
+        edit,
+        description=load_prompt(__file__),
+        preprocess_args=argument_aliases(ALIASES),
+        path_parameters=("file_path",),
+        path_operation="edit",
+    )
 
 
 def _apply_edit(revisions: RevisionSet, path: str, old: str, new: str, *, everywhere: bool) -> ToolResult:

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal, assert_never
 from outrider.errors import ProcessError, ToolFailure
 from outrider.processes.supervisor import ProcessStatus, ProcessSupervisor
 from outrider.tools.command_output import append_note, format_ending, format_slice
-from outrider.tools.context import ToolContext
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.types.ids import now_ms
 
 Action = Literal["list", "read", "wait", "write", "kill"]

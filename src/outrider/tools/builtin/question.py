@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.tools.context import ToolContext
-from outrider.tools.tool import Tool, ToolResult, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult, load_prompt
 from outrider.types.validate import is_object
 
 MAX_OPTIONS = 20
@@ -53,6 +52,7 @@ def question_tool(ask: AskUser | None) -> Tool:
         question,
         description=load_prompt(__file__),
         read_only=True,
+        display="think",
         parallel=False,
         asks=True,
         preprocess_args=_normalize_arguments,

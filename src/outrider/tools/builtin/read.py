@@ -4,8 +4,7 @@ import base64
 from typing import Annotated, Any, BinaryIO
 
 from outrider.errors import ToolFailure
-from outrider.tools.context import ToolContext
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.tools.workspace_files import FileLines, FileLocation, ReadBounds, SeenVersions, WorkspaceFiles, read_lines
 from outrider.types.tool_state import Attachment
 
@@ -48,6 +47,8 @@ def read_tool(files: WorkspaceFiles, ledger: SeenVersions) -> Tool:
         description=load_prompt(__file__),
         read_only=True,
         repeatable=True,
+        path_parameters=("file_path",),
+        path_operation="read",
         preprocess_args=argument_aliases(ALIASES),
     )
 

@@ -9,8 +9,7 @@ from outrider.errors import ProcessError, ToolFailure
 from outrider.processes.output import OutputThrottle, plain_text
 from outrider.processes.supervisor import CommandResult, ProcessSupervisor, TimeLimit
 from outrider.tools.command_output import append_note, format_output
-from outrider.tools.context import Progress, ToolContext
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.types.ids import new_id
 
 AtLimit = Literal["kill", "background"]

@@ -4,8 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated
 
 from outrider.errors import ToolFailure
-from outrider.tools.context import ToolContext
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 
 RunTask = Callable[[str, str, str, ToolContext], Awaitable[str]]
 """Callback that runs an agent (name, description, prompt, context) as a child of the call and returns its answer."""

@@ -6,8 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.tools.context import ToolContext
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolCompleted
@@ -42,6 +41,7 @@ def todo_tool(recall: LoadTodos, keep: SaveTodos) -> Tool:
         name=TOOL_NAME,
         description=load_prompt(__file__),
         read_only=True,  # it changes only the session's task list
+        display="think",
         parallel=False,
         repeatable=True,
         preprocess_args=_normalize_arguments,

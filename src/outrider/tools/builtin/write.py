@@ -1,11 +1,10 @@
 """The `write` tool: writes a complete file; an existing file must have been read in the session."""
 
 from outrider.errors import ToolFailure
-from outrider.tools.context import ToolContext
 from outrider.tools.edit_transaction import FileEditor, FileRevision, RevisionSet
 from outrider.tools.text.diff import current_view, diff_texts
 from outrider.tools.text.encoding import TextEncoding, detect_encoding
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 
 ALIASES = {"path": "file_path", "filename": "file_path", "filePath": "file_path", "contents": "content"}
 
@@ -14,7 +13,13 @@ def write_tool(editor: FileEditor) -> Tool:
     async def write(file_path: str, content: str, context: ToolContext) -> ToolResult:
         return await editor.apply_plan(context, lambda revisions: _write_file(revisions, file_path, content))
 
-    return Tool(write, description=load_prompt(__file__), preprocess_args=argument_aliases(ALIASES))
+    return Tool(
+        write,
+        description=load_prompt(__file__),
+        preprocess_args=argument_aliases(ALIASES),
+        path_parameters=("file_path",),
+        path_operation="write",
+    )
 
 
 def _write_file(revisions: RevisionSet, path: str, content: str) -> ToolResult:

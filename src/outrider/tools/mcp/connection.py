@@ -10,9 +10,8 @@ import msgspec
 
 from outrider.errors import ToolFailure
 from outrider.http.transport import ProxySelector
-from outrider.tools.context import Progress
 from outrider.tools.mcp.config import ServerConfig, ServerLimits
-from outrider.tools.tool import ToolResult
+from outrider.tools.tool import Progress, ToolResult
 
 
 class ToolDefinition(msgspec.Struct, frozen=True):

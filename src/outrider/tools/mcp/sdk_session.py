@@ -17,7 +17,6 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from outrider.processes.spawner import ProcessSpawner
-from outrider.tools.context import Progress
 from outrider.tools.mcp.config import HttpServer, ServerConfig, ServerLimits, StdioServer, hide_secrets
 from outrider.tools.mcp.connection import (
     ConnectionLifetime,
@@ -37,7 +36,7 @@ from outrider.tools.mcp.connection import (
 )
 from outrider.tools.mcp.sdk_http import http_transport
 from outrider.tools.mcp.sdk_stdio import stdio_transport
-from outrider.tools.tool import ToolResult
+from outrider.tools.tool import Progress, ToolResult
 from outrider.types.tool_state import Attachment
 
 MAX_ERROR_LENGTH = 10_000

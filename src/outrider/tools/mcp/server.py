@@ -8,7 +8,6 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from outrider.tools.context import Progress, ToolContext
 from outrider.tools.mcp.config import ServerConfig, ServerLimits, hide_secrets
 from outrider.tools.mcp.connection import (
     ConnectionLifetime,
@@ -28,7 +27,7 @@ from outrider.tools.mcp.connection import (
     SessionForgotten,
     ToolDefinition,
 )
-from outrider.tools.tool import ToolResult
+from outrider.tools.tool import Progress, ToolContext, ToolResult
 
 
 class ReconnectBackoff:

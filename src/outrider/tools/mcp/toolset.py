@@ -11,7 +11,6 @@ from typing import Annotated, Any, Self
 
 from outrider.errors import ConfigurationError
 from outrider.processes.spawner import ProcessSpawner
-from outrider.tools.context import ToolContext
 from outrider.tools.mcp.config import ServerConfig
 from outrider.tools.mcp.connection import (
     ConnectionRunner,
@@ -23,7 +22,7 @@ from outrider.tools.mcp.connection import (
     has_changed,
 )
 from outrider.tools.mcp.server import McpServer, ServerStatus, ServerUpdate
-from outrider.tools.tool import Policy, Tool, ToolResult
+from outrider.tools.tool import Policy, Tool, ToolContext, ToolResult
 
 
 class McpTool(Tool):

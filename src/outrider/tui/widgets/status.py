@@ -18,7 +18,7 @@ from outrider.tui.rendering.text import (
     truncate_line,
 )
 from outrider.tui.theme import Palette, find_palette
-from outrider.types.agents import Mode
+from outrider.types.modes import MODES, Mode
 
 
 class ComposerFrame(Horizontal):
@@ -33,7 +33,7 @@ class ComposerFrame(Horizontal):
     """
 
     def show_mode(self, mode: Mode) -> None:
-        for known in ("plan", "background", "chat"):
+        for known in MODES:
             self.set_class(known == mode, f"-{known}")
 
 

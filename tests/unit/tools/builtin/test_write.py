@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.tools.context import ToolContext
+from outrider.tools.tool import ToolContext
 from tests.unit.tools.builtin.desk import Desk, keeping
 
 

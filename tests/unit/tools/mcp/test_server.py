@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ConfigurationError, ToolFailure
-from outrider.tools.context import Progress, ToolContext
 from outrider.tools.mcp.config import ServerLimits, StdioServer
 from outrider.tools.mcp.connection import (
     Elicitation,
@@ -18,7 +17,7 @@ from outrider.tools.mcp.connection import (
 )
 from outrider.tools.mcp.server import McpServer, ReconnectBackoff
 from outrider.tools.mcp.toolset import McpServers
-from outrider.tools.tool import ToolResult
+from outrider.tools.tool import Progress, ToolContext, ToolResult
 
 CONFIG = StdioServer(name="fake", command="x", env={"API_KEY": "top-secret"})
 ECHO = ToolDefinition("fake", "echo", "Echo.", {"type": "object"})

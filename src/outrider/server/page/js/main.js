@@ -10,7 +10,6 @@ import { Questions } from "./questions.js";
 import { Transcript } from "./transcript.js";
 
 const PAGE = 60;
-const MODES = ["chat", "plan", "agent", "background"];
 
 let view = null; // what belongs to the session that is shown
 let jobs = null; // the background runs, while they are shown
@@ -348,7 +347,6 @@ function showJobs(id) {
 function start() {
   const chosen = localStorage.getItem("theme");
   if (chosen) document.documentElement.dataset.theme = chosen;
-  $("mode").replaceChildren(...MODES.map((mode) => h("option", { value: mode }, mode)));
   $("mode").addEventListener("change", () => patch(`/sessions/${view.id}`, { mode: $("mode").value }).catch(complain));
   $("new-session").addEventListener("click", async () => {
     try {

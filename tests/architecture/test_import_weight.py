@@ -58,7 +58,7 @@ def loaded(tmp_path: Path, *arguments: str, **environment: str) -> dict[str, lis
 
 @pytest.mark.parametrize(
     ("command", "limit"),
-    [("--version", 6), ("--help", 12), ("sessions list", 68), ("models list", 126), ("config", 124)],
+    [("--version", 6), ("--help", 12), ("sessions list", 68), ("models list", 98), ("config", 96)],
 )
 def test_a_command_loads_few_modules_and_no_heavy_library(command: str, limit: int, tmp_path: Path):
     found = loaded(tmp_path, *command.split())

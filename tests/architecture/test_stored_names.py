@@ -204,6 +204,7 @@ WORDS: dict[str, str] = {
 VALUES: dict[str, str] = {
     "metadata of a part: repeatable": "types.tool_state:REPEATABLE",
     "metadata of a part: asks": "types.tool_state:ASKS",
+    "metadata of a part: display": "types.tool_state:DISPLAY",
     "metadata of a part: left open": "types.tool_state:LEFT_OPEN",
     "metadata of a message: paused": "agents.turn_state:PAUSED agents.ends:PAUSED",
     "metadata of a message: note": "agents.turn_state:NOTE agents.ends:NOTE",
@@ -250,7 +251,7 @@ OTHERS: dict[str, str] = {
     "stored parts": "types.parts:Part",
     "sources": "types.parts:Source",
     "prompt of a model": "types.parts:ModelPart",
-    "tools that rules name": "permissions.modes:TOOL_SHAPES permissions.modes:TOOLS permissions.tools:TOOLS",
+    "tools that rules name": "types.tool_declaration:KNOWN_NAMES permissions.modes:TOOLS permissions.tools:TOOLS",
     "app folders": "config.paths:find_app_folders config.paths:find_folders app.config.folders:find_folders",
     "queue of a worker": "background.database:worker_queue",
     "queue after a run": "background.database:DEPENDENT_PREFIX",

@@ -30,8 +30,9 @@ from acp.schema import (
 from outrider.errors import ConfigurationError
 from outrider.presentation.diffs import DiffHunk, FileDiff
 from outrider.presentation.formats import replace_surrogates, shorten
-from outrider.presentation.tool_calls import CallKind, call_changes, call_kind, call_title, patch_argument
+from outrider.presentation.tool_calls import call_changes, call_kind, call_title, patch_argument
 from outrider.types.parts import FilePart, TextPart, ToolPart
+from outrider.types.tool_declaration import CallKind
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
 MAX_LINE_LENGTH = 200
@@ -118,7 +119,7 @@ def view_tool_call(call: ToolPart, folder: Path, output: str = "", agent: str = 
     return ToolCallView(
         id=call.id,
         title=f"{to_single_line(agent)}: {title}" if agent else title,
-        kind=_KINDS[call_kind(call.tool)],
+        kind=_KINDS[call_kind(call)],
         status=_call_status(call),
         content=[*_diff_content(changes, folder), *_text_content(call, output, changes)],
         locations=_call_locations(call, changes, folder),
@@ -177,7 +178,7 @@ def _call_locations(call: ToolPart, changes: Sequence[FileDiff], folder: Path) -
             for hunk in file.hunks or (DiffHunk(()),)
         ]
     call_input = call.state.input
-    path = call_input.get("file_path") or (call_input.get("path") if call_kind(call.tool) != "other" else None)
+    path = call_input.get("file_path") or (call_input.get("path") if call_kind(call) != "other" else None)
     if not isinstance(path, str):
         return []
     line = call_input.get("offset") if call.tool == "read" else None

@@ -8,6 +8,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from copy import deepcopy
 from typing import Any
 
+import msgspec
+
 from outrider.agents.hooks import HookedCall, HookedStop
 from outrider.agents.run_context import AgentContext
 from outrider.agents.turn_state import TurnEnd
@@ -18,7 +20,7 @@ from outrider.tools.tool import Progress, Tool, ToolContext
 from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolPart, tool_result
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolPending, ToolRunning
 from outrider.types.validate import is_object
 
 _log = logging.getLogger("outrider.hooks")
@@ -122,13 +124,20 @@ async def prepare_call(call: ToolPart, tool: Tool, hooks: HookRunner, clock: Cal
     pending = call.state
     if not isinstance(pending, ToolPending) or pending.phase == "awaiting_approval":
         return call
-    call = _prepare_input(call, pending, tool, clock)
+    call = _prepare_input(_mark_display(call, tool), pending, tool, clock)
     if not isinstance(call.state, ToolPending):
         return call
     new_input = await hooks.run_before_call(call)
     if isinstance(new_input, str):
         return call.with_state(call.state.fail(new_input, clock(), reason="denied"))
     return call if new_input == call.state.input else _prepare_input(call, call.state.ready(new_input), tool, clock)
+
+
+def _mark_display(call: ToolPart, tool: Tool) -> ToolPart:
+    """Store how the call is shown in the part: front ends, also remote and later ones, do not have the tool."""
+    if tool.stored_display is None:
+        return call
+    return msgspec.structs.replace(call, metadata={**call.metadata, DISPLAY: tool.stored_display})
 
 
 def _prepare_input(call: ToolPart, pending: ToolPending, tool: Tool, clock: Callable[[], int]) -> ToolPart:

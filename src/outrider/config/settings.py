@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import msgspec
@@ -144,15 +145,17 @@ def check_rules(rules: RulesTable, where: str) -> tuple[str, ...]:
 
 
 def _check_rule_list(rules: RulesTable, kind: str, where: str) -> Iterator[str]:
-    from outrider.permissions.modes import TOOL_SHAPES, canonical_tool
     from outrider.permissions.rules import parse_rule
+    from outrider.tools import builtin
+    from outrider.types.tool_declaration import KNOWN_NAMES, canonical_tool
 
+    known = {*KNOWN_NAMES, *(module.name for module in iter_modules(builtin.__path__))}
     for text in getattr(rules, kind):
         rule = parse_rule(text)
         if rule.parse_error:
             raise ConfigurationError(f"{where}.{kind}: {text!r} is not a rule: {rule.parse_error}; write tool(pattern)")
-        hint = suggest_name(canonical_tool(rule.tool), TOOL_SHAPES)
-        if hint and canonical_tool(rule.tool) not in TOOL_SHAPES:
+        hint = suggest_name(canonical_tool(rule.tool), known)
+        if hint and canonical_tool(rule.tool) not in known:
             yield f"{where}.{kind}: {text!r} names no built-in tool{hint}"
 
 

@@ -16,7 +16,9 @@ from outrider.engine.approval_grants import ApprovalGrant
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
 from outrider.errors import OutriderError
 from outrider.event_bus import EventBus
-from outrider.permissions.modes import MODE_TABLE, Decision, mode_asks, tool_shape
+from outrider.permissions import reasons
+from outrider.permissions.modes import MODE_TABLE, Decision, mode_asks
+from outrider.permissions.reasons import UNATTENDED_DENIAL
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.sessions.records import Approval, fingerprint_call
 from outrider.tools.tool import Policy, Tool
@@ -24,21 +26,17 @@ from outrider.types.agents import Mode, Provider
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
+from outrider.types.tool_declaration import declaration_of
 from outrider.types.tool_state import ToolPending
 
-_NO_SANDBOX_REASON = "commands run inside a sandbox only in {mode} mode, and none works on this machine"
-_REDACTED_INPUT_REASON = (
-    f"its input holds {HIDDEN_SECRET}, which stands for a secret that was not kept; it is not the secret itself"
-)
 
-
-def denial_reason(tool: str, tool_input: Mapping[str, Any], mode: Mode, sandbox: Callable[[], bool]) -> str:
+def denial_reason(tool: str | Tool, tool_input: Mapping[str, Any], mode: Mode, sandbox: Callable[[], bool]) -> str:
     """Return why a call of a built-in tool is always denied in this mode, or ""."""
-    kind = tool_shape(tool).kind
+    kind = declaration_of(tool).kind
     if kind == "shell" and MODE_TABLE[mode].outcomes != "ask" and not sandbox():
-        return _NO_SANDBOX_REASON.format(mode=mode)
+        return reasons.NO_SANDBOX_IN_MODE.format(mode=mode)
     if kind in ("write", "shell") and _contains_text(tool_input, HIDDEN_SECRET):
-        return _REDACTED_INPUT_REASON
+        return reasons.REDACTED_INPUT.format(mark=HIDDEN_SECRET)
     return ""
 
 
@@ -54,9 +52,6 @@ def _contains_text(value: object, mark: str) -> bool:
             return False
 
 
-UNATTENDED_DENIAL = (
-    "This call needs an approval, and nobody is there to give it. It was not run. Go on without it or say so."
-)
 _STRICTNESS: dict[str, int] = {"allow": 0, "ask": 1, "deny": 2}
 _YES, _NO = True, False
 EMPTY_GRANT = ApprovalGrant()
@@ -117,12 +112,12 @@ class PermissionChecker:
         custom = () if tool.name in self._built_in else (tool.name,)
         mode = context.effective_mode
         sandbox = self._sandbox if not self._unconfined or mode_asks(mode) else lambda: True
-        if not custom and (why := denial_reason(tool.name, call.state.input, mode, sandbox)):
+        if not custom and (why := denial_reason(tool, call.state.input, mode, sandbox)):
             return Decision("deny", why)
         from outrider.permissions.policy import decide  # with the first call: a shell's grammar takes long to load
 
         decision = decide(
-            tool.name,
+            tool,
             call.state.input,
             mode=mode,
             allow=(*self._rules.allow, *custom),
@@ -134,16 +129,16 @@ class PermissionChecker:
             search_path=self._search_path,
             level=context.effective_level,
             unconfined=self._unconfined,
-            sandbox=tool_shape(tool.name).kind == "shell" and self._sandbox(),
+            sandbox=declaration_of(tool).kind == "shell" and self._sandbox(),
         )
         policy: Policy = tool.policy_for(call.state.input)
         if _STRICTNESS[policy] <= _STRICTNESS[decision.effect]:
             return decision
         if getattr(tool, "has_changed", False):
-            return Decision("ask", f"the definition of {tool.name} has changed since its last approval")
+            return Decision("ask", reasons.TOOL_CHANGED.format(tool=tool.name))
         if policy == "ask" and tool.name in granted.rules:
             return decision
-        return Decision(policy, f"the tool {tool.name} says {policy} for this call")
+        return Decision(policy, reasons.TOOL_POLICY.format(tool=tool.name, policy=policy))
 
 
 AskApproval = Callable[[ToolPart, Tool, AgentContext, Decision], Awaitable[ApprovalVerdict]]
@@ -199,7 +194,7 @@ class ApprovalGate:
             case "allow":
                 return ApprovalVerdict(_YES)
             case "deny":
-                return ApprovalVerdict(_NO, "denied", f"This call is not allowed: {decision.reason}. It was not run.")
+                return ApprovalVerdict(_NO, "denied", reasons.DENIED_CALL.format(reason=decision.reason))
             case "ask":
                 return await self._channel.ask(call, tool, context, decision)
 
@@ -220,7 +215,7 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
             context.agent.name,
             context.session.id,
             decision.reason,
-            suggested_rules(call.tool, call.state.input, workspace=str(context.workspace)),
+            suggested_rules(tool, call.state.input, workspace=str(context.workspace)),
         )
         ids = {"call_id": call.call_id, "tool_name": call.tool}
         context.emit_event(ToolApprovalRequestedEvent, description=decision.reason, tool_input=call.state.input, **ids)
@@ -259,7 +254,7 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
         await _store_awaiting_approval(call, context)
         from outrider.permissions.rule_suggestions import suggest_for_call
 
-        offer = suggest_for_call(call.tool, call.state.input, workspace=str(context.workspace))
+        offer = suggest_for_call(tool, call.state.input, workspace=str(context.workspace))
         question = Approval(
             session_id=context.session.id,
             call_id=call.call_id,
@@ -323,13 +318,14 @@ async def call_approve_function(approve: ApproveFunction, request: ApprovalReque
         return await answer if inspect.isawaitable(answer) else answer
     except Exception as error:  # noqa: BLE001  user code may raise anything, and the turn must continue
         _log.exception("the approve function failed")
-        return f"it could not be asked about ({type(error).__name__}: {error})"
+        return reasons.APPROVE_FUNCTION_FAILED.format(error=f"{type(error).__name__}: {error}")
 
 
 def _verdict_for(*, allowed: bool, message: str) -> ApprovalVerdict:
     if allowed:
         return ApprovalVerdict(_YES)
-    return ApprovalVerdict(_NO, "rejected", f"The user said no: {message}" if message else "The user said no.")
+    words = reasons.USER_DENIED_BECAUSE.format(message=message) if message else reasons.USER_DENIED
+    return ApprovalVerdict(_NO, "rejected", words)
 
 
 async def _store_awaiting_approval(call: ToolPart, context: AgentContext) -> None:

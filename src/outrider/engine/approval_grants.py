@@ -6,9 +6,9 @@ from typing import Self
 
 import msgspec
 
-from outrider.permissions.modes import tool_shape
 from outrider.sessions.records import Approval
 from outrider.sessions.store import Store
+from outrider.types.tool_declaration import declaration_of
 
 LASTING_SCOPES = ("session", "project", "always")
 
@@ -31,10 +31,20 @@ def applies_here(approval: Approval, sessions: Collection[str], workspace: str) 
     """Return whether an approval applies. One about files applies in its own workspace only, for every scope."""
     if approval.scope == "session":
         return approval.session_id in sessions
-    about_files = tool_shape(approval.tool).kind in ("read", "write") or bool(approval.contents)
-    if approval.scope == "project" or about_files:
+    if approval.scope == "project" or _is_about_files(approval):
         return os.path.realpath(approval.workspace) == os.path.realpath(workspace)
     return True
+
+
+def _is_about_files(approval: Approval) -> bool:
+    """In doubt True: a rule with a pattern for a tool whose name says nothing may contain a relative path."""
+    match declaration_of(approval.tool).kind:
+        case "read" | "write":
+            return True
+        case "unknown":
+            return bool(approval.contents) or any("(" in rule for rule in approval.offers)
+        case _:
+            return bool(approval.contents)
 
 
 async def lasting_approvals(store: Store) -> Sequence[Approval]:

@@ -11,6 +11,7 @@ from outrider.sessions.export import ImportResult, export_session, import_sessio
 from outrider.sessions.records import (
     Approval,
     ApprovalChange,
+    DamagedChange,
     Grouping,
     MessageChange,
     PartChange,
@@ -30,6 +31,7 @@ from outrider.types.ids import is_id
 __all__ = [
     "Approval",
     "ApprovalChange",
+    "DamagedChange",
     "Grouping",
     "ImportResult",
     "MessageChange",

@@ -1,4 +1,4 @@
-"""Checks for `outrider doctor`, and explanations of settings, models and permission decisions."""
+"""Checks for `outrider doctor`, and explanations of settings and models."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from platform import platform, python_version
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -20,48 +20,16 @@ from outrider.config.file import read_config_file
 from outrider.config.paths import AppFolders
 from outrider.config.providers import NO_PROVIDER_MESSAGE
 from outrider.config.settings import Settings
-from outrider.engine.archive import SessionTranscript
 from outrider.errors import ConfigurationError, NetworkError
 from outrider.models.local.discovery import missing_model_message
-from outrider.permissions.explain import (
-    BacktestResult,
-    DecisionExplanation,
-    backtest_rules,
-    count_changes,
-    explain_decision,
-    past_calls,
-)
-from outrider.permissions.modes import tool_shape
-from outrider.permissions.policy import PermissionRules
 from outrider.presentation.formats import format_bytes
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.project.sandbox import LazySandbox
 from outrider.providers.catalog import ModelCatalog
 from outrider.sessions.sqlite import recovery as store_doctor
 from outrider.tools.search import find_ripgrep
-from outrider.types.agents import Limits, Mode, Provider
+from outrider.types.agents import Limits, Provider
 from outrider.types.usage import Tokens
-
-# With re-exports: front ends import types of lower layers from the engine.
-__all__ = [
-    "BacktestResult",
-    "DecisionExplanation",
-    "DiagnosticFinding",
-    "KnownModel",
-    "PermissionRules",
-    "SettingOrigin",
-    "check_folders",
-    "check_network",
-    "check_providers",
-    "check_store",
-    "check_tools",
-    "check_versions",
-    "count_changes",
-    "explain_call",
-    "known_models",
-    "recheck_session",
-    "setting_origins",
-]
 
 Status = Literal["ok", "note", "problem"]
 _MIN_FREE_BYTES = 200 * 1024 * 1024
@@ -345,37 +313,3 @@ def _describe_model(catalog: ModelCatalog, provider: Provider, model: str) -> Kn
         images=able.images if able else None,
         reasoning=able.reasoning if able else None,
     )
-
-
-def explain_call(
-    tool: str, subject: str, policy: PermissionRules, *, mode: Mode, workspace: str, sandbox: bool
-) -> DecisionExplanation:
-    """Explain the permission decision about a call. `subject` is the tool's main argument (a command, a path, a URL) or
-    its whole input as JSON. Raises ConfigurationError for an invalid input."""
-    tool_input = _parse_input(tool, subject)
-    rules = msgspec.structs.asdict(policy)
-    try:
-        return explain_decision(tool, tool_input, mode=mode, workspace=workspace, sandbox=sandbox, **rules)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from error
-
-
-def recheck_session(
-    transcript: SessionTranscript, before: PermissionRules, after: PermissionRules, mode: Mode, *, sandbox: bool
-) -> list[BacktestResult]:
-    """Compare the decisions about all calls of a session under two policies."""
-    workspace = transcript.session.workspace_directory or "."
-    calls = past_calls(transcript.messages)
-    return backtest_rules(calls, before=before, after=after, mode=mode, workspace=workspace, sandbox=sandbox)
-
-
-def _parse_input(tool: str, subject: str) -> dict[str, Any]:
-    if subject.lstrip().startswith("{"):
-        try:
-            return msgspec.json.decode(subject, type=dict[str, Any])
-        except msgspec.DecodeError as error:
-            raise ConfigurationError(f"the input of {tool} is not a JSON object: {error}") from error
-    subjects = tool_shape(tool).subjects
-    if not subjects:
-        raise ConfigurationError(f"the parameters of {tool!r} are unknown; pass the whole input as JSON")
-    return {subjects[0]: subject}

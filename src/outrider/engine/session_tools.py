@@ -9,17 +9,17 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.engine.approval_gate import ApprovalChannel
+from outrider.engine.approval_gate import ApprovalChannel, function_channel
 from outrider.engine.child_sessions import OpenSessionTree
 from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.outcomes.runner import CommandPlan, SandboxedCommands
 from outrider.permissions import Containment, contain
-from outrider.permissions.modes import MODE_TABLE, Decision, call_subject, tool_shape
+from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.defaults import default_policy, describe_planted, find_absent_paths, quarantine_planted
-from outrider.processes.sandbox.sandbox import Network, Sandbox, SandboxPolicy
+from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.project.extensions import WorkspaceExtensions, recorded_notes
 from outrider.project.sandbox import allow_git_writes, find_worktree
@@ -43,6 +43,7 @@ from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
+from outrider.types.tool_declaration import call_subjects, declaration_of
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,12 +67,14 @@ class GrantedPaths:
         self._workspace = str(workspace)
         self._paths: set[str] = set()
 
-    def add_call(self, call: ToolPart) -> None:
-        """Add the path argument of an allowed call, if the default rules would reject it."""
-        path = call_subject(call.tool, call.state.input)
-        if isinstance(path, str) and tool_shape(call.tool).kind in ("read", "write"):
-            found = contain(path, root=self._workspace, cwd=self._workspace, op=tool_shape(call.tool).op)
-            if found.real_path is not None and not found.ok:
+    def add_call(self, call: ToolPart, tool: str | Tool) -> None:
+        """Add the paths of an allowed call that the default rules would reject."""
+        declared = declaration_of(tool)
+        if declared.kind not in ("read", "write"):
+            return
+        for path in call_subjects(tool, call.state.input):
+            found = contain(path, root=self._workspace, cwd=self._workspace, op=declared.operation)
+            if isinstance(path, str) and found.real_path is not None and not found.ok:
                 self._paths.add(found.real_path)
 
     def allows_path(self, found: Containment, op: str) -> bool:
@@ -181,8 +184,9 @@ class SessionTools:
     def admit_call(self, call: ToolPart, decision: Decision) -> None:
         """Register an allowed call: its tool may open the path that it names, its command runs as it was decided, and a
         changed MCP tool is accepted."""
-        self.granted_paths.add_call(call)
-        if tool_shape(call.tool).kind == "shell":
+        tool = self.tools.get(call.tool, call.tool)
+        self.granted_paths.add_call(call, tool)
+        if declaration_of(tool).kind == "shell":
             # A command that a person approved before it ran keeps what it changes; without a sandbox it is unconfined.
             confinement = decision.confinement or "none"
             self.commands.plan_call(
@@ -215,6 +219,13 @@ class SessionTools:
         """Publish the new todo list. The transcript stores it as the input of the call."""
         changes = {"todos": msgspec.to_builtins(list(todos))}
         self._bus.publish(SessionUpdatedEvent(session_id=session_id, changes=changes))
+
+
+def list_built_in_tools(workspace: str) -> dict[str, Tool]:
+    """Return the built-in tools of a workspace to read their declarations, without an engine."""
+    folder = Path(workspace)
+    environment = ToolEnvironment(sandbox=NoSandbox("", ""), data=folder, home=folder, bus=EventBus())
+    return SessionTools(Session(workspace_directory=workspace), environment, function_channel(None)).tools
 
 
 def _sandbox_wrapper(

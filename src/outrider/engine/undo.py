@@ -13,7 +13,6 @@ import msgspec
 from outrider.agents.run_context import AgentContext, CallWrapper
 from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError, StoreError, ToolFailure
 from outrider.event_bus import EventBus
-from outrider.permissions.modes import tool_shape
 from outrider.sessions import snapshots as snapshots_api
 from outrider.sessions.journal import Journal
 from outrider.sessions.store import Store
@@ -30,7 +29,7 @@ def may_change_files(tool: Tool, *, built_in: bool) -> bool:
     knows what a sandboxed command changed, so they record that themselves; custom tools do not."""
     if tool.read_only or tool.options.delegates:
         return False
-    match tool_shape(tool.name).kind if built_in else "unknown":
+    match tool.declaration.kind if built_in else "unknown":
         case "unknown":
             return True
         case _:

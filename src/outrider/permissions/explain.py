@@ -6,12 +6,14 @@ from typing import Any
 
 from msgspec import Struct
 
+from outrider.permissions import reasons
 from outrider.permissions.modes import Decision, Mode
 from outrider.permissions.policy import PermissionRules, ShellCall, assess_call, decide, decide_with_rules
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.permissions.rule_suggestions import suggested_rules
 from outrider.types.messages import Message
 from outrider.types.parts import ToolPart
+from outrider.types.tool_declaration import DeclaredTool
 
 
 class DecisionExplanation(Struct, frozen=True):
@@ -24,11 +26,13 @@ class DecisionExplanation(Struct, frozen=True):
     def format(self) -> str:
         decided = f"{self.decision.effect}: {self.decision.reason}"
         lines = [decided if self.decision.rule is None else f"{decided} ({self.decision.rule})", *self.steps]
-        return sanitize_for_terminal("\n".join([*lines, *(f'"always" would add {rule}' for rule in self.offers)]))
+        return sanitize_for_terminal(
+            "\n".join([*lines, *(reasons.ALWAYS_ADDS.format(rule=rule) for rule in self.offers)])
+        )
 
 
 def explain_decision(
-    tool: str,
+    tool: str | DeclaredTool,
     arguments: Mapping[str, Any],
     *,
     mode: Mode,
@@ -48,11 +52,11 @@ def explain_decision(
 
 def _explain_commands(call: ShellCall) -> Iterable[str]:
     for problem in call.script.problems:
-        yield f"  not understood: {problem}"
+        yield f"  {reasons.NOT_UNDERSTOOD.format(problem=problem)}"
     for command in call.script.commands:
         wrapped = f" (behind {', '.join(command.wrappers)})" if command.wrappers else ""
         doubts = [doubt for doubt in (command.unproven_reason, *command.barriers) if doubt]
-        yield f"  {command.source_text}{wrapped}: {'; '.join(doubts) or 'reads only'}"
+        yield f"  {command.source_text}{wrapped}: {'; '.join(doubts) or reasons.READS_ONLY}"
 
 
 class PastCall(Struct, frozen=True):
@@ -91,11 +95,13 @@ def backtest_rules(
     mode: Mode,
     workspace: str,
     sandbox: bool = False,
+    tools: Mapping[str, DeclaredTool] | None = None,
 ) -> list[BacktestResult]:
-    """Decides every call again under both rule sets. Runs nothing."""
+    """Decides every call again under both rule sets. Runs nothing. `tools` are those whose declaration applies."""
 
     def decide_call(rules: PermissionRules, call: PastCall) -> Decision:
-        return decide_with_rules(rules, call.tool, call.arguments, mode=mode, workspace=workspace, sandbox=sandbox)
+        tool = (tools or {}).get(call.tool, call.tool)
+        return decide_with_rules(rules, tool, call.arguments, mode=mode, workspace=workspace, sandbox=sandbox)
 
     return [BacktestResult(call, decide_call(before, call), decide_call(after, call)) for call in calls]
 

@@ -1,10 +1,9 @@
-"""The permission mode table, the decision type, and the shape of each built-in tool's arguments.
+"""The rights of each mode and the decision type.
 
-The table gives the effect for each action in each mode; it applies when no rule matches the call.
+`MODE_TABLE` gives the effect for each action in each mode; it applies when no rule matches the call.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -74,16 +73,6 @@ MODE_TABLE: dict[Mode, ModeRights] = {
         effects={**_DENY_ALL, **_ALLOW_READS, **_ALLOW_CHANGES}, tools="all", outcomes="commit", rank=2
     ),
 }
-ACTION_REASONS: dict[Action, str] = {
-    "talk": "it changes nothing outside the session",
-    "read": "it reads inside the workspace",
-    "shell that reads": "every command in it is proven to read only",
-    "write": "it changes files of the workspace",
-    "shell": "it is not proven to read only",
-    "beyond": "it reaches beyond the workspace",
-    "protected": "it touches a protected file",
-    "delegate": "another agent works under the same rights",
-}
 
 
 def stricter_mode(caller: Mode, callee: Mode) -> Mode:
@@ -116,60 +105,3 @@ def mode_offers(mode: Mode, action: Action, *, changes: bool = False) -> bool:
             return action != "write" and not changes
         case "all":
             return True
-
-
-ToolKind = Literal["read", "write", "shell", "network", "talk", "delegate", "unknown"]
-
-
-class ToolShape(Struct, frozen=True):
-    """How a tool's arguments are read: `subjects` lists the accepted names of its main argument, preferred first."""
-
-    kind: ToolKind
-    subjects: tuple[str, ...] = ()
-    op: str = "read"
-
-
-_PATHS = ("file_path", "path", "filename", "file")
-_FOLDERS = ("path", "directory", "dir", "cwd")
-TOOL_SHAPES: dict[str, ToolShape] = {
-    "read": ToolShape("read", _PATHS),
-    "list": ToolShape("read", _FOLDERS, "list"),
-    "glob": ToolShape("read", _FOLDERS, "list"),
-    "grep": ToolShape("read", _FOLDERS, "search"),
-    "write": ToolShape("write", _PATHS, "write"),
-    "edit": ToolShape("write", _PATHS, "edit"),
-    "apply_patch": ToolShape("write", ("patch", "input", "diff"), "write"),
-    "shell": ToolShape("shell", ("command", "cmd", "script")),
-    "process": ToolShape("shell", ("command", "cmd")),
-    "web_fetch": ToolShape("network", ("url", "address")),
-    "web_search": ToolShape("network", ("url", "query")),
-    "todo": ToolShape("talk"),
-    "question": ToolShape("talk"),
-    "finish": ToolShape("talk"),
-    "skill": ToolShape("talk"),
-    "task": ToolShape("delegate"),
-    "call_agent": ToolShape("delegate"),
-}
-_ALIASES = {"bash": "shell", "sh": "shell", "execute": "shell", "ls": "list", "search": "grep", "multi_edit": "edit",
-            "patch": "apply_patch", "fetch": "web_fetch", "webfetch": "web_fetch", "todo_write": "todo"}  # fmt: skip
-_UNKNOWN = ToolShape("unknown")
-_CWD = ("cwd", "workdir", "working_directory", "directory")
-
-
-def canonical_tool(tool: str) -> str:
-    """Returns the built-in name for an alias that other agents use, such as `bash` for `shell`."""
-    return _ALIASES.get(tool, tool)
-
-
-def tool_shape(tool: str) -> ToolShape:
-    return TOOL_SHAPES.get(canonical_tool(tool), _UNKNOWN)
-
-
-def call_subject(tool: str, arguments: Mapping[str, Any]) -> object:
-    """Returns the path, command or URL that a call acts on, or None."""
-    return next((arguments[name] for name in tool_shape(tool).subjects if name in arguments), None)
-
-
-def call_directory(arguments: Mapping[str, Any]) -> object:
-    """Returns the working directory that a call requests, or None."""
-    return next((arguments[name] for name in _CWD if arguments.get(name)), None)

@@ -13,19 +13,15 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from outrider.permissions import reasons
 from outrider.permissions.modes import (
-    ACTION_REASONS,
     MODE_TABLE,
     Action,
     Decision,
     Effect,
     Mode,
-    call_directory,
-    call_subject,
-    canonical_tool,
     mode_asks,
     mode_offers,
-    tool_shape,
 )
 from outrider.permissions.paths.containment import Containment, contain
 from outrider.permissions.rules import PermissionRule, match_host, match_path, parse_rule
@@ -39,11 +35,21 @@ from outrider.permissions.shell.rule_matching import (
 )
 from outrider.types.modes import ApprovalLevel
 from outrider.types.outcomes import Confinement
+from outrider.types.tool_declaration import (
+    DeclaredTool,
+    call_directory,
+    call_subject,
+    call_subjects,
+    canonical_tool,
+    declaration_of,
+    tool_name,
+)
 
 _PATCH_PATH = re.compile(
     r"^(?:\*\*\* (?:Add File|Update File|Delete File|Move to): (?P<plain>.+)|(?:---|\+\+\+) (?P<marked>[^\t\n]+).*)$",
     re.MULTILINE,
 )
+_WORKSPACE_BY_DEFAULT = ("list", "search", "change")  # without a path, these act on the workspace
 NAME_ONLY_KINDS = ("talk", "delegate", "unknown")  # decided by tool name only
 
 
@@ -68,12 +74,17 @@ class CallAssessment(Protocol):
 
 
 def assess_call(
-    tool: str, arguments: Mapping[str, Any], *, workspace: str, approved: Collection[str] = (), search_path: str = ""
+    tool: str | DeclaredTool,
+    arguments: Mapping[str, Any],
+    *,
+    workspace: str,
+    approved: Collection[str] = (),
+    search_path: str = "",
 ) -> CallAssessment:
-    shape = tool_shape(tool)
-    match shape.kind:
-        case "shell" if canonical_tool(tool) == "process" and call_subject(tool, arguments) is None:
-            return ProcessCall(tool, arguments)
+    kind = declaration_of(tool).kind
+    match kind:
+        case "shell" if canonical_tool(tool_name(tool)) == "process" and call_subject(tool, arguments) is None:
+            return ProcessCall(tool_name(tool), arguments)
         case "shell":
             return ShellCall(tool, arguments, workspace, approved, search_path)
         case "read" | "write":
@@ -81,7 +92,7 @@ def assess_call(
         case "network":
             return NetworkCall(tool, arguments)
         case "talk" | "delegate" | "unknown":
-            return NameOnlyCall(tool, shape.kind)
+            return NameOnlyCall(tool_name(tool), kind)
 
 
 class NameOnlyCall:
@@ -93,7 +104,7 @@ class NameOnlyCall:
         self.tool, self.reason = tool, ""
         self.action: Action = "talk" if kind == "talk" else "delegate" if kind == "delegate" else "beyond"
         if self.action == "beyond":
-            self.reason = f"the effects of {tool} are not known"
+            self.reason = reasons.UNKNOWN_EFFECTS.format(tool=tool)
 
     def restricted_by(self, rule: PermissionRule) -> bool:
         return rule.matches_tool(self.tool)
@@ -112,7 +123,7 @@ class ProcessCall:
     def __init__(self, tool: str, arguments: Mapping[str, Any]) -> None:
         self.tool, self.process_action = tool, str(arguments.get("action") or "")
         self.action: Action = "talk" if self.process_action in {"list", "read", "wait", "kill"} else "shell"
-        self.reason = "" if self.action == "talk" else "the effect of input on the process is not known"
+        self.reason = "" if self.action == "talk" else reasons.UNKNOWN_INPUT_EFFECT
 
     def restricted_by(self, rule: PermissionRule) -> bool:
         return rule.matches_tool(self.tool) and (
@@ -132,9 +143,10 @@ class NetworkCall:
     action: Action = "beyond"
     invalid, changes = "", False
 
-    def __init__(self, tool: str, arguments: Mapping[str, Any]) -> None:
-        self.tool, self.url = tool, str(call_subject(tool, arguments) or "")
-        self.reason = self.url
+    def __init__(self, tool: str | DeclaredTool, arguments: Mapping[str, Any]) -> None:
+        self.tool = tool_name(tool)
+        self.urls = [str(url or "") for url in call_subjects(tool, arguments)] or [""]
+        self.reason = ", ".join(self.urls)
 
     def restricted_by(self, rule: PermissionRule) -> bool:
         return rule.matches_tool(self.tool) and (
@@ -144,44 +156,47 @@ class NetworkCall:
     def _may_reach_host(self, pattern: str) -> bool:
         """Deny and ask rules also match a URL that only contains the host name, because the URL may be malformed."""
         host = pattern.removeprefix("domain:").strip().lower().removeprefix("*.")
-        return match_host(pattern, self.url) or host in self.url.lower()
+        return any(match_host(pattern, url) or host in url.lower() for url in self.urls)
 
     def allowed_by(self, rules: Sequence[PermissionRule]) -> list[PermissionRule]:
         return [rule for rule in rules if rule.matches_tool(self.tool) and self._rule_allows(rule)][:1]
 
     def _rule_allows(self, rule: PermissionRule) -> bool:
-        return not rule.parse_error and (rule.pattern is None or match_host(rule.pattern, self.url))
+        return not rule.parse_error and (
+            rule.pattern is None or all(match_host(rule.pattern, url) for url in self.urls)
+        )
 
 
 class FileCall:
     """A call that reads or writes files: one path, or every path of a patch."""
 
-    def __init__(self, tool: str, arguments: Mapping[str, Any], workspace: str) -> None:
-        shape, self.tool, self.root = tool_shape(tool), tool, os.path.realpath(workspace)
+    def __init__(self, tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str) -> None:
+        declared, self.tool, self.root = declaration_of(tool), tool_name(tool), os.path.realpath(workspace)
         self.invalid = ""
-        subject = call_subject(tool, arguments)
-        paths = _subject_paths(tool, subject)
-        paths += _glob_start_paths(tool, arguments, paths)
+        paths = call_paths(tool, arguments)
+        paths += _glob_start_paths(self.tool, arguments, paths)
         self.targets: list[tuple[str, Containment]] = []
         for path in paths:
-            found = contain(path, root=workspace, cwd=workspace, op=shape.op)
+            found = contain(path, root=workspace, cwd=workspace, op=declared.operation)
             self.targets.append((str(path), found))
             if found.kind == "reject":
                 self.invalid = f"{str(path)[:200]}: {found.reason}"
         if not paths:
-            self.invalid = "the call names no file"
-        self.action, self.reason = self._classify_action(shape.kind)
-        self.changes = shape.kind == "write"
+            self.invalid = reasons.NO_FILE
+        self.changes = declared.kind == "write"
+        self.action, self.reason = self._classify_action(network=declared.network)
 
     action: Action
 
-    def _classify_action(self, kind: str) -> tuple[Action, str]:
+    def _classify_action(self, *, network: bool) -> tuple[Action, str]:
         # A path outside the workspace takes precedence over a protected one: it needs the wider permission.
         for wanted, action in (("outside", "beyond"), ("protected", "protected")):
             for path, found in self.targets:
                 if found.kind == wanted:
                     return ("beyond" if action == "beyond" else "protected"), f"{path}: {found.reason}"
-        return ("write" if kind == "write" else "read"), ""
+        if network:
+            return "beyond", reasons.CONNECTS_TO_HOSTS
+        return ("write" if self.changes else "read"), ""
 
     def restricted_by(self, rule: PermissionRule) -> bool:
         if not rule.matches_tool(self.tool):
@@ -226,12 +241,13 @@ def _normalize_path(path: str) -> str:
     return os.path.normpath(path).strip("/")
 
 
-def _subject_paths(tool: str, subject: object) -> list[object]:
-    if canonical_tool(tool) == "apply_patch":
-        return list(dict.fromkeys(find_patched_paths(str(subject)))) if subject else []
-    if subject is None and tool_shape(tool).op in {"list", "search"}:
-        subject = "."
-    return [] if subject is None else [subject]
+def call_paths(tool: str | DeclaredTool, arguments: Mapping[str, Any]) -> list[object]:
+    """Returns every path that a call of a file tool names."""
+    if canonical_tool(tool_name(tool)) == "apply_patch":
+        patch = call_subject(tool, arguments)
+        return list(dict.fromkeys(find_patched_paths(str(patch)))) if patch else []
+    paths = [path for path in call_subjects(tool, arguments) if path is not None]
+    return paths or (["."] if declaration_of(tool).operation in _WORKSPACE_BY_DEFAULT else [])
 
 
 def _glob_start_paths(tool: str, arguments: Mapping[str, Any], folders: list[object]) -> list[object]:
@@ -263,20 +279,20 @@ class ShellCall:
 
     def __init__(
         self,
-        tool: str,
+        tool: str | DeclaredTool,
         arguments: Mapping[str, Any],
         workspace: str,
         approved: Collection[str],
         search_path: str = "",
     ) -> None:
-        self.tool, self.invalid = tool, ""
+        self.tool, self.invalid = tool_name(tool), ""
         command, folder = call_subject(tool, arguments), call_directory(arguments)
         self.command = command if isinstance(command, str) else ""
         root = os.path.realpath(workspace)
         self.rule_matcher = ShellRuleMatcher(root, approved, search_path)
         self.script, self.action, self.reason = ScriptAnalysis(()), "shell", ""
         if not isinstance(command, str) or not command.strip():
-            self.invalid = "the call names no command"
+            self.invalid = reasons.NO_COMMAND
             return
         self._analyse_command(root, folder)
 
@@ -285,7 +301,7 @@ class ShellCall:
     def _analyse_command(self, root: str, folder: object) -> None:
         location = contain(folder, root=root, cwd=root, op="list") if folder else None
         if location is not None and location.kind != "inside":
-            self.reason = f"its working directory: {location.reason}"
+            self.reason = reasons.OUTSIDE_DIRECTORY.format(reason=location.reason)
             self.script = ScriptAnalysis((), (self.reason,))
             return
         self.script = analyse_script(self.command, root=root, cwd=(location.real_path if location else None) or root)
@@ -313,7 +329,7 @@ class ShellCall:
     def _reads_denied_file(self, rule: PermissionRule) -> bool:
         """A rule for a read tool also applies to a shell command that names the file as an argument."""
         pattern = rule.pattern
-        if pattern is None or tool_shape(rule.tool).kind != "read":
+        if pattern is None or declaration_of(rule.tool).kind != "read":
             return False
         words = [choice for command in self.script.commands for arg in command.argv[1:] for choice in arg.values or ()]
         return any(match_path(pattern, str(Path(word))) for word in words if word and not word.startswith("-"))
@@ -354,7 +370,7 @@ class PermissionRules(Struct, frozen=True):
 
 
 def decide(
-    tool: str,
+    tool: str | DeclaredTool,
     arguments: Mapping[str, Any],
     *,
     mode: Mode,
@@ -368,13 +384,13 @@ def decide(
 ) -> Decision:
     """Returns whether a tool call is allowed, needs approval or is denied, and how an allowed command is confined.
 
-    `allow` are rules of the user: a command that they cover runs unconfined. Every other command runs inside the
-    sandbox, and its outcome may be a question. `sandbox=False` means that there is none: agent mode then asks about
-    every command that no rule allows, plan and background mode deny it; with `unconfined` the user has stated that the
-    machine is the sandbox, and background mode runs it. `level` is the approval level of agent mode.
-    `confined` are rules that allow without leaving the sandbox. `approved` contains hashes of workspace configuration
-    files that a person has approved. `search_path` is the PATH of the commands: a program that it resolves inside the
-    workspace is not a known program.
+    `tool` is a `Tool`, which declares what its calls do, or the name of a built-in tool. `allow` are rules of the user:
+    a command that they cover runs unconfined. Every other command runs inside the sandbox, and its outcome may be a
+    question. `sandbox=False` means that there is none: agent mode then asks about every command that no rule allows,
+    plan and background mode deny it; with `unconfined` the user has stated that the machine is the sandbox, and
+    background mode runs it. `level` is the approval level of agent mode. `confined` are rules that allow without
+    leaving the sandbox. `approved` contains hashes of workspace configuration files that a person has approved.
+    `search_path` is the PATH of the commands: a program that it resolves inside the workspace is not a known program.
     """
     policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(more.pop("confined", ())))
     return decide_with_rules(
@@ -384,7 +400,7 @@ def decide(
 
 def decide_with_rules(
     policy: PermissionRules,
-    tool: str,
+    tool: str | DeclaredTool,
     arguments: Mapping[str, Any],
     *,
     mode: Mode,
@@ -397,16 +413,17 @@ def decide_with_rules(
     """As `decide`, with merged rules. `known` passes `approved` and `search_path` to `assess_call`."""
     if mode not in MODE_TABLE:
         raise ValueError(f"unknown permission mode {mode!r}; use one of {', '.join(MODE_TABLE)}")
-    if tool_shape(tool).kind in NAME_ONLY_KINDS:
-        return _decide_by_name(policy, tool, mode)
+    kind = declaration_of(tool).kind
+    if kind in NAME_ONLY_KINDS:
+        return _decide_by_name(policy, tool_name(tool), kind, mode)
     call = assess_call(tool, arguments, workspace=os.fspath(workspace), **known)
     return _decide_assessed(policy, call, mode, level, sandbox=sandbox, unconfined=unconfined)
 
 
 @lru_cache(maxsize=256)
-def _decide_by_name(policy: PermissionRules, tool: str, mode: Mode) -> Decision:
-    """Cached, because the decision depends on the tool name only and not on the arguments."""
-    return _decide_assessed(policy, assess_call(tool, {}, workspace=""), mode, "ask", sandbox=True)
+def _decide_by_name(policy: PermissionRules, tool: str, kind: str, mode: Mode) -> Decision:
+    """Cached, because the decision depends on the tool only and not on the arguments."""
+    return _decide_assessed(policy, NameOnlyCall(tool, kind), mode, "ask", sandbox=True)
 
 
 def _decide_assessed(
@@ -422,21 +439,21 @@ def _decide_assessed(
         call, mode, level, sandbox=sandbox, unconfined=unconfined
     )
     if decision.effect == "ask" and not mode_asks(mode):
-        return Decision("deny", f"{decision.reason}; {mode} mode cannot ask for approval", decision.rule)
+        return Decision("deny", reasons.MODE_CANNOT_ASK.format(reason=decision.reason, mode=mode), decision.rule)
     return decision
 
 
 def _decide_by_rules(policy: PermissionRules, call: CallAssessment, mode: Mode) -> Decision | None:
     if rule := _find_restricting_rule(policy.deny, call):
-        return Decision("deny", "a rule forbids it", rule.text)
+        return Decision("deny", reasons.RULE_FORBIDS, rule.text)
     if call.invalid:
         return Decision("deny", call.invalid)
     if not mode_offers(mode, call.action, changes=call.changes):
-        return Decision("deny", f"{mode} mode does not offer this tool: {ACTION_REASONS[call.action]}")
+        return Decision("deny", reasons.MODE_LACKS_TOOL.format(mode=mode, reason=reasons.ACTION_REASONS[call.action]))
     if call.action == "protected":
-        return Decision(MODE_TABLE[mode].effects["protected"], call.reason or ACTION_REASONS["protected"])
+        return Decision(MODE_TABLE[mode].effects["protected"], call.reason or reasons.ACTION_REASONS["protected"])
     if rule := _find_restricting_rule(policy.ask, call):
-        return Decision("ask", "a rule requires approval", rule.text)
+        return Decision("ask", reasons.RULE_ASKS, rule.text)
     allowing, confined = ([parse_rule(text) for text in texts] for texts in (policy.allow, policy.confined))
     if rules := call.allowed_by(allowing):
         # Plan mode must not change anything, whatever the rules allow.
@@ -449,7 +466,7 @@ def _decide_by_rules(policy: PermissionRules, call: CallAssessment, mode: Mode) 
 
 def _allow_by_rules(call: CallAssessment, rules: Sequence[PermissionRule], confinement: Confinement) -> Decision:
     texts = ", ".join(rule.text for rule in rules)
-    return Decision("allow", "a rule allows it", texts, confinement if isinstance(call, ShellCall) else None)
+    return Decision("allow", reasons.RULE_ALLOWS, texts, confinement if isinstance(call, ShellCall) else None)
 
 
 def _find_restricting_rule(rules: RuleTexts, call: CallAssessment) -> PermissionRule | None:
@@ -461,11 +478,11 @@ def _decide_by_mode(
     call: CallAssessment, mode: Mode, level: ApprovalLevel, *, sandbox: bool, unconfined: bool
 ) -> Decision:
     effect: Effect = MODE_TABLE[mode].effects[call.action]
-    reason = ACTION_REASONS[call.action] if not call.reason else f"{ACTION_REASONS[call.action]}: {call.reason}"
+    reason = reasons.action_reason(call.action, call.reason)
     if isinstance(call, ShellCall):
         return _decide_command(call, mode, reason, sandbox=sandbox, unconfined=unconfined)
     if mode == "agent" and level != "ask" and call.action == "write":
-        return Decision("allow", f"{reason}; the approval level is {level}")
+        return Decision("allow", reasons.LEVEL_ALLOWS.format(reason=reason, level=level))
     return Decision(effect, reason)
 
 
@@ -474,7 +491,7 @@ def _decide_command(call: ShellCall, mode: Mode, reason: str, *, sandbox: bool, 
     if sandbox:
         return Decision("allow", reason, None, "read-only" if call.action == "shell that reads" else "workspace")
     if unconfined and not mode_asks(mode):
-        return Decision("allow", f"{reason}; the user runs commands without a sandbox", None, "none")
+        return Decision("allow", reasons.UNCONFINED.format(reason=reason), None, "none")
     if mode_asks(mode) and MODE_TABLE[mode].outcomes == "ask":
-        return Decision("ask", f"{reason}; there is no sandbox to run it in")
-    return Decision("deny", f"{reason}; there is no sandbox to run it in")
+        return Decision("ask", reasons.NO_SANDBOX.format(reason=reason))
+    return Decision("deny", reasons.NO_SANDBOX.format(reason=reason))

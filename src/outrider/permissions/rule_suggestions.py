@@ -8,15 +8,23 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from outrider.permissions.modes import call_directory, call_subject, canonical_tool, tool_shape
 from outrider.permissions.paths.containment import contain
-from outrider.permissions.policy import ShellCall, assess_call, decide, find_patched_paths
+from outrider.permissions.policy import ShellCall, assess_call, call_paths, decide
 from outrider.permissions.redaction.redactor import redact_patterns
 from outrider.permissions.redaction.terminal import is_fully_visible
 from outrider.permissions.rules import parse_rule
 from outrider.permissions.shell.analysis import analyse_script
 from outrider.permissions.shell.command import TRANSPARENT_WRAPPERS, AnalysedCommand
 from outrider.permissions.shell.rule_matching import certain_words
+from outrider.types.tool_declaration import (
+    DeclaredTool,
+    call_directory,
+    call_subject,
+    call_subjects,
+    canonical_tool,
+    declaration_of,
+    tool_name,
+)
 
 MAX_SHOWN_CHARS = 2_000
 
@@ -34,7 +42,7 @@ class RuleSuggestion(Struct, frozen=True):
         return bool(self.rules or self.contents)
 
 
-def suggest_for_call(tool: str, arguments: Mapping[str, Any], *, workspace: str) -> RuleSuggestion:
+def suggest_for_call(tool: str | DeclaredTool, arguments: Mapping[str, Any], *, workspace: str) -> RuleSuggestion:
     """Returns the suggestion for a call.
 
     It is empty, and "always" is not offered, if the call cannot be shown completely or rules alone cannot allow it.
@@ -48,14 +56,14 @@ def suggest_for_call(tool: str, arguments: Mapping[str, Any], *, workspace: str)
     return RuleSuggestion()
 
 
-def suggested_rules(tool: str, arguments: Mapping[str, Any], *, workspace: str) -> tuple[str, ...]:
+def suggested_rules(tool: str | DeclaredTool, arguments: Mapping[str, Any], *, workspace: str) -> tuple[str, ...]:
     return suggest_for_call(tool, arguments, workspace=workspace).rules
 
 
-def is_shown_in_full(tool: str, arguments: Mapping[str, Any]) -> bool:
+def is_shown_in_full(tool: str | DeclaredTool, arguments: Mapping[str, Any]) -> bool:
     """Returns whether an approval prompt shows everything: no text is too long, invisible or redacted."""
-    subject, folder = call_subject(tool, arguments), call_directory(arguments)
-    texts = list(_iter_strings(arguments if subject is None else [subject, folder or ""]))
+    subjects, folder = call_subjects(tool, arguments), call_directory(arguments)
+    texts = list(_iter_strings([*subjects, folder or ""] if subjects else arguments))
     shown = all(is_fully_visible(text) and redact_patterns(text) == text for text in texts)
     return shown and sum(map(len, texts)) <= MAX_SHOWN_CHARS
 
@@ -74,26 +82,26 @@ def _iter_strings(value: object) -> Iterator[str]:
             pass
 
 
-def _build_rules(tool: str, arguments: Mapping[str, Any], workspace: str) -> tuple[str, ...]:
+def _build_rules(tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str) -> tuple[str, ...]:
     """Returns one rule for each part of the call that a rule can name; `_is_sufficient` checks that they allow it."""
     subject = call_subject(tool, arguments)
-    kind = tool_shape(tool).kind
+    kind, name = declaration_of(tool).kind, tool_name(tool)
     if kind == "unknown":
-        return (tool,) if parse_rule(tool).tool == tool else ()
+        return (name,) if parse_rule(name).tool == name else ()
     if not isinstance(subject, str):
         return ()
     match kind:
         case "shell":
             return _shell_rules(subject, workspace)
         case "read" | "write":
-            return _file_rules(tool, subject, workspace)
+            return _file_rules(tool, arguments, workspace)
         case "network":
-            return _host_rules(tool, subject)
+            return _host_rules(name, subject)
         case "talk" | "delegate":
             return ()
 
 
-def _config_hashes(tool: str, arguments: Mapping[str, Any], workspace: str) -> tuple[str, ...]:
+def _config_hashes(tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str) -> tuple[str, ...]:
     call = assess_call(tool, arguments, workspace=workspace)
     if not isinstance(call, ShellCall):
         return ()
@@ -101,7 +109,9 @@ def _config_hashes(tool: str, arguments: Mapping[str, Any], workspace: str) -> t
     return tuple(dict.fromkeys(found))
 
 
-def _is_sufficient(suggestion: RuleSuggestion, tool: str, arguments: Mapping[str, Any], workspace: str) -> bool:
+def _is_sufficient(
+    suggestion: RuleSuggestion, tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str
+) -> bool:
     decision = decide(
         tool,
         arguments,
@@ -127,18 +137,17 @@ def _exact_shell_rule(command: AnalysedCommand) -> str | None:
     return None if "\n" in text else f"shell({text})"  # shlex quotes a star, so it is literal
 
 
-def _file_rules(tool: str, subject: str, workspace: str) -> tuple[str, ...]:
-    paths = find_patched_paths(subject) if canonical_tool(tool) == "apply_patch" else [subject]
-    rules = [_file_rule(tool, path, workspace) for path in paths]
+def _file_rules(tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str) -> tuple[str, ...]:
+    rules = [_file_rule(tool, path, workspace) for path in call_paths(tool, arguments)]
     return tuple(dict.fromkeys(rule for rule in rules if rule))
 
 
-def _file_rule(tool: str, path: str, workspace: str) -> str | None:
-    found = contain(path, root=workspace, cwd=workspace, op=tool_shape(tool).op)
+def _file_rule(tool: str | DeclaredTool, path: object, workspace: str) -> str | None:
+    found = contain(path, root=workspace, cwd=workspace, op=declaration_of(tool).operation)
     if found.kind != "inside" or found.real_path is None:
         return None
     relative = str(Path(found.real_path).relative_to(Path(workspace).resolve()))
-    return None if any(mark in relative for mark in "*?[]()") else f"{canonical_tool(tool)}(/{relative})"
+    return None if any(mark in relative for mark in "*?[]()") else f"{canonical_tool(tool_name(tool))}(/{relative})"
 
 
 def _host_rules(tool: str, url: str) -> tuple[str, ...]:

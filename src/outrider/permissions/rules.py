@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
-from outrider.permissions.modes import canonical_tool
+from outrider.types.tool_declaration import canonical_tool
 
 _RULE = re.compile(r"^\s*(?P<tool>[A-Za-z0-9_.:*?/-]+)\s*(?:\((?P<pattern>.*)\))?\s*$", re.DOTALL)
 _URL = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)

@@ -99,7 +99,7 @@ def event_notice(event: Event) -> Notice | None:
     return _standard_notice(cast("StandardEvent", event))
 
 
-def _standard_notice(event: StandardEvent) -> Notice | None:  # noqa: C901  one case for each event class
+def _standard_notice(event: StandardEvent) -> Notice | None:
     match event:
         case RetryScheduledEvent():
             return retry_notice(event)
@@ -178,6 +178,11 @@ def plan_notice(message: Message) -> Notice | None:
     """The notice for a message that answers a plan."""
     answer = message.metadata.get(PLAN_ANSWER)
     return Notice("success", "end", f"the plan was {answer}") if answer else None
+
+
+def damage_notice(kind: str, error: str) -> Notice:
+    """The notice for a stored row that cannot be decoded."""
+    return Notice("warning", "error", clean_line(f"a damaged {kind} is skipped: {error}"))
 
 
 def message_error_notice(message: Message) -> Notice | None:
@@ -390,7 +395,7 @@ def part_item(part: AnyPart) -> TranscriptItem | None:
     return _standard_item(cast("Part", part))
 
 
-def _standard_item(part: Part) -> TranscriptItem | None:  # noqa: C901  one case for each part kind
+def _standard_item(part: Part) -> TranscriptItem | None:
     match part:
         case TextPart() if "command" in part.metadata:
             return _command_item(part)

@@ -2,7 +2,7 @@
 took."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -10,30 +10,13 @@ from outrider.presentation.diffs import FileDiff, is_complete_patch, parse_patch
 from outrider.presentation.formats import clean_line, format_milliseconds, shorten
 from outrider.types.partial_json import parse_partial_object
 from outrider.types.parts import DisplayStatus, ToolPart
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
-
-CallKind = Literal["read", "edit", "search", "execute", "fetch", "think", "agent", "other"]
+from outrider.types.tool_declaration import CallKind, declaration_of
+from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolPending, ToolRunning
 
 FINISH_TOOL = "finish"
 """Ends an agent that works with others; its `message` is the agent's answer and is shown as text."""
 
-_KINDS: dict[str, CallKind] = {
-    "apply_patch": "edit",
-    "call_agent": "agent",
-    "edit": "edit",
-    "glob": "search",
-    "grep": "search",
-    "list": "read",
-    "process": "execute",
-    "question": "think",
-    "read": "read",
-    "shell": "execute",
-    "skill": "read",
-    "task": "agent",
-    "todo": "think",
-    "web_fetch": "fetch",
-    "write": "edit",
-}
+_CALL_KINDS: tuple[CallKind, ...] = get_args(CallKind)
 # Parameters that identify a call, in the order in which a reader looks for them.
 _SUBJECTS = (
     "description",
@@ -48,8 +31,6 @@ _SUBJECTS = (
     "question",
     "message",
 )
-_OUTPUT_FOR_MODEL = frozenset({"read", "list", "glob", "grep", "skill", "web_fetch", "process"})
-
 # Arguments that the diff of a planned change shows.
 _DIFF_ARGUMENTS: dict[str, frozenset[str]] = {
     "apply_patch": frozenset({"patch", "input"}),
@@ -79,13 +60,18 @@ class CallOutcome(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-def call_kind(tool: str) -> CallKind:
-    return _KINDS.get(tool, "other")
+def call_kind(part: ToolPart) -> CallKind:
+    """How the call is shown: what its tool declared when it ran, else what is known about the name of the tool."""
+    stored = part.metadata.get(DISPLAY)
+    for kind in _CALL_KINDS:
+        if kind == stored:
+            return kind
+    return declaration_of(part.tool).display
 
 
-def has_output_for_people(tool: str) -> bool:
+def has_output_for_people(part: ToolPart) -> bool:
     """Whether the output is worth showing by default; that of `read` and its like is for the model."""
-    return tool not in _OUTPUT_FOR_MODEL
+    return part.tool != "process" and call_kind(part) not in ("read", "search", "fetch")
 
 
 def call_input(part: ToolPart, raw_input: str = "") -> dict[str, Any]:

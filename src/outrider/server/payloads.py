@@ -7,10 +7,17 @@ from typing import Any
 
 import msgspec
 
-from outrider.engine.archive import Approval, ApprovalChange, MessageChange, PartChange, SessionTranscript
+from outrider.engine.archive import (
+    Approval,
+    ApprovalChange,
+    DamagedChange,
+    MessageChange,
+    PartChange,
+    SessionTranscript,
+)
 from outrider.presentation.approvals import ApprovalDetails, approval_view, requested_approval_view
 from outrider.presentation.item_views import ItemView, MessageView, message_view, part_view
-from outrider.presentation.items import event_notice, state_label
+from outrider.presentation.items import Notice, damage_notice, event_notice, state_label
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -47,6 +54,10 @@ class MessageChangeWithView(MessageChange, frozen=True, kw_only=True, tag="messa
     view: MessageView
 
 
+class DamagedChangeWithNotice(DamagedChange, frozen=True, kw_only=True, tag="damaged"):
+    notice: Notice
+
+
 def add_approval_view(approval: Approval, *, agent: str = "") -> ApprovalWithView:
     """`agent` is named if the call is not one of the session that the client follows."""
     view = approval_view(approval, agent=agent).details
@@ -71,6 +82,9 @@ def change_payload(change: Any, *, views: bool) -> Any:
             return PartChangeWithView(change.seq, change.part, change.draft, view=part_view(change.part))
         case MessageChange() if views:
             return MessageChangeWithView(change.seq, change.message, view=message_view(change.message))
+        case DamagedChange():
+            notice = damage_notice(change.row.kind, change.row.error)
+            return DamagedChangeWithNotice(change.seq, change.row, notice=notice)
         case _:
             return change
 

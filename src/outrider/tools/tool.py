@@ -13,6 +13,7 @@ from outrider.errors import ConfigurationError, ToolFailure
 from outrider.tools.schema import ToolSignature, compact_schema, convert_arguments, docstring_summary, read_signature
 from outrider.tools.threads import ThreadPool
 from outrider.types.request import ToolSpec
+from outrider.types.tool_declaration import CallKind, PathOperation, ToolDeclaration, ToolKind, declaration_of
 from outrider.types.tool_state import Attachment
 
 Policy = Literal["allow", "ask", "deny"]
@@ -21,6 +22,7 @@ PreprocessArguments = Callable[[dict[str, Any]], dict[str, Any]]
 
 _STRICTNESS: dict[Policy, int] = {"allow": 0, "ask": 1, "deny": 2}
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")  # the longest name that an API accepts; some accept less
+_DISPLAY: dict[ToolKind, CallKind] = {"read": "read", "write": "edit", "network": "fetch", "delegate": "agent"}
 _threads = ThreadPool()
 
 
@@ -77,6 +79,11 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     plan mode, where only some calls are allowed. `unsaid`: parameters that are accepted but omitted from the schema to
     save tokens.
 
+    The permission policy reads what calls do from these: `path_parameters` name files or folders that the tool reads,
+    or changes unless it is `read_only`; each path is checked like that of a built-in file tool. `path_operation` says
+    what happens to them; by default they may be files or folders, or be missing, which means the workspace. `network`:
+    connects to other hosts; `url_parameters` name the URLs. `display`: how front ends show the calls.
+
     `evaluate_policy(base, args)` can only make the policy stricter. `preprocess_args(args)` runs before the permission
     check.
     """
@@ -93,6 +100,30 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     plan: bool = False
     strict: bool = False
     unsaid: tuple[str, ...] = ()
+    path_parameters: tuple[str, ...] = ()
+    path_operation: PathOperation | None = None
+    network: bool = False
+    url_parameters: tuple[str, ...] = ()
+    display: CallKind | None = None
+
+    def declare(self, name: str) -> ToolDeclaration:
+        """Returns what calls do. A tool that declares nothing has what is known about its name."""
+        known = declaration_of(name)
+        network = self.network or bool(self.url_parameters)
+        if self.path_parameters:
+            kind, operation = ("read", "search") if self.read_only else ("write", "change")
+            declared = ToolDeclaration(
+                kind, self.path_parameters, self.path_operation or operation, _DISPLAY[kind], network
+            )
+        elif network:
+            declared = ToolDeclaration("network", self.url_parameters, display=_DISPLAY["network"])
+        elif known.kind != "unknown":
+            declared = known
+        elif self.delegates:
+            declared = ToolDeclaration("delegate", display=_DISPLAY["delegate"])
+        else:
+            declared = ToolDeclaration("talk") if self.read_only else known
+        return msgspec.structs.replace(declared, display=self.display) if self.display else declared
 
 
 class Tool:
@@ -123,6 +154,8 @@ class Tool:
         self.description = docstring_summary(inspect.getdoc(function) or "") if description is None else description
         self.options = _parse_options(self.name, options)
         _check_name(self.name)
+        _check_declared_parameters(self.name, function, self.options)
+        self.declaration = self.options.declare(self.name)
         self._parameters: dict[str, Any] | None = None
         self._spec: ToolSpec | None = None
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
@@ -149,6 +182,12 @@ class Tool:
     @cached_property
     def parameters(self) -> dict[str, Any]:
         return self.signature.json_schema() if self._parameters is None else self._parameters
+
+    @property
+    def stored_display(self) -> CallKind | None:
+        """How calls are shown, if that does not follow from the name of the tool; it is stored with each call."""
+        display = self.declaration.display
+        return None if display == declaration_of(self.name).display else display
 
     @property
     def read_only(self) -> bool:
@@ -235,6 +274,17 @@ def _check_name(name: str) -> None:
             f"no model can call a tool {name!r}: a name is made of letters from a to z, digits, _ and -. "
             "Give it one: Tool(function, name=…)"
         )
+
+
+def _check_declared_parameters(name: str, function: Callable[..., Any], options: ToolOptions) -> None:
+    """Raises ConfigurationError for a misspelled parameter: the policy would not check it."""
+    declared = {*options.path_parameters, *options.url_parameters}
+    if not declared:
+        return
+    known = inspect.signature(function).parameters
+    takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+    if (missing := declared - known.keys()) and not takes_more:
+        raise ConfigurationError(f"tool {name}: its function has no parameter {min(missing)!r}, which it declares")
 
 
 def _parse_options(name: str, options: dict[str, Any]) -> ToolOptions:

@@ -417,7 +417,7 @@ COMMANDS: list[SlashCommand] = [
     SlashCommand("undo", "revert the file changes of the last turn", undo_changes),
     SlashCommand("redo", "apply reverted file changes again", redo_changes),
     SlashCommand("compact", "replace earlier messages by a summary to free context", compact_session),
-    SlashCommand("mode", "choose the mode: chat, plan, agent or background", choose_mode, "[MODE]"),
+    SlashCommand("mode", f"choose the mode: {', '.join(MODES)}", choose_mode, "[MODE]"),
     SlashCommand("model", "choose the model", choose_model, "[PROVIDER/MODEL]"),
     SlashCommand("agents", "choose the agent", choose_agent, "[NAME]"),
     SlashCommand("share", "write the session as one HTML page", share_session),

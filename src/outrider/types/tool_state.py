@@ -21,6 +21,7 @@ NO_OUTPUT = "(no output)"
 # Keys in a part's metadata, set when the call starts.
 REPEATABLE = "repeatable"  # running the call twice is safe
 ASKS = "asks"  # the call only waits for a person's answer
+DISPLAY = "display"  # how front ends show the call, if that does not follow from the name of the tool
 LEFT_OPEN = "left_open"  # the session in which the called agent waits for an answer
 
 ToolPhase = Literal["streaming", "ready", "awaiting_approval"]

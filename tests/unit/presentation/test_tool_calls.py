@@ -45,7 +45,11 @@ def test_the_title_of_a_command_is_the_command():
 
 
 def test_an_unknown_tool_has_a_kind_too():
-    assert [call_kind(tool) for tool in ("shell", "edit", "mine")] == ["execute", "edit", "other"]
+    assert [call_kind(ToolPart(call_id="c", tool=tool)) for tool in ("shell", "edit", "mine")] == [
+        "execute",
+        "edit",
+        "other",
+    ]
 
 
 def test_input_that_is_being_written_is_read_as_far_as_it_goes():

@@ -6,7 +6,7 @@ import msgspec
 
 from outrider.server.event_stream import change_frame, live_frame
 from outrider.server.payloads import add_approval_view
-from outrider.sessions.records import Approval, ApprovalChange, MessageChange, PartChange
+from outrider.sessions.records import Approval, ApprovalChange, DamagedChange, DamagedRow, MessageChange, PartChange
 from outrider.types.events import (
     BudgetExceededEvent,
     ErrorEvent,
@@ -104,6 +104,12 @@ def test_views_of_parts_and_messages_are_sent_to_clients_that_ask_for_them():
     [live], [plain] = data(live_frame([event], views=True).body), data(live_frame([event]).body)
     assert live.pop("view")["status"] == "done"
     assert live == plain
+
+
+def test_a_damaged_row_comes_with_a_notice():
+    change = data(change_frame(DamagedChange(5, DamagedRow("part", "p", "m", "no JSON", b"x"))).body)
+    assert (change["type"], change["row"]["id"]) == ("damaged", "p")
+    assert change["notice"]["text"] == "a damaged part is skipped: no JSON"
 
 
 def test_an_event_says_what_a_front_end_shows_unless_something_else_shows_it():

@@ -27,6 +27,7 @@ from outrider.presentation.items import (
     ToolCallItem,
     TranscriptItem,
     UserItem,
+    damage_notice,
     file_summary,
     message_error_notice,
     part_item,
@@ -169,7 +170,8 @@ class JobTextPrinter:
                     arguments = msgspec.json.encode(approval.input).decode()
                     self._output.print_line(f"? {approval.tool} {arguments}", "yellow")
             case DamagedChange(row=row):
-                self._output.print_line(f"a damaged {row.kind} is skipped: {row.error}", "yellow")
+                notice = damage_notice(row.kind, row.error)
+                self._output.print_line(notice.text, NOTICE_STYLES[notice.level])
             case DeletedChange():
                 self._output.print_line("the session was deleted", "yellow")
             case SessionChange() | InboxChange():

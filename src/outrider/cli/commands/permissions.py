@@ -10,7 +10,13 @@ from outrider.cli.output import Console, format_table, truncate_text
 from outrider.cli.setup import run_with_archive
 from outrider.config.settings import CommandFlags, Settings, read_settings
 from outrider.engine.archive import Approval, SessionArchive, SessionTranscript, short_id
-from outrider.engine.diagnostics import BacktestResult, PermissionRules, count_changes, explain_call, recheck_session
+from outrider.engine.permission_explanations import (
+    BacktestResult,
+    PermissionRules,
+    count_changes,
+    explain_call,
+    recheck_session,
+)
 from outrider.errors import ConfigurationError
 
 

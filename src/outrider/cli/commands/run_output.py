@@ -270,7 +270,7 @@ class StreamEventEncoder:
         fields = {name: value for name, value in event.to_dict().items() if name not in _COMMON_EVENT_FIELDS}
         return [("event", {"name": event.event_type, "data": fields})]
 
-    def _standard_lines(self, event: StandardEvent) -> Iterable[tuple[str, OutputLine]]:  # noqa: C901  a case per class
+    def _standard_lines(self, event: StandardEvent) -> Iterable[tuple[str, OutputLine]]:
         """Return the objects of an event; docs/stream-json.md lists them."""
         match event:
             case PartDeltaEvent():

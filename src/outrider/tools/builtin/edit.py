@@ -34,7 +34,13 @@ def edit_tool(editor: FileEditor) -> Tool:
             context, lambda revisions: _apply_edit(revisions, file_path, old_string, new_string, everywhere=replace_all)
         )
 
-    return Tool(edit, description=load_prompt(__file__), preprocess_args=argument_aliases(ALIASES))
+    return Tool(
+        edit,
+        description=load_prompt(__file__),
+        preprocess_args=argument_aliases(ALIASES),
+        path_parameters=("file_path",),
+        path_operation="edit",
+    )
 
 
 def _apply_edit(revisions: RevisionSet, path: str, old: str, new: str, *, everywhere: bool) -> ToolResult:

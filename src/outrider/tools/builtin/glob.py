@@ -33,6 +33,9 @@ def glob_tool(files: WorkspaceFiles) -> Tool:
         description=load_prompt(__file__),
         read_only=True,
         repeatable=True,
+        path_parameters=("path",),
+        path_operation="list",
+        display="search",
         timeout=60,
         preprocess_args=argument_aliases({"glob": "pattern", "directory": "path", "dir": "path"}),
     )

@@ -35,6 +35,8 @@ def list_tool(files: WorkspaceFiles) -> Tool:
         description=load_prompt(__file__),
         read_only=True,
         repeatable=True,
+        path_parameters=("path",),
+        path_operation="list",
         preprocess_args=argument_aliases({"directory": "path", "dir_path": "path", "dir": "path", "file_path": "path"}),
     )
 

@@ -52,6 +52,7 @@ def question_tool(ask: AskUser | None) -> Tool:
         question,
         description=load_prompt(__file__),
         read_only=True,
+        display="think",
         parallel=False,
         asks=True,
         preprocess_args=_normalize_arguments,

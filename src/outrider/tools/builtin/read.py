@@ -47,6 +47,8 @@ def read_tool(files: WorkspaceFiles, ledger: SeenVersions) -> Tool:
         description=load_prompt(__file__),
         read_only=True,
         repeatable=True,
+        path_parameters=("file_path",),
+        path_operation="read",
         preprocess_args=argument_aliases(ALIASES),
     )
 

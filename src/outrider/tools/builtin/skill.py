@@ -47,6 +47,7 @@ def skill_tool(skills: Sequence[Skill]) -> Tool:
         skill,
         description=load_prompt(__file__, skills=listed),
         read_only=True,
+        display="read",
         repeatable=True,
         preprocess_args=argument_aliases({"skill": "name", "skill_name": "name"}),
     )

@@ -41,6 +41,7 @@ def todo_tool(recall: LoadTodos, keep: SaveTodos) -> Tool:
         name=TOOL_NAME,
         description=load_prompt(__file__),
         read_only=True,  # it changes only the session's task list
+        display="think",
         parallel=False,
         repeatable=True,
         preprocess_args=_normalize_arguments,

@@ -34,6 +34,7 @@ def web_fetch_tool(allowed: AddressFilter = is_public, limits: FetchLimits | Non
     return Tool(
         web_fetch,
         description=load_prompt(__file__),
+        url_parameters=("url",),
         timeout=bounds.seconds * 2,
         # Other agents pass a `prompt` for a small model; here the model reads the page itself.
         preprocess_args=argument_aliases({"uri": "url", "link": "url", "address": "url"}, drop=frozenset({"prompt"})),

@@ -13,7 +13,13 @@ def write_tool(editor: FileEditor) -> Tool:
     async def write(file_path: str, content: str, context: ToolContext) -> ToolResult:
         return await editor.apply_plan(context, lambda revisions: _write_file(revisions, file_path, content))
 
-    return Tool(write, description=load_prompt(__file__), preprocess_args=argument_aliases(ALIASES))
+    return Tool(
+        write,
+        description=load_prompt(__file__),
+        preprocess_args=argument_aliases(ALIASES),
+        path_parameters=("file_path",),
+        path_operation="write",
+    )
 
 
 def _write_file(revisions: RevisionSet, path: str, content: str) -> ToolResult:

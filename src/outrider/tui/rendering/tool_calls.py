@@ -189,7 +189,7 @@ def _body_lines(call: ToolCallItem, width: int, palette: Palette) -> list[Text]:
 def _pending_lines(call: ToolCallItem, width: int, palette: Palette) -> list[Text]:
     """Return the end of the streaming input, where it grows. An approval dialog shows the input itself."""
     arguments = call_input(call.part, call.raw_input)
-    if waits_for_approval(call.part) or not has_output_for_people(call.part.tool) or not arguments:
+    if waits_for_approval(call.part) or not has_output_for_people(call.part) or not arguments:
         return []
     return effect_lines(call.part.tool, arguments, width, palette)[-OUTPUT_LINES:]
 
@@ -222,7 +222,7 @@ def _completed_lines(call: ToolCallItem, state: ToolCompleted, width: int, palet
         return _fold_lines(diff_lines(changes, width, palette), most, palette)
     if (todos := call_todos(part)) is not None:
         return todo_lines(todos, width, palette)
-    if not has_output_for_people(part.tool) and not call.expanded:
+    if not has_output_for_people(part) and not call.expanded:
         return []
     return [
         *_command_lines(part, width, palette),

@@ -6,17 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from outrider import Tool
+from outrider.engine.session_tools import list_built_in_tools
 from outrider.tools.builtin import __file__ as package
-from outrider.tools.builtin.glob import glob_tool
-from outrider.tools.builtin.grep import grep_tool
-from outrider.tools.builtin.list import list_tool
-from outrider.tools.builtin.process import process_tool
 from outrider.tools.builtin.question import question_tool
-from outrider.tools.builtin.shell import shell_tool
 from outrider.tools.builtin.skill import skill_tool
 from outrider.tools.builtin.task import task_tool
-from outrider.tools.builtin.todo import todo_tool
-from outrider.tools.builtin.web_fetch import web_fetch_tool
 from tests.unit.tools.builtin.desk import Desk
 
 BUDGET = 2_000
@@ -24,19 +18,8 @@ BUDGET = 2_000
 
 def default_set(desk: Desk) -> list[Tool]:
     nothing: Any = None
-    return [
-        *desk.tools,
-        list_tool(desk.files),
-        glob_tool(desk.files),
-        grep_tool(desk.files),
-        shell_tool(nothing),
-        process_tool(nothing),
-        todo_tool(nothing, nothing),
-        web_fetch_tool(),
-        question_tool(None),
-        task_tool({}, nothing),
-        skill_tool([]),
-    ]
+    built_in = list_built_in_tools(str(desk.files.root))
+    return [*built_in.values(), question_tool(None), task_tool({}, nothing), skill_tool([])]
 
 
 def strict_estimate(text: str) -> int:

@@ -110,6 +110,7 @@ function changed(mine, change) {
   const { session, message, part } = mine.transcript.change(change);
   if (message) mine.conversation.soon(message, part);
   if (session) listSessions();
+  if (!["session", "message", "part"].includes(change.type)) mine.conversation.notice(change.notice ?? { level: "detail", text: change.type });
   if (change.type === "message" && change.message.time?.completed) soonUsage(mine);
   drawBar();
   soonPanel();

@@ -1,0 +1,65 @@
+"""The text of permission decisions: why a call is allowed, needs an approval or is denied.
+
+Every front end shows these texts in the approval request, and the model reads them if a call is denied. A reason states
+what the call does and why that needs an answer. More specific texts follow after a colon: those about single programs
+are in `permissions/shell/programs/`, those about command lines in `permissions/shell/`, and those about paths in
+`permissions/paths/`. The answers that a user can choose are in `presentation/approvals.py`.
+"""
+
+from outrider.permissions.modes import Action
+
+ACTION_REASONS: dict[Action, str] = {
+    "talk": "it changes nothing outside the session",
+    "read": "it reads inside the workspace",
+    "shell that reads": "every command in it is proven to read only",
+    "write": "it changes files of the workspace",
+    "shell": "it is not proven to read only",
+    "beyond": "it reaches beyond the workspace",
+    "protected": "it touches a protected file",
+    "delegate": "another agent works under the same rights",
+}
+
+# What a rule decides.
+RULE_FORBIDS = "a rule forbids it"
+RULE_ASKS = "a rule requires approval"
+RULE_ALLOWS = "a rule allows it"
+
+# What the mode decides.
+MODE_LACKS_TOOL = "{mode} mode does not offer this tool: {reason}"
+MODE_CANNOT_ASK = "{reason}; {mode} mode cannot ask for approval"
+NO_SANDBOX = "{reason}; there is no sandbox to run it in"
+UNCONFINED = "{reason}; the user runs commands without a sandbox"
+LEVEL_ALLOWS = "{reason}; the approval level is {level}"
+NO_SANDBOX_IN_MODE = "commands run inside a sandbox only in {mode} mode, and none works on this machine"
+
+# What the call itself decides.
+UNKNOWN_EFFECTS = "the effects of {tool} are not known"
+UNKNOWN_INPUT_EFFECT = "the effect of input on the process is not known"
+CONNECTS_TO_HOSTS = "it connects to other hosts"
+OUTSIDE_DIRECTORY = "its working directory: {reason}"
+NO_FILE = "the call names no file"
+NO_COMMAND = "the call names no command"
+REDACTED_INPUT = "its input holds {mark}, which stands for a secret that was not kept; it is not the secret itself"
+
+# What the tool decides.
+TOOL_CHANGED = "the definition of {tool} has changed since its last approval"
+TOOL_POLICY = "the tool {tool} says {policy} for this call"
+
+# What the model reads about a call that did not run.
+DENIED_CALL = "This call is not allowed: {reason}. It was not run."
+UNATTENDED_DENIAL = (
+    "This call needs an approval, and nobody is there to give it. It was not run. Go on without it or say so."
+)
+USER_DENIED = "The user said no."
+USER_DENIED_BECAUSE = "The user said no: {message}"
+APPROVE_FUNCTION_FAILED = "it could not be asked about ({error})"
+
+# What `outrider permissions explain` adds.
+READS_ONLY = "reads only"
+NOT_UNDERSTOOD = "not understood: {problem}"
+ALWAYS_ADDS = '"always" would add {rule}'
+
+
+def action_reason(action: Action, detail: str) -> str:
+    """Returns the reason for a class of calls, followed by what is special about this call."""
+    return f"{ACTION_REASONS[action]}: {detail}" if detail else ACTION_REASONS[action]

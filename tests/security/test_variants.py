@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.permissions import decide
+from tests.fixtures.analysis import judge as decide
 from tests.security.tracing import available, build, effects
 from tests.security.variants import damaged, harmful, harmless
 

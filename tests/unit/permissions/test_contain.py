@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from outrider.permissions import contain, decide
+from outrider.permissions import contain
+from tests.fixtures.analysis import judge as decide
 
 WINDOWS = "C:\\b\\ws"
 

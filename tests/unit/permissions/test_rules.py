@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.permissions import decide
 from outrider.permissions.rules import match_path, match_words, parse_rule
+from tests.fixtures.analysis import judge as decide
 
 
 @pytest.mark.parametrize(

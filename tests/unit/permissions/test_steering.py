@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from outrider.permissions import decide
 from outrider.permissions.shell.programs.workspace_config import find_git_folder, find_risky_key
+from tests.fixtures.analysis import judge as decide
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.permissions import decide
+from tests.fixtures.analysis import judge as decide
 
 HERE = Path(__file__).parent
 ASKED = HERE.joinpath("asked.txt").read_text(encoding="utf-8").splitlines()

@@ -134,7 +134,7 @@ class CallGenerator:
     def each_option(self) -> Iterator[str]:
         """Every option of every program once in every form, each with a random rest."""
         for start, spec in self.specs:
-            effects = ([], *EFFECTS.get(start[0], ()), *OUTSIDE)
+            effects: list[list[str]] = [[], *EFFECTS.get(start[0], []), *OUTSIDE]
             for name, takes in spec.options.items():
                 for words in option_forms(name, takes, self.chance.choice(VALUES)):
                     yield from (shlex.join([*start, *words, *effect, *self._rest(start)]) for effect in effects)

@@ -36,7 +36,7 @@ from outrider.permissions.shell.parser import (
     WordReader,
     decode_bytes,
 )
-from outrider.permissions.shell.programs.git_index import reject_unsafe_index
+from outrider.permissions.shell.programs.git import reject_unsafe_index
 from outrider.permissions.shell.programs.registry import PrintedNames
 from outrider.permissions.shell.simple_command import SimpleCommandAnalyzer
 

@@ -5,6 +5,7 @@ Repository files that change what git does are checked separately, in `workspace
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import structs
 
@@ -19,6 +20,7 @@ from outrider.permissions.shell.programs.table import (
     program_spec,
     prove_read_only,
 )
+from outrider.permissions.shell.programs.workspace_config import find_git_folder, read_index_entries
 
 _IMPLY_LISTING = ("--contains", "--no-contains", "--merged", "--no-merged", "--points-at")
 _CONFIG_WRITING_VERBS = frozenset({"set", "unset", "edit", "rename-section", "remove-section"})
@@ -28,6 +30,9 @@ _HARMLESS_SETTING = re.compile(
     r"|core\.pager=(?:cat)?)$",
     re.IGNORECASE,
 )
+# Path segments of plain characters. git quotes any other character, and a shell splits or expands some of them.
+_PLAIN_PATH = re.compile(r"(?!-)[A-Za-z0-9_.,+=@%^~#:()-]+(?:/[A-Za-z0-9_.,+=@%^~#:()-]+)*")
+_SPECIAL_SEGMENTS = frozenset({".", "..", ".git"})
 _PROGRAM_FORMAT = re.compile(r"%G|signature|%\(\s*trailers:.*command", re.IGNORECASE)
 _DIFF_OPTIONS = (
     "-pusRabwWz0123456789 -U[=] -B[=] -M[=] -C[=] -D -l= -S= -G= -O=@ -X[=] --patch --no-patch --unified[=] --raw "
@@ -354,3 +359,19 @@ def _has_operands(args: Sequence[ExpandedArg]) -> bool:
 
 def _has_word(args: Sequence[ExpandedArg], option: str) -> bool:
     return any(arg.text == option for arg in args)
+
+
+def reject_unsafe_index(cwds: tuple[str, ...]) -> None:
+    """Raises NotProvenSafe if a name in the index of one of these folders is not a plain relative path."""
+    for cwd in cwds:
+        folder = find_git_folder(Path(cwd))
+        if folder is None:
+            continue
+        if any(folder.glob("sharedindex.*")):
+            raise NotProvenSafe("the index of the git repository is in a format that is not understood")
+        for entry in read_index_entries(folder / "index"):
+            if entry is None:
+                raise NotProvenSafe("the index of the git repository is in a format that is not understood")
+            name = entry[0]
+            if not _PLAIN_PATH.fullmatch(name) or not _SPECIAL_SEGMENTS.isdisjoint(name.split("/")):
+                raise NotProvenSafe(f"the name {name!r} in the git index would be split or expanded")

@@ -89,6 +89,7 @@ GIT_VERBS = [
 ]
 # Calls that run until they are stopped, so that a test would wait for each of them.
 _ENDLESS = {"yes", "sleep", "vmstat", "free", "top", "tail"}
+_KEEPING = {"java", "javac"}  # the Java runtime keeps a file in /tmp, even to print its version
 
 
 def installed_specs() -> list[tuple[list[str], ProgramSpec]]:
@@ -96,7 +97,7 @@ def installed_specs() -> list[tuple[list[str], ProgramSpec]]:
     found: list[tuple[list[str], ProgramSpec]] = [
         ([name], spec)
         for name, spec in {**PROGRAM_SPECS, **CUSTOM_CHECK_SPECS}.items()
-        if shutil.which(name) and name not in _ENDLESS
+        if shutil.which(name) and name not in _ENDLESS | _KEEPING
     ]
     if shutil.which("git"):
         found += [(["git", name], spec) for name, spec in GIT_SUBCOMMANDS.items()]

@@ -261,7 +261,7 @@ class _CommandUnwrapper:
         if contained and self.stdin.line_separated:
             self.paths.reject_ambiguous_names(self.stdin.search_folders)
         if contained and self.stdin.from_index:
-            reject_unsafe_index(self.paths.cwds)
+            reject_unsafe_index(self.paths)
         # Names that the previous command is known to print are checked paths; any other input is an unknown argument.
         stdin_arg = FOUND_PATHS if contained else ExpandedArg(None, multiple=True, source_text="the input of xargs")
         argv = build_argv(stdin_arg)

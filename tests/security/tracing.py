@@ -39,7 +39,7 @@ _EXPECTED = set(
     lscpu lsblk vmstat pgrep pidof pstree ss netstat locale getconf factor numfmt whereis hexdump hd look ionice
     unexpand b2sum sha1sum sha224sum sha384sum sha512sum sum base32 bzcat xzcat getfacl lsattr namei
     zipinfo envsubst gettext pr tsort bc iconv nm size readelf sdiff gunzip xz unxz bzip2 bunzip2 ip mount
-    npx zstd python3.11 nawk pager""".split()  # noqa: SIM905
+    npx zstd python3.11 nawk pager getopt""".split()  # noqa: SIM905
 )
 _GIT_HELPERS = re.compile(r"/git-core/")
 

@@ -89,6 +89,7 @@ GIT_VERBS = [
 ]
 # Calls that run until they are stopped, so that a test would wait for each of them.
 _ENDLESS = {"yes", "sleep", "vmstat", "free", "top", "tail"}
+_KEEPING = {"java", "javac"}  # the Java runtime keeps a file in /tmp, even to print its version
 
 
 def installed_specs() -> list[tuple[list[str], ProgramSpec]]:
@@ -96,7 +97,7 @@ def installed_specs() -> list[tuple[list[str], ProgramSpec]]:
     found: list[tuple[list[str], ProgramSpec]] = [
         ([name], spec)
         for name, spec in {**PROGRAM_SPECS, **CUSTOM_CHECK_SPECS}.items()
-        if shutil.which(name) and name not in _ENDLESS
+        if shutil.which(name) and name not in _ENDLESS | _KEEPING
     ]
     if shutil.which("git"):
         found += [(["git", name], spec) for name, spec in GIT_SUBCOMMANDS.items()]
@@ -134,7 +135,7 @@ class CallGenerator:
     def each_option(self) -> Iterator[str]:
         """Every option of every program once in every form, each with a random rest."""
         for start, spec in self.specs:
-            effects = ([], *EFFECTS.get(start[0], ()), *OUTSIDE)
+            effects: list[list[str]] = [[], *EFFECTS.get(start[0], []), *OUTSIDE]
             for name, takes in spec.options.items():
                 for words in option_forms(name, takes, self.chance.choice(VALUES)):
                     yield from (shlex.join([*start, *words, *effect, *self._rest(start)]) for effect in effects)

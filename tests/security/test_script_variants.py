@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.timeout(3600),
     pytest.mark.skipif(not available, reason="needs Linux with bubblewrap (bwrap) and strace"),
 ]
-COUNT = int(os.environ.get("OUTRIDER_VARIANTS") or (20_000 if os.environ.get("OUTRIDER_SOAK") else 2000))
+COUNT = int(os.environ.get("OUTRIDER_VARIANTS") or (20_000 if os.environ.get("OUTRIDER_SOAK") else 1500))
 SEED = int(os.environ.get("OUTRIDER_SEED", "20260101"))
 
 

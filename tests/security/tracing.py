@@ -14,8 +14,8 @@ BATCH = 40  # commands under one trace
 SECONDS = 4  # until a command is stopped
 TRACED = (
     "execve,execveat,openat,open,creat,openat2,unlink,unlinkat,rename,renameat,renameat2,mkdir,mkdirat,rmdir,symlink,symlinkat,"
-    "link,linkat,truncate,ftruncate,chmod,fchmod,fchmodat,chown,fchownat,mknod,mknodat,utimensat,utime,utimes,futimesat,socket,"
-    "connect,kill,setxattr,lsetxattr,fsetxattr,fallocate"
+    "link,linkat,truncate,ftruncate,chmod,fchmod,fchmodat,chown,fchownat,mknod,mknodat,utimensat,utime,utimes,futimesat,"
+    "connect,sendto,kill,setxattr,lsetxattr,fsetxattr,fallocate"
 )
 _CALL = re.compile(r"^(?P<name>\w+)\((?P<args>.*)\)\s+=\s+(?P<result>-?\d+|\?).*$")
 _PATH = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -23,6 +23,8 @@ _CHANGING = re.compile(
     r"^(?:creat|unlink|unlinkat|rename|renameat2?|mkdir|mkdirat|rmdir|symlink|symlinkat|link|linkat|truncate|ftruncate|f?chmod|"
     r"fchmodat|chown|fchownat|mknod|mknodat|utimensat|utime|utimes|futimesat|[lf]?setxattr|fallocate)$"
 )
+# The sandbox has no network, so the attempt counts. A program may open a socket only to learn what the system supports.
+_REACHING = frozenset({"connect", "sendto"})
 _WRITING = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC|O_APPEND")
 _DEVICES = re.compile(r"^/dev/(?:null|tty|stdout|stderr|pts/\d+|fd/\d+)$|^/proc/self/fd/|^/proc/\d+/|^pipe:")
 # What the shell, sort and tac keep for a moment outside the workspace and remove again.
@@ -37,7 +39,7 @@ _EXPECTED = set(
     lscpu lsblk vmstat pgrep pidof pstree ss netstat locale getconf factor numfmt whereis hexdump hd look ionice
     unexpand b2sum sha1sum sha224sum sha384sum sha512sum sum base32 bzcat xzcat getfacl lsattr namei
     zipinfo envsubst gettext pr tsort bc iconv nm size readelf sdiff gunzip xz unxz bzip2 bunzip2 ip mount
-    npx zstd python3.11 nawk pager""".split()  # noqa: SIM905
+    npx zstd python3.11 nawk pager getopt""".split()  # noqa: SIM905
 )
 _GIT_HELPERS = re.compile(r"/git-core/")
 
@@ -190,7 +192,9 @@ def _effects(traces: Path, base: Path) -> list[str]:
     found: list[str] = []
     for line in (line for trace in traces.glob("trace.*") for line in trace.read_text(errors="replace").splitlines()):
         call = _CALL.match(line)
-        if call and not call["result"].startswith("-") and (effect := _effect(call["name"], call["args"], base)):
+        if not call or (call["result"].startswith("-") and call["name"] not in _REACHING):
+            continue
+        if effect := _effect(call["name"], call["args"], base):
             found.append(effect)
     return found
 
@@ -200,8 +204,8 @@ def _effect(name: str, args: str, base: Path) -> str | None:
     path = paths[0] if paths else ""
     if name.startswith("execve"):
         return None if _expected(path) else f"runs {path}"
-    if name == "socket":
-        return "opens a socket" if "AF_INET" in args else None
+    if name in _REACHING:
+        return f"{name} to another machine" if "AF_INET" in args else None
     if name == "kill":
         return None
     if _CHANGING.match(name) and not _SCRATCH.match(path):

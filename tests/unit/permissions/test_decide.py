@@ -284,7 +284,6 @@ OPENING = [
     "find . -name '*.py' -exec cat {} +",
     "find . -name '*.py' -exec grep -l x {} ';'",
     "find src -name '*.py' -print0 | xargs -0 wc -l",
-    "git ls-files -z | xargs -0 wc -l",
     "diff -r src src",
     "ls -LR",
     "du -L",

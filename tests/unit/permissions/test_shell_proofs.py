@@ -63,6 +63,8 @@ PROVEN = [
     "grep -n x $(git ls-files)",
     "cat $(find src -name '*.py')",
     "git ls-files | xargs wc -l",
+    "git ls-files '*.py' src | xargs wc -l",
+    "wc -l $(git ls-files -- '*.py')",
     "git ls-files | grep py | xargs wc -l",
     "n=7; [[ $n -gt 5 ]]",
     "n=$(ls | wc -l); [[ $n -gt 5 ]] && echo many",
@@ -123,6 +125,22 @@ def test_an_unusual_name_in_the_index_is_not_passed_on(name: str, tmp_path: Path
     subprocess.run([*git, "update-index", "--add", "--cacheinfo", f"100644,{blob},{name}"], check=True)
     assert analyse("wc -l $(git ls-files)", tmp_path)
     assert analyse("git ls-files | xargs wc -l", tmp_path)
+
+
+def test_a_link_out_of_the_workspace_in_the_index_is_not_passed_on(tmp_path: Path):
+    workspace = tmp_path / "ws"
+    (workspace / "src").mkdir(parents=True)
+    (tmp_path / "out").mkdir()
+    (workspace / "src" / "app.py").write_text("x")
+    git = ["git", "-C", str(workspace)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "-A"], check=True)
+    (workspace / "other").symlink_to("../out")
+    assert not analyse("wc -l $(git ls-files)", workspace)
+    (workspace / "src").rename(tmp_path / "out" / "src")
+    (workspace / "src").symlink_to("../out/src")
+    assert analyse("wc -l $(git ls-files)", workspace)
+    assert analyse("git ls-files -z | xargs -0 wc -l", workspace)
 
 
 @pytest.mark.parametrize(("name", "target"), [("a b", None), ("a*", None), ("-x", None), ("link", "/etc")])

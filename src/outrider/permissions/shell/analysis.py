@@ -36,7 +36,7 @@ from outrider.permissions.shell.parser import (
     WordReader,
     decode_bytes,
 )
-from outrider.permissions.shell.programs.git_index import reject_unsafe_index
+from outrider.permissions.shell.programs.git import reject_unsafe_index
 from outrider.permissions.shell.programs.registry import PrintedNames
 from outrider.permissions.shell.simple_command import SimpleCommandAnalyzer
 
@@ -274,7 +274,7 @@ class ScriptAnalyzer:
             paths.reject_ambiguous_names(printed.search_folders, globs=True)
             paths.reject_outside_links(printed.link_folders, printed.patterns or ())
             if printed.from_index:
-                reject_unsafe_index(paths.cwds)
+                reject_unsafe_index(paths)
         except NotProvenSafe:
             return part
         return structs.replace(part, found_patterns=printed.patterns)

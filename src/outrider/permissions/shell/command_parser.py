@@ -131,7 +131,7 @@ class _CommandLexer:
 
 
 class HereDocument(Struct, frozen=True):
-    """A here-document: its body, and the offsets behind its delimiter, of that line's end and of its own end."""
+    """A here-document: its body, and the offsets behind its delimiter, of that line's end and of its end."""
 
     operator: str
     body: Word

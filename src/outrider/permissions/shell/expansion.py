@@ -27,6 +27,7 @@ MAX_VALUES_LENGTH = 20_000  # total characters of all possible values of one wor
 MAX_GLOB_ENTRIES = 20_000  # directory entries read for all globs of one command line
 _BRACES = re.compile(r"^(?P<before>[^{}]*)\{(?P<inside>[^{}]*)\}(?P<after>.*)$", re.DOTALL)
 _NUMBERS = re.compile(r"-?[0-9]+")
+_FIELD = re.compile(r"[^ \t\n]+")  # a field at the default IFS; other blanks are part of it
 _ASSIGNS = re.compile(r"\+\+|--|(?<![=!<>])=(?!=)|<<=|>>=")
 # A bound with a leading zero pads every number with zeros, so it is not accepted.
 _RANGE = re.compile(r"(-?[1-9][0-9]{0,3}|0)\.\.(-?[1-9][0-9]{0,3}|0)")
@@ -279,11 +280,12 @@ def _split_variable(part: VariableExpansion, state: ShellState, source_text: str
     values = None if part.is_modified else state.look_up(part.name)
     if values is None or any(set(value) & set("*?[\\") for value in values):
         return [ExpandedArg(None, multiple=True, source_text=source_text)]
-    if len(values) == 1:
-        return [ExpandedArg((part,), source_text=part) for part in values[0].split()]
-    if any(len(value.split()) != 1 for value in values):
+    fields = [_FIELD.findall(value) for value in values]
+    if len(fields) == 1:
+        return [ExpandedArg((text,), source_text=text) for text in fields[0]]
+    if any(len(found) != 1 for found in fields):
         return [ExpandedArg(None, multiple=True, source_text=source_text)]
-    return [ExpandedArg(tuple(value.strip() for value in values), source_text=source_text)]
+    return [ExpandedArg(tuple(found[0] for found in fields), source_text=source_text)]
 
 
 def _literal_prefix(word: Word) -> str:

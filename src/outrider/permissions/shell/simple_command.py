@@ -24,7 +24,7 @@ from outrider.permissions.shell.expansion import (
 )
 from outrider.permissions.shell.parser import NotProvenSafe, Word
 from outrider.permissions.shell.programs.find import FOUND_PATHS, check_found_files, parse_find
-from outrider.permissions.shell.programs.git_index import reject_unsafe_index
+from outrider.permissions.shell.programs.git import reject_unsafe_index
 from outrider.permissions.shell.programs.registry import (
     PrintedNames,
     is_known_reader,
@@ -261,7 +261,7 @@ class _CommandUnwrapper:
         if contained and self.stdin.line_separated:
             self.paths.reject_ambiguous_names(self.stdin.search_folders)
         if contained and self.stdin.from_index:
-            reject_unsafe_index(self.paths.cwds)
+            reject_unsafe_index(self.paths)
         # Names that the previous command is known to print are checked paths; any other input is an unknown argument.
         stdin_arg = FOUND_PATHS if contained else ExpandedArg(None, multiple=True, source_text="the input of xargs")
         argv = build_argv(stdin_arg)
@@ -334,7 +334,7 @@ class _CommandUnwrapper:
             self._reject_removed_functions(name, args)
             start = len(self.state.assigned)
             BUILTIN_CHECKS[name](args, self.state)
-            if self._may_fail(name):
+            if self._may_fail(name, wrappers):
                 for assigned in self.state.assigned[start:]:
                     self.state.assign(assigned, None)
             return PrintedNames()
@@ -357,11 +357,10 @@ class _CommandUnwrapper:
         self.state.cwds_on_success = None
         self.resolver.control_flow.call_function(name, _positional_parameters(args), self.state)
 
-    def _may_fail(self, name: str) -> bool:
+    def _may_fail(self, name: str, wrappers: tuple[str, ...]) -> bool:
         """Returns whether a builtin fails in this shell, or outside a function, and then assigns nothing."""
-        return (name in BASH_BUILTINS and self.state.is_posix) or (
-            name in FUNCTION_BUILTINS and not self.resolver.control_flow.active_calls
-        )
+        is_missing = self.state.is_posix and (name in BASH_BUILTINS or "builtin" in wrappers)
+        return is_missing or (name in FUNCTION_BUILTINS and not self.resolver.control_flow.active_calls)
 
     def _reject_removed_functions(self, name: str, args: tuple[ExpandedArg, ...]) -> None:
         if name == "unset" and any(arg.text in self.resolver.control_flow.functions for arg in args):

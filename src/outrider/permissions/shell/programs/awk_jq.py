@@ -152,6 +152,8 @@ def _drop_named_args(args: list[ExpandedArg]) -> list[ExpandedArg]:
     positional: list[ExpandedArg] = []
     while args:
         arg = args.pop(0)
+        if arg.text == "--":
+            return [*positional, arg, *args]
         if arg.text in {"--arg", "--argjson"}:
             if len(args) < 2 or any(value.multiple for value in args[:2]):
                 raise NotProvenSafe("an argument of jq is missing or not known in advance")

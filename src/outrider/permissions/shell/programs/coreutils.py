@@ -1,5 +1,7 @@
 """Specifications of file, text and search programs: coreutils, archives, diff, grep, rg and fd."""
 
+import re
+
 from msgspec import structs
 
 from outrider.permissions.paths.protected import pattern_matches_secret
@@ -131,6 +133,7 @@ FILE_PROGRAMS["tree"] = structs.replace(FILE_PROGRAMS["tree"], short_options="le
 FILE_PROGRAMS["tar"] = structs.replace(FILE_PROGRAMS["tar"], bundled_options=True)
 
 
+_ENCODING = re.compile(r"[A-Za-z0-9_.:+-]*(?://[A-Za-z]*)*")
 _HELP_TEXTS = "--help --version"
 _SUMS = f"-btz --binary --text --tag --zero {_HELP}"
 
@@ -140,6 +143,13 @@ def _check_no_option_files(parsed: ParsedArgs, _: PathChecker) -> None:
     given = (*parsed.operands, *(value for _, value in parsed.options if value is not None))
     if any(arg.values is None or any(choice.startswith("@") for choice in arg.values) for arg in given):
         raise NotProvenSafe("it could read further arguments from a file (@file)")
+
+
+def _check_encodings(parsed: ParsedArgs, _: PathChecker) -> None:
+    """Rejects an encoding that is the path of a charmap file."""
+    values = parsed.option_values("-f", "-t", "--from-code", "--to-code")
+    if any(value.text is None or not _ENCODING.fullmatch(value.text) for value in values):
+        raise NotProvenSafe("iconv could read the encoding from a file")
 
 
 def _check_recursive_diff(parsed: ParsedArgs, paths: PathChecker) -> None:
@@ -266,7 +276,9 @@ TEXT_PROGRAMS: dict[str, ProgramSpec] = {
     "pr": program_spec("-adFmtTnv -h= -l= -o= -w= -W=", inert=True, numeric_options=True),
     "tsort": program_spec(_HELP_TEXTS, inert=True),
     "bc": program_spec("-lqsw --mathlib --quiet --standard --warn --help --version", inert=True),
-    "iconv": program_spec("-f= -t= -cls --from-code= --to-code= --list --silent --help --version"),
+    "iconv": program_spec(
+        "-f= -t= -cls --from-code= --to-code= --list --silent --help --version", check=_check_encodings
+    ),
     "sdiff": program_spec("-abBdEHilstWZ -I= -w= --ignore-case --width= --suppress-common-lines --left-column"),
     "nm": program_spec(
         "-aABCDgnopPrsSuUvV -f= -t= --demangle --dynamic --defined-only --undefined-only", check=_check_no_option_files

@@ -5,6 +5,8 @@ Repository files that change what git does are checked separately, in `workspace
 
 import re
 from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
 
 from msgspec import structs
 
@@ -19,6 +21,11 @@ from outrider.permissions.shell.programs.table import (
     program_spec,
     prove_read_only,
 )
+from outrider.permissions.shell.programs.workspace_config import (
+    find_git_folder,
+    find_worktree_root,
+    read_index_entries,
+)
 
 _IMPLY_LISTING = ("--contains", "--no-contains", "--merged", "--no-merged", "--points-at")
 _CONFIG_WRITING_VERBS = frozenset({"set", "unset", "edit", "rename-section", "remove-section"})
@@ -28,6 +35,10 @@ _HARMLESS_SETTING = re.compile(
     r"|core\.pager=(?:cat)?)$",
     re.IGNORECASE,
 )
+MAX_INDEX_ENTRIES = 20_000
+# Path segments of plain characters. git quotes any other character, and a shell splits or expands some of them.
+_PLAIN_PATH = re.compile(r"(?!-)[A-Za-z0-9_.,+=@%^~#:()-]+(?:/[A-Za-z0-9_.,+=@%^~#:()-]+)*")
+_SPECIAL_SEGMENTS = frozenset({".", "..", ".git"})
 _PROGRAM_FORMAT = re.compile(r"%G|signature|%\(\s*trailers:.*command", re.IGNORECASE)
 _DIFF_OPTIONS = (
     "-pusRabwWz0123456789 -U[=] -B[=] -M[=] -C[=] -D -l= -S= -G= -O=@ -X[=] --patch --no-patch --unified[=] --raw "
@@ -354,3 +365,28 @@ def _has_operands(args: Sequence[ExpandedArg]) -> bool:
 
 def _has_word(args: Sequence[ExpandedArg], option: str) -> bool:
     return any(arg.text == option for arg in args)
+
+
+def reject_unsafe_index(paths: PathChecker) -> None:
+    """Raises NotProvenSafe if a name in git's index is not a plain relative path, or a link out of the workspace."""
+    for cwd in paths.cwds:
+        folder = find_git_folder(Path(cwd))
+        if folder is None:
+            continue
+        entries = list(islice(read_index_entries(folder / "index"), MAX_INDEX_ENTRIES))
+        if None in entries or len(entries) == MAX_INDEX_ENTRIES or any(folder.glob("sharedindex.*")):
+            raise NotProvenSafe("the index of the git repository is too large, or in a format that is not understood")
+        checked: set[str] = set()
+        for name in (entry[0] for entry in entries if entry is not None):
+            if not _PLAIN_PATH.fullmatch(name) or not _SPECIAL_SEGMENTS.isdisjoint(name.split("/")):
+                raise NotProvenSafe(f"the name {name!r} in the git index would be split or expanded")
+            _reject_linked_path(str(find_worktree_root(Path(cwd))), name, checked, paths)
+
+
+def _reject_linked_path(top: str, name: str, checked: set[str], paths: PathChecker) -> None:
+    """Checks a path and its folders that are symbolic links; `checked` has the paths that need no second look."""
+    while name and name not in checked:
+        checked.add(name)
+        if Path(path := f"{top}/{name}").is_symlink():
+            paths.check_path(path)
+        name = name.rpartition("/")[0]

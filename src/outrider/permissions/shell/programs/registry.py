@@ -1,5 +1,6 @@
 """The registry of known programs: looks up their specifications and checks, and what file names they print."""
 
+import re
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
@@ -175,6 +176,7 @@ _LINE_FILTER_OPTIONS: dict[str, frozenset[str]] = {
 }
 
 
+_PATH_BELOW = re.compile(r"[A-Za-z0-9_*.][A-Za-z0-9_*./-]*")
 _COUNTING_OPTIONS = split_names("-c --count -i -v -w -x -E -F -P -s --ignore-case --invert-match")
 _NUMBER_CALLS: dict[str, list[list[str | None]]] = {"nproc": [[]], "id": [["-u"], ["-g"]], "date": [["+%s"], ["+%Y"]]}
 
@@ -199,10 +201,11 @@ def names_printed_by(name: str, args: Sequence[ExpandedArg]) -> PrintedNames:
 
 
 def _names_in_index(words: list[str | None]) -> PrintedNames:
-    """Returns the names that `git ls-files` prints, if only its separator is chosen."""
-    if words not in (["ls-files"], ["ls-files", "-z"], ["ls-files", "--cached"]):
+    """Returns the names that `git ls-files` prints, if only its separator and plain paths below are chosen."""
+    rest = [word for word in words[1:] if word not in {"-z", "-c", "--cached", "--"}]
+    if words[:1] != ["ls-files"] or not all(word and _PATH_BELOW.fullmatch(word) and ".." not in word for word in rest):
         return PrintedNames()
-    return PrintedNames((), (".",), line_separated="-z" not in words, from_index=True)
+    return PrintedNames((), (), line_separated="-z" not in words, search_folders=(), from_index=True)
 
 
 def prints_number(name: str, args: Sequence[ExpandedArg]) -> bool:

@@ -126,7 +126,7 @@ class ProgramSpec(Struct, frozen=True):
     options_first: bool = False
     opens_files: bool = True  # False: it reads only the metadata of files
     # With "getopt", letters can be joined, and the last one can be joined with its value. With "letters", a value is a
-    # word of its own. With "separate", each option is a word of its own. With "first", only the first letter of a
+    # separate word. With "separate", each option is a separate word. With "first", only the first letter of a
     # word can take a value.
     short_options: Literal["getopt", "letters", "separate", "first"] = "getopt"
     bundled_options: bool = False  # the first word contains options even without a dash, as in `tar tf`

@@ -130,7 +130,7 @@ def _find_git_config(root: Path, cwd: Path, *, reads_only: bool) -> Iterator[Wor
             if set(match["path"]) & set('"\\'):
                 yield WorkspaceConfigFile(path, "it sets the hooks folder in an unusual form")
             hooks = os.path.expanduser(match["path"].strip())  # noqa: PTH111
-            yield from _find_hooks(_worktree_root(cwd) / hooks, reads_only=reads_only)
+            yield from _find_hooks(find_worktree_root(cwd) / hooks, reads_only=reads_only)
 
 
 def _find_hooks(folder: Path, *, reads_only: bool) -> Iterator[WorkspaceConfigFile]:
@@ -144,13 +144,14 @@ def _find_hooks(folder: Path, *, reads_only: bool) -> Iterator[WorkspaceConfigFi
             yield WorkspaceConfigFile(folder / name, "git runs it")
 
 
-def _worktree_root(cwd: Path) -> Path:
+def find_worktree_root(cwd: Path) -> Path:
+    """Returns the folder of the work tree that contains `cwd`, or `cwd` if there is none."""
     return next((folder for folder in (cwd, *cwd.parents) if (folder / ".git").exists()), cwd)
 
 
 def _find_nested_repositories(folder: Path, cwd: Path) -> Iterator[WorkspaceConfigFile]:
     """Yields risky configurations of submodules in the index: git runs itself in them with their configuration."""
-    home = _worktree_root(cwd)
+    home = find_worktree_root(cwd)
     for name in _read_gitlinks(folder / "index"):
         if name is None:
             yield WorkspaceConfigFile(

@@ -39,7 +39,7 @@ from outrider.types.events import (
     ToolApprovalResultEvent,
 )
 from outrider.types.ids import new_id
-from outrider.types.modes import MODE_DESCRIPTIONS, MODES, Mode
+from outrider.types.modes import APPROVAL_LEVELS, MODE_DESCRIPTIONS, MODES, Mode
 from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
 
@@ -71,6 +71,9 @@ class SessionOptions:
                 "mode", "Mode", self.mode, {mode: mode.capitalize() for mode in MODE_DESCRIPTIONS}, category="mode"
             ),
             _select_option(
+                "approval", "Approval level", live.session.approval, {level: level for level in APPROVAL_LEVELS}
+            ),
+            _select_option(
                 "model", "Model", model, {name: name for name in self._model_names(model)}, category="model"
             ),
             _select_option(
@@ -83,13 +86,15 @@ class SessionOptions:
         match option:
             case "mode":
                 await self.set_mode(value)
+            case "approval":
+                await self._set_approval(value)
             case "model":
                 self._set_model(value)
             case "agent":
                 await self._engine.set_agent(self._session_id, value)
                 self._engine.live[self._session_id].model = None
             case _:
-                raise ConfigurationError(f"unknown option {option!r}; the options are mode, model and agent")
+                raise ConfigurationError(f"unknown option {option!r}; the options are mode, approval, model and agent")
 
     async def set_mode(self, mode_name: str) -> None:
         for mode in MODES:
@@ -97,6 +102,13 @@ class SessionOptions:
                 await self._engine.set_mode(self._session_id, mode)
                 return
         raise ConfigurationError(f"unknown mode {mode_name!r}; there are {', '.join(MODES)}")
+
+    async def _set_approval(self, level_name: str) -> None:
+        for level in APPROVAL_LEVELS:
+            if level == level_name:
+                await self._engine.set_approval(self._session_id, level)
+                return
+        raise ConfigurationError(f"unknown approval level {level_name!r}; there are {', '.join(APPROVAL_LEVELS)}")
 
     def _set_model(self, model_name: str) -> None:
         provider, _, model = model_name.partition("/")

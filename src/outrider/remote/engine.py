@@ -145,10 +145,11 @@ class RemoteEngine:
         mode: Mode | None = None,
         agent: str | None = None,
         workspace: str | Path | None = None,
+        approval: ApprovalLevel | None = None,
     ) -> str:
         """Creates a session on the server; without a workspace it works in the server's folder."""
         folder = None if workspace is None else str(workspace)
-        new = {"title": title, "mode": mode, "agent": agent, "workspace": folder}
+        new = {"title": title, "mode": mode, "agent": agent, "workspace": folder, "approval": approval}
         await self._close_idle_sessions()
         created = await self.client.post("/api/sessions", new, StoredSession)
         session = self._add_session(SessionTranscript(created, [], first=True))

@@ -20,7 +20,7 @@ from outrider.server.routes.sessions import OPEN_ROUTES, SESSION_ROUTES
 from outrider.server.routes.tools import COMMAND_ROUTES, FILE_ROUTES, TOOL_ROUTES
 from outrider.server.routes.turns import QUESTION_ROUTES, TURN_ROUTES
 from outrider.server.state import ServerState
-from outrider.types.modes import MODE_DESCRIPTIONS
+from outrider.types.modes import APPROVAL_DESCRIPTIONS, MODE_DESCRIPTIONS
 
 _PAGE_FOLDER = Path(__file__).parent / "page"
 _MEDIA_TYPES = {
@@ -31,6 +31,10 @@ _MEDIA_TYPES = {
 }
 _MODE_OPTIONS = "".join(
     f'<option value="{mode}" title="{text}">{mode}</option>' for mode, text in MODE_DESCRIPTIONS.items()
+).encode()
+_APPROVAL_OPTIONS = "".join(
+    f'<option value="{level}" title="asks about {text}">{level}</option>'
+    for level, text in APPROVAL_DESCRIPTIONS.items()
 ).encode()
 
 
@@ -43,6 +47,7 @@ def page_routes() -> list[Route]:
 
 def _static_route(url_path: str, path: Path) -> Route:
     content, media_type = path.read_bytes().replace(b"<!-- modes -->", _MODE_OPTIONS), _MEDIA_TYPES[path.suffix]
+    content = content.replace(b"<!-- approval levels -->", _APPROVAL_OPTIONS)
 
     async def answer(_: Request) -> Response:
         return Response(content, media_type=media_type, headers={"cache-control": "no-cache"})

@@ -16,7 +16,7 @@ from textual.widgets import Static
 
 from outrider.config.settings import Settings
 from outrider.errors import OutriderError
-from outrider.tui.commands import COMMAND_CHOICES, error_text, find_command, next_mode, open_session
+from outrider.tui.commands import COMMAND_CHOICES, error_text, find_command, next_approval, next_mode, open_session
 from outrider.tui.completion import CompletionList, WorkspaceFileNames
 from outrider.tui.composer import Composer, InputHistory, register_alt_enter
 from outrider.tui.controller import SessionController
@@ -89,6 +89,7 @@ class OutriderApp(App[int]):
         Binding("ctrl+c", "copy_or_leave", priority=True),
         Binding("ctrl+d", "leave_if_empty", priority=True),
         Binding("shift+tab", "next_mode", priority=True),
+        Binding("ctrl+t", "next_approval", priority=True),
         Binding("ctrl+o", "run_command('model')", priority=True),
         Binding("ctrl+g", "run_command('agents')", priority=True),
         Binding("ctrl+b", "toggle_side", priority=True),
@@ -246,6 +247,10 @@ class OutriderApp(App[int]):
     def action_next_mode(self) -> None:
         if self.ui.open_controller is not None:
             self.start_work(self.ui.controller.set_mode(next_mode(self.ui.controller.mode)))
+
+    def action_next_approval(self) -> None:
+        if self.ui.open_controller is not None:
+            self.start_work(self.ui.controller.set_approval(next_approval(self.ui.controller.approval)))
 
     def action_toggle_side(self) -> None:
         self._renderer.side_panel_choice = not self.ui.find_widget(SidePanel).display

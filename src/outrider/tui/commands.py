@@ -19,7 +19,15 @@ from outrider.tui.screen import ScreenApi, SlashCommand
 from outrider.tui.theme import ThemeChoice
 from outrider.tui.widgets.modals import PickerItem
 from outrider.types.messages import Message
-from outrider.types.modes import MODE_DESCRIPTIONS, MODES, UNATTENDED_MODES, Mode
+from outrider.types.modes import (
+    APPROVAL_DESCRIPTIONS,
+    APPROVAL_LEVELS,
+    MODE_DESCRIPTIONS,
+    MODES,
+    UNATTENDED_MODES,
+    ApprovalLevel,
+    Mode,
+)
 from outrider.types.parts import ModelRef
 
 _MAX_SHOWN_FILES = 30
@@ -103,6 +111,24 @@ def next_mode(current: Mode) -> Mode:
     return cycle[(cycle.index(current) + 1) % len(cycle)] if current in cycle else cycle[0]
 
 
+async def choose_approval(ui: ScreenApi, name: str) -> None:
+    """Set the approval level of agent mode by name, or let the user pick one."""
+    items = [PickerItem(level, level, f"asks about {note}") for level, note in APPROVAL_DESCRIPTIONS.items()]
+    chosen = name or await ui.pick_item("Approval level", items, ui.controller.approval)
+    for known in APPROVAL_LEVELS:
+        if known == chosen:
+            await ui.controller.set_approval(known)
+            ui.redraw()
+            return
+    if chosen:
+        ui.show_notice(f"unknown approval level {chosen}; available: {', '.join(APPROVAL_LEVELS)}", "warning")
+
+
+def next_approval(current: ApprovalLevel) -> ApprovalLevel:
+    """Return the approval level after `current` for Ctrl+T."""
+    return APPROVAL_LEVELS[(APPROVAL_LEVELS.index(current) + 1) % len(APPROVAL_LEVELS)]
+
+
 async def choose_model(ui: ScreenApi, name: str) -> None:
     """Set the model by name, or let the user pick one."""
     controller = ui.controller
@@ -160,6 +186,7 @@ KEYS = (
     ("Esc", "interrupt the turn"),
     ("↑ ↓", "previous and next input"),
     ("Shift+Tab", "next mode: agent, plan, chat; /mode background works without asking"),
+    ("Ctrl+T", "next approval level of agent mode: ask, edits, auto"),
     ("Ctrl+O · Ctrl+G", "choose the model · the agent"),
     ("Ctrl+R", "expand or collapse all reasoning and output; click to toggle one"),
     ("Ctrl+B", "show or hide the side panel: todos, agents, processes"),
@@ -418,6 +445,9 @@ COMMANDS: list[SlashCommand] = [
     SlashCommand("redo", "apply reverted file changes again", redo_changes),
     SlashCommand("compact", "replace earlier messages by a summary to free context", compact_session),
     SlashCommand("mode", f"choose the mode: {', '.join(MODES)}", choose_mode, "[MODE]"),
+    SlashCommand(
+        "approval", f"choose what agent mode asks about: {', '.join(APPROVAL_LEVELS)}", choose_approval, "[LEVEL]"
+    ),
     SlashCommand("model", "choose the model", choose_model, "[PROVIDER/MODEL]"),
     SlashCommand("agents", "choose the agent", choose_agent, "[NAME]"),
     SlashCommand("share", "write the session as one HTML page", share_session),

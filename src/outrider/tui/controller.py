@@ -14,7 +14,7 @@ from outrider.tui.completion import find_attachments
 from outrider.types.events import Event
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.modes import Mode
+from outrider.types.modes import ApprovalLevel, Mode
 from outrider.types.parts import FilePart, ModelRef, TextPart
 
 MAX_OUTPUT_CHARS = 20_000  # characters of a user command's output that are sent to the model
@@ -85,6 +85,7 @@ class SessionController:
         self.queued_inputs: list[PendingInput] = []
         self.at_session_start = True  # whether the oldest loaded item is the session's first
         self._mode: Mode = settings.mode
+        self._approval: ApprovalLevel = settings.approval
         self._agent = settings.agents[0].name
         self._model: ModelRef | None = None
         self._user_commands = UserCommandRunner()
@@ -220,6 +221,16 @@ class SessionController:
         if self.session_id:
             await self.engine.set_mode(self.session_id, mode)
 
+    @property
+    def approval(self) -> ApprovalLevel:
+        live = self.engine.live.get(self.session_id)
+        return live.session.approval if live else self._approval
+
+    async def set_approval(self, level: ApprovalLevel) -> None:
+        self._approval = level
+        if self.session_id:
+            await self.engine.set_approval(self.session_id, level)
+
     async def set_agent(self, agent: str) -> None:
         self._agent, self._model = agent, None
         if self.session_id:
@@ -243,7 +254,9 @@ class SessionController:
         """Return the id of the session; create it first if there is none. The lock prevents a second creation."""
         async with self._opening:
             if not self.session_id:
-                session_id = await self.engine.create(mode=self._mode, agent=self._agent, workspace=self.client.folder)
+                session_id = await self.engine.create(
+                    mode=self._mode, agent=self._agent, workspace=self.client.folder, approval=self._approval
+                )
                 self.conversation.session_id = session_id
                 if self._model is not None:
                     await self.engine.live[session_id].use_model(self._model)

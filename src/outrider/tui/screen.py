@@ -88,6 +88,7 @@ def build_status(controller: SessionController) -> StatusInfo:
     activity = controller.conversation.activity
     return StatusInfo(
         mode=controller.mode,
+        approval=controller.approval if controller.mode == "agent" else "",
         model=f"{controller.model.provider}/{controller.model.model}",
         agent=controller.agent,
         context=activity.context_tokens,

@@ -109,6 +109,7 @@ class StatusInfo(msgspec.Struct, frozen=True, kw_only=True):
     mode: str
     model: str
     agent: str
+    approval: str = ""
     context: int = 0
     context_limit: int | None = None
     cost: Decimal | None = None
@@ -143,6 +144,8 @@ def status_text(status: StatusInfo, width: int, palette: Palette) -> Text:
     """Return the text of the status line; on a narrow screen the folder is omitted first, then the usage."""
     left = Text(end="")
     left.append(status.mode, palette.style(_MODE_COLOURS.get(status.mode, "text"), bold=True))
+    if status.approval:
+        left.append(f"  {status.approval}", palette.style("quiet" if status.approval == "ask" else "warn"))
     left.append(f"  {clean_line(status.model) or 'no model'}", palette.style("text"))
     left.append(f"  {clean_line(status.agent, 30)}", palette.style("quiet"))
     right = _usage_text(status, palette)

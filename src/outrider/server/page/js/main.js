@@ -197,6 +197,8 @@ function drawBar() {
   document.title = session?.title ? `${session.title} · Outrider` : "Outrider";
   $("mode").hidden = !session;
   if (session) $("mode").value = session.mode;
+  $("approval").hidden = session?.mode !== "agent";
+  if (session) $("approval").value = session.approval;
   const words = view?.away ? "the server is away, waiting for it" : view?.busy ? view.label || "working" : view?.ended && view.ended !== "completed" ? view.ended.replaceAll("_", " ") : "";
   if ($("state").textContent !== words) $("state").textContent = words;
   $("state").classList.toggle("busy", Boolean(view?.busy && !view.away));
@@ -348,6 +350,7 @@ function start() {
   const chosen = localStorage.getItem("theme");
   if (chosen) document.documentElement.dataset.theme = chosen;
   $("mode").addEventListener("change", () => patch(`/sessions/${view.id}`, { mode: $("mode").value }).catch(complain));
+  $("approval").addEventListener("change", () => patch(`/sessions/${view.id}`, { approval: $("approval").value }).catch(complain));
   $("new-session").addEventListener("click", async () => {
     try {
       location.hash = `#/${(await post("/sessions", {})).id}`;

@@ -1,6 +1,7 @@
 """Commands run over a copy-on-write view of the workspace, and what they changed is the question."""
 
 import asyncio
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -215,3 +216,45 @@ async def test_a_pending_outcome_survives_a_restart(workspace, tmp_path, sandbox
         (part,) = await second.calls(session)
     assert isinstance(part.state, ToolCompleted)
     assert (workspace / "notes.txt").read_text() == "remember the milk\nonce\n"
+
+
+def git(workspace: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(workspace), "-c", "user.name=a", "-c", "user.email=a@b", *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+async def test_a_commit_is_one_entry_of_the_outcome(workspace, tmp_path, sandbox):
+    git(workspace, "init", "-q", "-b", "main")
+    command = "git add notes.txt && git -c user.name=a -c user.email=a@b commit -qm 'Add notes'"
+    harness = Harness(shell(command), tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert [file.path for file in question.outcome.files] == [".git"]
+        assert "refs/heads/main" in question.outcome.files[0].note
+        await harness.engine.answer(question.approval_id, allow=True)
+        (part,) = await working
+    assert isinstance(part.state, ToolCompleted)
+    assert git(workspace, "log", "--format=%s") == "Add notes\n"
+    assert git(workspace, "status", "--porcelain") == "?? .gitignore\n"
+
+
+@pytest.mark.parametrize("level", ["ask", "auto"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git config core.fsmonitor ./evil",
+        "echo evil > .git/hooks/post-checkout",
+        "mkdir nested && git init -q nested && git -C nested config core.fsmonitor ./evil",
+        "rm -rf .git; ln -s /elsewhere .git",
+        "mv .git .git2",
+    ],
+)
+async def test_git_configuration_is_never_changed_unasked(level, command, workspace, tmp_path, sandbox):
+    git(workspace, "init", "-q", "-b", "main")
+    before = sorted((path.relative_to(workspace), path.lstat().st_mtime_ns) for path in workspace.rglob("*"))
+    harness = Harness(shell(command), tmp_path, sandbox, attended=False)
+    async with harness.engine:
+        (part,) = await harness.work(workspace, approval=level)
+    assert isinstance(part.state, ToolCompleted | ToolError)
+    assert sorted((path.relative_to(workspace), path.lstat().st_mtime_ns) for path in workspace.rglob("*")) == before

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from outrider.outcomes.commit import find_conflicts
 from outrider.outcomes.pending import PendingOutcome
-from outrider.permissions.paths.gitignore import IGNORE_FILES, is_ignored
+from outrider.permissions.paths.gitignore import IGNORE_FILES, VCS_FOLDERS, is_ignored
 from outrider.permissions.paths.protected import find_protected_name
 from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.processes.sandbox.overlay import OverlayChange
@@ -65,13 +65,51 @@ def ignored_paths(workspace: Path, changes: Iterable[OverlayChange]) -> set[str]
         change.path
         for change in changes
         # A pattern with a trailing slash matches folders only, and a name inside shows that the path is one.
-        if is_ignored(f"{change.path}/x" if change.file == "folder" else change.path, lines_of)
+        if VCS_FOLDERS.isdisjoint(change.path.split("/"))
+        and is_ignored(f"{change.path}/x" if change.file == "folder" else change.path, lines_of)
     }
+
+
+# What git itself writes when it records work. Everything else in `.git` can make git run programs, as can the lists of
+# commands of an interrupted rebase.
+_REPOSITORY_DATA = split_names(
+    """objects refs logs index HEAD ORIG_HEAD COMMIT_EDITMSG FETCH_HEAD MERGE_HEAD MERGE_MSG MERGE_MODE AUTO_MERGE
+    CHERRY_PICK_HEAD REVERT_HEAD SQUASH_MSG packed-refs"""
+)
+REPOSITORY = ".git"
+
+
+def is_repository_data(path: str) -> bool:
+    """Returns whether a path holds commits, refs or the index of the workspace's own repository."""
+    first, _, rest = path.partition("/")
+    return first == REPOSITORY and rest.split("/")[0] in _REPOSITORY_DATA and rest != "objects/info/alternates"
 
 
 def list_protected(changes: Iterable[OverlayChange]) -> set[str]:
     """Returns the changed paths that steer tools or contain secrets."""
-    return {change.path for change in changes if find_protected_name(change.path.split("/"), "write")}
+    return {
+        change.path
+        for change in changes
+        if find_protected_name(change.path.split("/"), "write") and not is_repository_data(change.path)
+    }
+
+
+def expand_kept(changes: Iterable[OverlayChange], keep: Iterable[str]) -> list[str]:
+    """Returns the changed paths that an answer keeps: those it names, new folders above them, and with `.git` all
+    repository data."""
+    wanted = set(keep)
+    wanted |= {parent for path in keep for parent in parents_of(path)}
+    return [
+        change.path
+        for change in changes
+        if change.path in wanted or (REPOSITORY in wanted and is_repository_data(change.path))
+    ]
+
+
+def parents_of(path: str) -> list[str]:
+    """Returns the folders above a path, the topmost first."""
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def describe_outcome(pending: PendingOutcome, upper: Path) -> CommandOutcome:
@@ -81,6 +119,8 @@ def describe_outcome(pending: PendingOutcome, upper: Path) -> CommandOutcome:
     conflicts = set(find_conflicts(workspace, upper, pending.changes))
     shown = sorted(pending.changes, key=lambda change: (change.path not in protected, change.path in ignored))
     shown = _without_implied_folders(shown)
+    recorded = [change for change in shown if is_repository_data(change.path)]
+    shown = [change for change in shown if not is_repository_data(change.path)]
     files = tuple(
         OutcomeFile(
             path=change.path,
@@ -96,6 +136,8 @@ def describe_outcome(pending: PendingOutcome, upper: Path) -> CommandOutcome:
         )
         for change in shown[:MAX_FILES]
     )
+    if recorded:
+        files = (OutcomeFile(path=REPOSITORY, kind="modified", file="folder", note=_repository_note(recorded)), *files)
     return CommandOutcome(
         files=files,
         more_files=max(0, len(shown) - MAX_FILES),
@@ -104,6 +146,14 @@ def describe_outcome(pending: PendingOutcome, upper: Path) -> CommandOutcome:
         blocked=pending.blocked,
         left_running=pending.left_running,
     )
+
+
+def _repository_note(changes: Sequence[OverlayChange]) -> str:
+    """Returns what git recorded, such as "3 objects, refs/heads/main, index"."""
+    names = [change.path.removeprefix(f"{REPOSITORY}/") for change in changes]
+    objects = sum(name.startswith("objects/") for name in names)
+    others = [name for name in names if not name.startswith(("objects/", "logs/"))]
+    return ", ".join([*([f"{objects} objects"] if objects else []), *others[:8]]) or "logs"
 
 
 def _without_implied_folders(changes: Sequence[OverlayChange]) -> list[OverlayChange]:

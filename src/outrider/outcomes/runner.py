@@ -8,7 +8,7 @@ outcome and does not run the command a second time.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
@@ -21,10 +21,12 @@ from outrider.outcomes.commit import CommitResult, commit_outcome, find_conflict
 from outrider.outcomes.describe import (
     MAX_OUTPUT,
     describe_outcome,
+    expand_kept,
     ignored_paths,
     is_cache,
     list_changes,
     list_protected,
+    parents_of,
 )
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
 from outrider.permissions.modes import MODE_TABLE
@@ -245,7 +247,7 @@ class SandboxedCommands:
             if not answer.allowed:
                 await asyncio.to_thread(folder.remove, context.call_id)
                 raise _dropped(pending, answer)
-            keep = [change.path for change in changes] if answer.keep is None else _with_parents(changes, answer.keep)
+            keep = [change.path for change in changes] if answer.keep is None else expand_kept(changes, answer.keep)
             kept = [change for change in changes if change.path in keep]
             conflicts = await asyncio.to_thread(find_conflicts, self._workspace, upper, kept)
             known = {file.path for file in outcome.files if file.conflict}
@@ -298,7 +300,7 @@ class SandboxedCommands:
         upper = folder.upper(call_id)
         moved: set[str] = set()
         for path in sorted(change.path for change in caches):
-            if moved.isdisjoint(_parents_of(path)) and os.path.lexists(upper / path):
+            if moved.isdisjoint(parents_of(path)) and os.path.lexists(upper / path):
                 merge_into_layer(upper, folder.layer, [path])
                 moved.add(path)
 
@@ -341,18 +343,6 @@ def _commit_note(done: CommitResult, dropped: Sequence[OverlayChange]) -> str:
             f"these files were changed by another program and are left as they are: {', '.join(done.conflicts)}"
         )
     return "; ".join(notes)
-
-
-def _with_parents(changes: Iterable[OverlayChange], keep: Iterable[str]) -> list[str]:
-    """Adds the new folders that contain files to keep."""
-    wanted = set(keep)
-    wanted |= {parent for path in keep for parent in _parents_of(path)}
-    return [change.path for change in changes if change.path in wanted]
-
-
-def _parents_of(path: str) -> list[str]:
-    parts = path.split("/")
-    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 def _is_only_folder(change: OverlayChange) -> bool:

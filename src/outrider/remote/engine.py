@@ -149,7 +149,9 @@ class RemoteEngine:
     ) -> str:
         """Creates a session on the server; without a workspace it works in the server's folder."""
         folder = None if workspace is None else str(workspace)
-        new = {"title": title, "mode": mode, "agent": agent, "workspace": folder, "approval": approval}
+        new = {"title": title, "mode": mode, "agent": agent, "workspace": folder}
+        if approval is not None:
+            new["approval"] = approval
         await self._close_idle_sessions()
         created = await self.client.post("/api/sessions", new, StoredSession)
         session = self._add_session(SessionTranscript(created, [], first=True))

@@ -16,6 +16,7 @@ from outrider.event_bus import EventBus
 from outrider.outcomes.runner import CommandPlan, SandboxedCommands
 from outrider.permissions import Containment, contain
 from outrider.permissions.modes import MODE_TABLE, Decision
+from outrider.permissions.paths.protected import find_secret_files
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.defaults import default_policy, describe_planted, find_absent_paths, quarantine_planted
@@ -251,7 +252,11 @@ def _sandbox_wrapper(
 
 def _command_policy(workspace: Path, environment: ToolEnvironment, *, writable: bool) -> SandboxPolicy:
     usual = default_policy(
-        workspace, writable=writable, home=environment.home, own_files=[environment.data], network=environment.network
+        workspace,
+        writable=writable,
+        home=environment.home,
+        own_files=[environment.data, *find_secret_files(workspace)],
+        network=environment.network,
     )
     return allow_git_writes(usual, find_worktree(workspace, environment.data))
 

@@ -31,7 +31,7 @@ from outrider.outcomes.describe import (
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
 from outrider.permissions.modes import MODE_TABLE
 from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
-from outrider.processes.sandbox.overlay import OverlayChange, merge_into_layer, read_changes
+from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, merge_into_layer, read_changes
 from outrider.processes.sandbox.sandbox import Network, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import CommandResult
 from outrider.tools.command_output import append_note
@@ -149,7 +149,7 @@ class SandboxedCommands:
             # The workspace below a mounted overlay must not change by our own hand: one command at a time.
             async with self._lock:
                 folders = await asyncio.to_thread(folder.prepare, context.call_id)
-                policy = msgspec.structs.replace(self._policy(), overlay=folders, temporary=folder.temporary)
+                policy = self._overlay_policy(folder, folders)
                 result = await self._execute_with(policy, plan, execute)
                 formatted = format_result(result)
                 changes = await asyncio.to_thread(read_changes, self._workspace, folders)
@@ -303,6 +303,13 @@ class SandboxedCommands:
             if moved.isdisjoint(parents_of(path)) and os.path.lexists(upper / path):
                 merge_into_layer(upper, folder.layer, [path])
                 moved.add(path)
+
+    def _overlay_policy(self, folder: OutcomeFolder, folders: OverlayFolders) -> SandboxPolicy:
+        """Returns the policy for an overlay. Protected files are not mounted read-only in it: a change of one is part
+        of the outcome, and is asked about at every level."""
+        policy = self._policy()
+        outside = tuple(path for path in policy.read_only if not path.is_relative_to(self._workspace))
+        return msgspec.structs.replace(policy, overlay=folders, temporary=folder.temporary, read_only=outside)
 
     def _read_only_policy(self, folder: OutcomeFolder) -> SandboxPolicy:
         if not folder.temporary.is_dir():

@@ -20,9 +20,9 @@ class LazySandbox:
     @cached_property
     def sandbox(self) -> Sandbox:
         """The detected sandbox; a cached value."""
-        from outrider.processes.sandbox.detect import find_sandbox
+        from outrider.processes.sandbox.detect import find_sandbox_cached
 
-        return find_sandbox(self._scratch, self._search_path())
+        return find_sandbox_cached(self._scratch, self._search_path())
 
     @property
     def name(self) -> str:

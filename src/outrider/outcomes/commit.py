@@ -49,7 +49,7 @@ def _is_conflict(change: OverlayChange, now: FileStamp | None, workspace: Path, 
 
 
 def is_committed(workspace: Path, upper: Path, change: OverlayChange) -> bool:
-    """Returns whether the workspace has the state that the change leads to."""
+    """Returns whether the workspace has the state after the change."""
     now = lstat_or_none(workspace / change.path)
     if change.kind == "deleted":
         return now is None

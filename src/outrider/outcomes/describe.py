@@ -23,7 +23,8 @@ MAX_UNDO_BYTES = 64 * 1024 * 1024  # see `SnapshotLimits.written_bytes`
 
 # Folders and files that tools write as a by-product and can write again.
 CACHE_NAMES = split_names(
-    """__pycache__ .pytest_cache .benchmarks .coverage .mypy_cache .ruff_cache .hypothesis .tox .nox .eggs .ipynb_checkpoints .gradle
+    """__pycache__ .pytest_cache .benchmarks .coverage .mypy_cache .ruff_cache .hypothesis .tox .nox .eggs .gradle
+    .ipynb_checkpoints
     .parcel-cache .turbo .vite .angular .nyc_output .eslintcache .stylelintcache .tsbuildinfo .sass-cache
     .phpunit.cache .phpunit.result.cache .dart_tool .pytype .pyre .basedpyright .import_linter_cache"""
 )

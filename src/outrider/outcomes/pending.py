@@ -1,4 +1,4 @@
-"""Stores outcomes of sandboxed commands on disk until they are kept or dropped, so that they survive a crash."""
+"""Stores outcomes of sandboxed commands on disk until they are committed or dropped, so that they survive a crash."""
 
 import os
 from collections.abc import Iterable

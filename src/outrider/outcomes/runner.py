@@ -1,6 +1,6 @@
 """Runs the shell commands of one session inside the sandbox and decides what happens to the files that they change.
 
-A command runs over a copy-on-write view of the workspace. Without changes its result is returned and nobody is asked.
+A command runs over a copy-on-write view of the workspace. Without changes its result is returned without a question.
 Changes are dropped in plan mode, committed in background mode and at the approval levels `edits` and `auto`, and are
 the question at level `ask`. A question and its overlay survive a crash: the call is queued again, finds the stored
 outcome and does not run the command a second time.
@@ -116,7 +116,7 @@ class SandboxedCommands:
         self._plans[call_id] = plan
 
     async def run(self, context: ToolContext, execute: Execute, format_result: FormatResult) -> ToolResult:
-        """Runs a command and returns its result. Raises ToolFailure if its outcome is not kept."""
+        """Runs a command and returns its result. Raises ToolFailure if its outcome is dropped."""
         plan = self._plans.pop(context.call_id, CommandPlan())
         folder = OutcomeFolder(self._data, context.session_id, self._workspace)
         pending = await asyncio.to_thread(folder.load, context.call_id)
@@ -332,7 +332,7 @@ def _question(outcome: CommandOutcome) -> str:
 
 
 def _dropped(pending: PendingOutcome, answer: OutcomeAnswer) -> ToolFailure:
-    """Returns the end of a call whose outcome is not kept: the model learns what it would have changed."""
+    """Returns the end of a call whose outcome is dropped: the model learns what it would have changed."""
     would = f"It would have changed: {list_changes(pending.changes)}. The workspace is unchanged."
     why = f"The user did not keep what this command changed{': ' + answer.words if answer.words else '.'}"
     if not answer.attended:

@@ -61,7 +61,7 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 class OutcomeAnswer(msgspec.Struct, frozen=True):
     """The answer to a question about an outcome. `keep` names the files to keep, None for all.
 
-    `choice` is how to run a blocked command again. `attended` is False if nobody could be asked.
+    `choice` is how to run a blocked command again. `attended` is False if no user could be asked.
     """
 
     allowed: bool

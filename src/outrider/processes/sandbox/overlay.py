@@ -1,4 +1,4 @@
-"""Copy-on-write overlays: what a sandboxed command writes to the workspace is collected in a folder of its own.
+"""Copy-on-write overlays: what a sandboxed command writes to the workspace is collected in a separate folder.
 
 The kernel's overlay file system stores changed files in the upper folder, a deleted name as a character device with
 number 0/0 (a whiteout), and marks a folder whose lower content is hidden with the attribute `user.overlay.opaque`.
@@ -65,7 +65,7 @@ class OverlayChange(msgspec.Struct, frozen=True):
     """One path that differs between the workspace and the view of the command.
 
     `base` is the version in the workspace that the change replaces, None if there was none. For a folder only its
-    creation, its removal or a new mode is a change; the files in it are changes of their own.
+    creation, its removal or a new mode is a change; the files in it are separate changes.
     """
 
     path: str

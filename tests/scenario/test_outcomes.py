@@ -258,3 +258,12 @@ async def test_git_configuration_is_never_changed_unasked(level, command, worksp
         (part,) = await harness.work(workspace, approval=level)
     assert isinstance(part.state, ToolCompleted | ToolError)
     assert sorted((path.relative_to(workspace), path.lstat().st_mtime_ns) for path in workspace.rglob("*")) == before
+
+
+async def test_a_workspace_may_contain_the_data_folder(tmp_path, sandbox):
+    (tmp_path / "notes.txt").write_text("milk\n")
+    harness = Harness(shell("echo bread >> notes.txt"), tmp_path, sandbox)
+    async with harness.engine:
+        (part,) = await harness.work(tmp_path, approval="edits")
+    assert isinstance(part.state, ToolCompleted)
+    assert (tmp_path / "notes.txt").read_text() == "milk\nbread\n"

@@ -1,6 +1,7 @@
 """Stores outcomes of sandboxed commands on disk until they are committed or dropped, so that they survive a crash."""
 
 import os
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import sha256
@@ -9,11 +10,25 @@ from typing import Any
 
 import msgspec
 
+from outrider.errors import ConfigurationError
 from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, remove_tree
 from outrider.types.outcomes import BlockedAccess
 
 OVERLAYS_FOLDER = "overlays"
 _RECORD = "outcome.json"
+
+
+def overlay_storage(data: Path, workspace: Path) -> Path:
+    """Returns where overlays of a workspace are stored: the data folder, or a private folder below /var/tmp if the
+    workspace contains it, because an overlay cannot store its changes inside the folder that it covers."""
+    if not data.resolve().is_relative_to(workspace.resolve()):
+        return data
+    folder = Path("/var/tmp") / f"outrider-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
+        raise ConfigurationError(f"{folder} must be a folder that only you can open; remove it or fix its mode")
+    return folder
 
 
 class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):

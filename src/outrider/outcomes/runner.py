@@ -28,7 +28,7 @@ from outrider.outcomes.describe import (
     list_protected,
     parents_of,
 )
-from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
+from outrider.outcomes.pending import OutcomeFolder, PendingOutcome, overlay_storage
 from outrider.permissions.modes import MODE_TABLE
 from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
 from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, merge_into_layer, read_changes
@@ -118,7 +118,7 @@ class SandboxedCommands:
     async def run(self, context: ToolContext, execute: Execute, format_result: FormatResult) -> ToolResult:
         """Runs a command and returns its result. Raises ToolFailure if its outcome is dropped."""
         plan = self._plans.pop(context.call_id, CommandPlan())
-        folder = OutcomeFolder(self._data, context.session_id, self._workspace)
+        folder = self._open_folder(context.session_id)
         pending = await asyncio.to_thread(folder.load, context.call_id)
         if pending is not None:
             return await self._settle(context, folder, pending, plan)
@@ -133,7 +133,7 @@ class SandboxedCommands:
 
     async def drop_leftovers(self, session_id: str, open_calls: Sequence[str]) -> None:
         """Deletes overlays of calls that are not open any more."""
-        folder = OutcomeFolder(self._data, session_id, self._workspace)
+        folder = self._open_folder(session_id)
         await asyncio.to_thread(folder.remove_except, open_calls)
 
     async def _run_in_overlay(
@@ -303,6 +303,9 @@ class SandboxedCommands:
             if moved.isdisjoint(parents_of(path)) and os.path.lexists(upper / path):
                 merge_into_layer(upper, folder.layer, [path])
                 moved.add(path)
+
+    def _open_folder(self, session_id: str) -> OutcomeFolder:
+        return OutcomeFolder(overlay_storage(self._data, self._workspace), session_id, self._workspace)
 
     def _overlay_policy(self, folder: OutcomeFolder, folders: OverlayFolders) -> SandboxPolicy:
         """Returns the policy for an overlay. Protected files are not mounted read-only in it: a change of one is part

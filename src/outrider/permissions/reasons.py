@@ -15,7 +15,7 @@ ACTION_REASONS: dict[Action, str] = {
     "write": "it changes files of the workspace",
     "shell": "it is not proven to read only",
     "beyond": "it reaches beyond the workspace",
-    "protected": "it touches a protected file",
+    "protected": "it touches a protected file",  # only if the reason of the path is not known
     "delegate": "another agent works under the same rights",
 }
 

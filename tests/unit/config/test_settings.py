@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from outrider.config.file import ConfigFile
+from outrider.config.file import (
+    AgentTable,
+    BackgroundTable,
+    BoundsTable,
+    ConfigFile,
+    LimitsTable,
+    ProviderTable,
+    RulesTable,
+)
 from outrider.config.providers import DEFAULT_MODELS, NO_PROVIDER_MESSAGE
 from outrider.config.settings import CommandFlags, Settings, read_settings
 from outrider.errors import ConfigurationError
@@ -214,6 +222,9 @@ def test_everything_that_the_guide_shows_counts(home):
     assert catalog.context_limit("openai", "qwen3", base_url="http://127.0.0.1:8080/v1") == 32768
     assert catalog.cost_of("openai", "qwen3", Tokens(output=1_000_000)) == Decimal("0.6")
     assert set(tomllib.loads(toml)) == set(ConfigFile.__struct_fields__), "the guide leaves something out"
+    tables = [ProviderTable, AgentTable, LimitsTable, RulesTable, BoundsTable, BackgroundTable]
+    left_out = [f"{table.__name__}.{key}" for table in tables for key in table.__struct_fields__ if key not in toml]
+    assert not left_out, "the guide leaves something out"
 
 
 def test_a_name_that_people_choose_is_known_and_what_is_below_it_is_looked_at(home):

@@ -131,6 +131,16 @@ class SandboxedCommands:
                 return format_result(result)
         return await self._run_in_overlay(context, folder, plan, execute, format_result)
 
+    async def run_on(
+        self, context: ToolContext, start: Callable[[LaunchWrapper | None], Awaitable[CommandResult]]
+    ) -> CommandResult:
+        """Starts a process that runs on in the background. What it changes until it ends is recorded for undo."""
+        plan = self._plans.pop(context.call_id, CommandPlan())
+        if plan.confinement == "read-only" and self._sandbox.confines:
+            return await start(self._wrapper(self._policy()))
+        async with self._record_all(context):
+            return await start(keep_launch_unchanged if plan.confinement == "none" else None)
+
     async def drop_leftovers(self, session_id: str, open_calls: Sequence[str]) -> None:
         """Deletes overlays of calls that are not open any more."""
         folder = OutcomeFolder(self._data, session_id, self._workspace)

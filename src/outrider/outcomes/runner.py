@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.outcomes.blocked import find_blocked, needs_writable_view
+from outrider.outcomes.blocked import find_blocked, needs_writable_view, was_denied_writing
 from outrider.outcomes.commit import CommitResult, commit_outcome, find_conflicts, remove_staged
 from outrider.outcomes.describe import (
     MAX_OUTPUT,
@@ -37,9 +37,10 @@ from outrider.processes.supervisor import CommandResult
 from outrider.tools.command_output import append_note
 from outrider.tools.tool import ToolContext, ToolResult
 from outrider.types.modes import ApprovalLevel, Mode
-from outrider.types.outcomes import CommandOutcome, Confinement, OutcomeAnswer
+from outrider.types.outcomes import BlockedAccess, CommandOutcome, Confinement, OutcomeAnswer
 
-Execute = Callable[[LaunchWrapper], Awaitable[CommandResult]]
+Execute = Callable[[LaunchWrapper | None], Awaitable[CommandResult]]
+"""Runs a command in a launch wrapper; without one in the writable sandbox of the session."""
 FormatResult = Callable[[CommandResult], ToolResult]
 RecordPaths = Callable[[ToolContext, Path, Sequence[str]], AbstractAsyncContextManager[None]]
 """Returns a context manager around a commit that stores the old contents of these paths for undo."""
@@ -48,6 +49,8 @@ RecordAll = Callable[[ToolContext], AbstractAsyncContextManager[None]]
 
 OpenNetwork = Callable[[Sequence[str]], AbstractAsyncContextManager[Network]]
 """Opens a network that reaches these hosts only, or every host if there are none."""
+
+_WANTS_TO_WRITE = "it wants to change files. The workspace was read-only for it; a yes runs it again and lets it write"
 
 
 class AskOutcome(Protocol):
@@ -125,15 +128,15 @@ class SandboxedCommands:
         if plan.confinement == "none":
             async with self._record_all(context):
                 return format_result(await execute(keep_launch_unchanged))
-        if plan.confinement == "read-only" or not self._sandbox.overlays:
+        if not self._sandbox.overlays:
+            return await self._run_without_overlay(context, plan, execute, format_result)
+        if plan.confinement == "read-only":
             result = await execute(self._wrapper(self._read_only_policy(folder)))
-            if not self._sandbox.overlays or not needs_writable_view(result.text, result.exit_code):
+            if not needs_writable_view(result.text, result.exit_code):
                 return format_result(result)
         return await self._run_in_overlay(context, folder, plan, execute, format_result)
 
-    async def run_on(
-        self, context: ToolContext, start: Callable[[LaunchWrapper | None], Awaitable[CommandResult]]
-    ) -> CommandResult:
+    async def run_on(self, context: ToolContext, start: Execute) -> CommandResult:
         """Starts a process that runs on in the background. What it changes until it ends is recorded for undo."""
         plan = self._plans.pop(context.call_id, CommandPlan())
         if plan.confinement == "read-only" and self._sandbox.confines:
@@ -145,6 +148,35 @@ class SandboxedCommands:
         """Deletes overlays of calls that are not open any more."""
         folder = OutcomeFolder(self._data, session_id, self._workspace)
         await asyncio.to_thread(folder.remove_except, open_calls)
+
+    async def _run_without_overlay(
+        self, context: ToolContext, plan: CommandPlan, execute: Execute, format_result: FormatResult
+    ) -> ToolResult:
+        """Runs a command with a read-only workspace. If it wants to write there, that is the question, unless the mode,
+        the level or an earlier answer lets it write."""
+        outcomes = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes
+        level = self._settings.level_of(context.session_id)
+        may_write = outcomes == "commit" or (outcomes == "ask" and (plan.keeps or level in ("edits", "auto")))
+        if not may_write or plan.confinement == "read-only":
+            result = await self._execute_with(self._policy(), plan, execute)
+            if not was_denied_writing(result.text):
+                return format_result(result)
+            if outcomes == "drop":
+                return _with_note(format_result(result), "this mode does not let a command change files")
+            if not may_write:
+                formatted = format_result(result)
+                wanted = (BlockedAccess("path", str(self._workspace)),)
+                outcome = CommandOutcome(
+                    exit_code=result.exit_code, output=formatted.content[-MAX_OUTPUT:], blocked=wanted
+                )
+                answer = await self._ask(context, outcome, _WANTS_TO_WRITE)
+                if not answer.allowed:
+                    raise _not_rerun(formatted.content, answer)
+                if answer.choice == "outside":
+                    self.plan_call(context.call_id, CommandPlan("none"))
+                    return await self.run(context, execute, format_result)
+        async with self._lock, self._record_all(context):
+            return format_result(await execute(None))
 
     async def _run_in_overlay(
         self,
@@ -332,7 +364,23 @@ class SandboxedCommands:
 
 
 def _result(pending: PendingOutcome, note: str = "") -> ToolResult:
-    return ToolResult(append_note(pending.content, note), title=pending.title, metadata=pending.metadata)
+    return _with_note(ToolResult(pending.content, title=pending.title, metadata=pending.metadata), note)
+
+
+def _with_note(result: ToolResult, note: str) -> ToolResult:
+    """Returns the result with a note for the model."""
+    return ToolResult(append_note(result.content, note), title=result.title, metadata=result.metadata)
+
+
+def _not_rerun(output: str, answer: OutcomeAnswer) -> ToolFailure:
+    """Returns the end of a call that wanted to change files and was not allowed to."""
+    why = f"The user did not let this command change files{': ' + answer.words if answer.words else '.'}"
+    if not answer.attended:
+        why = "This command wanted to change files, and nobody is there to approve that."
+    return ToolFailure(
+        f"{why} It ran with a read-only workspace, which is unchanged. Its output was:\n{output}",
+        reason="rejected" if answer.attended else "denied",
+    )
 
 
 def _question(outcome: CommandOutcome) -> str:

@@ -39,7 +39,7 @@ class CommandSandbox(Protocol):
     async def run(
         self,
         context: ToolContext,
-        execute: Callable[[LaunchWrapper], Awaitable[CommandResult]],
+        execute: Callable[[LaunchWrapper | None], Awaitable[CommandResult]],
         format_result: Callable[[CommandResult], ToolResult],
     ) -> ToolResult: ...
 

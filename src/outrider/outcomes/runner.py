@@ -29,6 +29,7 @@ from outrider.outcomes.describe import (
     parents_of,
 )
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
+from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE
 from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
 from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, merge_into_layer, read_changes
@@ -206,10 +207,13 @@ class SandboxedCommands:
                 exit_code=result.exit_code,
                 blocked=find_blocked(result.text, result.exit_code, workspace=str(self._workspace)),
             )
-            if pending.blocked and not plan.is_rerun and (again := await self._ask_about_block(context, pending)):
-                await asyncio.to_thread(folder.remove, context.call_id)
-                self._plans[context.call_id] = again
-                return await self.run(context, execute, format_result)
+            if pending.blocked and not plan.is_rerun:
+                again = await self._ask_about_block(context, pending)
+                if isinstance(again, CommandPlan):
+                    await asyncio.to_thread(folder.remove, context.call_id)
+                    self._plans[context.call_id] = again
+                    return await self.run(context, execute, format_result)
+                pending = again
             settled = await self._settle(context, folder, pending, plan)
             finished = True
             return settled
@@ -229,17 +233,20 @@ class SandboxedCommands:
         async with self._open_network(plan.hosts) as network:
             return await execute(self._wrapper(msgspec.structs.replace(policy, network=network)))
 
-    async def _ask_about_block(self, context: ToolContext, pending: PendingOutcome) -> CommandPlan | None:
-        """Asks whether a blocked command may run again with what it wanted; returns how, or None."""
+    async def _ask_about_block(self, context: ToolContext, pending: PendingOutcome) -> CommandPlan | PendingOutcome:
+        """Asks whether a blocked command may run again with what it wanted. Returns how, or its result with a note."""
+        wanted = ", ".join(dict.fromkeys(access.description for access in pending.blocked))
+        blocked = reasons.BLOCKED.format(wanted=wanted)
         if MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes != "ask":
-            return None
+            return _with_block(pending, blocked)
         outcome = CommandOutcome(
             exit_code=pending.exit_code, output=pending.content[-MAX_OUTPUT:], blocked=pending.blocked
         )
-        wanted = ", ".join(dict.fromkeys(access.description for access in pending.blocked))
-        answer = await self._ask(context, outcome, f"the sandbox blocked its access to {wanted}")
+        answer = await self._ask(context, outcome, blocked)
+        if not answer.attended:
+            return _with_block(pending, reasons.UNATTENDED_BLOCK.format(wanted=wanted), not_approved=wanted)
         if not answer.allowed:
-            return None
+            return _with_block(pending, f"{blocked}; the user did not allow it{answer.words and ': ' + answer.words}")
         if answer.choice == "outside":
             return CommandPlan("none")
         hosts = tuple(access.target for access in pending.blocked if access.kind == "network" and access.target)
@@ -367,6 +374,12 @@ def _result(pending: PendingOutcome, note: str = "") -> ToolResult:
     return _with_note(ToolResult(pending.content, title=pending.title, metadata=pending.metadata), note)
 
 
+def _with_block(pending: PendingOutcome, note: str, **metadata: str) -> PendingOutcome:
+    return msgspec.structs.replace(
+        pending, content=append_note(pending.content, note), metadata={**pending.metadata, **metadata}
+    )
+
+
 def _with_note(result: ToolResult, note: str) -> ToolResult:
     """Returns the result with a note for the model."""
     return ToolResult(append_note(result.content, note), title=result.title, metadata=result.metadata)
@@ -376,7 +389,7 @@ def _not_rerun(output: str, answer: OutcomeAnswer) -> ToolFailure:
     """Returns the end of a call that wanted to change files and was not allowed to."""
     why = f"The user did not let this command change files{': ' + answer.words if answer.words else '.'}"
     if not answer.attended:
-        why = "This command wanted to change files, and nobody is there to approve that."
+        why = reasons.UNATTENDED_WRITE
     return ToolFailure(
         f"{why} It ran with a read-only workspace, which is unchanged. Its output was:\n{output}",
         reason="rejected" if answer.attended else "denied",
@@ -394,7 +407,7 @@ def _dropped(pending: PendingOutcome, answer: OutcomeAnswer) -> ToolFailure:
     would = f"It would have changed: {list_changes(pending.changes)}. The workspace is unchanged."
     why = f"The user did not keep what this command changed{': ' + answer.words if answer.words else '.'}"
     if not answer.attended:
-        why = "This command changed files, and nobody is there to approve that. Its changes were discarded."
+        why = reasons.UNATTENDED_OUTCOME
     output = f"\n\nIts output was:\n{pending.content}" if pending.content.strip() else ""
     return ToolFailure(f"{why} {would}{output}", reason="rejected" if answer.attended else "denied")
 

@@ -51,6 +51,10 @@ DENIED_CALL = "This call is not allowed: {reason}. It was not run."
 UNATTENDED_DENIAL = (
     "This call needs an approval, and nobody is there to give it. It was not run. Go on without it or say so."
 )
+UNATTENDED_OUTCOME = "This command changed files, and nobody is there to approve that. Its changes were discarded."
+UNATTENDED_WRITE = "This command wanted to change files, and nobody is there to approve that."
+UNATTENDED_BLOCK = "the sandbox blocked its access to {wanted}, and nobody is there to allow it"
+BLOCKED = "the sandbox blocked its access to {wanted}"
 USER_DENIED = "The user said no."
 USER_DENIED_BECAUSE = "The user said no: {message}"
 APPROVE_FUNCTION_FAILED = "it could not be asked about ({error})"

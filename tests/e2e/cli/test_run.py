@@ -13,7 +13,7 @@ from tests.e2e.cli.program import Program, answering, call, ended
 from tests.fixtures.vendors.vendor import Refusal, Stop
 
 READING = call("read", file_path="notes.txt")
-PUSHING = call("shell", command="git push")
+TOUCHING = call("shell", command="touch made.txt")
 
 
 async def test_an_answer_is_printed_and_nothing_else(program: Program):
@@ -43,7 +43,7 @@ async def test_verbose_tells_on_stderr_what_happens(program: Program):
 
 
 async def test_json_is_one_object_with_all_that_happened(program: Program):
-    async with answering(program, [[READING], [PUSHING], "Done."]):
+    async with answering(program, [[READING], [TOUCHING], "Done."]):
         done = await program.run("run", "-o", "json", "--max-turns", "9", "go")
     assert done.code == 3
     result = done.json
@@ -53,7 +53,7 @@ async def test_json_is_one_object_with_all_that_happened(program: Program):
     assert result["usage"]["input_tokens"] == 60
     assert result["cost"] == pytest.approx(60 * 2e-6 + 30 * 8e-6)  # gpt-4.1
     (refused,) = result["refused_calls"]
-    assert (refused["tool"], refused["input"], refused["reason"]) == ("shell", {"command": "git push"}, "denied")
+    assert (refused["tool"], refused["input"], refused["reason"]) == ("shell", {"command": "touch made.txt"}, "denied")
     shown = await program.run("sessions", "show", result["session_id"])
     assert "remember the milk" in shown.out
 

@@ -133,7 +133,8 @@ class SandboxedCommands:
             return await self._run_without_overlay(context, plan, execute, format_result)
         if plan.confinement == "read-only":
             result = await execute(self._wrapper(self._read_only_policy(folder)))
-            if not needs_writable_view(result.text, result.exit_code):
+            denied = find_blocked(result.text, result.exit_code, workspace=str(self._workspace))
+            if not denied and not needs_writable_view(result.text, result.exit_code):
                 return format_result(result)
         return await self._run_in_overlay(context, folder, plan, execute, format_result)
 

@@ -58,6 +58,31 @@ async def test_json_is_one_object_with_all_that_happened(program: Program):
     assert "remember the milk" in shown.out
 
 
+async def test_a_discarded_outcome_is_said_with_the_ways_to_keep_it(program: Program):
+    made = program.workspace / "made.txt"
+    async with answering(program, lambda body: "Done." if "tool" in str(body["messages"][-1]) else TOUCHING):
+        done = await program.run("run", "go")
+        assert (done.code, made.exists()) == (3, False)
+        assert "denied, because approval is needed" in done.err
+        assert "touch made.txt" in done.err
+        assert "--approval edits" in done.err
+        assert "--allow RULE" in done.err
+        kept = await program.run("run", "--approval", "edits", "go")
+        assert (kept.code, kept.err, made.exists()) == (0, "", True)
+        made.unlink()
+        allowed = await program.run("run", "--allow", "shell(touch *)", "go")
+        assert (allowed.code, allowed.err, made.exists()) == (0, "", True)
+
+
+async def test_a_command_that_the_sandbox_keeps_from_the_network_is_said(program: Program):
+    fetching = call("shell", command="echo 'curl: (6) Could not resolve host: example.org' >&2; exit 6")
+    async with answering(program, [[fetching], "Done."]) as server:
+        done = await program.run("run", "go")
+    assert done.code == 3
+    assert "approval is needed" in done.err
+    assert "blocked its access to example.org" in str(server.requests[-1])
+
+
 async def test_stream_json_is_one_event_a_line_from_start_to_result(program: Program):
     async with answering(program, [["Look: ", READING], "Milk."]):
         done = await program.run("run", "-o", "stream-json", "go")

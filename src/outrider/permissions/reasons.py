@@ -7,6 +7,7 @@ are in `permissions/shell/programs/`, those about command lines in `permissions/
 """
 
 from outrider.permissions.modes import Action
+from outrider.types.outcomes import Confinement
 
 ACTION_REASONS: dict[Action, str] = {
     "talk": "it changes nothing outside the session",
@@ -32,6 +33,13 @@ RUNS_ON = "{reason}; it runs on in the background, and what it writes reaches th
 UNCONFINED = "{reason}; the user runs commands without a sandbox"
 LEVEL_ALLOWS = "{reason}; the approval level is {level}"
 NO_SANDBOX_IN_MODE = "commands run inside a sandbox only in {mode} mode, and none works on this machine"
+
+# How an allowed command runs.
+CONFINEMENTS: dict[Confinement, str] = {
+    "none": "it runs outside the sandbox, as a rule allows",
+    "read-only": "it runs inside the sandbox, with a read-only workspace",
+    "workspace": "it runs inside the sandbox, on a copy of the workspace; the mode decides about its changes",
+}
 
 # What the call itself decides.
 UNKNOWN_EFFECTS = "the effects of {tool} are not known"

@@ -628,3 +628,11 @@ def test_the_owner_of_another_process_is_another_owner():
     one, two = current_process(), current_process()
     assert isinstance(one, ProcessIdentity)
     assert one != two
+
+
+async def test_the_approval_level_of_a_session_is_kept_and_changed(store: Store):
+    session = await store.create(StoredSession(approval="edits"))
+    assert (await store.load(session.id)).session.approval == "edits"
+    changed = await store.update(session.id, SessionUpdate(approval="auto"))
+    assert (changed.approval, (await store.get(session.id)).approval) == ("auto", "auto")
+    assert (await store.fork(session.id)).approval == "auto"

@@ -80,13 +80,14 @@ async def test_a_rule_allows_what_it_names_and_a_denial_wins(workspace, tmp_path
     assert second.state.reason == "denied"
 
 
-async def test_plan_mode_runs_commands_that_only_read_inside_the_sandbox_and_refuses_others(workspace, tmp_path):
+async def test_plan_mode_runs_commands_inside_the_sandbox_and_discards_what_they_change(workspace, tmp_path):
     script = [[call("shell", command="cat notes.txt"), call("shell", command="touch made.txt")], "a plan"]
     async with engine(script, tmp_path, attended=False) as held:
         read, touched = await worked(held, workspace, mode="plan")
     assert isinstance(read.state, ToolCompleted)
     assert "remember the milk" in read.state.output
-    assert isinstance(touched.state, ToolError)
+    assert isinstance(touched.state, ToolCompleted)
+    assert "this mode discards what a command changes: made.txt (created)" in touched.state.output
     assert not (workspace / "made.txt").exists()
 
 

@@ -260,6 +260,7 @@ async def test_git_configuration_is_never_changed_unasked(level, command, worksp
     assert sorted((path.relative_to(workspace), path.lstat().st_mtime_ns) for path in workspace.rglob("*")) == before
 
 
+<<<<<<< HEAD
 async def test_a_workspace_may_contain_the_data_folder(tmp_path, sandbox):
     (tmp_path / "notes.txt").write_text("milk\n")
     harness = Harness(shell("echo bread >> notes.txt"), tmp_path, sandbox)
@@ -267,3 +268,93 @@ async def test_a_workspace_may_contain_the_data_folder(tmp_path, sandbox):
         (part,) = await harness.work(tmp_path, approval="edits")
     assert isinstance(part.state, ToolCompleted)
     assert (tmp_path / "notes.txt").read_text() == "milk\nbread\n"
+=======
+class WithoutOverlays:
+    """The sandbox of a machine that has no copy-on-write views."""
+
+    name, confines, overlays, accepted = "plain", True, False, False
+
+    def __init__(self, inner) -> None:
+        self._inner, self.gaps, self.wrap = inner, inner.gaps, inner.wrap
+
+
+async def test_without_overlays_a_command_that_wants_to_write_is_asked_about_and_runs_again(
+    workspace, tmp_path, sandbox
+):
+    script = shell("cat notes.txt", "echo bread >> notes.txt")
+    harness = Harness(script, tmp_path, WithoutOverlays(sandbox))
+    async with harness.engine:
+        session = await harness.engine.create(workspace=workspace)
+        working = asyncio.ensure_future(harness.engine.prompt(session, "go"))
+        question = await harness.question()
+        assert (workspace / "notes.txt").read_text() == "remember the milk\n"
+        assert question.tool_input["command"] == "echo bread >> notes.txt"
+        await harness.engine.answer(question.approval_id, allow=True)
+        await working
+        assert (workspace / "notes.txt").read_text() == "remember the milk\nbread\n"
+        await harness.engine.file_changes(session).undo()
+    assert (workspace / "notes.txt").read_text() == "remember the milk\n"
+    assert len(harness.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept"),
+    [({"mode": "plan"}, False), ({}, False), ({"mode": "background"}, True), ({"approval": "edits"}, True)],
+)
+async def test_without_overlays_the_mode_and_the_level_decide(fields, kept, workspace, tmp_path, sandbox):
+    outside = tmp_path / "outside.txt"
+    script = shell(f"echo x > made.txt; echo x > AGENTS.md; echo x > {outside}")
+    harness = Harness(script, tmp_path, WithoutOverlays(sandbox), attended=False)
+    async with harness.engine:
+        (part,) = await harness.work(workspace, **fields)
+    assert (workspace / "made.txt").exists() is kept
+    assert not (workspace / "AGENTS.md").exists()
+    assert not outside.exists()
+    if not fields:
+        assert isinstance(part.state, ToolError)
+        assert part.state.reason == "denied"
+
+
+async def test_a_process_that_runs_on_is_asked_about_first_and_can_be_undone(workspace, tmp_path, sandbox):
+    outside = tmp_path / "outside.txt"
+    command = f"echo bread >> notes.txt; echo x > {outside}; sleep 60"
+    script = [[call("shell", command=command, background=True)], "done"]
+    harness = Harness(script, tmp_path, sandbox)
+    async with harness.engine:
+        session = await harness.engine.create(workspace=workspace)
+        working = asyncio.ensure_future(harness.engine.prompt(session, "go"))
+        question = await harness.question()
+        assert question.outcome is None
+        assert (workspace / "notes.txt").read_text() == "remember the milk\n"
+        await harness.engine.answer(question.approval_id, allow=True)
+        await working
+        assert (workspace / "notes.txt").read_text() == "remember the milk\nbread\n"
+        await harness.engine.file_changes(session).undo()
+    assert (workspace / "notes.txt").read_text() == "remember the milk\n"
+    assert not outside.exists()
+
+
+async def test_a_process_that_seems_to_read_only_cannot_write(workspace, tmp_path, sandbox):
+    script = [[call("shell", command="tail -f notes.txt", background=True)], "done"]
+    harness = Harness(script, tmp_path, sandbox, attended=False)
+    async with harness.engine:
+        (part,) = await harness.work(workspace)
+    assert isinstance(part.state, ToolCompleted)
+    assert "remember the milk" in part.state.output
+
+
+async def test_a_command_that_an_ask_rule_holds_back_stays_in_the_sandbox(workspace, tmp_path, sandbox):
+    outside = tmp_path / "outside.txt"
+    command = f"echo x > {outside}; echo y > made.txt"
+    harness = Harness(shell(command), tmp_path, sandbox, rules=Rules(ask=("shell(echo *)",)))
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert question.outcome is None
+        await harness.engine.answer(question.approval_id, allow=True)
+        (part,) = await working
+    assert isinstance(part.state, ToolCompleted)
+    assert (workspace / "made.txt").read_text() == "y\n"
+    assert not outside.exists()
+    assert len(harness.asked) == 1
+>>>>>>> dfecc6d6b89ce1745b30da81a06d72be74c95be3

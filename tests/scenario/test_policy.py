@@ -123,7 +123,7 @@ async def test_a_call_that_holds_a_hidden_secret_is_not_run_in_its_place(workspa
     assert not (workspace / "config").exists()
 
 
-async def test_what_a_command_plants_in_background_mode_is_moved_away_and_told(workspace: Path, tmp_path: Path):
+async def test_what_a_command_plants_in_background_mode_is_left_out_and_told(workspace: Path, tmp_path: Path):
     sandbox = find_sandbox(tmp_path / "scratch")
     if not sandbox.confines:
         pytest.skip("no sandbox works here")
@@ -131,7 +131,18 @@ async def test_what_a_command_plants_in_background_mode_is_moved_away_and_told(w
     async with engine([[call("shell", command=command)], "done"], tmp_path, sandbox) as held:
         (part,) = await calls_of(held, workspace, mode="background")
     assert isinstance(part.state, ToolCompleted), part.state
-    assert "the sandbox does not allow these files" in part.state.output
+    assert "these changes were not kept: .mcp.json (created)" in part.state.output
+    assert sorted(path.name for path in workspace.iterdir()) == ["notes.txt", "ordinary.txt"]
+
+
+async def test_what_a_process_plants_in_the_background_is_moved_away(workspace: Path, tmp_path: Path):
+    sandbox = find_sandbox(tmp_path / "scratch")
+    if not sandbox.confines:
+        pytest.skip("no sandbox works here")
+    command = "echo '{}' > .mcp.json; echo hi > ordinary.txt"
+    async with engine([[call("shell", command=command, background=True)], "done"], tmp_path, sandbox) as held:
+        (part,) = await calls_of(held, workspace, mode="background")
+    assert isinstance(part.state, ToolCompleted), part.state
     assert sorted(path.name for path in workspace.iterdir()) == ["notes.txt", "ordinary.txt"]
 
 

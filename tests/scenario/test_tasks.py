@@ -11,28 +11,39 @@ from outrider.engine.session_tools import ToolEnvironment
 from outrider.engine.session_trace import stored_trace
 from outrider.events import AgentCalledEvent, SessionUpdatedEvent, ToolApprovalRequestedEvent
 from outrider.processes.launch import LaunchRequest
-from outrider.processes.sandbox.sandbox import SandboxPolicy
+from outrider.processes.sandbox.detect import find_sandbox
+from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import SessionFilter
 from tests.scenario.stories import agent, call, scripted
 
 
 class WatchedSandbox:
-    """Runs everything as it is, and remembers what it was told to confine and how."""
+    """Confines as the sandbox of this machine does, and remembers what it was told to confine and how."""
 
-    name, confines, gaps = "watched", True, ()
+    name, confines, gaps, overlays, accepted = "watched", True, (), True, False
 
-    def __init__(self) -> None:
-        self.confined: list[tuple[str, bool]] = []
+    def __init__(self, inner: Sandbox) -> None:
+        self._inner = inner
+        self.confined: list[tuple[str, str]] = []
 
     def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
-        self.confined.append((launch.argv[-1], policy.writable))
-        return launch
+        view = "copy" if policy.overlay else "writable" if policy.writable else "read-only"
+        self.confined.append((launch.argv[-1], view))
+        return self._inner.wrap(launch, policy)
+
+
+@pytest.fixture(scope="module")
+def found_sandbox(tmp_path_factory) -> Sandbox:
+    found = find_sandbox(tmp_path_factory.mktemp("scratch"))
+    if not found.overlays:
+        pytest.skip(f"no overlays here: {found.gaps}")
+    return found
 
 
 @pytest.fixture
-def sandbox() -> WatchedSandbox:
-    return WatchedSandbox()
+def sandbox(found_sandbox: Sandbox) -> WatchedSandbox:
+    return WatchedSandbox(found_sandbox)
 
 
 @pytest.fixture
@@ -188,8 +199,9 @@ async def test_a_planning_agent_that_a_working_one_calls_is_confined_and_writes_
         read, touched = await calls_in(held, stored.id)
     assert stored.mode == "plan"
     assert read.state.output.strip() == "remember the milk"  # pyright: ignore
-    assert isinstance(touched.state, ToolError)
-    assert sandbox.confined == [("cat notes.txt", False)]
+    assert isinstance(touched.state, ToolCompleted)
+    assert "this mode discards what a command changes: made.txt (created)" in touched.state.output
+    assert sorted(sandbox.confined) == [("cat notes.txt", "read-only"), ("touch made.txt", "copy")]
     assert not (workspace / "made.txt").exists()
 
 
@@ -201,7 +213,9 @@ async def test_an_agent_that_works_alone_is_asked_about_like_the_one_who_called_
         _, touched = await calls_in(held, stored.id)
     assert stored.mode == "agent"
     assert isinstance(touched.state, ToolError)
-    assert sandbox.confined == []
+    assert touched.state.reason == "denied"
+    assert sorted(sandbox.confined) == [("cat notes.txt", "read-only"), ("touch made.txt", "copy")]
+    assert not (workspace / "made.txt").exists()
 
 
 async def test_in_the_background_every_agent_is_confined(engine, workspace, sandbox):
@@ -210,7 +224,7 @@ async def test_in_the_background_every_agent_is_confined(engine, workspace, sand
         await held.prompt(session, "go")
         stored = await child_of(held, session)
     assert stored.mode == "background"
-    assert sandbox.confined == [("cat notes.txt", True), ("touch made.txt", True)]
+    assert sorted(sandbox.confined) == [("cat notes.txt", "read-only"), ("touch made.txt", "copy")]
     assert (workspace / "made.txt").exists()
 
 
@@ -238,7 +252,8 @@ async def test_a_mode_that_is_tightened_holds_at_once_for_the_agents_that_were_c
         await held.set_mode(session, "plan")
         go_on.set()
         await prompting
-    assert sandbox.confined == [("cat notes.txt", False), ("touch made.txt", False)]
+    assert sorted(sandbox.confined) == [("cat notes.txt", "read-only"), ("touch made.txt", "copy")]
+    assert not (workspace / "made.txt").exists()
 
 
 TODOS = [{"content": "look", "status": "completed"}, {"content": "write", "status": "pending"}]

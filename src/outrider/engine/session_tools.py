@@ -98,6 +98,7 @@ class SessionTools:
     ) -> None:
         self._session = session
         self._bus = environment.bus
+        self._sandbox = environment.sandbox
         self._undo = undo
         self._approvals = approvals
         self.tree = OpenSessionTree(session)
@@ -188,8 +189,8 @@ class SessionTools:
         tool = self.tools.get(call.tool, call.tool)
         self.granted_paths.add_call(call, tool)
         if declaration_of(tool).kind == "shell":
-            # A command that a person approved before it ran keeps what it changes; without a sandbox it is unconfined.
-            confinement = decision.confinement or "none"
+            # A command that a person approved before it ran keeps what it changes, and stays in the sandbox.
+            confinement = (decision.confinement or "workspace") if self._sandbox.confines else "none"
             self.commands.plan_call(
                 call.call_id, CommandPlan(confinement, keeps=decision.rule is not None or decision.effect == "ask")
             )

@@ -30,6 +30,7 @@ _NETWORK_SIGNS = re.compile(
     re.IGNORECASE,
 )
 _READ_ONLY_SIGNS = re.compile(r"read-only file ?system|EROFS", re.IGNORECASE)
+_DENIED_SIGNS = re.compile(r"read-only file ?system|EROFS|permission denied|EACCES", re.IGNORECASE)
 _PATH_IN_LINE = re.compile(r"(?P<path>(?:/|~/)[^\s'\"`:,;)\]\u2018\u2019]+)")
 _SOCKET = re.compile(
     r"(?:cannot|can't|could not|unable to|failed to) connect to (?:the )?(?:docker daemon|server|local|podman)[^\n]*?"
@@ -52,6 +53,12 @@ def find_blocked(output: str, exit_code: int | None, *, workspace: str) -> tuple
 def needs_writable_view(output: str, exit_code: int | None) -> bool:
     """Returns whether a command failed because a file system was mounted read-only."""
     return exit_code != 0 and _READ_ONLY_SIGNS.search(output[-_SCANNED:]) is not None
+
+
+def was_denied_writing(output: str) -> bool:
+    """Returns whether a command without a copy-on-write view was probably denied a write. Its exit code does not tell:
+    a later command may have succeeded."""
+    return _DENIED_SIGNS.search(output[-_SCANNED:]) is not None
 
 
 def _blocked_hosts(text: str) -> Iterator[BlockedAccess]:

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.outcomes.blocked import find_blocked, needs_writable_view
+from outrider.outcomes.blocked import find_blocked, needs_writable_view, was_denied_writing
 from outrider.outcomes.commit import CommitResult, commit_outcome, find_conflicts, remove_staged
 from outrider.outcomes.describe import (
     MAX_OUTPUT,
@@ -28,7 +28,12 @@ from outrider.outcomes.describe import (
     list_protected,
     parents_of,
 )
+<<<<<<< HEAD
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome, overlay_storage
+=======
+from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
+from outrider.permissions import reasons
+>>>>>>> dfecc6d6b89ce1745b30da81a06d72be74c95be3
 from outrider.permissions.modes import MODE_TABLE
 from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
 from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, merge_into_layer, read_changes
@@ -37,9 +42,10 @@ from outrider.processes.supervisor import CommandResult
 from outrider.tools.command_output import append_note
 from outrider.tools.tool import ToolContext, ToolResult
 from outrider.types.modes import ApprovalLevel, Mode
-from outrider.types.outcomes import CommandOutcome, Confinement, OutcomeAnswer
+from outrider.types.outcomes import BlockedAccess, CommandOutcome, Confinement, OutcomeAnswer
 
-Execute = Callable[[LaunchWrapper], Awaitable[CommandResult]]
+Execute = Callable[[LaunchWrapper | None], Awaitable[CommandResult]]
+"""Runs a command in a launch wrapper; without one in the writable sandbox of the session."""
 FormatResult = Callable[[CommandResult], ToolResult]
 RecordPaths = Callable[[ToolContext, Path, Sequence[str]], AbstractAsyncContextManager[None]]
 """Returns a context manager around a commit that stores the old contents of these paths for undo."""
@@ -48,6 +54,8 @@ RecordAll = Callable[[ToolContext], AbstractAsyncContextManager[None]]
 
 OpenNetwork = Callable[[Sequence[str]], AbstractAsyncContextManager[Network]]
 """Opens a network that reaches these hosts only, or every host if there are none."""
+
+_WANTS_TO_WRITE = "it wants to change files. The workspace was read-only for it; a yes runs it again and lets it write"
 
 
 class AskOutcome(Protocol):
@@ -125,16 +133,56 @@ class SandboxedCommands:
         if plan.confinement == "none":
             async with self._record_all(context):
                 return format_result(await execute(keep_launch_unchanged))
-        if plan.confinement == "read-only" or not self._sandbox.overlays:
+        if not self._sandbox.overlays:
+            return await self._run_without_overlay(context, plan, execute, format_result)
+        if plan.confinement == "read-only":
             result = await execute(self._wrapper(self._read_only_policy(folder)))
-            if not self._sandbox.overlays or not needs_writable_view(result.text, result.exit_code):
+            denied = find_blocked(result.text, result.exit_code, workspace=str(self._workspace))
+            if not denied and not needs_writable_view(result.text, result.exit_code):
                 return format_result(result)
         return await self._run_in_overlay(context, folder, plan, execute, format_result)
+
+    async def run_on(self, context: ToolContext, start: Execute) -> CommandResult:
+        """Starts a process that runs on in the background. What it changes until it ends is recorded for undo."""
+        plan = self._plans.pop(context.call_id, CommandPlan())
+        if plan.confinement == "read-only" and self._sandbox.confines:
+            return await start(self._wrapper(self._policy()))
+        async with self._record_all(context):
+            return await start(keep_launch_unchanged if plan.confinement == "none" else None)
 
     async def drop_leftovers(self, session_id: str, open_calls: Sequence[str]) -> None:
         """Deletes overlays of calls that are not open any more."""
         folder = self._open_folder(session_id)
         await asyncio.to_thread(folder.remove_except, open_calls)
+
+    async def _run_without_overlay(
+        self, context: ToolContext, plan: CommandPlan, execute: Execute, format_result: FormatResult
+    ) -> ToolResult:
+        """Runs a command with a read-only workspace. If it wants to write there, that is the question, unless the mode,
+        the level or an earlier answer lets it write."""
+        outcomes = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes
+        level = self._settings.level_of(context.session_id)
+        may_write = outcomes == "commit" or (outcomes == "ask" and (plan.keeps or level in ("edits", "auto")))
+        if not may_write or plan.confinement == "read-only":
+            result = await self._execute_with(self._policy(), plan, execute)
+            if not was_denied_writing(result.text):
+                return format_result(result)
+            if outcomes == "drop":
+                return _with_note(format_result(result), "this mode does not let a command change files")
+            if not may_write:
+                formatted = format_result(result)
+                wanted = (BlockedAccess("path", str(self._workspace)),)
+                outcome = CommandOutcome(
+                    exit_code=result.exit_code, output=formatted.content[-MAX_OUTPUT:], blocked=wanted
+                )
+                answer = await self._ask(context, outcome, _WANTS_TO_WRITE)
+                if not answer.allowed:
+                    raise _not_rerun(formatted.content, answer)
+                if answer.choice == "outside":
+                    self.plan_call(context.call_id, CommandPlan("none"))
+                    return await self.run(context, execute, format_result)
+        async with self._lock, self._record_all(context):
+            return format_result(await execute(None))
 
     async def _run_in_overlay(
         self,
@@ -164,10 +212,13 @@ class SandboxedCommands:
                 exit_code=result.exit_code,
                 blocked=find_blocked(result.text, result.exit_code, workspace=str(self._workspace)),
             )
-            if pending.blocked and not plan.is_rerun and (again := await self._ask_about_block(context, pending)):
-                await asyncio.to_thread(folder.remove, context.call_id)
-                self._plans[context.call_id] = again
-                return await self.run(context, execute, format_result)
+            if pending.blocked and not plan.is_rerun:
+                again = await self._ask_about_block(context, pending)
+                if isinstance(again, CommandPlan):
+                    await asyncio.to_thread(folder.remove, context.call_id)
+                    self._plans[context.call_id] = again
+                    return await self.run(context, execute, format_result)
+                pending = again
             settled = await self._settle(context, folder, pending, plan)
             finished = True
             return settled
@@ -187,17 +238,20 @@ class SandboxedCommands:
         async with self._open_network(plan.hosts) as network:
             return await execute(self._wrapper(msgspec.structs.replace(policy, network=network)))
 
-    async def _ask_about_block(self, context: ToolContext, pending: PendingOutcome) -> CommandPlan | None:
-        """Asks whether a blocked command may run again with what it wanted; returns how, or None."""
+    async def _ask_about_block(self, context: ToolContext, pending: PendingOutcome) -> CommandPlan | PendingOutcome:
+        """Asks whether a blocked command may run again with what it wanted. Returns how, or its result with a note."""
+        wanted = ", ".join(dict.fromkeys(access.description for access in pending.blocked))
+        blocked = reasons.BLOCKED.format(wanted=wanted)
         if MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes != "ask":
-            return None
+            return _with_block(pending, blocked)
         outcome = CommandOutcome(
             exit_code=pending.exit_code, output=pending.content[-MAX_OUTPUT:], blocked=pending.blocked
         )
-        wanted = ", ".join(dict.fromkeys(access.description for access in pending.blocked))
-        answer = await self._ask(context, outcome, f"the sandbox blocked its access to {wanted}")
+        answer = await self._ask(context, outcome, blocked)
+        if not answer.attended:
+            return _with_block(pending, reasons.UNATTENDED_BLOCK.format(wanted=wanted), not_approved=wanted)
         if not answer.allowed:
-            return None
+            return _with_block(pending, f"{blocked}; the user did not allow it{answer.words and ': ' + answer.words}")
         if answer.choice == "outside":
             return CommandPlan("none")
         hosts = tuple(access.target for access in pending.blocked if access.kind == "network" and access.target)
@@ -325,7 +379,29 @@ class SandboxedCommands:
 
 
 def _result(pending: PendingOutcome, note: str = "") -> ToolResult:
-    return ToolResult(append_note(pending.content, note), title=pending.title, metadata=pending.metadata)
+    return _with_note(ToolResult(pending.content, title=pending.title, metadata=pending.metadata), note)
+
+
+def _with_block(pending: PendingOutcome, note: str, **metadata: str) -> PendingOutcome:
+    return msgspec.structs.replace(
+        pending, content=append_note(pending.content, note), metadata={**pending.metadata, **metadata}
+    )
+
+
+def _with_note(result: ToolResult, note: str) -> ToolResult:
+    """Returns the result with a note for the model."""
+    return ToolResult(append_note(result.content, note), title=result.title, metadata=result.metadata)
+
+
+def _not_rerun(output: str, answer: OutcomeAnswer) -> ToolFailure:
+    """Returns the end of a call that wanted to change files and was not allowed to."""
+    why = f"The user did not let this command change files{': ' + answer.words if answer.words else '.'}"
+    if not answer.attended:
+        why = reasons.UNATTENDED_WRITE
+    return ToolFailure(
+        f"{why} It ran with a read-only workspace, which is unchanged. Its output was:\n{output}",
+        reason="rejected" if answer.attended else "denied",
+    )
 
 
 def _question(outcome: CommandOutcome) -> str:
@@ -339,7 +415,7 @@ def _dropped(pending: PendingOutcome, answer: OutcomeAnswer) -> ToolFailure:
     would = f"It would have changed: {list_changes(pending.changes)}. The workspace is unchanged."
     why = f"The user did not keep what this command changed{': ' + answer.words if answer.words else '.'}"
     if not answer.attended:
-        why = "This command changed files, and nobody is there to approve that. Its changes were discarded."
+        why = reasons.UNATTENDED_OUTCOME
     output = f"\n\nIts output was:\n{pending.content}" if pending.content.strip() else ""
     return ToolFailure(f"{why} {would}{output}", reason="rejected" if answer.attended else "denied")
 

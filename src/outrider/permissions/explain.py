@@ -25,7 +25,10 @@ class DecisionExplanation(Struct, frozen=True):
 
     def format(self) -> str:
         decided = f"{self.decision.effect}: {self.decision.reason}"
-        lines = [decided if self.decision.rule is None else f"{decided} ({self.decision.rule})", *self.steps]
+        lines = [decided if self.decision.rule is None else f"{decided} ({self.decision.rule})"]
+        if confinement := self.decision.confinement:
+            lines.append(reasons.CONFINEMENTS[confinement])
+        lines.extend(self.steps)
         return sanitize_for_terminal(
             "\n".join([*lines, *(reasons.ALWAYS_ADDS.format(rule=rule) for rule in self.offers)])
         )

@@ -288,6 +288,7 @@ class ShellCall:
         self.tool, self.invalid = tool_name(tool), ""
         command, folder = call_subject(tool, arguments), call_directory(arguments)
         self.command = command if isinstance(command, str) else ""
+        self.runs_on = bool(arguments.get("background"))
         root = os.path.realpath(workspace)
         self.rule_matcher = ShellRuleMatcher(root, approved, search_path)
         self.script, self.action, self.reason = ScriptAnalysis(()), "shell", ""
@@ -480,6 +481,8 @@ def _decide_by_mode(
     effect: Effect = MODE_TABLE[mode].effects[call.action]
     reason = reasons.action_reason(call.action, call.reason)
     if isinstance(call, ShellCall):
+        if sandbox and call.runs_on and call.action != "shell that reads" and mode == "agent" and level == "ask":
+            return Decision("ask", reasons.RUNS_ON.format(reason=reason))
         return _decide_command(call, mode, reason, sandbox=sandbox, unconfined=unconfined)
     if mode == "agent" and level != "ask" and call.action == "write":
         return Decision("allow", reasons.LEVEL_ALLOWS.format(reason=reason, level=level))

@@ -7,6 +7,7 @@ are in `permissions/shell/programs/`, those about command lines in `permissions/
 """
 
 from outrider.permissions.modes import Action
+from outrider.types.outcomes import Confinement
 
 ACTION_REASONS: dict[Action, str] = {
     "talk": "it changes nothing outside the session",
@@ -28,9 +29,17 @@ RULE_ALLOWS = "a rule allows it"
 MODE_LACKS_TOOL = "{mode} mode does not offer this tool: {reason}"
 MODE_CANNOT_ASK = "{reason}; {mode} mode cannot ask for approval"
 NO_SANDBOX = "{reason}; there is no sandbox to run it in"
+RUNS_ON = "{reason}; it runs on in the background, and what it writes reaches the workspace at once"
 UNCONFINED = "{reason}; the user runs commands without a sandbox"
 LEVEL_ALLOWS = "{reason}; the approval level is {level}"
 NO_SANDBOX_IN_MODE = "commands run inside a sandbox only in {mode} mode, and none works on this machine"
+
+# How an allowed command runs.
+CONFINEMENTS: dict[Confinement, str] = {
+    "none": "it runs outside the sandbox, as a rule allows",
+    "read-only": "it runs inside the sandbox, with a read-only workspace",
+    "workspace": "it runs inside the sandbox, on a copy of the workspace; the mode decides about its changes",
+}
 
 # What the call itself decides.
 UNKNOWN_EFFECTS = "the effects of {tool} are not known"
@@ -50,6 +59,10 @@ DENIED_CALL = "This call is not allowed: {reason}. It was not run."
 UNATTENDED_DENIAL = (
     "This call needs an approval, and nobody is there to give it. It was not run. Go on without it or say so."
 )
+UNATTENDED_OUTCOME = "This command changed files, and nobody is there to approve that. Its changes were discarded."
+UNATTENDED_WRITE = "This command wanted to change files, and nobody is there to approve that."
+UNATTENDED_BLOCK = "the sandbox blocked its access to {wanted}, and nobody is there to allow it"
+BLOCKED = "the sandbox blocked its access to {wanted}"
 USER_DENIED = "The user said no."
 USER_DENIED_BECAUSE = "The user said no: {message}"
 APPROVE_FUNCTION_FAILED = "it could not be asked about ({error})"

@@ -120,7 +120,8 @@ def _is_sufficient(
         workspace=workspace,
         approved=frozenset(suggestion.contents),
     )
-    return decision.effect == "allow"
+    # Without a rule every command runs inside the sandbox, which says nothing about the suggestion.
+    return decision.effect == "allow" and (decision.rule is not None or decision.confinement != "workspace")
 
 
 def _shell_rules(command: str, workspace: str) -> tuple[str, ...]:

@@ -333,11 +333,18 @@ class ProcessSupervisor:
             return await self._wait_in_foreground(supervised, limit)
 
     async def start_command(
-        self, call_id: str, command: str | Sequence[str], *, workdir: Path | None = None, session_id: str = ""
+        self,
+        call_id: str,
+        command: str | Sequence[str],
+        *,
+        workdir: Path | None = None,
+        session_id: str = "",
+        wrap: LaunchWrapper | None = None,
     ) -> ProcessStatus:
-        """Starts a command in the background; `write` can send it input."""
+        """Starts a command in the background; `write` can send it input. `wrap` replaces the supervisor's own
+        wrapper."""
         self._check_room()
-        supervised = await self._start_process(call_id, command, workdir, session_id, in_background=True)
+        supervised = await self._start_process(call_id, command, workdir, session_id, in_background=True, wrap=wrap)
         return supervised.status()
 
     def mark_as_backgrounded(self, call_id: str) -> bool:

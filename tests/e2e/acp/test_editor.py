@@ -80,7 +80,7 @@ async def test_a_refused_command_does_not_run_and_the_model_hears_of_it(desk: De
 
 
 async def test_an_answer_for_the_session_is_not_asked_for_again(desk: Desk):
-    again = [call("shell", command="touch made.txt")]
+    again = [call("write", file_path="made.txt", content="x")]
     desk.write_script(again, again, "Twice.")
     async with desk.editor() as editor:
         session_id = await desk.new(editor)
@@ -92,7 +92,10 @@ async def test_an_answer_for_the_session_is_not_asked_for_again(desk: Desk):
 
 async def test_an_answer_for_the_folder_holds_in_the_next_session_there(desk: Desk):
     desk.write_script(
-        [call("shell", command="touch made.txt")], "Made.", [call("shell", command="touch made.txt")], "Again."
+        [call("write", file_path="made.txt", content="x")],
+        "Made.",
+        [call("write", file_path="made.txt", content="x")],
+        "Again.",
     )
     async with desk.editor() as editor:
         session_id = await desk.new(editor)
@@ -100,7 +103,7 @@ async def test_an_answer_for_the_folder_holds_in_the_next_session_there(desk: De
         assert await say(editor, session_id, "go") == "end_turn"
         ((_, options),) = editor.asked
         (folder,) = [option for option in options if option.option_id == "project"]
-        assert (folder.kind, folder.name) == ("allow_always", "This folder (shell(touch made.txt))")
+        assert (folder.kind, folder.name) == ("allow_always", "This folder (write(/made.txt))")
         assert await say(editor, await desk.new(editor), "go") == "end_turn"
         assert editor.said() == "Made.Again."
         assert len(editor.asked) == 1
@@ -172,7 +175,7 @@ async def test_modes_and_models_are_switched_and_the_client_hears_of_it(desk: De
             config_id="model", session_id=opened.session_id, value="script/other"
         )
         chosen = {option.id: option.current_value for option in options.config_options}
-        assert chosen == {"mode": "chat", "model": "script/other", "agent": "outrider"}
+        assert chosen == {"mode": "chat", "model": "script/other", "agent": "outrider", "approval": "ask"}
         with pytest.raises(acp.RequestError, match="unknown mode 'fly'; there are chat, plan"):
             await editor.agent.set_session_mode(session_id=opened.session_id, mode_id="fly")
 
@@ -181,7 +184,7 @@ async def test_an_accepted_plan_is_carried_out_in_the_same_turn(desk: Desk):
     desk.write_script("1. make a file\n2. rest\n", [call("shell", command="touch made.txt")], "Made.")
     async with desk.editor("--mode", "plan") as editor:
         session_id = await desk.new(editor)
-        editor.answers = ["accept", "once"]
+        editor.answers = ["accept", "keep"]
         assert await say(editor, session_id, "plan it") == "end_turn"
         assert [entry.content for entry in editor.of(AgentPlanUpdate)[0].entries] == ["make a file", "rest"]
         assert editor.asked[0][0].kind == "switch_mode"
@@ -219,7 +222,7 @@ async def test_a_question_that_was_open_when_the_editor_went_is_asked_again(desk
         await turn
     desk.write_script("Made.")
     async with desk.editor() as editor:
-        editor.answers = ["once"]
+        editor.answers = ["keep"]
         await desk.load(editor, session_id)
         await editor.until(lambda: "Made." in editor.said())
         assert editor.heard == "make it"

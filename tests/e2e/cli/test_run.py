@@ -13,7 +13,7 @@ from tests.e2e.cli.program import Program, answering, call, ended
 from tests.fixtures.vendors.vendor import Refusal, Stop
 
 READING = call("read", file_path="notes.txt")
-PUSHING = call("shell", command="git push")
+TOUCHING = call("shell", command="touch made.txt")
 
 
 async def test_an_answer_is_printed_and_nothing_else(program: Program):
@@ -43,7 +43,7 @@ async def test_verbose_tells_on_stderr_what_happens(program: Program):
 
 
 async def test_json_is_one_object_with_all_that_happened(program: Program):
-    async with answering(program, [[READING], [PUSHING], "Done."]):
+    async with answering(program, [[READING], [TOUCHING], "Done."]):
         done = await program.run("run", "-o", "json", "--max-turns", "9", "go")
     assert done.code == 3
     result = done.json
@@ -53,9 +53,34 @@ async def test_json_is_one_object_with_all_that_happened(program: Program):
     assert result["usage"]["input_tokens"] == 60
     assert result["cost"] == pytest.approx(60 * 2e-6 + 30 * 8e-6)  # gpt-4.1
     (refused,) = result["refused_calls"]
-    assert (refused["tool"], refused["input"], refused["reason"]) == ("shell", {"command": "git push"}, "denied")
+    assert (refused["tool"], refused["input"], refused["reason"]) == ("shell", {"command": "touch made.txt"}, "denied")
     shown = await program.run("sessions", "show", result["session_id"])
     assert "remember the milk" in shown.out
+
+
+async def test_a_discarded_outcome_is_said_with_the_ways_to_keep_it(program: Program):
+    made = program.workspace / "made.txt"
+    async with answering(program, lambda body: "Done." if "tool" in str(body["messages"][-1]) else TOUCHING):
+        done = await program.run("run", "go")
+        assert (done.code, made.exists()) == (3, False)
+        assert "denied, because approval is needed" in done.err
+        assert "touch made.txt" in done.err
+        assert "--approval edits" in done.err
+        assert "--allow RULE" in done.err
+        kept = await program.run("run", "--approval", "edits", "go")
+        assert (kept.code, kept.err, made.exists()) == (0, "", True)
+        made.unlink()
+        allowed = await program.run("run", "--allow", "shell(touch *)", "go")
+        assert (allowed.code, allowed.err, made.exists()) == (0, "", True)
+
+
+async def test_a_command_that_the_sandbox_keeps_from_the_network_is_said(program: Program):
+    fetching = call("shell", command="echo 'curl: (6) Could not resolve host: example.org' >&2; exit 6")
+    async with answering(program, [[fetching], "Done."]) as server:
+        done = await program.run("run", "go")
+    assert done.code == 3
+    assert "approval is needed" in done.err
+    assert "blocked its access to example.org" in str(server.requests[-1])
 
 
 async def test_stream_json_is_one_event_a_line_from_start_to_result(program: Program):

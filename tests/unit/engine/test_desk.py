@@ -53,7 +53,7 @@ class Asked:
         told = await self.told()
         self.received.clear()
         await self.desk.answer(told.approval_id, **{"allow": True, **answer})  # type: ignore[arg-type]
-        return (await waiting)[0]
+        return (await waiting).answer == "allowed"
 
     async def told(self) -> ToolApprovalRequestedEvent:
         """The question, as soon as it is heard."""
@@ -117,7 +117,7 @@ async def test_the_question_says_what_would_be_kept(asked: Asked):
     (told,) = [event for event in asked.received if isinstance(event, ToolApprovalRequestedEvent)]
     assert (told.offers, told.can_last) == (("shell(make test)",), True)
     await asked.desk.answer(told.approval_id, allow=False)
-    assert (await waiting)[0] is False
+    assert (await waiting).answer == "denied"
 
 
 async def test_a_yes_covers_the_files_that_steer_the_program_as_they_were(asked: Asked):
@@ -151,7 +151,7 @@ async def test_an_answer_from_another_process_holds_here_too(asked: Asked, monke
     await asked.told()
     (question,) = await asked.inner.approvals(only_open=True)
     await asked.inner.answer(question.id, "allowed", scope="always", by="elsewhere")
-    assert (await waiting)[0] is True
+    assert (await waiting).answer == "allowed"
     assert await asked.rules() == ("shell(make test)",)
 
 
@@ -179,7 +179,7 @@ async def test_a_yes_to_one_input_is_none_to_another_of_the_same_call(asked: Ask
     assert not waiting.done()
     (question,) = await asked.inner.approvals(only_open=True)
     await asked.desk.answer(question.id, allow=False)
-    assert (await waiting)[0] is False
+    assert (await waiting).answer == "denied"
 
 
 async def test_a_call_at_a_peer_is_asked_about_with_the_same_choices_as_here(tmp_path: Path):

@@ -109,8 +109,16 @@ def test_an_explanation_says_what_decided_and_what_each_command_does(tmp_path: P
         "shell", {"command": "ls && timeout 5 make x"}, mode="agent", workspace=str(tmp_path)
     ).format()
     assert text.splitlines() == [
-        "ask: it is not proven to read only: make can run programs and change files",
+        "allow: it is not proven to read only: make can run programs and change files",
+        "it runs inside the sandbox, on a copy of the workspace; the mode decides about its changes",
         "  ls: reads only",
+        "  timeout 5 make x (behind timeout): make can run programs and change files",
+    ]
+    text = explain_decision(
+        "shell", {"command": "timeout 5 make x"}, mode="agent", workspace=str(tmp_path), sandbox=False
+    ).format()
+    assert text.splitlines() == [
+        "ask: it is not proven to read only: make can run programs and change files; there is no sandbox to run it in",
         "  timeout 5 make x (behind timeout): make can run programs and change files",
         '"always" would add shell(make x)',
     ]
@@ -135,4 +143,5 @@ def test_past_calls_are_judged_again_under_other_rules(tmp_path: Path):
     after = PermissionRules(allow=("shell(make)",), deny=("shell(rm *)",))
     verdicts = backtest_rules(found, before=PermissionRules(), after=after, mode="agent", workspace=str(tmp_path))
     assert [verdict.changed for verdict in verdicts] == [False, True, True]
-    assert count_changes(verdicts) == {"allow": 1, "ask -> allow": 1, "ask -> deny": 1}
+    # Without a sandbox every command asks, also one that only reads.
+    assert count_changes(verdicts) == {"ask": 1, "ask -> allow": 1, "ask -> deny": 1}

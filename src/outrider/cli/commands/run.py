@@ -311,7 +311,7 @@ class RunCommand:
             )
         if unapproved and not quiet:
             remote = "use --wait-for-approval to let another user answer, or start the server with --allow RULE"
-            local = "allow calls with --allow RULE, or use --mode background"
+            local = "allow calls with --allow RULE, keep file changes with --approval edits, or use --mode background"
             console.print_stderr(f"outrider: {remote if self._arguments.attach else local}")
         if console.err_is_terminal and not quiet:
             usage = self._stats.usage

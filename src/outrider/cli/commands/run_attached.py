@@ -13,9 +13,9 @@ from outrider.cli.commands.run_output import RunInfo, RunTarget
 from outrider.cli.main import program_version
 from outrider.cli.setup import settings_from_arguments
 from outrider.config.settings import Settings
-from outrider.engine.approval_gate import UNATTENDED_DENIAL
 from outrider.engine.archive import TurnEnd
 from outrider.errors import ConfigurationError, OutriderError, ServerAwayError
+from outrider.permissions.reasons import UNATTENDED_DENIAL, UNATTENDED_OUTCOME
 from outrider.remote.client import ServerAddress, resolve_server
 from outrider.remote.connect import RemoteBridge, connect_engine
 from outrider.remote.engine import RemoteArchive, RemoteEngine
@@ -131,7 +131,8 @@ class RemoteTurn:
         """Deny an approval request; retry while the server cannot be reached."""
         while self._started:
             try:
-                await self._engine.answer(request.approval_id, allow=False, by="run", words=UNATTENDED_DENIAL)
+                words = UNATTENDED_OUTCOME if request.outcome and request.outcome.files else UNATTENDED_DENIAL
+                await self._engine.answer(request.approval_id, allow=False, by="run", words=words)
             except ServerAwayError:
                 await asyncio.sleep(RETRY_SECONDS)
             else:

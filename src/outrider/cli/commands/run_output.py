@@ -12,9 +12,9 @@ import msgspec
 from outrider.cli import exit_codes
 from outrider.cli.dispatch import exit_code_for
 from outrider.cli.output import NOTICE_STYLES, Console, truncate_text
-from outrider.engine.approval_gate import UNATTENDED_DENIAL
 from outrider.engine.archive import TurnEnd
 from outrider.errors import OutriderError
+from outrider.permissions import reasons
 from outrider.presentation.formats import clean_line
 from outrider.presentation.items import Notice, event_notice
 from outrider.presentation.tool_calls import call_title
@@ -140,8 +140,17 @@ _COMMON_EVENT_FIELDS = frozenset({"type", *Event.__struct_fields__})
 OUTPUT_VERSION = 1  # version of the `json` and `stream-json` formats
 
 
+_UNATTENDED = (
+    reasons.UNATTENDED_DENIAL,
+    reasons.UNATTENDED_OUTCOME,
+    reasons.UNATTENDED_WRITE,
+    reasons.UNATTENDED_BLOCK.partition("{wanted}")[2],
+)
+
+
 class RefusedCall(msgspec.Struct, frozen=True):
-    """A call that did not run. `reason` is "denied" (by a rule, the mode, or for lack of approval) or "rejected"."""
+    """A call that did not run, or whose outcome was not kept. `reason` is "denied" (by a rule, the mode, or for lack of
+    approval) or "rejected"."""
 
     call_id: str
     tool: str
@@ -152,9 +161,9 @@ class RefusedCall(msgspec.Struct, frozen=True):
 
     @property
     def needed_approval(self) -> bool:
-        """Whether no user was available to approve it. Compares the end of the text: a remote server stores our denial
-        as a user's answer with a prefix."""
-        return self.error.endswith(UNATTENDED_DENIAL)
+        """Whether no user was available to approve it. Searches the text: a remote server stores our denial as a user's
+        answer with a prefix."""
+        return any(text in self.error for text in _UNATTENDED)
 
 
 class RunInfo(msgspec.Struct, frozen=True):
@@ -185,6 +194,11 @@ class RunStats:
             if isinstance(state, ToolError) and state.reason in ("denied", "rejected"):
                 refused = (call.call_id, call.tool, state.input, state.reason, state.error, event.session_id)
                 self.refused.append(RefusedCall(*refused))
+            elif isinstance(state, ToolCompleted) and (wanted := state.metadata.get("not_approved")):
+                error = reasons.UNATTENDED_BLOCK.format(wanted=wanted)
+                self.refused.append(
+                    RefusedCall(call.call_id, call.tool, state.input, "denied", error, event.session_id)
+                )
 
 
 class HeadlessResult(msgspec.Struct, frozen=True):

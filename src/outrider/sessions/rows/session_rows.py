@@ -33,6 +33,7 @@ from outrider.sessions.session import ForkPoint, SessionTime
 from outrider.types.codec import plain
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
+from outrider.types.modes import APPROVAL_LEVELS, ApprovalLevel
 
 
 class SessionRow(Protocol):
@@ -47,6 +48,12 @@ class _SessionExtras(msgspec.Struct):
     forked_from: ForkPoint | None = None
     compacting: int | None = None
     metadata: dict[str, Any] = {}
+    approval: str = "ask"
+
+    @property
+    def level(self) -> ApprovalLevel:
+        """The approval level; an unknown one, from a later version, asks."""
+        return next((level for level in APPROVAL_LEVELS if level == self.approval), "ask")
 
 
 _extras_decoder = msgspec.json.Decoder(_SessionExtras)
@@ -66,7 +73,9 @@ def session_columns(session: StoredSession) -> dict[str, Any]:
         "agent": session.agent,
         "parent": session.parent_id,
         "archived": times.archived,
-        "body": msgspec.json.encode(_SessionExtras(session.forked_from, times.compacting, session.metadata)),
+        "body": msgspec.json.encode(
+            _SessionExtras(session.forked_from, times.compacting, session.metadata, session.approval)
+        ),
     }
 
 
@@ -86,6 +95,7 @@ def decode_session(row: SessionRow) -> StoredSession:
         time=SessionTime(row["created"], row["active"], extras.compacting, row["archived"]),
         metadata=extras.metadata,
         seq=row["seq"],
+        approval=extras.level,
     )
 
 

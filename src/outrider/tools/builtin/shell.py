@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -32,14 +33,19 @@ _rename = argument_aliases(ALIASES)
 
 
 class CommandSandbox(Protocol):
-    """Runs foreground commands confined. `execute` starts the command with a launch wrapper and waits for it."""
+    """Runs commands confined. `execute` starts the command with a launch wrapper and waits for it; `start` starts a
+    process that runs on. Without a wrapper the supervisor's own one applies."""
 
     async def run(
         self,
         context: ToolContext,
-        execute: Callable[[LaunchWrapper], Awaitable[CommandResult]],
+        execute: Callable[[LaunchWrapper | None], Awaitable[CommandResult]],
         format_result: Callable[[CommandResult], ToolResult],
     ) -> ToolResult: ...
+
+    async def run_on(
+        self, context: ToolContext, start: Callable[[LaunchWrapper | None], Awaitable[CommandResult]]
+    ) -> CommandResult: ...
 
 
 def shell_tool(
@@ -58,10 +64,12 @@ def shell_tool(
         title = description or command.strip().partition("\n")[0][:100]
         context.report(Progress(title=title))
         try:
-            if background:
-                return await _start_in_background(supervisor, command, context.workspace / workdir, context, title)
-            limit = TimeLimit(min(max(timeout, 0.0), MAX_TIMEOUT), at_limit)
             folder = context.workspace / workdir
+            if background:
+                start = partial(_start_in_background, supervisor, command, folder, context)
+                started = await (start() if sandbox is None else sandbox.run_on(context, start))
+                return _format_background_result(started, title)
+            limit = TimeLimit(min(max(timeout, 0.0), MAX_TIMEOUT), at_limit)
             if sandbox is None:
                 return _format_outcome(await _run_command(supervisor, command, folder, context, limit), title, limit)
             return await sandbox.run(
@@ -120,11 +128,16 @@ async def _run_command(
 
 
 async def _start_in_background(
-    supervisor: ProcessSupervisor, command: str, workdir: Path, context: ToolContext, title: str
-) -> ToolResult:
-    call_id = context.call_id or new_id()
-    started = await supervisor.start_command(call_id, command, workdir=workdir, session_id=context.session_id)
-    return _format_background_result(await supervisor.wait(started.id, EARLY_EXIT_WAIT), title)
+    supervisor: ProcessSupervisor,
+    command: str,
+    workdir: Path,
+    context: ToolContext,
+    wrap: LaunchWrapper | None = None,
+) -> CommandResult:
+    started = await supervisor.start_command(
+        context.call_id or new_id(), command, workdir=workdir, session_id=context.session_id, wrap=wrap
+    )
+    return await supervisor.wait(started.id, EARLY_EXIT_WAIT)
 
 
 def _format_outcome(outcome: CommandResult, title: str, limit: TimeLimit) -> ToolResult:

@@ -481,6 +481,8 @@ def _decide_by_mode(
     reason = reasons.action_reason(call.action, call.reason)
     if isinstance(call, ShellCall):
         return _decide_command(call, mode, reason, sandbox=sandbox, unconfined=unconfined)
+    if isinstance(call, ProcessCall) and call.action == "shell" and effect == "allow" and not (sandbox or unconfined):
+        return Decision("deny", reasons.NO_SANDBOX.format(reason=reason))
     if mode == "agent" and level != "ask" and call.action == "write":
         return Decision("allow", reasons.LEVEL_ALLOWS.format(reason=reason, level=level))
     return Decision(effect, reason)

@@ -55,6 +55,12 @@ USER_DENIED_BECAUSE = "The user said no: {message}"
 APPROVE_FUNCTION_FAILED = "it could not be asked about ({error})"
 
 # What `outrider permissions explain` adds.
+OUTSIDE_SANDBOX = "outside the sandbox"
+INSIDE_SANDBOX = "inside the sandbox"
+READ_ONLY_SANDBOX = "inside the sandbox (it can only read)"
+DROPPED_OUTCOME = "inside the sandbox (its changes are dropped)"
+ASKED_OUTCOME = "inside the sandbox (its changes are asked about)"
+KEPT_OUTCOME = "inside the sandbox (its changes are kept)"
 READS_ONLY = "reads only"
 NOT_UNDERSTOOD = "not understood: {problem}"
 ALWAYS_ADDS = '"always" would add {rule}'

@@ -120,7 +120,8 @@ def _is_sufficient(
         workspace=workspace,
         approved=frozenset(suggestion.contents),
     )
-    return decision.effect == "allow"
+    # A command that no rule covers is allowed too, but what it changes stays a question.
+    return decision.effect == "allow" and decision.confinement != "workspace"
 
 
 def _shell_rules(command: str, workspace: str) -> tuple[str, ...]:

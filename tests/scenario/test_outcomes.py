@@ -267,3 +267,17 @@ async def test_a_workspace_may_contain_the_data_folder(tmp_path, sandbox):
         (part,) = await harness.work(tmp_path, approval="edits")
     assert isinstance(part.state, ToolCompleted)
     assert (tmp_path / "notes.txt").read_text() == "milk\nbread\n"
+
+
+async def test_a_command_that_stays_running_is_asked_about_before_it_starts(workspace, tmp_path, sandbox):
+    harness = Harness([[call("shell", command="rm notes.txt", background=True)], "done"], tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert question.outcome is None
+        assert "stays running" in question.description
+        assert (workspace / "notes.txt").exists()
+        await harness.engine.answer(question.approval_id, allow=False)
+        (part,) = await working
+    assert isinstance(part.state, ToolError)
+    assert (workspace / "notes.txt").exists()

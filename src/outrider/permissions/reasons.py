@@ -29,6 +29,7 @@ MODE_LACKS_TOOL = "{mode} mode does not offer this tool: {reason}"
 MODE_CANNOT_ASK = "{reason}; {mode} mode cannot ask for approval"
 NO_SANDBOX = "{reason}; there is no sandbox to run it in"
 UNCONFINED = "{reason}; the user runs commands without a sandbox"
+STAYS_RUNNING = "{reason}; it stays running and changes the workspace directly"
 LEVEL_ALLOWS = "{reason}; the approval level is {level}"
 NO_SANDBOX_IN_MODE = "commands run inside a sandbox only in {mode} mode, and none works on this machine"
 

@@ -131,6 +131,25 @@ def test_no_command_without_a_rule_runs_where_there_is_no_sandbox(command: str, 
             assert "there is no sandbox" in found.reason
 
 
+@pytest.mark.parametrize("command", ["ls", "rm x", "npm run dev"])
+def test_a_command_that_stays_running_is_asked_about_before_it_starts(command: str, workspace: Path):
+    """Its changes cannot be an outcome, because they reach the workspace while it runs."""
+
+    def found(mode: Any = "agent", value: Any = True, name: str = "background", **more: Any) -> str:
+        return decide_call("shell", {"command": command, name: value}, mode=mode, workspace=workspace, **more).effect
+
+    for name in ("background", "run_in_background", "is_background"):
+        for value in (True, "true", "True", 1, "yes", ["x"]):
+            assert found(name=name, value=value) == "ask"
+        for value in (False, None, "false", "False", 0, ""):
+            assert found(name=name, value=value) == "allow"
+    assert [found(level=level) for level in APPROVAL_LEVELS] == ["ask", "allow", "allow"]
+    assert [found("plan"), found("background")] == ["allow", "allow"]  # in plan mode the workspace is read-only
+    assert found("plan", sandbox=False) == "deny"
+    assert found(allow=["shell"]) == "allow"
+    assert found(allow=["shell"], deny=["shell"]) == "deny"
+
+
 def test_without_a_sandbox_the_input_of_a_process_is_not_given_unasked(workspace: Path):
     call = {"action": "write", "process_id": "1", "input": "x"}
     for mode, inside, outside in (("plan", "deny", "deny"), ("agent", "ask", "ask"), ("background", "allow", "deny")):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from outrider.types.outcomes import BlockedAccess
 
-_HOST = r"(?P<host>[a-z0-9][a-z0-9-]{0,62}(?:\.[a-z0-9-]{1,63}){1,10}|localhost)"  # bounded: outputs can be hostile
+# Repetitions are bounded, because outputs can be hostile.
+_HOST = r"(?P<host>[a-z0-9][a-z0-9-]{0,62}(?:\.[a-z0-9-]{1,63}){1,10}|localhost)"
 _QUOTE = "[\"'`\u2018\u201c\u00ab]?"
 _NETWORK_PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -18,7 +19,8 @@ _NETWORK_PATTERNS = tuple(
         rf"(?:getaddrinfo|querya|querysrv|dns lookup)[a-z ]*(?:enotfound|eai_again|econnrefused)? {_QUOTE}{_HOST}",
         rf"lookup {_HOST}(?: on |:)",
         rf"host=['\"]{_HOST}['\"]",
-        rf"(?<![a-z0-9.-]){_HOST}(?::\d+)?: (?:temporary failure in name resolution|name or service not known|network is unreachable)",
+        rf"(?<![a-z0-9.-]){_HOST}(?::\d+)?: "
+        "(?:temporary failure in name resolution|name or service not known|network is unreachable)",
         rf"(?:failed to connect to|connect to|connecting to) {_QUOTE}{_HOST}(?:[ :]|$)",
         rf"(?:error fetching|failed to (?:fetch|download)|fetch failed)[^\n]{{0,40}}https?://{_HOST}",
     )

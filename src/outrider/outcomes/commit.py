@@ -216,20 +216,24 @@ def _make_folders(workspace: Path, changes: Sequence[OverlayChange]) -> None:
 
 
 def _put_in_place(workspace: Path, change: OverlayChange, staged: Sequence[str]) -> None:
-    *folders, name = change.path.split("/")
     *staged_folders, staged_name = staged
     with open_folder(str(workspace), staged_folders) as source:
         try:
-            with open_folder(str(workspace), folders, None if change.kind == "modified" else []) as target:
-                if change.kind == "created" and _exists(name, target):
-                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-                os.rename(staged_name, name, src_dir_fd=source, dst_dir_fd=target)
-                _sync_folder(target)
+            _rename_to(workspace, change, source, staged_name)
         except OSError as error:
             # Another program has put something in its way meanwhile: a conflict.
             os.unlink(staged_name, dir_fd=source)
             if error.errno not in _IN_THE_WAY:
                 raise
+
+
+def _rename_to(workspace: Path, change: OverlayChange, source: int, staged_name: str) -> None:
+    *folders, name = change.path.split("/")
+    with open_folder(str(workspace), folders, None if change.kind == "modified" else []) as target:
+        if change.kind == "created" and _exists(name, target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+        os.rename(staged_name, name, src_dir_fd=source, dst_dir_fd=target)
+        _sync_folder(target)
 
 
 def _exists(name: str, folder: int) -> bool:

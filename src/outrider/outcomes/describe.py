@@ -12,7 +12,7 @@ from outrider.outcomes.pending import PendingOutcome
 from outrider.permissions.paths.gitignore import IGNORE_FILES, VCS_FOLDERS, is_ignored
 from outrider.permissions.paths.protected import find_protected_name
 from outrider.permissions.redaction.secret_patterns import split_names
-from outrider.processes.sandbox.overlay import OverlayChange, show_path
+from outrider.processes.sandbox.overlay import OverlayChange, is_text, show_path
 from outrider.types.outcomes import CommandOutcome, OutcomeFile
 
 MAX_FILES = 200
@@ -133,7 +133,7 @@ def describe_outcome(pending: PendingOutcome, upper: Path) -> CommandOutcome:
             protected=change.path in protected,
             ignored=change.path in ignored,
             conflict=change.path in conflicts,
-            can_undo=max(change.size, change.base.size if change.base else 0) <= MAX_UNDO_BYTES,
+            can_undo=_can_undo(change),
         )
         for change in shown[:MAX_FILES]
     )
@@ -155,6 +155,10 @@ def _repository_note(changes: Sequence[OverlayChange]) -> str:
     objects = sum(name.startswith("objects/") for name in names)
     others = [name for name in names if not name.startswith(("objects/", "logs/"))]
     return ", ".join([*([f"{objects} objects"] if objects else []), *others[:8]]) or "logs"
+
+
+def _can_undo(change: OverlayChange) -> bool:
+    return is_text(change.path) and max(change.size, change.base.size if change.base else 0) <= MAX_UNDO_BYTES
 
 
 def _without_implied_folders(changes: Sequence[OverlayChange]) -> list[OverlayChange]:

@@ -10,7 +10,8 @@ NETWORK = {
     "curl by proxy": ("curl: (5) Could not resolve proxy: proxy.example.com", "proxy.example.com"),
     "wget": (
         "--2026-01-01 10:00:00--  https://files.example.org/x.tgz\nResolving files.example.org (files.example.org)... "
-        "failed: Temporary failure in name resolution.\nwget: unable to resolve host address \u2018files.example.org\u2019",
+        "failed: Temporary failure in name resolution.\n"
+        "wget: unable to resolve host address \u2018files.example.org\u2019",
         "files.example.org",
     ),
     "git": (
@@ -24,9 +25,9 @@ NETWORK = {
     ),
     "pip": (
         "WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError('<pip._vendor.urllib3."
-        "connection.HTTPSConnection object at 0x7f>: Failed to establish a new connection: [Errno -3] Temporary failure "
-        "in name resolution')': /simple/requests/\nERROR: Could not find a version that satisfies the requirement "
-        "requests (from versions: none)",
+        "connection.HTTPSConnection object at 0x7f>: Failed to establish a new connection: [Errno -3] Temporary "
+        "failure in name resolution')': /simple/requests/\nERROR: Could not find a version that satisfies "
+        "the requirement requests (from versions: none)",
         "",
     ),
     "requests": (
@@ -52,7 +53,7 @@ NETWORK = {
         "tcp: lookup proxy.golang.org on 10.0.0.2:53: dial udp 10.0.0.2:53: connect: network is unreachable",
         "proxy.golang.org",
     ),
-    "go without servers": ("dial tcp: lookup proxy.golang.org: Temporary failure in name resolution", "proxy.golang.org"),
+    "go, no server": ("dial tcp: lookup proxy.golang.org: Temporary failure in name resolution", "proxy.golang.org"),
     "ssh": (
         "ssh: Could not resolve hostname build.example.com: Name or service not known",
         "build.example.com",

@@ -86,6 +86,11 @@ class OverlayChange(msgspec.Struct, frozen=True):
         return self.kind == "modified" and self.base is not None and self.base.is_folder != (self.file == "folder")
 
 
+def is_text(path: str) -> bool:
+    """Returns whether a path is valid UTF-8, so that it can be stored."""
+    return show_path(path) == path
+
+
 def show_path(path: str) -> str:
     return path.encode("utf-8", "backslashreplace").decode()
 

@@ -101,6 +101,6 @@ def call_directory(arguments: Mapping[str, Any]) -> object:
 
 
 def runs_in_background(arguments: Mapping[str, Any]) -> bool:
-    """Returns whether a call starts a command that goes on when the call has ended. In doubt it does."""
+    """Returns whether a call starts a command that runs longer than the call. In doubt it does."""
     values = (arguments[name] for name in _IN_BACKGROUND if arguments.get(name))
     return any(str(value).strip().lower() not in _FALSE for value in values)

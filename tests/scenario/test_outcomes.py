@@ -260,15 +260,6 @@ async def test_git_configuration_is_never_changed_unasked(level, command, worksp
     assert sorted((path.relative_to(workspace), path.lstat().st_mtime_ns) for path in workspace.rglob("*")) == before
 
 
-<<<<<<< HEAD
-async def test_a_workspace_may_contain_the_data_folder(tmp_path, sandbox):
-    (tmp_path / "notes.txt").write_text("milk\n")
-    harness = Harness(shell("echo bread >> notes.txt"), tmp_path, sandbox)
-    async with harness.engine:
-        (part,) = await harness.work(tmp_path, approval="edits")
-    assert isinstance(part.state, ToolCompleted)
-    assert (tmp_path / "notes.txt").read_text() == "milk\nbread\n"
-=======
 class WithoutOverlays:
     """The sandbox of a machine that has no copy-on-write views."""
 
@@ -357,4 +348,40 @@ async def test_a_command_that_an_ask_rule_holds_back_stays_in_the_sandbox(worksp
     assert (workspace / "made.txt").read_text() == "y\n"
     assert not outside.exists()
     assert len(harness.asked) == 1
->>>>>>> dfecc6d6b89ce1745b30da81a06d72be74c95be3
+
+
+async def test_a_workspace_may_contain_the_data_folder(tmp_path, sandbox):
+    (tmp_path / "notes.txt").write_text("milk\n")
+    harness = Harness(shell("echo bread >> notes.txt"), tmp_path, sandbox)
+    async with harness.engine:
+        (part,) = await harness.work(tmp_path, approval="edits")
+    assert isinstance(part.state, ToolCompleted)
+    assert (tmp_path / "notes.txt").read_text() == "milk\nbread\n"
+
+
+async def test_a_command_that_stays_running_is_asked_about_before_it_starts(workspace, tmp_path, sandbox):
+    harness = Harness([[call("shell", command="rm notes.txt", background=True)], "done"], tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert question.outcome is None
+        assert "stays running" in question.description
+        assert (workspace / "notes.txt").exists()
+        await harness.engine.answer(question.approval_id, allow=False)
+        (part,) = await working
+    assert isinstance(part.state, ToolError)
+    assert (workspace / "notes.txt").exists()
+
+
+async def test_names_that_are_not_text_are_shown_escaped_and_can_be_kept(workspace, tmp_path, sandbox):
+    script = "echo 1 > $'bad\\xff'; echo 2 > $'other\\xfe'; echo 3 > $'new\\nline'"
+    harness = Harness(shell(script), tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert {file.path for file in question.outcome.files} == {r"bad\udcff", r"other\udcfe", "new\nline"}
+        await harness.engine.answer(question.approval_id, allow=True, keep=(r"bad\udcff", "new\nline"))
+        (part,) = await asyncio.wait_for(working, 20)
+    assert isinstance(part.state, ToolCompleted)
+    assert r"other\udcfe (created)" in part.state.output
+    assert sorted(path.name for path in workspace.iterdir()) == [".gitignore", "bad\udcff", "new\nline", "notes.txt"]

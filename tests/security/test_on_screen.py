@@ -55,9 +55,7 @@ def test_nothing_runs_before_an_answer_nor_after_a_no(ground: Ground, terminal: 
     terminal.answer("n")
     terminal.wait_for("demo/m", without="Do you trust", limit=60)
     terminal.say("look around")
-    terminal.wait_for("Allow shell?", "core.fsmonitor", limit=60)
-    terminal.answer("n")
-    terminal.wait_for("All seen.", limit=60)
+    terminal.wait_for("All seen.", limit=60)  # git obeyed its configuration inside the sandbox at most
     time.sleep(IDLE)
     assert not ground.mark.exists(), ground.mark.read_text()
     database = (ground.own / "sessions.db").read_bytes()

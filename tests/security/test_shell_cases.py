@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from outrider.permissions import Decision
+from outrider.permissions import decide as decide_call
 from tests.fixtures.analysis import judge as decide
 
 Case = dict[str, Any]
@@ -87,11 +88,31 @@ def test_a_command_with_an_effect_never_runs_unasked(case: Case, workspace: Path
     assert plan(case, workspace, "background").effect == "deny"
 
 
+def confinement(case: Case, workspace: Path, mode: Any, **options: Any) -> str | None:
+    return decide_call("shell", {"command": case["command"]}, mode=mode, workspace=workspace, **options).confinement
+
+
+@named(GUARDED)
+def test_a_command_with_an_effect_leaves_the_sandbox_by_no_mode_and_no_level(case: Case, workspace: Path):
+    for mode in ("plan", "agent", "background"):
+        for level in ("ask", "edits", "auto"):
+            assert confinement(case, workspace, mode, level=level) in ("workspace", None)
+        assert confinement(case, workspace, mode, sandbox=False) is None
+
+
+@named(AUTOMATIC)
+def test_a_plain_reading_command_has_a_read_only_view(case: Case, workspace: Path):
+    for mode in ("plan", "agent", "background"):
+        assert confinement(case, workspace, mode) == "read-only"
+
+
 @named(OVERSTEPPED)
 @pytest.mark.parametrize("mode", ["plan", "agent", "background"])
 def test_no_rule_is_overstepped(case: Case, workspace: Path, mode: str):
     found = plan(case, workspace, mode, tuple(case["must_not_auto_allow_when_rules"]))
     assert found.effect != "allow", found
+    rules = [f"shell({rule})" for rule in case["must_not_auto_allow_when_rules"]]
+    assert confinement(case, workspace, mode, allow=rules) in ("workspace", None)
 
 
 @named(COVERED)

@@ -17,6 +17,7 @@ from outrider.permissions.explain import (
 from outrider.permissions.policy import PermissionRules
 from outrider.tools.tool import Tool
 from outrider.types.agents import Mode
+from outrider.types.modes import ApprovalLevel
 from outrider.types.tool_declaration import declaration_of, tool_name
 
 # With re-exports: front ends import types of lower layers from the engine.
@@ -31,7 +32,14 @@ __all__ = [
 
 
 def explain_call(
-    tool: str, subject: str, policy: PermissionRules, *, mode: Mode, workspace: str, sandbox: bool
+    tool: str,
+    subject: str,
+    policy: PermissionRules,
+    *,
+    mode: Mode,
+    workspace: str,
+    sandbox: bool,
+    level: ApprovalLevel = "ask",
 ) -> DecisionExplanation:
     """Explain the permission decision about a call. `subject` is the tool's main argument (a command, a path, a URL) or
     its whole input as JSON. Raises ConfigurationError for an invalid input."""
@@ -39,7 +47,9 @@ def explain_call(
     tool_input = _parse_input(declared, subject)
     rules = msgspec.structs.asdict(policy)
     try:
-        return explain_decision(declared, tool_input, mode=mode, workspace=workspace, sandbox=sandbox, **rules)
+        return explain_decision(
+            declared, tool_input, mode=mode, level=level, workspace=workspace, sandbox=sandbox, **rules
+        )
     except ValueError as error:
         raise ConfigurationError(str(error)) from error
 

@@ -13,6 +13,7 @@ import msgspec
 from outrider.agents.run_context import AgentContext, CallWrapper
 from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError, StoreError, ToolFailure
 from outrider.event_bus import EventBus
+from outrider.processes.sandbox.overlay import is_text
 from outrider.sessions import snapshots as snapshots_api
 from outrider.sessions.journal import Journal
 from outrider.sessions.store import Store
@@ -210,12 +211,12 @@ class UndoRecorder:
     async def record_paths(
         self, tool_context: ToolContext, workspace: Path, paths: Sequence[str]
     ) -> AsyncGenerator[None, None]:
-        """Record a commit that changes these paths of the workspace."""
+        """Record a commit that changes these paths of the workspace. Names that are no text cannot be recorded."""
         call = self._calls.get((tool_context.session_id, tool_context.call_id))
         if call is None:
             yield
             return
-        async with self._snapshot_around(call, None, [workspace / path for path in paths]):
+        async with self._snapshot_around(call, None, [workspace / path for path in paths if is_text(path)]):
             yield
 
     @asynccontextmanager

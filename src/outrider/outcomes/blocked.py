@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from outrider.types.outcomes import BlockedAccess
 
-_HOST = r"(?P<host>[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9-]+)+|localhost)"
+# Repetitions are bounded, because outputs can be hostile.
+_HOST = r"(?P<host>[a-z0-9][a-z0-9-]{0,62}(?:\.[a-z0-9-]{1,63}){1,10}|localhost)"
 _QUOTE = "[\"'`\u2018\u201c\u00ab]?"
 _NETWORK_PATTERNS = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -18,7 +19,8 @@ _NETWORK_PATTERNS = tuple(
         rf"(?:getaddrinfo|querya|querysrv|dns lookup)[a-z ]*(?:enotfound|eai_again|econnrefused)? {_QUOTE}{_HOST}",
         rf"lookup {_HOST}(?: on |:)",
         rf"host=['\"]{_HOST}['\"]",
-        rf"{_HOST}(?::\d+)?: (?:temporary failure in name resolution|name or service not known|network is unreachable)",
+        rf"(?<![a-z0-9.-]){_HOST}(?::\d+)?: "
+        "(?:temporary failure in name resolution|name or service not known|network is unreachable)",
         rf"(?:failed to connect to|connect to|connecting to) {_QUOTE}{_HOST}(?:[ :]|$)",
         rf"(?:error fetching|failed to (?:fetch|download)|fetch failed)[^\n]{{0,40}}https?://{_HOST}",
     )
@@ -26,7 +28,7 @@ _NETWORK_PATTERNS = tuple(
 _NETWORK_SIGNS = re.compile(
     r"temporary failure in name resolution|name or service not known|network is unreachable|could not resolve"
     r"|eai_again|enotfound|enetunreach|getaddrinfo|no address associated with hostname|err_internet_disconnected"
-    r"|name resolution|dns error|resolve host",
+    r"|name resolution|dns error|resolve host|failure resolving",
     re.IGNORECASE,
 )
 _READ_ONLY_SIGNS = re.compile(r"read-only file ?system|EROFS", re.IGNORECASE)
@@ -39,6 +41,7 @@ _SOCKET = re.compile(
 )
 _MAX_TARGETS = 8
 _SCANNED = 40_000  # characters at each end of the output
+_SCANNED_OF_LINE = 1_000  # characters at each end of a line
 
 
 def find_blocked(output: str, exit_code: int | None, *, workspace: str) -> tuple[BlockedAccess, ...]:
@@ -46,8 +49,13 @@ def find_blocked(output: str, exit_code: int | None, *, workspace: str) -> tuple
     if exit_code == 0:
         return ()
     text = output if len(output) <= 2 * _SCANNED else f"{output[:_SCANNED]}\n{output[-_SCANNED:]}"
+    text = "\n".join(map(_shorten_line, text.splitlines()))
     found = [*_blocked_hosts(text), *_blocked_sockets(text), *_blocked_paths(text, workspace)]
     return tuple(dict.fromkeys(found))[:_MAX_TARGETS]
+
+
+def _shorten_line(line: str) -> str:
+    return line if len(line) <= 2 * _SCANNED_OF_LINE else f"{line[:_SCANNED_OF_LINE]} {line[-_SCANNED_OF_LINE:]}"
 
 
 def needs_writable_view(output: str, exit_code: int | None) -> bool:
@@ -62,20 +70,20 @@ def was_denied_writing(output: str) -> bool:
 
 
 def _blocked_hosts(text: str) -> Iterator[BlockedAccess]:
+    if _NETWORK_SIGNS.search(text) is None:
+        return
     hosts = {
         match["host"].lower().rstrip(".")
         for pattern in _NETWORK_PATTERNS
         for match in pattern.finditer(text)
         if match["host"].lower() != "localhost"
     }
-    signs = _NETWORK_SIGNS.search(text) is not None
-    if signs:
-        yield from (BlockedAccess("network", host) for host in sorted(hosts)) if hosts else [BlockedAccess("network")]
+    yield from (BlockedAccess("network", host) for host in sorted(hosts)) if hosts else [BlockedAccess("network")]
 
 
 def _blocked_sockets(text: str) -> Iterator[BlockedAccess]:
     for match in _SOCKET.finditer(text):
-        yield BlockedAccess("socket", match["path"].removeprefix("unix:").rstrip("?."))
+        yield BlockedAccess("socket", f"/{match['path'].strip('/?.')}")
 
 
 def _blocked_paths(text: str, workspace: str) -> Iterator[BlockedAccess]:

@@ -4,6 +4,7 @@ Every new content is staged next to its target first; then each file is replaced
 leaves either the old or the new file. Running the commit again completes it. No path is reached through a link.
 """
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,6 +22,7 @@ from outrider.tools.workspace_files import open_folder
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _COPY_BYTES = 1 << 24
 _MODE_BITS = 0o1777  # without setuid and setgid, which a command could use against the user later
+_IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.ELOOP, errno.ENOENT)
 _CLONE_FILE = 0x40049409  # FICLONE: shares the blocks of a file instead of copying them
 
 
@@ -33,24 +35,31 @@ class CommitResult(msgspec.Struct, frozen=True):
 
 def find_conflicts(workspace: Path, upper: Path, changes: Iterable[OverlayChange]) -> tuple[str, ...]:
     """Returns the paths that differ from the version that the command saw, unless they have the new content already."""
-    return tuple(
-        change.path
-        for change in changes
-        if _is_conflict(change, FileStamp.of_path(workspace / change.path), workspace, upper)
-    )
+    workspace = workspace.resolve()
+    return tuple(change.path for change in changes if _is_conflict(change, workspace, upper))
 
 
-def _is_conflict(change: OverlayChange, now: FileStamp | None, workspace: Path, upper: Path) -> bool:
+def _is_conflict(change: OverlayChange, workspace: Path, upper: Path) -> bool:
+    status = _lstat_inside(workspace, change.path)
+    now = None if status is None else FileStamp.of_status(status)
     if now == change.base or is_committed(workspace, upper, change):
         return False
+    if now is None and change.changes_type:
+        return False  # a killed commit has removed what the change replaces
     # The times of a folder change with every file in it; only its kind and mode count.
     both = now is not None and change.base is not None and now.is_folder and change.base.is_folder
     return not (both and now is not None and change.base is not None and now.mode == change.base.mode)
 
 
+def _lstat_inside(workspace: Path, path: str) -> os.stat_result | None:
+    """Returns the status of a path, None if there is none, or if a link leads to it."""
+    parent = os.path.dirname(workspace / path)  # noqa: PTH120
+    return lstat_or_none(workspace / path) if os.path.realpath(parent) == parent else None
+
+
 def is_committed(workspace: Path, upper: Path, change: OverlayChange) -> bool:
     """Returns whether the workspace has the state after the change."""
-    now = lstat_or_none(workspace / change.path)
+    now = _lstat_inside(workspace, change.path)
     if change.kind == "deleted":
         return now is None
     if now is None or stat.S_IMODE(now.st_mode) & _MODE_BITS != change.mode & _MODE_BITS:
@@ -72,6 +81,7 @@ def is_committed(workspace: Path, upper: Path, change: OverlayChange) -> bool:
 def commit_outcome(workspace: Path, upper: Path, changes: Sequence[OverlayChange]) -> CommitResult:
     """Applies the changes to the workspace, except those in conflict. Raises OSError before the first change if the
     new contents cannot be written, for example because the disk is full."""
+    workspace = workspace.resolve()
     conflicts = set(find_conflicts(workspace, upper, changes))
     wanted = [
         change
@@ -93,9 +103,9 @@ def commit_outcome(workspace: Path, upper: Path, changes: Sequence[OverlayChange
         for *folders, name in staged.values():
             with suppress(OSError), open_folder(str(workspace), folders) as folder:
                 os.unlink(name, dir_fd=folder)
-    left = find_conflicts(workspace, upper, wanted)
+    left = {change.path for change in wanted if not is_committed(workspace, upper, change)}
     done = [change.path for change in wanted if change.path not in left]
-    return CommitResult(tuple(done), (*sorted(conflicts), *left))
+    return CommitResult(tuple(done), tuple(sorted(conflicts | left)))
 
 
 def remove_staged(workspace: Path, changes: Iterable[OverlayChange]) -> None:
@@ -206,12 +216,22 @@ def _make_folders(workspace: Path, changes: Sequence[OverlayChange]) -> None:
 
 
 def _put_in_place(workspace: Path, change: OverlayChange, staged: Sequence[str]) -> None:
-    *folders, name = change.path.split("/")
     *staged_folders, staged_name = staged
-    with open_folder(str(workspace), staged_folders) as source, open_folder(str(workspace), folders, []) as target:
+    with open_folder(str(workspace), staged_folders) as source:
+        try:
+            _rename_to(workspace, change, source, staged_name)
+        except OSError as error:
+            # Another program has put something in its way meanwhile: a conflict.
+            os.unlink(staged_name, dir_fd=source)
+            if error.errno not in _IN_THE_WAY:
+                raise
+
+
+def _rename_to(workspace: Path, change: OverlayChange, source: int, staged_name: str) -> None:
+    *folders, name = change.path.split("/")
+    with open_folder(str(workspace), folders, None if change.kind == "modified" else []) as target:
         if change.kind == "created" and _exists(name, target):
-            os.unlink(staged_name, dir_fd=source)  # another program has created it meanwhile: a conflict
-            return
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
         os.rename(staged_name, name, src_dir_fd=source, dst_dir_fd=target)
         _sync_folder(target)
 

@@ -12,7 +12,7 @@ from outrider.outcomes.pending import PendingOutcome
 from outrider.permissions.paths.gitignore import IGNORE_FILES, VCS_FOLDERS, is_ignored
 from outrider.permissions.paths.protected import find_protected_name
 from outrider.permissions.redaction.secret_patterns import split_names
-from outrider.processes.sandbox.overlay import OverlayChange
+from outrider.processes.sandbox.overlay import OverlayChange, is_text, show_path
 from outrider.types.outcomes import CommandOutcome, OutcomeFile
 
 MAX_FILES = 200
@@ -103,7 +103,7 @@ def expand_kept(changes: Iterable[OverlayChange], keep: Iterable[str]) -> list[s
     return [
         change.path
         for change in changes
-        if change.path in wanted or (REPOSITORY in wanted and is_repository_data(change.path))
+        if change.shown_path in wanted or (REPOSITORY in wanted and is_repository_data(change.path))
     ]
 
 
@@ -124,7 +124,7 @@ def describe_outcome(pending: PendingOutcome, upper: Path) -> CommandOutcome:
     shown = [change for change in shown if not is_repository_data(change.path)]
     files = tuple(
         OutcomeFile(
-            path=change.path,
+            path=change.shown_path,
             kind=change.kind,
             file=change.file,
             size=change.size,
@@ -133,7 +133,7 @@ def describe_outcome(pending: PendingOutcome, upper: Path) -> CommandOutcome:
             protected=change.path in protected,
             ignored=change.path in ignored,
             conflict=change.path in conflicts,
-            can_undo=max(change.size, change.base.size if change.base else 0) <= MAX_UNDO_BYTES,
+            can_undo=_can_undo(change),
         )
         for change in shown[:MAX_FILES]
     )
@@ -157,6 +157,10 @@ def _repository_note(changes: Sequence[OverlayChange]) -> str:
     return ", ".join([*([f"{objects} objects"] if objects else []), *others[:8]]) or "logs"
 
 
+def _can_undo(change: OverlayChange) -> bool:
+    return is_text(change.path) and max(change.size, change.base.size if change.base else 0) <= MAX_UNDO_BYTES
+
+
 def _without_implied_folders(changes: Sequence[OverlayChange]) -> list[OverlayChange]:
     """Leaves out new and deleted folders whose files are listed."""
     parents = {change.path.rpartition("/")[0] for change in changes}
@@ -175,7 +179,7 @@ def _note_of(change: OverlayChange, upper: Path) -> str:
     if change.kind == "deleted":
         return ""
     if change.file == "link":
-        return f"link to {os.readlink(upper / change.path)}"  # noqa: PTH115
+        return f"link to {show_path(os.readlink(upper / change.path))}"  # noqa: PTH115
     if change.file == "special":
         return "neither a file nor a folder; it is not kept"
     if change.base is not None and not change.changes_type and change.base.mode & 0o777 != change.mode & 0o777:
@@ -191,7 +195,7 @@ def make_diff(workspace: Path, upper: Path, change: OverlayChange) -> str:
     after = _read_text(upper / change.path) if change.kind != "deleted" else ""
     if before is None or after is None:
         return ""
-    old, new = f"a/{change.path}" if change.base else "/dev/null", f"b/{change.path}"
+    old, new = f"a/{change.shown_path}" if change.base else "/dev/null", f"b/{change.shown_path}"
     lines = difflib.unified_diff(
         before.splitlines(keepends=True),
         after.splitlines(keepends=True),
@@ -223,6 +227,8 @@ def _read_text(path: Path) -> str | None:
 def list_changes(changes: Iterable[OverlayChange], limit: int = 20) -> str:
     """Returns changed paths in one line for the model, such as "a.py (modified), b/ (deleted)"."""
     listed = _without_implied_folders(list(changes))
-    texts = [f"{change.path}{'/' if change.file == 'folder' else ''} ({change.kind})" for change in listed[:limit]]
+    texts = [
+        f"{change.shown_path}{'/' if change.file == 'folder' else ''} ({change.kind})" for change in listed[:limit]
+    ]
     more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
     return ", ".join(texts) + more

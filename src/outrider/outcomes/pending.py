@@ -1,5 +1,6 @@
 """Stores outcomes of sandboxed commands on disk until they are committed or dropped, so that they survive a crash."""
 
+import json
 import os
 import stat
 from collections.abc import Iterable
@@ -92,7 +93,8 @@ class OutcomeFolder:
         staged = file.with_suffix(".tmp")
         descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
-            stream.write(msgspec.json.encode(outcome))
+            # File names may be no valid UTF-8; the standard library escapes such characters.
+            stream.write(json.dumps(msgspec.to_builtins(outcome)).encode())
             stream.flush()
             os.fsync(descriptor)
         staged.replace(file)
@@ -101,8 +103,8 @@ class OutcomeFolder:
         """Returns the stored outcome of a call, None if there is none."""
         try:
             content = (self._call_folder(call_id) / _RECORD).read_bytes()
-            return msgspec.json.decode(content, type=PendingOutcome)
-        except (OSError, msgspec.MsgspecError):
+            return msgspec.convert(json.loads(content), PendingOutcome)
+        except (OSError, ValueError):
             return None
 
     def remove(self, call_id: str) -> None:

@@ -28,15 +28,17 @@ from outrider.outcomes.describe import (
     list_protected,
     parents_of,
 )
-<<<<<<< HEAD
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome, overlay_storage
-=======
-from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
 from outrider.permissions import reasons
->>>>>>> dfecc6d6b89ce1745b30da81a06d72be74c95be3
 from outrider.permissions.modes import MODE_TABLE
 from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
-from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, merge_into_layer, read_changes
+from outrider.processes.sandbox.overlay import (
+    OverlayChange,
+    OverlayFolders,
+    merge_into_layer,
+    read_changes,
+    show_path,
+)
 from outrider.processes.sandbox.sandbox import Network, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import CommandResult
 from outrider.tools.command_output import append_note
@@ -305,7 +307,7 @@ class SandboxedCommands:
             kept = [change for change in changes if change.path in keep]
             conflicts = await asyncio.to_thread(find_conflicts, self._workspace, upper, kept)
             known = {file.path for file in outcome.files if file.conflict}
-            if set(conflicts) <= known:
+            if set(map(show_path, conflicts)) <= known:
                 # A conflict that the question showed is the user's choice: these files stay as they are.
                 return await self._commit(context, folder, pending, [path for path in keep if path not in conflicts])
 
@@ -425,9 +427,8 @@ def _commit_note(done: CommitResult, dropped: Sequence[OverlayChange]) -> str:
     if dropped:
         notes.append(f"these changes were not kept: {list_changes(dropped)}")
     if done.conflicts:
-        notes.append(
-            f"these files were changed by another program and are left as they are: {', '.join(done.conflicts)}"
-        )
+        names = ", ".join(map(show_path, done.conflicts))
+        notes.append(f"these files were changed by another program and are left as they are: {names}")
     return "; ".join(notes)
 
 

@@ -7,28 +7,30 @@ from typing import Any
 from msgspec import Struct
 
 from outrider.permissions import reasons
-from outrider.permissions.modes import Decision, Mode
+from outrider.permissions.modes import MODE_TABLE, Decision, Mode
 from outrider.permissions.policy import PermissionRules, ShellCall, assess_call, decide, decide_with_rules
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.permissions.rule_suggestions import suggested_rules
 from outrider.types.messages import Message
+from outrider.types.modes import ApprovalLevel
 from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import DeclaredTool
 
 
 class DecisionExplanation(Struct, frozen=True):
-    """A decision, the findings for each shell command, and the rules that "always" would add."""
+    """A decision, the findings for each shell command, and the rules that "always" would add.
+
+    `confined` says in words where an allowed command runs and what happens to its changes; "" for other calls."""
 
     decision: Decision
     steps: tuple[str, ...] = ()
     offers: tuple[str, ...] = ()
+    confined: str = ""
 
     def format(self) -> str:
-        decided = f"{self.decision.effect}: {self.decision.reason}"
-        lines = [decided if self.decision.rule is None else f"{decided} ({self.decision.rule})"]
-        if confinement := self.decision.confinement:
-            lines.append(reasons.CONFINEMENTS[confinement])
-        lines.extend(self.steps)
+        effect = f"{self.decision.effect}, {self.confined}" if self.confined else self.decision.effect
+        decided = f"{effect}: {self.decision.reason}"
+        lines = [decided if self.decision.rule is None else f"{decided} ({self.decision.rule})", *self.steps]
         return sanitize_for_terminal(
             "\n".join([*lines, *(reasons.ALWAYS_ADDS.format(rule=rule) for rule in self.offers)])
         )
@@ -43,14 +45,35 @@ def explain_decision(
     ask: Sequence[str] = (),
     deny: Sequence[str] = (),
     workspace: str,
+    level: ApprovalLevel = "ask",
     **more: Any,
 ) -> DecisionExplanation:
-    """Returns the decision of `decide` with the findings that led to it."""
-    decision = decide(tool, arguments, mode=mode, allow=allow, ask=ask, deny=deny, workspace=workspace, **more)
+    """Returns the decision of `decide` with the findings that led to it. Rules are offered if the call, or what it
+    changes, is a question."""
+    rules = {"allow": allow, "ask": ask, "deny": deny}
+    decision = decide(tool, arguments, mode=mode, workspace=workspace, level=level, **rules, **more)
+    confined = _describe_confinement(decision, mode, level)
     call = assess_call(tool, arguments, workspace=workspace)
     steps = tuple(_explain_commands(call)) if isinstance(call, ShellCall) else ()
-    offers = suggested_rules(tool, arguments, workspace=workspace) if decision.effect == "ask" else ()
-    return DecisionExplanation(decision, steps, offers)
+    asks = decision.effect == "ask" or confined == reasons.ASKED_OUTCOME
+    offers = suggested_rules(tool, arguments, workspace=workspace) if asks else ()
+    return DecisionExplanation(decision, steps, offers, confined)
+
+
+def _describe_confinement(decision: Decision, mode: Mode, level: ApprovalLevel) -> str:
+    match decision.confinement:
+        case None:
+            return ""
+        case "none":
+            return reasons.OUTSIDE_SANDBOX
+        case "read-only":
+            return reasons.READ_ONLY_SANDBOX
+        case "workspace":
+            outcomes = MODE_TABLE[mode].outcomes
+            if outcomes == "drop":
+                return reasons.DROPPED_OUTCOME
+            asks = outcomes == "ask" and level == "ask" and decision.rule is None
+            return reasons.ASKED_OUTCOME if asks else reasons.KEPT_OUTCOME
 
 
 def _explain_commands(call: ShellCall) -> Iterable[str]:
@@ -79,7 +102,23 @@ class BacktestResult(Struct, frozen=True):
 
     @property
     def changed(self) -> bool:
-        return self.before.effect != self.after.effect
+        return self.transition[0] != self.transition[1]
+
+    @property
+    def transition(self) -> tuple[str, str]:
+        """The decisions before and after in words, such as "ask" or "allow, inside the sandbox"."""
+        return describe_effect(self.before), describe_effect(self.after)
+
+
+def describe_effect(decision: Decision) -> str:
+    """Returns the effect of a decision, and for an allowed command where it runs."""
+    match decision.confinement:
+        case None:
+            return decision.effect
+        case "none":
+            return f"{decision.effect} {reasons.OUTSIDE_SANDBOX}"
+        case "read-only" | "workspace":
+            return f"{decision.effect} {reasons.INSIDE_SANDBOX}"
 
 
 def past_calls(messages: Iterable[Message]) -> Iterator[PastCall]:
@@ -97,7 +136,7 @@ def backtest_rules(
     after: PermissionRules,
     mode: Mode,
     workspace: str,
-    sandbox: bool = False,
+    sandbox: bool = True,
     tools: Mapping[str, DeclaredTool] | None = None,
 ) -> list[BacktestResult]:
     """Decides every call again under both rule sets. Runs nothing. `tools` are those whose declaration applies."""
@@ -110,8 +149,5 @@ def backtest_rules(
 
 
 def count_changes(verdicts: Iterable[BacktestResult]) -> Mapping[str, int]:
-    """Returns the number of calls for each change such as "ask -> allow"; unchanged calls have their effect as key."""
-    return Counter(
-        f"{verdict.before.effect} -> {verdict.after.effect}" if verdict.changed else verdict.after.effect
-        for verdict in verdicts
-    )
+    """Returns the number of calls for each change such as "ask -> deny"; unchanged calls have their effect as key."""
+    return Counter(" -> ".join(dict.fromkeys(verdict.transition)) for verdict in verdicts)

@@ -42,6 +42,7 @@ from outrider.types.tool_declaration import (
     call_subjects,
     canonical_tool,
     declaration_of,
+    runs_in_background,
     tool_name,
 )
 
@@ -288,7 +289,7 @@ class ShellCall:
         self.tool, self.invalid = tool_name(tool), ""
         command, folder = call_subject(tool, arguments), call_directory(arguments)
         self.command = command if isinstance(command, str) else ""
-        self.runs_on = bool(arguments.get("background"))
+        self.stays_running = runs_in_background(arguments)
         root = os.path.realpath(workspace)
         self.rule_matcher = ShellRuleMatcher(root, approved, search_path)
         self.script, self.action, self.reason = ScriptAnalysis(()), "shell", ""
@@ -481,16 +482,25 @@ def _decide_by_mode(
     effect: Effect = MODE_TABLE[mode].effects[call.action]
     reason = reasons.action_reason(call.action, call.reason)
     if isinstance(call, ShellCall):
-        if sandbox and call.runs_on and call.action != "shell that reads" and mode == "agent" and level == "ask":
-            return Decision("ask", reasons.RUNS_ON.format(reason=reason))
-        return _decide_command(call, mode, reason, sandbox=sandbox, unconfined=unconfined)
+        return _decide_command(call, mode, level, reason, sandbox=sandbox, unconfined=unconfined)
+    if isinstance(call, ProcessCall) and call.action == "shell" and effect == "allow" and not (sandbox or unconfined):
+        return Decision("deny", reasons.NO_SANDBOX.format(reason=reason))
     if mode == "agent" and level != "ask" and call.action == "write":
         return Decision("allow", reasons.LEVEL_ALLOWS.format(reason=reason, level=level))
     return Decision(effect, reason)
 
 
-def _decide_command(call: ShellCall, mode: Mode, reason: str, *, sandbox: bool, unconfined: bool) -> Decision:
-    """A command without a rule runs inside the sandbox. The analysis only chooses the cheaper read-only mount."""
+def _decide_command(
+    call: ShellCall, mode: Mode, level: ApprovalLevel, reason: str, *, sandbox: bool, unconfined: bool
+) -> Decision:
+    """A command without a rule runs inside the sandbox. The analysis only chooses the cheaper read-only mount.
+
+    A command that stays running has no outcome to ask about, since it writes to the workspace itself: it is asked about
+    before it starts."""
+    if sandbox and call.stays_running:
+        if MODE_TABLE[mode].outcomes == "ask" and level == "ask":
+            return Decision("ask", reasons.STAYS_RUNNING.format(reason=reason))
+        return Decision("allow", reason, None, "workspace")
     if sandbox:
         return Decision("allow", reason, None, "read-only" if call.action == "shell that reads" else "workspace")
     if unconfined and not mode_asks(mode):

@@ -31,6 +31,7 @@ MODE_CANNOT_ASK = "{reason}; {mode} mode cannot ask for approval"
 NO_SANDBOX = "{reason}; there is no sandbox to run it in"
 RUNS_ON = "{reason}; it runs on in the background, and what it writes reaches the workspace at once"
 UNCONFINED = "{reason}; the user runs commands without a sandbox"
+STAYS_RUNNING = "{reason}; it stays running and changes the workspace directly"
 LEVEL_ALLOWS = "{reason}; the approval level is {level}"
 NO_SANDBOX_IN_MODE = "commands run inside a sandbox only in {mode} mode, and none works on this machine"
 
@@ -68,6 +69,12 @@ USER_DENIED_BECAUSE = "The user said no: {message}"
 APPROVE_FUNCTION_FAILED = "it could not be asked about ({error})"
 
 # What `outrider permissions explain` adds.
+OUTSIDE_SANDBOX = "outside the sandbox"
+INSIDE_SANDBOX = "inside the sandbox"
+READ_ONLY_SANDBOX = "inside the sandbox (it can only read)"
+DROPPED_OUTCOME = "inside the sandbox (its changes are dropped)"
+ASKED_OUTCOME = "inside the sandbox (its changes are asked about)"
+KEPT_OUTCOME = "inside the sandbox (its changes are kept)"
 READS_ONLY = "reads only"
 NOT_UNDERSTOOD = "not understood: {problem}"
 ALWAYS_ADDS = '"always" would add {rule}'

@@ -62,6 +62,8 @@ KNOWN_NAMES: dict[str, ToolDeclaration] = {
 _ALIASES = {"bash": "shell", "sh": "shell", "execute": "shell", "ls": "list", "search": "grep", "multi_edit": "edit",
             "patch": "apply_patch", "fetch": "web_fetch", "webfetch": "web_fetch", "todo_write": "todo"}  # fmt: skip
 _WORKING_DIRECTORIES = ("cwd", "workdir", "working_directory", "directory")
+_IN_BACKGROUND = ("background", "run_in_background", "is_background")
+_FALSE = frozenset({"false", "0", "no", "off"})
 
 
 def canonical_tool(tool: str) -> str:
@@ -96,3 +98,9 @@ def call_subject(tool: str | DeclaredTool, arguments: Mapping[str, Any]) -> obje
 def call_directory(arguments: Mapping[str, Any]) -> object:
     """Returns the working directory that a call requests, or None."""
     return next((arguments[name] for name in _WORKING_DIRECTORIES if arguments.get(name)), None)
+
+
+def runs_in_background(arguments: Mapping[str, Any]) -> bool:
+    """Returns whether a call starts a command that runs longer than the call. In doubt it does."""
+    values = (arguments[name] for name in _IN_BACKGROUND if arguments.get(name))
+    return any(str(value).strip().lower() not in _FALSE for value in values)

@@ -1,13 +1,15 @@
 """The order of decisions: deny, protected, ask, allow, mode; in every mode, for every kind of tool."""
 
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outrider.permissions import Decision
-from outrider.types.modes import MODES
+from outrider.permissions import decide as decide_call
+from outrider.types.modes import APPROVAL_LEVELS, MODES
 from tests.fixtures.analysis import judge as decide
 
 
@@ -25,7 +27,7 @@ def judged(workspace: Path, tool: str, arguments: dict[str, Any], mode: Any = "a
 
 
 TABLE = [
-    # tool, arguments: chat, plan, agent, background (without a sandbox)
+    # tool, arguments: chat, plan, agent, background; for commands without a rule, the verdict of the analysis
     ("read", {"file_path": "README.md"}, "deny allow allow allow"),
     ("read", {"path": "README.md"}, "deny allow allow allow"),
     ("list", {"path": "src"}, "deny allow allow allow"),
@@ -60,9 +62,9 @@ TABLE = [
     ("process", {"action": "read", "process_id": "1"}, "deny allow allow allow"),
     ("process", {"action": "wait", "process_id": "1"}, "deny allow allow allow"),
     ("process", {"action": "kill", "process_id": "1"}, "deny allow allow allow"),
-    ("process", {"action": "write", "process_id": "1", "input": "x"}, "deny deny ask deny"),
-    ("process", {"action": "new"}, "deny deny ask deny"),
-    ("process", {}, "deny deny ask deny"),
+    ("process", {"action": "write", "process_id": "1", "input": "x"}, "deny deny ask allow"),
+    ("process", {"action": "new"}, "deny deny ask allow"),
+    ("process", {}, "deny deny ask allow"),
     ("process", {"command": "rm x"}, "deny deny ask deny"),
 ]
 
@@ -92,11 +94,124 @@ def test_an_unknown_mode_is_an_error(workspace: Path):
         judged(workspace, "read", {"path": "README.md"}, "yolo")
 
 
-def test_background_runs_other_commands_only_inside_a_sandbox(workspace: Path):
-    assert judged(workspace, "shell", {"command": "make"}, "background", sandbox=True) == "allow"
-    found = decide("shell", {"command": "make"}, mode="background", workspace=workspace)
-    assert found.effect == "deny"
-    assert "sandbox" in found.reason
+COMMANDS = [
+    # command: the confinement without a rule
+    ("ls", "read-only"),
+    ("git status", "read-only"),
+    ("cd src && ls | wc -l", "read-only"),
+    ("rm x", "workspace"),
+    ("make > x", "workspace"),
+    ("echo x > x", "workspace"),
+    ("curl https://example.org", "workspace"),
+    ("sudo id", "workspace"),
+    ("cat ../secret.txt", "workspace"),
+    ("cat .env", "workspace"),
+    ("${!x}", "workspace"),
+    ("echo 'unclosed", "workspace"),
+]
+
+
+@pytest.mark.parametrize(("command", "confinement"), COMMANDS)
+@pytest.mark.parametrize("mode", ["plan", "agent", "background"])
+def test_a_command_without_a_rule_runs_inside_the_sandbox(command: str, confinement: str, mode: Any, workspace: Path):
+    for level in APPROVAL_LEVELS:
+        for tool in ("shell", "bash", "process"):
+            found = decide_call(tool, {"command": command}, mode=mode, workspace=workspace, level=level)
+            assert (found.effect, found.rule, found.confinement) == ("allow", None, confinement), (tool, level)
+
+
+@pytest.mark.parametrize(("command", "_"), COMMANDS)
+def test_no_command_without_a_rule_runs_where_there_is_no_sandbox(command: str, _: str, workspace: Path):
+    for mode, effect in (("plan", "deny"), ("agent", "ask"), ("background", "deny")):
+        for level in APPROVAL_LEVELS:
+            found = decide_call(
+                "shell", {"command": command}, mode=mode, workspace=workspace, level=level, sandbox=False
+            )
+            assert (found.effect, found.confinement) == (effect, None), (mode, level)
+            assert "there is no sandbox" in found.reason
+
+
+@pytest.mark.parametrize("command", ["ls", "rm x", "npm run dev"])
+def test_a_command_that_stays_running_is_asked_about_before_it_starts(command: str, workspace: Path):
+    """Its changes cannot be an outcome, because they reach the workspace while it runs."""
+
+    def found(mode: Any = "agent", value: Any = True, name: str = "background", **more: Any) -> str:
+        return decide_call("shell", {"command": command, name: value}, mode=mode, workspace=workspace, **more).effect
+
+    for name in ("background", "run_in_background", "is_background"):
+        for value in (True, "true", "True", 1, "yes", ["x"]):
+            assert found(name=name, value=value) == "ask"
+        for value in (False, None, "false", "False", 0, ""):
+            assert found(name=name, value=value) == "allow"
+    assert [found(level=level) for level in APPROVAL_LEVELS] == ["ask", "allow", "allow"]
+    assert [found("plan"), found("background")] == ["allow", "allow"]  # in plan mode the workspace is read-only
+    assert found("plan", sandbox=False) == "deny"
+    assert found(allow=["shell"]) == "allow"
+    assert found(allow=["shell"], deny=["shell"]) == "deny"
+
+
+def test_without_a_sandbox_the_input_of_a_process_is_not_given_unasked(workspace: Path):
+    call = {"action": "write", "process_id": "1", "input": "x"}
+    for mode, inside, outside in (("plan", "deny", "deny"), ("agent", "ask", "ask"), ("background", "allow", "deny")):
+        assert decide_call("process", call, mode=mode, workspace=workspace).effect == inside
+        assert decide_call("process", call, mode=mode, workspace=workspace, sandbox=False).effect == outside
+
+
+def test_the_user_can_state_that_the_machine_is_the_sandbox(workspace: Path):
+    def found(mode: Any, **options: Any) -> tuple[str, str | None]:
+        options = {"sandbox": False, "unconfined": True, **options}
+        decision = decide_call("shell", {"command": "make"}, mode=mode, workspace=workspace, **options)
+        return decision.effect, decision.confinement
+
+    assert found("plan") == ("deny", None)
+    assert found("agent") == ("ask", None)
+    assert found("agent", level="auto") == ("ask", None)
+    assert found("background") == ("allow", "none")
+    assert found("background", sandbox=True) == ("allow", "workspace")
+
+
+def test_only_a_rule_of_the_user_lets_a_command_leave_the_sandbox(workspace: Path):
+    def confinement(command: str, mode: Any = "agent", **rules: Any) -> str | None:
+        return decide_call("shell", {"command": command}, mode=mode, workspace=workspace, **rules).confinement
+
+    for rule in ("shell(make x)", "shell(make *)", "shell"):
+        assert confinement("make x", allow=[rule]) == "none"
+        assert confinement("make x", "background", allow=[rule]) == "none"
+        assert confinement("make x", "plan", allow=[rule]) == "workspace"  # changes are dropped in any case
+        assert confinement("make x", confined=[rule]) == "workspace"
+        assert confinement("make x", allow=[rule], confined=[rule]) == "none"
+    assert confinement("make y", allow=["shell(make x)"]) == "workspace"
+    assert confinement("make x > y", allow=["shell(make x)"]) == "workspace"
+    assert confinement("make x && make y", allow=["shell(make x)"], confined=["shell(make y)"]) == "workspace"
+    assert confinement("make x", allow=["read", "write", "process"]) == "workspace"
+    assert confinement("make x", allow=["shell('unclosed"]) == "workspace"
+    assert confinement("make x", allow=["shell"], sandbox=False) == "none"
+
+
+def test_rules_restrict_a_command_whatever_the_sandbox_would_catch(workspace: Path):
+    for level in APPROVAL_LEVELS:
+        make = partial(decide_call, "shell", {"command": "make x"}, workspace=workspace, level=level)
+        assert make(mode="agent", deny=["shell(make *)"]).effect == "deny"
+        assert make(mode="agent", ask=["shell(make *)"]) == Decision("ask", "a rule requires approval", "shell(make *)")
+        assert make(mode="agent", ask=["shell(make *)"], allow=["shell"]).effect == "ask"
+        assert make(mode="background", ask=["shell(make *)"]).effect == "deny"
+
+
+def test_a_level_allows_edits_inside_the_workspace_and_nothing_else(workspace: Path):
+    def effects(tool: str, arguments: dict[str, Any], mode: Any = "agent") -> list[str]:
+        found = [decide_call(tool, arguments, mode=mode, workspace=workspace, level=level) for level in APPROVAL_LEVELS]
+        assert {decision.confinement for decision in found} == {None}
+        return [decision.effect for decision in found]
+
+    assert effects("write", {"file_path": "new.py"}) == ["ask", "allow", "allow"]
+    assert effects("apply_patch", {"patch": "*** Add File: a.py\n+x\n"}) == ["ask", "allow", "allow"]
+    assert effects("write", {"file_path": "new.py"}, "plan") == ["deny", "deny", "deny"]
+    assert effects("write", {"file_path": "../new.py"}) == ["ask", "ask", "ask"]
+    assert effects("write", {"file_path": ".git/config"}) == ["ask", "ask", "ask"]
+    assert effects("read", {"file_path": ".env"}) == ["ask", "ask", "ask"]
+    assert effects("web_fetch", {"url": "https://example.org"}) == ["ask", "ask", "ask"]
+    assert effects("mcp__server__tool", {}) == ["ask", "ask", "ask"]
+    assert effects("process", {"action": "write", "process_id": "1"}) == ["ask", "ask", "ask"]
 
 
 def test_deny_wins_over_everything(workspace: Path):
@@ -249,10 +364,13 @@ def test_a_file_that_may_not_be_read_may_not_be_named_in_the_shell(workspace: Pa
     assert judged(workspace, "shell", {"command": "cat README.md"}, deny=["read(src/**)"]) == "allow"
 
 
-def test_a_rule_without_a_pattern_allows_what_is_understood(workspace: Path):
-    assert judged(workspace, "shell", {"command": "make"}, allow=["shell"]) == "allow"
-    assert judged(workspace, "shell", {"command": "make > x"}, allow=["shell"]) == "ask"
-    assert judged(workspace, "shell", {"command": "${!x}"}, allow=["shell(*)"]) == "ask"
+def test_only_a_rule_without_a_pattern_allows_what_is_not_understood(workspace: Path):
+    for command in ("make", "make > x", "${!x}", "echo 'unclosed"):
+        for rule in ("shell", "shell(*)"):
+            assert judged(workspace, "shell", {"command": command}, allow=[rule]) == "allow"
+    for command in ("make > x", "${!x}", "echo 'unclosed"):
+        assert judged(workspace, "shell", {"command": command}, allow=["shell(make *)", "shell(echo *)"]) == "ask"
+    assert judged(workspace, "shell", {"command": "${!x}"}, allow=["process"]) == "ask"
 
 
 @pytest.mark.parametrize(

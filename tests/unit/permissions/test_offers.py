@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,7 +83,8 @@ def test_the_smallest_rule_is_offered_or_none(
     (tmp_path / "src").mkdir()
     assert suggested_rules(tool, arguments, workspace=str(tmp_path)) == rules
     if rules:
-        assert decide(tool, arguments, mode="agent", allow=rules, workspace=tmp_path).effect == "allow"
+        found = decide(tool, arguments, mode="agent", allow=rules, workspace=tmp_path)
+        assert (found.effect, found.confinement) == ("allow", "none" if tool == "shell" else None)
 
 
 def test_a_yes_for_longer_covers_the_files_that_steer_the_program_as_they_are_now(tmp_path: Path):
@@ -104,13 +106,14 @@ def test_a_command_that_reads_needs_no_rule_but_a_yes_to_what_steers_it(tmp_path
     assert (offer.rules, len(offer.contents), bool(offer)) == ((), 1, True)
 
 
+def explain(command: str, workspace: Path, mode: Any = "agent", **more: Any) -> str:
+    return explain_decision("shell", {"command": command}, mode=mode, workspace=str(workspace), **more).format()
+
+
 def test_an_explanation_says_what_decided_and_what_each_command_does(tmp_path: Path):
-    text = explain_decision(
-        "shell", {"command": "ls && timeout 5 make x"}, mode="agent", workspace=str(tmp_path)
-    ).format()
-    assert text.splitlines() == [
-        "allow: it is not proven to read only: make can run programs and change files",
-        "it runs inside the sandbox, on a copy of the workspace; the mode decides about its changes",
+    assert explain("ls && timeout 5 make x", tmp_path).splitlines() == [
+        "allow, inside the sandbox (its changes are asked about): it is not proven to read only: "
+        "make can run programs and change files",
         "  ls: reads only",
         "  timeout 5 make x (behind timeout): make can run programs and change files",
     ]
@@ -122,10 +125,40 @@ def test_an_explanation_says_what_decided_and_what_each_command_does(tmp_path: P
         "  timeout 5 make x (behind timeout): make can run programs and change files",
         '"always" would add shell(make x)',
     ]
-    text = explain_decision("shell", {"command": "ls ${!x}"}, mode="agent", workspace=str(tmp_path)).format()
-    assert "  not understood: it contains a ${…} expansion that could run a command" in text
+    assert "  not understood: it contains a ${…} expansion that could run a command" in explain("ls ${!x}", tmp_path)
     text = explain_decision("read", {"path": "a"}, mode="plan", deny=["read(a)"], workspace=str(tmp_path)).format()
     assert text == "deny: a rule forbids it (read(a))"
+    text = explain_decision("write", {"file_path": "a"}, mode="agent", workspace=str(tmp_path)).format()
+    assert text == 'ask: it changes files of the workspace\n"always" would add write(/a)'
+
+
+def test_an_explanation_says_where_a_command_runs_and_what_becomes_of_its_changes(tmp_path: Path):
+    def first_words(command: str, mode: Any = "agent", **more: Any) -> str:
+        return explain(command, tmp_path, mode, **more).partition(":")[0]
+
+    assert first_words("ls") == "allow, inside the sandbox (it can only read)"
+    assert first_words("make") == "allow, inside the sandbox (its changes are asked about)"
+    assert first_words("make", "plan") == "allow, inside the sandbox (its changes are dropped)"
+    assert first_words("make", "plan", allow=["shell"]) == "allow, inside the sandbox (its changes are dropped)"
+    assert first_words("make", "background") == "allow, inside the sandbox (its changes are kept)"
+    assert first_words("make", level="edits") == "allow, inside the sandbox (its changes are kept)"
+    assert first_words("make", confined=["shell(make)"]) == "allow, inside the sandbox (its changes are kept)"
+    assert explain("make", tmp_path, allow=["shell(make)"]).splitlines()[0] == (
+        "allow, outside the sandbox: a rule allows it (shell(make))"
+    )
+    assert first_words("make", ask=["shell(make)"]) == "ask"
+    assert first_words("make", sandbox=False) == "ask"
+    assert first_words("make", "plan", sandbox=False) == "deny"
+
+
+def test_rules_are_offered_only_where_something_is_asked(tmp_path: Path):
+    added = '"always" would add shell(make)'
+    assert added in explain("make", tmp_path)
+    assert added in explain("make", tmp_path, sandbox=False)
+    assert "always" not in explain("ls", tmp_path)
+    assert "always" not in explain("make", tmp_path, level="auto")
+    assert "always" not in explain("make", tmp_path, "background")
+    assert "always" not in explain("make", tmp_path, allow=["shell(make)"])
 
 
 def test_an_explanation_is_safe_to_show(tmp_path: Path):
@@ -143,5 +176,12 @@ def test_past_calls_are_judged_again_under_other_rules(tmp_path: Path):
     after = PermissionRules(allow=("shell(make)",), deny=("shell(rm *)",))
     verdicts = backtest_rules(found, before=PermissionRules(), after=after, mode="agent", workspace=str(tmp_path))
     assert [verdict.changed for verdict in verdicts] == [False, True, True]
-    # Without a sandbox every command asks, also one that only reads.
-    assert count_changes(verdicts) == {"ask": 1, "ask -> allow": 1, "ask -> deny": 1}
+    assert count_changes(verdicts) == {
+        "allow inside the sandbox": 1,
+        "allow inside the sandbox -> allow outside the sandbox": 1,
+        "allow inside the sandbox -> deny": 1,
+    }
+    verdicts = backtest_rules(
+        found, before=PermissionRules(), after=after, mode="agent", workspace=str(tmp_path), sandbox=False
+    )
+    assert count_changes(verdicts) == {"ask": 1, "ask -> allow outside the sandbox": 1, "ask -> deny": 1}

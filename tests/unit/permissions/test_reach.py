@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from outrider.permissions import decide as decide_call
 from tests.fixtures.analysis import judge as decide
 
 
@@ -94,6 +95,8 @@ def pairs(table: dict[str, str]) -> list[tuple[str, str]]:
 def test_a_rule_does_not_reach_what_it_does_not_name(rule: str, command: str, workspace: Path):
     found = decide("shell", {"command": command}, mode="agent", allow=[f"shell({rule})"], workspace=workspace)
     assert found.effect == "ask", found
+    found = decide_call("shell", {"command": command}, mode="agent", allow=[f"shell({rule})"], workspace=workspace)
+    assert (found.rule, found.confinement) == (None, "workspace"), found
 
 
 @pytest.mark.parametrize(("rule", "command"), pairs(COVERED))
@@ -112,7 +115,7 @@ def test_git_alone_is_judged_too(tmp_path: Path):
 @pytest.mark.parametrize("command", split(DENIED))
 def test_what_is_forbidden_stays_so_behind_whatever_runs_it(command: str, workspace: Path):
     deny = ["shell(rm *)"]
-    found = decide("shell", {"command": command}, mode="background", deny=deny, workspace=workspace, sandbox=True)
+    found = decide_call("shell", {"command": command}, mode="background", deny=deny, workspace=workspace)
     assert found.effect == "deny", found
     assert found.rule == "shell(rm *)"
 
@@ -120,8 +123,9 @@ def test_what_is_forbidden_stays_so_behind_whatever_runs_it(command: str, worksp
 @pytest.mark.parametrize("command", split(NOT_DENIED))
 def test_a_forbidden_name_that_nothing_runs_hinders_nobody(command: str, workspace: Path):
     deny = ["shell(rm *)"]
-    found = decide("shell", {"command": command}, mode="background", deny=deny, workspace=workspace, sandbox=True)
+    found = decide_call("shell", {"command": command}, mode="background", deny=deny, workspace=workspace)
     assert found.effect == "allow", found
+    assert found.confinement != "none", found
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ def explain_decision(arguments: Namespace) -> int:
         subject,
         _policy_from_settings(settings),
         mode=settings.mode,
+        level=settings.approval,
         workspace=str(settings.workspace),
         sandbox=True,
     )
@@ -122,6 +123,6 @@ def _answer_row(answer: Approval) -> tuple[str, ...]:
 
 
 def _format_change(verdict: BacktestResult) -> str:
-    transition = f"{verdict.before.effect} -> {verdict.after.effect}"
+    transition = " -> ".join(verdict.transition)
     tool_input = msgspec.json.encode(verdict.call.arguments).decode()
     return f"{transition:<14} {verdict.call.tool} {tool_input}  ({verdict.after.reason})"

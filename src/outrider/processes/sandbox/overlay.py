@@ -76,15 +76,37 @@ class OverlayChange(msgspec.Struct, frozen=True):
     base: FileStamp | None = None
 
     @property
+    def shown_path(self) -> str:
+        """The path as text that can be stored and sent: bytes of a name that are no UTF-8 are escaped."""
+        return show_path(self.path)
+
+    @property
     def changes_type(self) -> bool:
         """Whether a folder replaces a file, or a file replaces a folder."""
         return self.kind == "modified" and self.base is not None and self.base.is_folder != (self.file == "folder")
 
 
+def is_text(path: str) -> bool:
+    """Returns whether a path is valid UTF-8, so that it can be stored."""
+    return show_path(path) == path
+
+
+def show_path(path: str) -> str:
+    return path.encode("utf-8", "backslashreplace").decode()
+
+
 def read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange]:
     """Returns what a command changed, sorted by path. Call it after the command and its children have ended."""
     reader = _ChangeReader(str(workspace), str(folders.upper), [str(layer) for layer in folders.layers])
-    return sorted(reader.read_folder(""), key=lambda change: change.path)
+    return sorted(reader.read_folder("", _Lower(exists=True, hidden=False)), key=lambda change: change.path)
+
+
+class _Lower(msgspec.Struct, frozen=True):
+    """The folder of the workspace below a folder of the upper layer: whether there is one, and whether the command did
+    not see its content."""
+
+    exists: bool
+    hidden: bool
 
 
 class _ChangeReader:
@@ -93,19 +115,20 @@ class _ChangeReader:
         self._upper = upper
         self._layers = layers
 
-    def read_folder(self, folder: str) -> Iterator[OverlayChange]:
+    def read_folder(self, folder: str, lower: _Lower) -> Iterator[OverlayChange]:
         """Yields the changes below a folder of the upper layer; `folder` is "" or ends with a slash."""
         with os.scandir(f"{self._upper}/{folder}") as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):
-                yield from self._read_entry(f"{folder}{entry.name}", entry)
+                yield from self._read_entry(f"{folder}{entry.name}", entry, lower)
 
-    def _read_entry(self, path: str, entry: "os.DirEntry[str]") -> Iterator[OverlayChange]:
+    def _read_entry(self, path: str, entry: "os.DirEntry[str]", lower: _Lower) -> Iterator[OverlayChange]:
         status = entry.stat(follow_symlinks=False)
-        base = FileStamp.of_path(f"{self._workspace}/{path}")
+        # Without a folder there, the path could lead through a link.
+        base = FileStamp.of_path(f"{self._workspace}/{path}") if lower.exists else None
         if is_whiteout(status):
             yield from self._read_removal(path, base)
         elif stat.S_ISDIR(status.st_mode):
-            yield from self._read_subfolder(path, status, base)
+            yield from self._read_subfolder(path, status, base, lower)
         else:
             yield from self._read_file(path, status, base)
 
@@ -117,15 +140,20 @@ class _ChangeReader:
             yield from self._removed_below(path)
         yield OverlayChange(path, "deleted", _file_kind(base.mode), base=base)
 
-    def _read_subfolder(self, path: str, status: os.stat_result, base: FileStamp | None) -> Iterator[OverlayChange]:
+    def _read_subfolder(
+        self, path: str, status: os.stat_result, base: FileStamp | None, parent: _Lower
+    ) -> Iterator[OverlayChange]:
         mode = stat.S_IMODE(status.st_mode)
         if base is None:
             yield OverlayChange(path, "created", "folder", mode)
         elif stat.S_IMODE(base.mode) != mode or not base.is_folder:
             yield OverlayChange(path, "modified", "folder", mode, base=base)
-        if base is not None and base.is_folder and _is_opaque(f"{self._upper}/{path}"):
+        exists = base is not None and base.is_folder
+        # The kernel marks only the topmost of nested folders that hide what is below.
+        hidden = parent.hidden or _is_opaque(f"{self._upper}/{path}")
+        if exists and hidden:
             yield from self._removed_below(path, still_in=f"{self._upper}/{path}")
-        yield from self.read_folder(f"{path}/")
+        yield from self.read_folder(f"{path}/", _Lower(exists, hidden))
 
     def _read_file(self, path: str, status: os.stat_result, base: FileStamp | None) -> Iterator[OverlayChange]:
         kind, mode, size = _file_kind(status.st_mode), stat.S_IMODE(status.st_mode), status.st_size

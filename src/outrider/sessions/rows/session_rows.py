@@ -53,7 +53,10 @@ class _SessionExtras(msgspec.Struct):
     @property
     def level(self) -> ApprovalLevel:
         """The approval level; an unknown one, from a later version, asks."""
-        return next((level for level in APPROVAL_LEVELS if level == self.approval), "ask")
+        for level in APPROVAL_LEVELS:
+            if level == self.approval:
+                return level
+        return "ask"
 
 
 _extras_decoder = msgspec.json.Decoder(_SessionExtras)

@@ -44,13 +44,13 @@ def test_a_change_is_shown_whole_runs_once_approved_and_can_be_taken_back(home, 
 def test_a_refusal_reaches_the_model_and_an_answer_for_longer_is_not_asked_for_again(
     home, workspace: Path, open_terminal: Open
 ):
-    refused = [call("shell", command="touch refused.txt", description="make a file")]
-    session, always = [call("shell", command="touch made.txt")], [call("shell", command="touch more.txt")]
+    refused = [call("write", file_path="refused.txt", content="x")]
+    session, always = [call("write", file_path="made.txt", content="x")], [call("write", file_path="more.txt", content="x")]
     write_script(home, [refused, "Then not.", session, session, "Twice.", always, always, "For ever."])
     terminal = open_terminal()
     terminal.wait_for("script/demo")
     terminal.say("make it")
-    terminal.wait_for("Allow shell?", "touch refused.txt")
+    terminal.wait_for("Allow write?", "refused.txt")
     terminal.answer("r")
     terminal.wait_for("why not?")
     terminal.type("use another name")
@@ -59,16 +59,16 @@ def test_a_refusal_reaches_the_model_and_an_answer_for_longer_is_not_asked_for_a
     terminal.wait_for("canceled", "rejected", "use another name", "Then not.")
     assert not (workspace / "refused.txt").exists()
     terminal.say("go")
-    terminal.wait_for("Allow shell?", "touch made.txt")
+    terminal.wait_for("Allow write?", "made.txt")
     terminal.answer("s")
     terminal.wait_for("Twice.")
     assert (workspace / "made.txt").exists()
     terminal.say("go on")
-    terminal.wait_for("Allow shell?", "touch more.txt")
+    terminal.wait_for("Allow write?", "more.txt")
     terminal.answer("a")
     terminal.wait_for("For ever.")
     terminal.say("/permissions")
-    terminal.wait_for("Stored approvals", "touch more.txt", "always")
+    terminal.wait_for("Stored approvals", "write more.txt", "always")
 
 
 def test_escape_interrupts_a_command_whose_output_is_seen_live(home, workspace: Path, open_terminal: Open):

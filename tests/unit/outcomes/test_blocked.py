@@ -65,8 +65,8 @@ NETWORK = {
     ),
     "ping": ("ping: example.com: Temporary failure in name resolution", "example.com"),
     "uv": (
-        "error: Failed to fetch: `https://index.example.org/simple/requests/`\n  Caused by: dns error: failed to lookup address "
-        "information: Temporary failure in name resolution",
+        "error: Failed to fetch: `https://index.example.org/simple/requests/`\n  Caused by: dns error: failed "
+        "to lookup address information: Temporary failure in name resolution",
         "index.example.org",
     ),
 }  # fmt: skip

@@ -39,8 +39,8 @@ NETWORK = {
     "python": ("urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>", ""),
     "npm": (
         "npm error code EAI_AGAIN\nnpm error syscall getaddrinfo\nnpm error errno EAI_AGAIN\nnpm error request to "
-        "https://registry.npmjs.org/left-pad failed, reason: getaddrinfo EAI_AGAIN registry.npmjs.org",
-        "registry.npmjs.org",
+        "https://registry.example.org/left-pad failed, reason: getaddrinfo EAI_AGAIN registry.example.org",
+        "registry.example.org",
     ),
     "node": ("Error: getaddrinfo ENOTFOUND api.example.com", "api.example.com"),
     "cargo": (
@@ -59,15 +59,15 @@ NETWORK = {
         "build.example.com",
     ),
     "apt": (
-        "Err:1 http://deb.debian.org/debian bookworm InRelease\n  Temporary failure resolving 'deb.debian.org'\n"
-        "E: Failed to fetch http://deb.debian.org/debian/dists/bookworm/InRelease",
-        "deb.debian.org",
+        "Err:1 http://deb.example.org/debian bookworm InRelease\n  Temporary failure resolving 'deb.example.org'\n"
+        "E: Failed to fetch http://deb.example.org/debian/dists/bookworm/InRelease",
+        "deb.example.org",
     ),
     "ping": ("ping: example.com: Temporary failure in name resolution", "example.com"),
     "uv": (
-        "error: Failed to fetch: `https://pypi.org/simple/requests/`\n  Caused by: dns error: failed to lookup address "
-        "information: Temporary failure in name resolution",
-        "pypi.org",
+        "error: Failed to fetch: `https://index.example.org/simple/requests/`\n  Caused by: dns error: failed "
+        "to lookup address information: Temporary failure in name resolution",
+        "index.example.org",
     ),
 }  # fmt: skip
 

@@ -52,7 +52,7 @@ def _is_conflict(change: OverlayChange, workspace: Path, upper: Path) -> bool:
 
 
 def _lstat_inside(workspace: Path, path: str) -> os.stat_result | None:
-    """Returns the status of a path, None if there is none, or if a link leads to it."""
+    """Returns the status of a path, None if there is none, or if it is reached through a link."""
     parent = os.path.dirname(workspace / path)  # noqa: PTH120
     return lstat_or_none(workspace / path) if os.path.realpath(parent) == parent else None
 

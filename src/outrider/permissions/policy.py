@@ -497,7 +497,7 @@ def _decide_command(
 
     A command that stays running has no outcome to ask about, since it writes to the workspace itself: it is asked about
     before it starts."""
-    if sandbox and call.stays_running:
+    if sandbox and call.stays_running and call.action != "shell that reads":
         if MODE_TABLE[mode].outcomes == "ask" and level == "ask":
             return Decision("ask", reasons.STAYS_RUNNING.format(reason=reason))
         return Decision("allow", reason, None, "workspace")

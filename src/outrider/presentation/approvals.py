@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from outrider.permissions import reasons
 from outrider.presentation.diffs import DiffRow, FileDiff, diff_rows, parse_unified_diff
 from outrider.presentation.tool_calls import call_title, input_text, planned_changes
 from outrider.sessions.records import Approval, ApprovalScope
@@ -13,6 +14,12 @@ from outrider.types.events import ToolApprovalRequestedEvent
 from outrider.types.outcomes import CommandOutcome, OutcomeChoice
 
 AnswerKind = Literal["allow", "deny"]
+
+# What the model reads about a call that needed an answer while no user was there.
+UNATTENDED_DENIAL = reasons.UNATTENDED_DENIAL
+UNATTENDED_OUTCOME = reasons.UNATTENDED_OUTCOME
+UNATTENDED_WRITE = reasons.UNATTENDED_WRITE
+UNATTENDED_BLOCK = reasons.UNATTENDED_BLOCK
 
 
 class ApprovalChoice(msgspec.Struct, frozen=True):

@@ -45,7 +45,10 @@ def test_a_refusal_reaches_the_model_and_an_answer_for_longer_is_not_asked_for_a
     home, workspace: Path, open_terminal: Open
 ):
     refused = [call("write", file_path="refused.txt", content="x")]
-    session, always = [call("write", file_path="made.txt", content="x")], [call("write", file_path="more.txt", content="x")]
+    session, always = (
+        [call("write", file_path="made.txt", content="x")],
+        [call("write", file_path="more.txt", content="x")],
+    )
     write_script(home, [refused, "Then not.", session, session, "Twice.", always, always, "For ever."])
     terminal = open_terminal()
     terminal.wait_for("script/demo")

@@ -116,6 +116,7 @@ def test_an_explanation_says_what_decided_and_what_each_command_does(tmp_path: P
         "make can run programs and change files",
         "  ls: reads only",
         "  timeout 5 make x (behind timeout): make can run programs and change files",
+        '"always" would add shell(make x)',
     ]
     text = explain_decision(
         "shell", {"command": "timeout 5 make x"}, mode="agent", workspace=str(tmp_path), sandbox=False

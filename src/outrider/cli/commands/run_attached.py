@@ -15,7 +15,7 @@ from outrider.cli.setup import settings_from_arguments
 from outrider.config.settings import Settings
 from outrider.engine.archive import TurnEnd
 from outrider.errors import ConfigurationError, OutriderError, ServerAwayError
-from outrider.permissions.reasons import UNATTENDED_DENIAL, UNATTENDED_OUTCOME
+from outrider.presentation.approvals import UNATTENDED_DENIAL, UNATTENDED_OUTCOME
 from outrider.remote.client import ServerAddress, resolve_server
 from outrider.remote.connect import RemoteBridge, connect_engine
 from outrider.remote.engine import RemoteArchive, RemoteEngine

@@ -14,7 +14,7 @@ from outrider.cli.dispatch import exit_code_for
 from outrider.cli.output import NOTICE_STYLES, Console, truncate_text
 from outrider.engine.archive import TurnEnd
 from outrider.errors import OutriderError
-from outrider.permissions import reasons
+from outrider.presentation import approvals as reasons
 from outrider.presentation.formats import clean_line
 from outrider.presentation.items import Notice, event_notice
 from outrider.presentation.tool_calls import call_title
@@ -149,7 +149,7 @@ _UNATTENDED = (
 
 
 class RefusedCall(msgspec.Struct, frozen=True):
-    """A call that did not run, or whose outcome was not kept. `reason` is "denied" (by a rule, the mode, or for lack of
+    """A call that did not run, or whose outcome was dropped. `reason` is "denied" (by a rule, the mode, or for lack of
     approval) or "rejected"."""
 
     call_id: str

@@ -121,7 +121,7 @@ class SessionTools:
             workspace=workspace,
             data=environment.data,
             sandbox=environment.sandbox,
-            policy=lambda: _command_policy(workspace, environment, writable=False),
+            policy=lambda writable: _command_policy(workspace, environment, writable=writable),
             settings=self.tree,
             ask=self._ask_outcome,
             record_paths=undo.record_paths if undo else _record_nothing,

@@ -66,6 +66,12 @@ class AskOutcome(Protocol):
     async def __call__(self, context: ToolContext, outcome: CommandOutcome, question: str, /) -> OutcomeAnswer: ...
 
 
+class MakePolicy(Protocol):
+    """Returns the sandbox policy of the session's workspace."""
+
+    def __call__(self, *, writable: bool) -> SandboxPolicy: ...
+
+
 class SessionSettings(Protocol):
     """What a command depends on at the time it runs: the strictest mode and level of its agent and the callers."""
 
@@ -93,7 +99,8 @@ class CommandPlan(msgspec.Struct, frozen=True):
 
 
 class SandboxedCommands:
-    """The command runner of one session. `policy` returns the sandbox policy for a mount of the workspace."""
+    """The command runner of one session. `policy` returns the sandbox policy for a read-only or a
+    writable workspace."""
 
     def __init__(
         self,
@@ -101,7 +108,7 @@ class SandboxedCommands:
         workspace: Path,
         data: Path,
         sandbox: Sandbox,
-        policy: Callable[[], SandboxPolicy],
+        policy: MakePolicy,
         settings: SessionSettings,
         ask: AskOutcome,
         record_paths: RecordPaths,
@@ -148,7 +155,7 @@ class SandboxedCommands:
         """Starts a process that runs on in the background. What it changes until it ends is recorded for undo."""
         plan = self._plans.pop(context.call_id, CommandPlan())
         if plan.confinement == "read-only" and self._sandbox.confines:
-            return await start(self._wrapper(self._policy()))
+            return await start(self._wrapper(self._policy(writable=False)))
         async with self._record_all(context):
             return await start(keep_launch_unchanged if plan.confinement == "none" else None)
 
@@ -166,7 +173,7 @@ class SandboxedCommands:
         level = self._settings.level_of(context.session_id)
         may_write = outcomes == "commit" or (outcomes == "ask" and (plan.keeps or level in ("edits", "auto")))
         if not may_write or plan.confinement == "read-only":
-            result = await self._execute_with(self._policy(), plan, execute)
+            result = await self._execute_with(self._policy(writable=False), plan, execute)
             if not was_denied_writing(result.text):
                 return format_result(result)
             if outcomes == "drop":
@@ -199,7 +206,7 @@ class SandboxedCommands:
             # The workspace below a mounted overlay must not change by our own hand: one command at a time.
             async with self._lock:
                 folders = await asyncio.to_thread(folder.prepare, context.call_id)
-                policy = self._overlay_policy(folder, folders)
+                policy = self._overlay_policy(context, folder, folders)
                 result = await self._execute_with(policy, plan, execute)
                 formatted = format_result(result)
                 changes = await asyncio.to_thread(read_changes, self._workspace, folders)
@@ -363,18 +370,20 @@ class SandboxedCommands:
     def _open_folder(self, session_id: str) -> OutcomeFolder:
         return OutcomeFolder(overlay_storage(self._data, self._workspace), session_id, self._workspace)
 
-    def _overlay_policy(self, folder: OutcomeFolder, folders: OverlayFolders) -> SandboxPolicy:
+    def _overlay_policy(self, context: ToolContext, folder: OutcomeFolder, folders: OverlayFolders) -> SandboxPolicy:
         """Returns the policy for an overlay. Protected files are not mounted read-only in it: a change of one is part
-        of the outcome, and is asked about at every level."""
-        policy = self._policy()
+        of the outcome, and is asked about at every level. A background run may also write to the git folder of its own
+        worktree, which lies outside the workspace."""
+        commits = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "commit"
+        policy = self._policy(writable=commits)
         outside = tuple(path for path in policy.read_only if not path.is_relative_to(self._workspace))
         return msgspec.structs.replace(policy, overlay=folders, temporary=folder.temporary, read_only=outside)
 
     def _read_only_policy(self, folder: OutcomeFolder) -> SandboxPolicy:
         if not folder.temporary.is_dir():
-            return self._policy()
+            return self._policy(writable=False)
         layers = folder.layers() if self._sandbox.overlays else ()
-        return msgspec.structs.replace(self._policy(), temporary=folder.temporary, layers=layers)
+        return msgspec.structs.replace(self._policy(writable=False), temporary=folder.temporary, layers=layers)
 
     def _wrapper(self, policy: SandboxPolicy) -> LaunchWrapper:
         return lambda launch: self._sandbox.wrap(launch, policy)

@@ -77,11 +77,9 @@ def test_a_refusal_reaches_the_model_and_an_answer_for_longer_is_not_asked_for_a
 def test_escape_interrupts_a_command_whose_output_is_seen_live(home, workspace: Path, open_terminal: Open):
     command = "echo $$ > pid; for i in 1 2 3; do echo tick $i; done; sleep 600"
     write_script(home, [[call("shell", command=command)]])
-    terminal = open_terminal()
+    terminal = open_terminal("--allow", "shell")
     terminal.wait_for("script/demo")
     terminal.say("wait")
-    terminal.wait_for("Allow shell?", "it can only be allowed once")
-    terminal.answer("y")
     terminal.wait_for("calling", "tick 3", "working", "esc: interrupt")
     pid = int((workspace / "pid").read_text())
     terminal.press("escape")

@@ -22,9 +22,10 @@ from outrider.engine.questions import AskedQuestion, QuestionQueue
 from outrider.errors import ProcessError, ToolFailure
 from outrider.models.clients import shared_catalog
 from outrider.models.local.weights import KNOWN_WEIGHTS, runtime_limits
-from outrider.permissions.modes import Decision
+from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.redaction.terminal import is_fully_visible
 from outrider.presentation.formats import format_bytes
+from outrider.processes.launch import keep_launch_unchanged
 from outrider.processes.output import OutputSlice, plain_text
 from outrider.processes.supervisor import ProcessStatus, ProcessSupervisor
 from outrider.sessions.records import Approval, ApprovalScope
@@ -146,8 +147,8 @@ def _pending_call(tool: str, tool_input: dict[str, Any]) -> ToolPart:
 
 
 async def run_user_command(engine: Engine, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
-    """Run a shell command of the user without approval and return a description of how it ended. Cancelling kills
-    it."""
+    """Run a shell command of the user without approval and return a description of how it ended. In agent mode it runs
+    outside the sandbox, as in the user's own terminal. Cancelling kills it."""
     live = engine.live[session_id]
     if live.session_tools is None:
         raise ProcessError("this engine has no built-in tools and runs no commands")
@@ -157,6 +158,7 @@ async def run_user_command(engine: Engine, session_id: str, command: str, on_out
         lambda text: on_output(plain_text(text)),
         workdir=Path(live.journal.session.workspace_directory or "."),
         session_id=session_id,
+        wrap=keep_launch_unchanged if MODE_TABLE[live.session.mode].outcomes == "ask" else None,
     )
     return "runs on in the background" if outcome.ending is None else outcome.ending.description
 

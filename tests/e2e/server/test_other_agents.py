@@ -104,7 +104,7 @@ async def test_what_nobody_can_approve_is_refused_and_named(user: User):
 
 async def test_a_call_that_is_given_up_ends_the_agent_s_work(user: User):
     user.write_script(shell("touch begun; sleep 600; touch done"), '"Never said."', '"Free again."')
-    async with user.client("--mode", "background") as client:
+    async with user.client("--mode", "background", "--allow", "shell") as client:
         work = asyncio.create_task(client.call_tool("run_agent", {"prompt": "wait"}))
         while not (user.workspace / "begun").exists():
             await asyncio.sleep(0.02)

@@ -93,10 +93,10 @@ async def test_what_a_called_agent_asks_is_asked_in_the_session_that_people_look
     async with page_of(serving) as page:
         await say(page, "let it be painted")
         question = page.locator(".question")
-        await question.get_by_text("May shell run for helper?").wait_for()
+        await question.get_by_text("Keep what this command changed for helper?").wait_for()
         await page.reload()  # it is asked by what is stored, too
         await question.get_by_text("touch made", exact=True).wait_for()
-        await question.get_by_role("button", name="Once").click()
+        await question.get_by_role("button", name="Keep the changes").click()
         await question.get_by_role("button", name="blue").click()
         await page.get_by_text("The helper has painted it.").wait_for()
         assert await question.count() == 0
@@ -127,15 +127,15 @@ async def test_a_session_that_another_program_works_in_is_taken_over_by_whoever_
 async def test_an_answer_for_the_folder_holds_in_the_next_session_there(tmp_path: Path):
     serving = Serving(tmp_path)
     serving.script(
-        call("shell", command="touch made.txt"),
+        call("write", file_path="made.txt", content="once"),
         "First answer",
-        call("shell", command="touch made.txt"),
+        call("write", file_path="made.txt", content="twice"),
         "Second answer",
     )
     async with page_of(serving) as page:
         await say(page, "make it")
         question = page.locator(".question")
-        await question.get_by_text("What a lasting answer stores: shell(touch made.txt)").wait_for()
+        await question.get_by_text("What a lasting answer stores: write(/made.txt)").wait_for()
         labels = await question.get_by_role("button").all_text_contents()
         assert labels == ["Yes, once", "This session", "This folder", "Always", "No", "No, because…"]
         await question.get_by_role("button", name="This folder").click()

@@ -18,6 +18,7 @@ from outrider.engine.undo import delete_orphaned_undo_data
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
 from outrider.models.local.weights import adapt_to_local_models
+from outrider.outcomes.pending import OVERLAYS_FOLDER, remove_old_overlays
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox
 from outrider.project.extensions import UserPaths, WorkspaceExtensions
 from outrider.project.sandbox import LazySandbox
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 
 DAY_MS = 24 * 3600 * 1000
+OVERLAY_DAYS = 14
 
 
 @asynccontextmanager
@@ -83,6 +85,7 @@ async def standard_engine(
         )
         await stack.enter_async_context(engine)
         _delete_old_sessions(settings, store, stack)
+        _delete_old_overlays(data, stack)
         yield engine
 
 
@@ -132,6 +135,16 @@ def _delete_old_sessions(settings: Settings, store: Store, stack: AsyncExitStack
             await delete_orphaned_undo_data(settings.data_folder, store)
 
     task = asyncio.create_task(forget_all(), name="delete old sessions")
+    stack.push_async_callback(asyncio.wait, [task])
+
+
+def _delete_old_overlays(data: Path, stack: AsyncExitStack) -> None:
+    """Delete what sandboxed commands of long unused sessions left, in a background task."""
+    if not (data / OVERLAYS_FOLDER).is_dir():
+        return
+    unused_since = now_ms() / 1000 - OVERLAY_DAYS * DAY_MS / 1000
+    work = asyncio.to_thread(remove_old_overlays, data, unused_since)
+    task = asyncio.create_task(work, name="delete old overlays")
     stack.push_async_callback(asyncio.wait, [task])
 
 

@@ -200,6 +200,8 @@ class SessionTools:
     async def aclose(self) -> None:
         """Kill all processes of the session, then record their last file changes."""
         await self.supervisor.close()
+        parts = (part for message in self._session.messages for part in message.get_parts_by_type(ToolPart))
+        await self.commands.drop_leftovers(self._session.id, [part.call_id for part in parts if not part.ended])
         if self._undo is not None:
             await self._undo.settle_session(self._session.id)
 

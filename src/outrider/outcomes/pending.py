@@ -137,6 +137,17 @@ class OutcomeFolder:
         return self.root / "calls" / _safe_name(call_id)
 
 
+def remove_old_overlays(data: Path, unused_since: float) -> None:
+    """Deletes the overlays of sessions that were not used since that time (in seconds), unless an outcome waits."""
+    overlays = data / OVERLAYS_FOLDER
+    for folder in list(overlays.iterdir()) if overlays.is_dir() else ():
+        with suppress(OSError):  # another process may delete it now
+            used = [folder, *(path for workspace in folder.iterdir() for path in (workspace, *workspace.iterdir()))]
+            waits = any(folder.glob(f"*/calls/*/{_RECORD}"))
+            if not waits and all(path.stat().st_mtime < unused_since for path in used):
+                remove_tree(folder)
+
+
 def _safe_name(identifier: str) -> str:
     """Returns a file name for an id, which a model or another program may have chosen."""
     return sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()[:24]

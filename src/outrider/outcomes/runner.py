@@ -162,7 +162,8 @@ class SandboxedCommands:
     async def drop_leftovers(self, session_id: str, open_calls: Sequence[str]) -> None:
         """Deletes overlays of calls that are not open any more."""
         folder = self._open_folder(session_id)
-        await asyncio.to_thread(folder.remove_except, open_calls)
+        if folder.root.is_dir():
+            await asyncio.to_thread(folder.remove_except, open_calls)
 
     async def _run_without_overlay(
         self, context: ToolContext, plan: CommandPlan, execute: Execute, format_result: FormatResult

@@ -373,7 +373,7 @@ class SandboxedCommands:
 
     def _overlay_policy(self, context: ToolContext, folder: OutcomeFolder, folders: OverlayFolders) -> SandboxPolicy:
         """Returns the policy for an overlay. Protected files are not mounted read-only in it: a change of one is part
-        of the outcome, and is asked about at every level. A background run may also write to the git folder of its own
+        of the outcome, and is asked about at every level. A background run may also write to the git folder of its
         worktree, which lies outside the workspace."""
         commits = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "commit"
         policy = self._policy(writable=commits)

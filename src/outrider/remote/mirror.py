@@ -271,6 +271,7 @@ class SessionMirror:
                 tool_input=approval.input,
                 offers=approval.offers,
                 can_last=approval.can_persist,
+                outcome=approval.outcome,
                 contents=approval.contents,
             )
         return ToolApprovalResultEvent(

@@ -43,7 +43,7 @@ def screens() -> Iterator[list[Screen]]:
 
 
 async def test_a_call_is_approved_on_the_screen_while_another_client_watches(serving: Serving, screens: list[Screen]):
-    serving.script("Words that stream.", call("shell", command="touch made"), "Made it.", delay=0.02)
+    serving.script("Words that stream.", call("write", file_path="made", content="x"), "Made it.", delay=0.02)
     await serving.begin()
     screen = Screen(serving)
     screens.append(screen)
@@ -56,16 +56,16 @@ async def test_a_call_is_approved_on_the_screen_while_another_client_watches(ser
         watching.bus.subscribe_all(events.append)
         await watching.open(session["id"])
         await screen.say("make it")
-        await screen.shows("Allow shell", "touch made")
+        await screen.shows("Allow write", "made")
         await until(lambda: any(isinstance(event, ToolApprovalRequestedEvent) for event in events))
         await screen.answer("s")
-        await screen.shows("Made it.", without="Allow shell")
+        await screen.shows("Made it.", without="Allow write")
         await until(lambda: any(isinstance(event, ToolApprovalResultEvent) and event.approved for event in events))
     assert (serving.workspace / "made").exists()
     await screen.say("!ls")
     await screen.shows("! ls", "made", "exit code 0")
     await screen.say("/permissions")
-    await screen.shows("Stored approvals (Enter revokes one)", "touch made")
+    await screen.shows("Stored approvals (Enter revokes one)", "made")
     await asyncio.to_thread(screen.terminal.press, "enter")
     await screen.shows("approval revoked")
     async with serving.client() as engine:

@@ -53,12 +53,10 @@ async def test_settings_are_shown_with_where_they_come_from_and_keys_never(progr
 
 async def test_a_decision_is_explained_before_it_is_made(program: Program):
     asked = await program.run("permissions", "explain", "shell", "git push origin main; ls")
-    assert asked.out.startswith("allow:")
-    assert "inside the sandbox, on a copy of the workspace" in asked.out
+    assert asked.out.startswith("allow, inside the sandbox (its changes are asked about):")
     assert "git push origin main" in asked.out
     allowed = await program.run("permissions", "explain", "shell", "make test", "--allow", "shell(make *)")
-    assert allowed.out.startswith("allow:")
-    assert "outside the sandbox" in allowed.out
+    assert allowed.out.startswith("allow, outside the sandbox:")
     denied = await program.run("permissions", "explain", "write(x.txt)", "--mode", "plan")
     assert denied.out.startswith("deny:")
     without = await program.run("permissions", "explain", "write")

@@ -9,14 +9,14 @@ from tests.e2e.tui.conftest import Open, call, write_script
 def test_modes_are_switched_by_a_key_and_commands_complete(home, open_terminal: Open):
     write_script(home, ["Hello."])
     terminal = open_terminal()
-    terminal.wait_for("agent  script/demo")
+    terminal.wait_for("agent  ask  script/demo")
     terminal.press("shift+tab")
     terminal.wait_for("plan  script/demo")
     terminal.type("/mod")
     terminal.wait_for("/mode", "/model", "choose the model")
     terminal.press("enter")
     terminal.wait_for("Mode", "reads files, changes nothing")
-    terminal.type("sandbox")
+    terminal.type("without asking")
     terminal.press("enter")
     terminal.wait_for("background  script/demo", without="type to filter")
     terminal.say("/help")
@@ -83,7 +83,7 @@ def test_a_question_is_answered_in_place_and_a_plan_is_refused_then_accepted(
     terminal.press("enter")
     terminal.wait_for("paint it green", "The plan is ready")
     terminal.answer("y")
-    terminal.wait_for("the plan was accepted", "Done as planned.", "agent  script/demo")
+    terminal.wait_for("the plan was accepted", "Done as planned.", "agent  ask  script/demo")
     assert (workspace / "made.txt").exists()
 
 

@@ -10,7 +10,7 @@ from outrider.tui.widgets.status import widget_palette
 
 _SUGGESTIONS = (
     ("Explain how this project is structured", "reads and searches files without asking"),
-    ("Run the tests and fix what fails", "shows commands and changes for approval first"),
+    ("Run the tests and fix what fails", "asks about what a command changed before it counts"),
     ("Plan how to add a login page", "shift+tab switches to plan mode, which changes nothing"),
 )
 _KEY_HINTS = (
@@ -55,7 +55,7 @@ def welcome_lines(
     if missing:
         lines += _paragraph_lines(missing[:1].upper() + missing[1:], width, palette, "text")
         return [*lines, text_line(), *_notice_lines(notices, width, palette)]
-    intro = "An agent that works in this folder. It asks before it changes files or runs commands that could do harm."
+    intro = "An agent that works in this folder. Commands run in a sandbox, and it asks about what they changed."
     lines += _paragraph_lines(intro, width, palette, "text")
     lines.append(text_line())
     known = f"{format_count(earlier, 'session')} of this folder"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from outrider.context.prompts import prompt_text
+from outrider.engine.approval_gate import function_channel
 from outrider.engine.session_tools import SessionTools, ToolEnvironment
 from outrider.event_bus import EventBus
 from outrider.models.local.compact_tools import LOCAL_TOOL_PROMPT, strip_line_numbers
@@ -20,7 +21,7 @@ STANDARD = Agent("outrider", prompt_text("agent"), "1.5b", "local")
 @pytest.fixture
 async def built_in(tmp_path: Path) -> dict[str, ToolSpec]:
     around = ToolEnvironment(sandbox=NoSandbox("", ""), data=tmp_path, home=tmp_path, bus=EventBus())
-    toolbox = SessionTools(Session(workspace_directory=str(tmp_path)), around)
+    toolbox = SessionTools(Session(workspace_directory=str(tmp_path)), around, function_channel(None))
     specs = {name: tool.spec() for name, tool in toolbox.tools.items()}
     await toolbox.aclose()
     return specs

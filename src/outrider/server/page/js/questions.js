@@ -135,11 +135,11 @@ export class Questions {
       "data-choice": choice.id,
       onclick: choose(choice),
     }, choice.label[0].toUpperCase() + choice.label.slice(1));
-    const title = view.heading;
+    const title = view.heading ?? `Allow ${approval.tool}?`;
     return h("section", { class: "question", "data-approval": approval.id, "aria-label": title },
       h("h3", {}, title),
       view.input ? h("pre", {}, view.input) : null,
-      view.facts.length ? h("ul", { class: "facts" }, ...view.facts.map((fact) => h("li", {}, fact))) : null,
+      view.facts?.length ? h("ul", { class: "facts" }, ...view.facts.map((fact) => h("li", {}, fact))) : null,
       view.diff.length ? diff(view.diff) : null,
       h("p", { class: "why" }, view.reason),
       view.rule_text ? h("p", { class: "why" }, `What a lasting answer stores: ${view.rule_text}`) : null,

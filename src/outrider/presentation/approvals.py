@@ -110,7 +110,9 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     def changes(self) -> list[FileDiff]:
         """The files that a command has changed, or that the call would change, as far as its arguments show them."""
         if self.outcome is not None:
-            return [diff for file in self.outcome.files for diff in parse_unified_diff(file.diff)]
+            # With git's header the prefixes a/ and b/ do not count as parts of the paths.
+            texts = [f"diff --git a/{file.path} b/{file.path}\n{file.diff}" for file in self.outcome.files if file.diff]
+            return [diff for text in texts for diff in parse_unified_diff(text)]
         return planned_changes(self.tool, self.arguments)
 
     @property

@@ -3,6 +3,7 @@
 from outrider.presentation.approvals import ApprovalView, approval_view, choice_by_id, requested_approval_view
 from outrider.sessions.records import Approval
 from outrider.types.events import ToolApprovalRequestedEvent
+from outrider.types.outcomes import CommandOutcome, OutcomeFile
 
 
 def view(**more: object) -> ApprovalView:
@@ -29,3 +30,19 @@ def test_an_unknown_answer_is_no_choice():
     choices = view().choices
     assert choice_by_id(choices, "no-because") is choices[-1]
     assert choice_by_id(choices, "always") is None
+
+
+def test_an_outcome_shows_the_paths_of_its_files_without_prefixes():
+    new = OutcomeFile(path="new.txt", kind="created", diff="--- /dev/null\n+++ b/new.txt\n@@ -0,0 +1 @@\n+x\n")
+    old = OutcomeFile(path="old.txt", kind="deleted", diff="--- a/old.txt\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n")
+    approval = Approval(session_id="s", call_id="c", tool="shell", outcome=CommandOutcome(files=(new, old)))
+    shown = approval_view(approval)
+    assert [file.path for file in shown.changes] == ["new.txt", "old.txt"]
+    assert shown.heading == "Keep what this command changed?"
+    assert [choice.id for choice in shown.choices] == ["keep", "keep-some", "no", "no-because"]
+    assert shown.answer("keep-some", "*.txt, other") == {
+        "allow": True,
+        "scope": "once",
+        "choice": "keep",
+        "keep": ("new.txt", "old.txt"),
+    }

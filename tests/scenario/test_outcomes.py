@@ -385,3 +385,18 @@ async def test_names_that_are_not_text_are_shown_escaped_and_can_be_kept(workspa
     assert isinstance(part.state, ToolCompleted)
     assert r"other\udcfe (created)" in part.state.output
     assert sorted(path.name for path in workspace.iterdir()) == [".gitignore", "bad\udcff", "new\nline", "notes.txt"]
+
+
+async def test_a_link_in_the_cache_layer_does_not_lead_out_of_the_sandbox(workspace, tmp_path, sandbox):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "profile").write_text("mine\n")
+    (workspace / "__pycache__").mkdir()
+    link = f"rm -r __pycache__; ln -s {outside} __pycache__"
+    plant = "rm __pycache__; mkdir __pycache__; echo evil > __pycache__/profile; echo evil > __pycache__/new"
+    mixed = f"{link}; echo 1 > kept.txt", "rm -f __pycache__; mkdir -p __pycache__; echo 2 > kept.txt"
+    harness = Harness(shell(link, plant, *mixed, link, plant), tmp_path, sandbox)
+    async with harness.engine:
+        await harness.work(workspace, approval="auto")
+    assert sorted(path.name for path in outside.iterdir()) == ["profile"]
+    assert (outside / "profile").read_text() == "mine\n"

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, remove_tree
+from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, remove_from_layer, remove_tree
 from outrider.types.outcomes import BlockedAccess
 
 OVERLAYS_FOLDER = "overlays"
@@ -126,12 +126,7 @@ class OutcomeFolder:
     def forget_cached(self, paths: Iterable[str]) -> None:
         """Removes committed paths from the layer, so that it does not hide them."""
         for path in paths:
-            target = self.layer / path
-            if target.is_dir() and not target.is_symlink():
-                if not (self._workspace / path).is_dir():
-                    remove_tree(target)
-            else:
-                target.unlink(missing_ok=True)
+            remove_from_layer(self.layer, path, is_folder=(self._workspace / path).is_dir())
 
     def _call_folder(self, call_id: str) -> Path:
         return self.root / "calls" / _safe_name(call_id)

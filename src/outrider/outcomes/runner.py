@@ -365,7 +365,7 @@ class SandboxedCommands:
         moved: set[str] = set()
         for path in sorted(change.path for change in caches):
             if moved.isdisjoint(parents_of(path)) and os.path.lexists(upper / path):
-                merge_into_layer(upper, folder.layer, [path])
+                merge_into_layer(upper, folder.layer, path)
                 moved.add(path)
 
     def _open_folder(self, session_id: str) -> OutcomeFolder:

@@ -97,7 +97,7 @@ def show_path(path: str) -> str:
 
 def read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange]:
     """Returns what a command changed, sorted by path. Call it after the command and its children have ended."""
-    reader = _ChangeReader(str(workspace), str(folders.upper), [str(layer) for layer in folders.layers])
+    reader = _ChangeReader(str(workspace), str(folders.upper))
     return sorted(reader.read_folder("", _Lower(exists=True, hidden=False)), key=lambda change: change.path)
 
 
@@ -110,10 +110,9 @@ class _Lower(msgspec.Struct, frozen=True):
 
 
 class _ChangeReader:
-    def __init__(self, workspace: str, upper: str, layers: list[str]) -> None:
+    def __init__(self, workspace: str, upper: str) -> None:
         self._workspace = workspace
         self._upper = upper
-        self._layers = layers
 
     def read_folder(self, folder: str, lower: _Lower) -> Iterator[OverlayChange]:
         """Yields the changes below a folder of the upper layer; `folder` is "" or ends with a slash."""
@@ -244,25 +243,54 @@ def remove_tree(root: Path) -> None:
     shutil.rmtree(root, ignore_errors=True)
 
 
-def merge_into_layer(upper: Path, layer: Path, paths: Sequence[str]) -> None:
-    """Moves entries of an upper folder into a layer, which later overlays have above the workspace.
+def merge_into_layer(upper: Path, layer: Path, path: str) -> None:
+    """Moves an entry of an upper folder into a layer, which later overlays have above the workspace.
 
-    `paths` are the topmost changed paths to move. Both folders must be on one file system.
+    Both folders must be on one file system. No link is followed: a command chose what both folders contain.
     """
-    for path in paths:
-        parts = path.split("/")
-        for depth in range(1, len(parts)):
-            _copy_folder("/".join(parts[:depth]), upper, layer)
-        _merge_entry(f"{upper}/{path}", f"{layer}/{path}")
+    parts = path.split("/")
+    for depth in range(1, len(parts)):
+        _copy_folder("/".join(parts[:depth]), upper, layer)
+    _merge_entry(f"{upper}/{path}", f"{layer}/{path}")
 
 
 def _copy_folder(path: str, upper: Path, layer: Path) -> None:
-    """Creates a folder in a layer with the mode that it has in the upper folder: the topmost layer's mode counts."""
-    target = layer / path
-    if not target.is_dir():
-        target.unlink(missing_ok=True)  # a whiteout
-        target.mkdir()
-        target.chmod(stat.S_IMODE((upper / path).stat().st_mode))
+    """Creates a folder in a layer as it is in the upper folder: the mode of the topmost layer counts.
+
+    A link in its place is replaced. An earlier command may have put it there, and following it would lead out of the
+    layer.
+    """
+    source, target = f"{upper}/{path}", f"{layer}/{path}"
+    known = lstat_or_none(target)
+    if known is not None and stat.S_ISDIR(known.st_mode):
+        return
+    if known is not None:
+        os.unlink(target)  # noqa: PTH108
+    os.mkdir(target)  # noqa: PTH102
+    os.chmod(target, stat.S_IMODE(os.lstat(source).st_mode))  # noqa: PTH101
+    if _is_opaque(source):
+        os.setxattr(target, _OPAQUE, b"y", follow_symlinks=False)
+
+
+def remove_from_layer(layer: Path, path: str, *, is_folder: bool) -> None:
+    """Removes a path from a layer, so that it does not hide the workspace any more; a folder stays if `is_folder`.
+
+    A path that is reached through a link is outside the layer and is left alone.
+    """
+    *folders, name = path.split("/")
+    above = str(layer)
+    for folder in folders:
+        above = f"{above}/{folder}"
+        known = lstat_or_none(above)
+        if known is None or not stat.S_ISDIR(known.st_mode):
+            return
+    known = lstat_or_none(f"{above}/{name}")
+    if known is None:
+        return
+    if not stat.S_ISDIR(known.st_mode):
+        os.unlink(f"{above}/{name}")  # noqa: PTH108
+    elif not is_folder:
+        remove_tree(Path(above, name))
 
 
 def _merge_entry(source: str, target: str) -> None:

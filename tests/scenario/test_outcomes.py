@@ -2,6 +2,8 @@
 
 import asyncio
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,13 @@ def workspace(tmp_path: Path) -> Path:
     (folder / "notes.txt").write_text("remember the milk\n")
     (folder / ".gitignore").write_text("build/\n")
     return folder
+
+
+@pytest.fixture
+def outside() -> Iterator[Path]:
+    """A folder that commands see read-only; /tmp is private to them."""
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
+        yield Path(folder)
 
 
 class Harness:
@@ -400,3 +409,59 @@ async def test_a_link_in_the_cache_layer_does_not_lead_out_of_the_sandbox(worksp
         await harness.work(workspace, approval="auto")
     assert sorted(path.name for path in outside.iterdir()) == ["profile"]
     assert (outside / "profile").read_text() == "mine\n"
+
+
+@pytest.mark.parametrize(("choice", "written"), [("hosts", False), ("paths", True), ("keep", True)])
+async def test_a_command_runs_again_with_what_the_answer_names(choice, written, workspace, tmp_path, sandbox, outside):
+    command = f"touch {outside}/made; echo 'curl: (6) Could not resolve host: example.org'; exit 1"
+    harness = Harness(shell(command), tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert {access.kind for access in question.outcome.blocked} == {"network", "path"}
+        assert not (outside / "made").exists()
+        await harness.engine.answer(question.approval_id, allow=True, choice=choice)
+        await working
+    assert (outside / "made").exists() is written
+    assert len(harness.asked) == 1
+
+
+async def test_a_question_about_a_blocked_command_survives_a_restart(workspace, tmp_path, sandbox, outside):
+    store = tmp_path / "sessions.db"
+    script = shell(f"touch {outside}/made && echo well")
+    first = Harness(script, tmp_path, sandbox, store=SqliteStore(store))
+    async with first.engine.store, first.engine:
+        session = await first.engine.create(workspace=workspace)
+        working = asyncio.ensure_future(first.engine.prompt(session, "go"))
+        await first.question()
+    await asyncio.wait([working])
+    second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store))
+    async with second.engine.store, second.engine:
+        await second.engine.open(session)
+        question = await second.question()
+        assert [approval.id for approval in await second.engine.approvals(session)] == [question.approval_id]
+        await second.engine.answer(question.approval_id, allow=True, choice="outside")
+        async with asyncio.timeout(20):
+            while not (parts := await second.calls(session)) or not parts[0].ended:
+                await asyncio.sleep(0.01)
+    assert isinstance(parts[0].state, ToolCompleted)
+    assert (outside / "made").exists()
+
+
+async def test_a_question_that_has_changed_replaces_the_earlier_one(workspace, tmp_path, sandbox):
+    store = tmp_path / "sessions.db"
+    first = Harness(shell("echo bread >> notes.txt"), tmp_path, sandbox, store=SqliteStore(store))
+    async with first.engine.store, first.engine:
+        session = await first.engine.create(workspace=workspace)
+        working = asyncio.ensure_future(first.engine.prompt(session, "go"))
+        await first.question()
+    await asyncio.wait([working])
+    (workspace / "notes.txt").write_text("mine\n")
+    second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store))
+    async with second.engine.store, second.engine:
+        await second.engine.open(session)
+        question = await second.question()
+        assert question.outcome.files[0].conflict
+        assert [approval.id for approval in await second.engine.approvals(session)] == [question.approval_id]
+        await second.engine.answer(question.approval_id, allow=False)
+    assert (workspace / "notes.txt").read_text() == "mine\n"

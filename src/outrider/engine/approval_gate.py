@@ -60,7 +60,8 @@ _log = logging.getLogger("outrider.approvals")
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
     """The request to approve one exact call: this input is what runs. `offers` are rules that would allow such
-    calls. With `outcome` the command has run in the sandbox, and True keeps what it changed."""
+    calls. With `outcome` the command has run in the sandbox: True keeps the files that it changed, or runs a blocked
+    command again with the hosts and paths that it wanted."""
 
     tool: str
     input: dict[str, Any]
@@ -217,11 +218,7 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
             decision.reason,
             suggested_rules(tool, call.state.input, workspace=str(context.workspace)),
         )
-        ids = {"call_id": call.call_id, "tool_name": call.tool}
-        context.emit_event(ToolApprovalRequestedEvent, description=decision.reason, tool_input=call.state.input, **ids)
-        with context.state_tracker.awaiting_approval():
-            answer = await call_approve_function(approve, request)
-        context.emit_event(ToolApprovalResultEvent, approved=answer is True, **ids)
+        answer = await _ask_function(approve, request, context)
         return _verdict_for(allowed=answer is True, message=answer if isinstance(answer, str) else "")
 
     async def ask_outcome(
@@ -232,16 +229,26 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
         request = ApprovalRequest(
             call.tool, call.state.input, call.call_id, context.agent.name, context.session.id, question, outcome=outcome
         )
-        ids = {"call_id": call.call_id, "tool_name": call.tool}
-        context.emit_event(
-            ToolApprovalRequestedEvent, description=question, tool_input=call.state.input, outcome=outcome, **ids
-        )
-        with context.state_tracker.awaiting_approval():
-            answer = await call_approve_function(approve, request)
-        context.emit_event(ToolApprovalResultEvent, approved=answer is True, **ids)
+        answer = await _ask_function(approve, request, context)
         return OutcomeAnswer(answer is True, answer if isinstance(answer, str) else "")
 
     return ApprovalChannel(ask, ask_outcome)
+
+
+async def _ask_function(approve: ApproveFunction, request: ApprovalRequest, context: AgentContext) -> object:
+    """Call the user's function, with the events that announce the question and its answer."""
+    ids = {"call_id": request.call_id, "tool_name": request.tool}
+    context.emit_event(
+        ToolApprovalRequestedEvent,
+        description=request.description,
+        tool_input=request.input,
+        outcome=request.outcome,
+        **ids,
+    )
+    with context.state_tracker.awaiting_approval():
+        answer = await call_approve_function(approve, request)
+    context.emit_event(ToolApprovalResultEvent, approved=answer is True, **ids)
+    return answer
 
 
 def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
@@ -286,6 +293,7 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             workspace=str(context.workspace),
             outcome=outcome,
         )
+        await queue.withdraw_others(approval)
         answered = await _ask_queue(queue, approval, context)
         return OutcomeAnswer(answered.answer == "allowed", answered.words, answered.keep, answered.choice)
 

@@ -183,6 +183,13 @@ class ApprovalQueue:
     def close(self) -> None:
         self._remote.close()
 
+    async def withdraw_others(self, question: Approval) -> None:
+        """Revoke open requests of the same call about something else: the question has changed, for example because
+        the user has edited a file that a command changed too."""
+        for known in await self._store.approvals(question.session_id, only_open=True):
+            if known.call_id == question.call_id and known.fingerprint != question.fingerprint:
+                self._publish_result(await self._store.answer(known.id, "revoked"))
+
     async def withdraw(self, question: Approval) -> None:
         """Revoke the open request of a call that was cancelled."""
         request = await self._store.ask(question)

@@ -3,7 +3,7 @@ nothing."""
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from outrider.types.outcomes import BlockedAccess
 
@@ -94,3 +94,17 @@ def _blocked_paths(text: str, workspace: str) -> Iterator[BlockedAccess]:
             path = os.path.expanduser(match["path"].rstrip("."))  # noqa: PTH111
             if path != workspace and not path.startswith(f"{workspace}/"):
                 yield BlockedAccess("path", path)
+
+
+def name_grants(blocked: Iterable[BlockedAccess]) -> tuple[BlockedAccess, ...]:
+    """Returns the accesses with what would have to be writable for them: for a new file its folder.
+
+    The root and the home directory are too much for one file, so the file itself is named; a grant has no effect then.
+    """
+    too_wide = ("/", os.path.expanduser("~"))  # noqa: PTH111
+    named: dict[BlockedAccess, None] = {}
+    for access in blocked:
+        folder = os.path.dirname(access.target)  # noqa: PTH120
+        is_new = access.kind == "path" and os.path.isdir(folder) and not os.path.lexists(access.target)  # noqa: PTH112
+        named[BlockedAccess("path", folder) if is_new and folder not in too_wide else access] = None
+    return tuple(named)

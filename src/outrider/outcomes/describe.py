@@ -24,9 +24,8 @@ MAX_UNDO_BYTES = 64 * 1024 * 1024  # see `SnapshotLimits.written_bytes`
 # Folders and files that tools write as a by-product and can write again.
 CACHE_NAMES = split_names(
     """__pycache__ .pytest_cache .benchmarks .coverage .mypy_cache .ruff_cache .hypothesis .tox .nox .eggs .gradle
-    .ipynb_checkpoints
-    .parcel-cache .turbo .vite .angular .nyc_output .eslintcache .stylelintcache .tsbuildinfo .sass-cache
-    .phpunit.cache .phpunit.result.cache .dart_tool .pytype .pyre .basedpyright .import_linter_cache"""
+    .ipynb_checkpoints .parcel-cache .turbo .vite .angular .nyc_output .eslintcache .stylelintcache .sass-cache
+    .tsbuildinfo .phpunit.cache .phpunit.result.cache .dart_tool .pytype .pyre .basedpyright .import_linter_cache"""
 )
 _CACHE_PAIRS = frozenset({("node_modules", ".cache"), ("node_modules", ".vite"), (".next", "cache")})
 _CACHE_SUFFIXES = (".pyc", ".pyo", ".tsbuildinfo")
@@ -145,7 +144,6 @@ def describe_outcome(pending: PendingOutcome, upper: Path) -> CommandOutcome:
         exit_code=pending.exit_code,
         output=pending.content[-MAX_OUTPUT:],
         blocked=pending.blocked,
-        left_running=pending.left_running,
     )
 
 

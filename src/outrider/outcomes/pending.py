@@ -22,20 +22,26 @@ _RECORD = "outcome.json"
 def overlay_storage(data: Path, workspace: Path) -> Path:
     """Returns where overlays of a workspace are stored: the data folder, or a private folder below /var/tmp if the
     workspace contains it, because an overlay cannot store its changes inside the folder that it covers."""
-    if not data.resolve().is_relative_to(workspace.resolve()):
-        return data
-    folder = Path("/var/tmp") / f"outrider-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) != 0o700:
-        raise ConfigurationError(f"{folder} must be a folder that only you can open; remove it or fix its mode")
-    return folder
+    inside = data.resolve().is_relative_to(workspace.resolve())
+    return Path("/var/tmp") / f"outrider-{os.getuid()}" if inside else data
+
+
+def _make_private(folder: Path) -> None:
+    """Creates a folder that other users cannot open. Raises ConfigurationError if another user owns it or the folder
+    above: every user can create names in /var/tmp."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in (folder.parent, folder):
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+            raise ConfigurationError(f"{path} belongs to another user; overlays cannot be stored there")
+    folder.chmod(0o700)
 
 
 class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """A command that has ended in its overlay. `content`, `title` and `metadata` are its tool result.
 
-    `committing` is set before the first file of the workspace changes; `keep` then names the paths to commit.
+    `block_answered` is set when the question about `blocked` needs no answer any more. `committing` is set before the
+    first file of the workspace changes; `keep` then names the paths to commit.
     """
 
     session_id: str
@@ -47,7 +53,7 @@ class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     exit_code: int | None = None
     blocked: tuple[BlockedAccess, ...] = ()
-    left_running: tuple[str, ...] = ()
+    block_answered: bool = False
     committing: bool = False
     keep: tuple[str, ...] = ()
 
@@ -61,7 +67,8 @@ class OutcomeFolder:
 
     def __init__(self, data: Path, session_id: str, workspace: Path) -> None:
         name = sha256(os.fsencode(workspace)).hexdigest()[:12]
-        self.root = data / OVERLAYS_FOLDER / _safe_name(session_id) / name
+        self._overlays = data / OVERLAYS_FOLDER
+        self.root = self._overlays / _safe_name(session_id) / name
         self._workspace = workspace
 
     @property
@@ -74,6 +81,7 @@ class OutcomeFolder:
 
     def prepare(self, call_id: str) -> OverlayFolders:
         """Creates the folders for one command. Leftovers of an interrupted run of the same call are deleted."""
+        _make_private(self._overlays)
         self.remove(call_id)
         for folder in (self.layer, self.temporary):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)

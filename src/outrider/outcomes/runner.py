@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.outcomes.blocked import find_blocked, needs_writable_view, was_denied_writing
+from outrider.outcomes.blocked import find_blocked, name_grants, needs_writable_view, was_denied_writing
 from outrider.outcomes.commit import CommitResult, commit_outcome, find_conflicts, remove_staged
 from outrider.outcomes.describe import (
     MAX_OUTPUT,
@@ -82,13 +82,12 @@ class SessionSettings(Protocol):
 class CommandPlan(msgspec.Struct, frozen=True):
     """How an admitted call runs. `keeps`: a rule or an earlier answer keeps the outcome without a question.
 
-    `may_write` returns whether a rule allows to change a path of the workspace. `hosts` opens the network for these
-    hosts, or for all if it is empty; `writable` are paths outside the workspace that the command may change.
+    `hosts` opens the network for these hosts, or for all if it is empty; `writable` are paths outside the workspace
+    that the command may change.
     """
 
     confinement: Confinement = "workspace"
     keeps: bool = False
-    may_write: Callable[[str], bool] = lambda _: False
     hosts: tuple[str, ...] | None = None
     writable: tuple[Path, ...] = ()
 
@@ -99,8 +98,7 @@ class CommandPlan(msgspec.Struct, frozen=True):
 
 
 class SandboxedCommands:
-    """The command runner of one session. `policy` returns the sandbox policy for a read-only or a
-    writable workspace."""
+    """The command runner of one session. `lock` serializes overlay commands, commits and edits of the workspace."""
 
     def __init__(
         self,
@@ -138,7 +136,7 @@ class SandboxedCommands:
         folder = self._open_folder(context.session_id)
         pending = await asyncio.to_thread(folder.load, context.call_id)
         if pending is not None:
-            return await self._settle(context, folder, pending, plan)
+            return await self._finish(context, folder, pending, plan, execute, format_result)
         if plan.confinement == "none":
             async with self._record_all(context):
                 return format_result(await execute(keep_launch_unchanged))
@@ -185,7 +183,9 @@ class SandboxedCommands:
                 outcome = CommandOutcome(
                     exit_code=result.exit_code, output=formatted.content[-MAX_OUTPUT:], blocked=wanted
                 )
+                await context.wait_for_answer()
                 answer = await self._ask(context, outcome, _WANTS_TO_WRITE)
+                await context.resume_work()
                 if not answer.allowed:
                     raise _not_rerun(formatted.content, answer)
                 if answer.choice == "outside":
@@ -220,16 +220,10 @@ class SandboxedCommands:
                 title=formatted.title,
                 metadata=formatted.metadata,
                 exit_code=result.exit_code,
-                blocked=find_blocked(result.text, result.exit_code, workspace=str(self._workspace)),
+                blocked=name_grants(find_blocked(result.text, result.exit_code, workspace=str(self._workspace))),
+                block_answered=plan.is_rerun,
             )
-            if pending.blocked and not plan.is_rerun:
-                again = await self._ask_about_block(context, pending)
-                if isinstance(again, CommandPlan):
-                    await asyncio.to_thread(folder.remove, context.call_id)
-                    self._plans[context.call_id] = again
-                    return await self.run(context, execute, format_result)
-                pending = again
-            settled = await self._settle(context, folder, pending, plan)
+            settled = await self._finish(context, folder, pending, plan, execute, format_result)
             finished = True
             return settled
         except asyncio.CancelledError:
@@ -240,6 +234,26 @@ class SandboxedCommands:
             if not finished:
                 await asyncio.to_thread(folder.remove, context.call_id)
 
+    async def _finish(
+        self,
+        context: ToolContext,
+        folder: OutcomeFolder,
+        pending: PendingOutcome,
+        plan: CommandPlan,
+        execute: Execute,
+        format_result: FormatResult,
+    ) -> ToolResult:
+        """Asks about what was blocked and runs the command again with it, or settles what the command changed."""
+        if pending.blocked and not pending.block_answered:
+            again = await self._ask_about_block(context, folder, pending)
+            if isinstance(again, CommandPlan):
+                await context.resume_work()
+                await asyncio.to_thread(folder.remove, context.call_id)
+                self.plan_call(context.call_id, again)
+                return await self.run(context, execute, format_result)
+            pending = again
+        return await self._settle(context, folder, pending, plan)
+
     async def _execute_with(self, policy: SandboxPolicy, plan: CommandPlan, execute: Execute) -> CommandResult:
         if plan.writable:
             policy = msgspec.structs.replace(policy, also_writable=(*policy.also_writable, *plan.writable))
@@ -248,12 +262,19 @@ class SandboxedCommands:
         async with self._open_network(plan.hosts) as network:
             return await execute(self._wrapper(msgspec.structs.replace(policy, network=network)))
 
-    async def _ask_about_block(self, context: ToolContext, pending: PendingOutcome) -> CommandPlan | PendingOutcome:
-        """Asks whether a blocked command may run again with what it wanted. Returns how, or its result with a note."""
+    async def _ask_about_block(
+        self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome
+    ) -> CommandPlan | PendingOutcome:
+        """Asks whether a blocked command may run again with what it wanted. Returns how, or its result with a note.
+
+        The answer grants what its choice names and nothing else; a plain yes grants what the question names.
+        """
         wanted = ", ".join(dict.fromkeys(access.description for access in pending.blocked))
         blocked = reasons.BLOCKED.format(wanted=wanted)
         if MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes != "ask":
             return _with_block(pending, blocked)
+        await asyncio.to_thread(folder.save, pending)
+        await context.wait_for_answer()
         outcome = CommandOutcome(
             exit_code=pending.exit_code, output=pending.content[-MAX_OUTPUT:], blocked=pending.blocked
         )
@@ -264,10 +285,12 @@ class SandboxedCommands:
             return _with_block(pending, f"{blocked}; the user did not allow it{answer.words and ': ' + answer.words}")
         if answer.choice == "outside":
             return CommandPlan("none")
-        hosts = tuple(access.target for access in pending.blocked if access.kind == "network" and access.target)
-        wants_network = any(access.kind == "network" for access in pending.blocked)
-        paths = tuple(Path(access.target) for access in pending.blocked if access.kind != "network" and access.target)
-        return CommandPlan(hosts=hosts if wants_network else None, writable=paths)
+        network = [access.target for access in pending.blocked if access.kind == "network"]
+        paths = [Path(access.target) for access in pending.blocked if access.kind != "network" and access.target]
+        return CommandPlan(
+            hosts=tuple(filter(None, network)) if network and answer.choice in ("keep", "hosts") else None,
+            writable=tuple(paths) if answer.choice in ("keep", "paths") else (),
+        )
 
     async def _settle(
         self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome, plan: CommandPlan
@@ -294,8 +317,7 @@ class SandboxedCommands:
                 context, folder, pending, [change.path for change in changes if change.path not in protected]
             )
         level = self._settings.level_of(context.session_id)
-        allowed = all(plan.may_write(change.path) for change in changes)
-        if not protected and (plan.keeps or allowed or level in ("edits", "auto")):
+        if not protected and (plan.keeps or level in ("edits", "auto")):
             return await self._commit(context, folder, pending, [change.path for change in changes])
         await asyncio.to_thread(folder.save, pending)
         await context.wait_for_answer()
@@ -327,6 +349,7 @@ class SandboxedCommands:
         dropped = [change for change in pending.changes if change.path not in wanted]
         pending = msgspec.structs.replace(pending, committing=True, keep=tuple(keep))
         await asyncio.to_thread(folder.save, pending)
+        await context.wait_for_answer()  # a crash from here on: the commit is repeated
         committing = asyncio.ensure_future(self._commit_with_undo(context, upper, changes))
         try:
             done = await asyncio.shield(committing)
@@ -395,9 +418,9 @@ def _result(pending: PendingOutcome, note: str = "") -> ToolResult:
 
 
 def _with_block(pending: PendingOutcome, note: str, **metadata: str) -> PendingOutcome:
-    return msgspec.structs.replace(
-        pending, content=append_note(pending.content, note), metadata={**pending.metadata, **metadata}
-    )
+    """Returns the outcome with a note about what stays blocked."""
+    content, metadata = append_note(pending.content, note), {**pending.metadata, **metadata}
+    return msgspec.structs.replace(pending, content=content, metadata=metadata, block_answered=True)
 
 
 def _with_note(result: ToolResult, note: str) -> ToolResult:

@@ -184,7 +184,6 @@ def _outcome_facts(outcome: CommandOutcome) -> Iterator[str]:
         yield f"and {outcome.more_files:,} more files"
     if outcome.exit_code not in (0, None):
         yield f"exit code {outcome.exit_code}"
-    yield from (f"left running: {name}" for name in outcome.left_running)
 
 
 def _outcome_choices(outcome: CommandOutcome) -> tuple[ApprovalChoice, ...]:

@@ -239,6 +239,7 @@ class _RunningCall:
         is_left_open: Callable[[ToolPart], bool],
     ) -> None:
         self.part = call
+        self._metadata = call.metadata
         self._save_draft = draft
         self._record = record
         self.running = running
@@ -246,6 +247,7 @@ class _RunningCall:
             context,
             report=self._on_progress,
             wait_for_answer=self._wait_for_answer,
+            resume_work=self._resume_work,
             is_suspended=lambda: is_left_open(self.part),
         )
         self._report = context.report
@@ -268,7 +270,13 @@ class _RunningCall:
         """Marks the call as one that only waits for an answer, and stores that before the question is asked."""
         if not self.part.asks:
             marks = {REPEATABLE: True, ASKS: True}
-            self.part = msgspec.structs.replace(self.part, metadata={**self.part.metadata, **marks})
+            self.part = msgspec.structs.replace(self.part, metadata={**self._metadata, **marks})
+            await self._record(self.part.update_state(self.running))
+
+    async def _resume_work(self) -> None:
+        """Takes the mark back before the tool does something that must not be repeated."""
+        if self.part.metadata != self._metadata:
+            self.part = msgspec.structs.replace(self.part, metadata=self._metadata)
             await self._record(self.part.update_state(self.running))
 
     def _on_progress(self, progress: Progress) -> None:

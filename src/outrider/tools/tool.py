@@ -38,17 +38,18 @@ def _ignore_progress(progress: Progress) -> None:
     """Default progress callback: discards the value."""
 
 
-async def _wait_for_nothing() -> None:
-    """Default of `wait_for_answer`: the call cannot outlive its process."""
+async def _store_nothing() -> None:
+    """Default for calls that cannot outlive their process."""
 
 
 class ToolContext(msgspec.Struct, frozen=True):
     """Context of one call. A tool function receives it through a parameter of this type, which is not part of the
     schema.
 
-    `wait_for_answer` stores that the call has done its work and only waits for the user's answer: after a crash it is
-    run again instead of reported as interrupted. `is_suspended` returns whether a cancelled call will be run again when
-    its session is reopened.
+    `wait_for_answer` stores that running the call again is safe from now on, because it only waits for the user's
+    answer or repeats a stored step: after a crash it is run again instead of reported as interrupted. `resume_work`
+    takes that back before the tool does something new. `is_suspended` returns whether a cancelled call will be run
+    again when its session is reopened.
     """
 
     session_id: str = ""
@@ -56,7 +57,8 @@ class ToolContext(msgspec.Struct, frozen=True):
     agent: str = ""
     workspace: Path = Path()
     report: Callable[[Progress], None] = _ignore_progress
-    wait_for_answer: Callable[[], Awaitable[None]] = _wait_for_nothing
+    wait_for_answer: Callable[[], Awaitable[None]] = _store_nothing
+    resume_work: Callable[[], Awaitable[None]] = _store_nothing
     is_suspended: Callable[[], bool] = lambda: False
 
 

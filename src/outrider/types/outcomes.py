@@ -47,7 +47,7 @@ class BlockedAccess(msgspec.Struct, frozen=True):
 class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a command did inside the sandbox, for the question whether to keep it. `output` is its end.
 
-    `more_files` counts changed files that are not listed. `left_running` are processes that were ended.
+    `more_files` counts changed files that are not listed.
     """
 
     files: tuple[OutcomeFile, ...] = ()
@@ -55,7 +55,6 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     exit_code: int | None = None
     output: str = ""
     blocked: tuple[BlockedAccess, ...] = ()
-    left_running: tuple[str, ...] = ()
 
 
 class OutcomeAnswer(msgspec.Struct, frozen=True):

@@ -18,7 +18,6 @@ from outrider.engine.undo import delete_orphaned_undo_data
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
 from outrider.models.local.weights import adapt_to_local_models
-from outrider.outcomes.pending import OVERLAYS_FOLDER, remove_old_overlays
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox
 from outrider.project.extensions import UserPaths, WorkspaceExtensions
 from outrider.project.sandbox import LazySandbox
@@ -140,8 +139,10 @@ def _delete_old_sessions(settings: Settings, store: Store, stack: AsyncExitStack
 
 def _delete_old_overlays(data: Path, stack: AsyncExitStack) -> None:
     """Delete what sandboxed commands of long unused sessions left, in a background task."""
-    if not (data / OVERLAYS_FOLDER).is_dir():
+    if not (data / "overlays").is_dir():
         return
+    from outrider.outcomes.pending import remove_old_overlays  # lazy: most runs use no command
+
     unused_since = now_ms() / 1000 - OVERLAY_DAYS * DAY_MS / 1000
     work = asyncio.to_thread(remove_old_overlays, data, unused_since)
     task = asyncio.create_task(work, name="delete old overlays")

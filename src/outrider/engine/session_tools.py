@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,7 +14,6 @@ from outrider.engine.approval_gate import ApprovalChannel, function_channel
 from outrider.engine.child_sessions import OpenSessionTree
 from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
-from outrider.outcomes.runner import CommandPlan, SandboxedCommands
 from outrider.permissions import Containment, contain
 from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.paths.protected import find_secret_files
@@ -45,6 +45,9 @@ from outrider.types.events import SessionUpdatedEvent
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import call_subjects, declaration_of
+
+if TYPE_CHECKING:
+    from outrider.outcomes.runner import SandboxedCommands
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,20 +118,9 @@ class SessionTools:
             workspace, readable=[environment.data / "outputs"], granted=self.granted_paths.allows_path
         )
         ledger = SeenVersions()
-        lock = environment.workspace_locks.setdefault(workspace.resolve(), asyncio.Lock())
-        editor = FileEditor(files, undo.record_edit if undo else save_no_originals, ledger, lock)
-        self.commands = SandboxedCommands(
-            workspace=workspace,
-            data=environment.data,
-            sandbox=environment.sandbox,
-            policy=lambda writable: _command_policy(workspace, environment, writable=writable),
-            settings=self.tree,
-            ask=self._ask_outcome,
-            record_paths=undo.record_paths if undo else _record_nothing,
-            record_all=undo.record_all if undo else _record_nothing,
-            open_network=_open_network,
-            lock=lock,
-        )
+        self._environment = environment
+        self._lock = environment.workspace_locks.setdefault(workspace.resolve(), asyncio.Lock())
+        editor = FileEditor(files, undo.record_edit if undo else save_no_originals, ledger, self._lock)
         self.tools: dict[str, Tool] = tools_by_name(
             [
                 read_tool(files, ledger),
@@ -138,7 +130,7 @@ class SessionTools:
                 list_tool(files),
                 glob_tool(files),
                 grep_tool(files),
-                shell_tool(self.supervisor, sandbox=self.commands),
+                shell_tool(self.supervisor, sandbox=lambda: self.commands),
                 process_tool(self.supervisor),
                 todo_tool(self._load_todos, self._publish_todos),
                 web_fetch_tool(),
@@ -151,6 +143,25 @@ class SessionTools:
         self._mcp_tools: dict[str, Tool] = {}
         if self.extensions is not None:
             self.extensions.override_descriptions(self.tools.values())
+
+    @cached_property
+    def commands(self) -> "SandboxedCommands":
+        """The command runner. Its modules load with the first command."""
+        from outrider.outcomes.runner import SandboxedCommands
+
+        undo, environment, workspace = self._undo, self._environment, self._workspace
+        return SandboxedCommands(
+            workspace=workspace,
+            data=environment.data,
+            sandbox=environment.sandbox,
+            policy=lambda writable: _command_policy(workspace, environment, writable=writable),
+            settings=self.tree,
+            ask=self._ask_outcome,
+            record_paths=undo.record_paths if undo else _record_nothing,
+            record_all=undo.record_all if undo else _record_nothing,
+            open_network=_open_network,
+            lock=self._lock,
+        )
 
     @cached_property
     def workspace_notes(self) -> str:
@@ -189,6 +200,8 @@ class SessionTools:
         tool = self.tools.get(call.tool, call.tool)
         self.granted_paths.add_call(call, tool)
         if declaration_of(tool).kind == "shell":
+            from outrider.outcomes.runner import CommandPlan
+
             # A command that a person approved before it ran keeps what it changes, and stays in the sandbox.
             confinement = (decision.confinement or "workspace") if self._sandbox.confines else "none"
             self.commands.plan_call(
@@ -200,8 +213,9 @@ class SessionTools:
     async def aclose(self) -> None:
         """Kill all processes of the session, then record their last file changes."""
         await self.supervisor.close()
-        parts = (part for message in self._session.messages for part in message.get_parts_by_type(ToolPart))
-        await self.commands.drop_leftovers(self._session.id, [part.call_id for part in parts if not part.ended])
+        if "commands" in self.__dict__:  # no command ran without it
+            parts = (part for message in self._session.messages for part in message.get_parts_by_type(ToolPart))
+            await self.commands.drop_leftovers(self._session.id, [part.call_id for part in parts if not part.ended])
         if self._undo is not None:
             await self._undo.settle_session(self._session.id)
 

@@ -49,7 +49,7 @@ class CommandSandbox(Protocol):
 
 
 def shell_tool(
-    supervisor: ProcessSupervisor, *, at_limit: AtLimit = "kill", sandbox: CommandSandbox | None = None
+    supervisor: ProcessSupervisor, *, at_limit: AtLimit = "kill", sandbox: Callable[[], CommandSandbox] | None = None
 ) -> Tool:
     async def shell(
         command: str,
@@ -67,12 +67,12 @@ def shell_tool(
             folder = context.workspace / workdir
             if background:
                 start = partial(_start_in_background, supervisor, command, folder, context)
-                started = await (start() if sandbox is None else sandbox.run_on(context, start))
+                started = await (start() if sandbox is None else sandbox().run_on(context, start))
                 return _format_background_result(started, title)
             limit = TimeLimit(min(max(timeout, 0.0), MAX_TIMEOUT), at_limit)
             if sandbox is None:
                 return _format_outcome(await _run_command(supervisor, command, folder, context, limit), title, limit)
-            return await sandbox.run(
+            return await sandbox().run(
                 context,
                 lambda wrap: _run_command(supervisor, command, folder, context, limit, wrap),
                 lambda outcome: _format_outcome(outcome, title, limit),

@@ -5,7 +5,6 @@ number 0/0 (a whiteout), and marks a folder whose lower content is hidden with t
 """
 
 import os
-import shutil
 import stat
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -234,13 +233,15 @@ def same_content(old: str, new: str) -> bool:
 
 def remove_tree(root: Path) -> None:
     """Deletes a tree of an overlay. Folders without permissions, such as the kernel's `work/work`, are opened first."""
+    from shutil import rmtree  # loaded late: imports the archive modules
+
     for folder, names, _ in os.walk(root):
         for name in names:
             path = f"{folder}/{name}"
             status = os.lstat(path)
             if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
                 os.chmod(path, stat.S_IRWXU)  # noqa: PTH101
-    shutil.rmtree(root, ignore_errors=True)
+    rmtree(root, ignore_errors=True)
 
 
 def merge_into_layer(upper: Path, layer: Path, path: str) -> None:

@@ -20,6 +20,8 @@ settings.load_profile("outrider")
 
 
 def pytest_configure() -> None:
+    # Tests start hundreds of Python processes; without stored bytecode each of them compiles the package again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     adopt_orphans()
     hear_interrupts()
 

@@ -129,7 +129,7 @@ class _SectionWriter:
 
 def _select_entries(entries: Sequence[str], characters: int) -> list[str]:
     """Returns the entries that fit. If not all do, half of the space is for the newest ones, and half for those whose
-    words are rare among the entries: a rule is said once, "go on" is said often."""
+    words are rare among the entries: a rule occurs once, "next" occurs often."""
     if sum(map(len, entries)) <= characters:
         return list(entries)
     words = [frozenset(_WORD.findall(re.sub(r"\d+", "0", entry.lower()))) for entry in entries]

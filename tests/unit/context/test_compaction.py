@@ -2,7 +2,6 @@
 
 from outrider import CompactionPart, Message, TextPart, Tokens, ToolPart, ToolPending
 from outrider.agents.compaction import (
-    PINNED_CHARACTERS,
     estimate_tokens,
     find_tail_start,
     last_compaction_position,

@@ -248,7 +248,7 @@ def read_message(session_id: str, row: MessageRow) -> tuple[Message, DamagedRow 
     except Exception as error:  # noqa: BLE001  whatever a damaged row raises must not hide the rest of the session
         role: Role = "user" if row.role == "user" else "assistant"
         message = Message(role, id=row.id)
-        damaged = DamagedRow("message", row.id, row.id, str(error), row.body)
+        damaged = DamagedRow("message", row.id, row.id, str(error), as_bytes(row.body))
     message.session_id = session_id
     return message, damaged
 
@@ -258,7 +258,7 @@ def read_part(session_id: str, row: PartRow) -> tuple[AnyPart | None, DamagedRow
     try:
         part, damaged = decode_part(row.body), None
     except Exception as error:  # noqa: BLE001  as above
-        damaged = DamagedRow("part", row.id, row.message_id, str(error), row.body)
+        damaged = DamagedRow("part", row.id, row.message_id, str(error), as_bytes(row.body))
         part = _opaque_part(row)
         if part is None:
             return None, damaged
@@ -266,10 +266,15 @@ def read_part(session_id: str, row: PartRow) -> tuple[AnyPart | None, DamagedRow
     return part, damaged
 
 
+def as_bytes(body: object) -> bytes:
+    """Returns the content of a body column. In a damaged row it may have any type of SQLite."""
+    return body if isinstance(body, bytes) else str(body).encode("utf-8", "replace")
+
+
 def _opaque_part(row: PartRow) -> UnknownPart | None:
     try:
         raw: dict[str, Any] = msgspec.json.decode(row.body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
         return None
     return UnknownPart(raw if raw.get("id") == row.id else raw | {"id": row.id})
 

@@ -203,7 +203,7 @@ def open_file(path: Path, file_system: FileSystemType = file_system_type) -> tup
 
 
 def _empty_file_notice(path: Path) -> tuple[str, ...]:
-    """Reports an existing file without content: nothing but damage or a deletion by hand leaves one behind."""
+    """Reports an existing file without content: only damage or a manual deletion leaves one behind."""
     if not path.is_file() or path.stat().st_size or (wal_path(path).exists() and wal_path(path).stat().st_size):
         return ()
     notice = f"{path} was empty, so its sessions are gone; a new store was created. Restore a backup if you have one."

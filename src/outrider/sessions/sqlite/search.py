@@ -20,7 +20,7 @@ MAX_CANDIDATES = 2000
 def index_batch(db: sqlite3.Connection, since: int) -> bool:
     """Indexes a batch of parts of sessions that were active since then; returns True if more may remain.
 
-    One query finds many sessions, since no index leads to those that wait: one query for each of them would make the
+    One query finds many sessions, since no index has those that wait: one query for each of them would make the
     time for all of them quadratic."""
     waiting = db.execute(
         "SELECT key, seq, indexed FROM sessions WHERE deleted = 0 AND active >= ? AND indexed < seq LIMIT ?",

@@ -60,7 +60,7 @@ def current_lease(row: sqlite3.Row) -> Lease | None:
     try:
         lease = _decoder.decode(row["lease"])
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return None  # nobody can renew a damaged lease
+        return None  # its owner cannot renew a damaged lease
     if is_process_alive(lease.owner) is False:
         return None
     return lease if not is_same_machine(lease.owner) or boot_clock_ms() < row["expires"] else None

@@ -35,6 +35,7 @@ from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
 from outrider.processes.sandbox.overlay import (
     OverlayChange,
     OverlayFolders,
+    is_confusing_link,
     merge_into_layer,
     read_changes,
     show_path,
@@ -302,7 +303,8 @@ class SandboxedCommands:
             return await self._commit(context, folder, pending, pending.keep)
         caches, changes = await asyncio.to_thread(self._split_caches, pending.changes)
         if caches:
-            await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
+            async with self._lock:  # no overlay of this workspace may start meanwhile
+                await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
         pending = msgspec.structs.replace(pending, changes=tuple(changes))
         if not changes:
             await asyncio.to_thread(folder.remove, context.call_id)
@@ -385,6 +387,9 @@ class SandboxedCommands:
     def _keep_caches(self, folder: OutcomeFolder, call_id: str, caches: Sequence[OverlayChange]) -> None:
         """Moves by-products into the session's layer, where later commands see them."""
         upper = folder.upper(call_id)
+        for change in caches:
+            if change.file == "link" and is_confusing_link(upper / change.path):
+                (upper / change.path).unlink()
         moved: set[str] = set()
         for path in sorted(change.path for change in caches):
             if moved.isdisjoint(parents_of(path)) and os.path.lexists(upper / path):

@@ -272,6 +272,32 @@ def _copy_folder(path: str, upper: Path, layer: Path) -> None:
         os.setxattr(target, _OPAQUE, b"y", follow_symlinks=False)
 
 
+def hides_path(layer: Path, path: str) -> bool:
+    """Returns whether a layer hides what the workspace has at a path: the layer has a link, a file or a whiteout there
+    or on the way, or a folder on the way that hides everything below."""
+    above = str(layer)
+    for name in path.split("/"):
+        if above != str(layer) and _is_opaque(above):
+            return True
+        above = f"{above}/{name}"
+        known = lstat_or_none(above)
+        if known is None:
+            return False
+        if not stat.S_ISDIR(known.st_mode):
+            return True
+    return False
+
+
+def is_confusing_link(path: Path) -> bool:
+    """Returns whether a path is a link that leads elsewhere while bubblewrap sets up a sandbox, by its names for the
+    old and the new root. Inside the sandbox such a link leads nowhere."""
+    try:
+        target = os.readlink(path)  # noqa: PTH115
+    except OSError:
+        return False
+    return not {"oldroot", "newroot"}.isdisjoint(target.split("/"))
+
+
 def remove_from_layer(layer: Path, path: str, *, is_folder: bool) -> None:
     """Removes a path from a layer, so that it does not hide the workspace any more; a folder stays if `is_folder`.
 

@@ -2,7 +2,6 @@
 tools stay as they are."""
 
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 
 from outrider import ToolCompleted, ToolPart
 from tests.scenario.stories import call
-from tests.scenario.test_outcomes import Harness, sandbox, shell, workspace
+from tests.scenario.test_outcomes import Harness, git, sandbox, shell, workspace
 
 __all__ = ["sandbox", "workspace"]  # fixtures
 
@@ -56,3 +55,41 @@ async def test_a_link_in_the_cache_layer_does_not_lead_the_sandbox_setup_outside
     assert "secret-of-the-user" not in texts(parts)
     assert (workspace / "made.txt").exists()
     assert list(outside.iterdir()) == []
+
+
+LINKS = {
+    "a folder of settings": "mkdir c; echo '[build]' > c/config.toml; ln -s c .cargo",
+    "a log that git appends to": "mkdir -p .git/logs; ln -sf /elsewhere .git/logs/HEAD",
+    "refs that git writes": "rm -rf .git/refs; ln -s ../docs .git/refs",
+    "the target of a link": "echo evil > docs/guide.md",
+    "a file below the target of a link": "echo evil > rules/new.md",
+}
+
+
+@pytest.mark.parametrize("command", LINKS.values(), ids=LINKS.keys())
+async def test_no_link_changes_what_steers_a_tool_unasked(command, workspace, tmp_path, sandbox):
+    git(workspace, "init", "-q", "-b", "main")
+    for name in ("docs", "rules"):
+        (workspace / name).mkdir()
+    (workspace / "docs" / "guide.md").write_text("be careful\n")
+    (workspace / "AGENTS.md").symlink_to("docs/guide.md")
+    (workspace / ".claude").mkdir()
+    (workspace / ".claude" / "rules").symlink_to("../rules")
+    before = sorted((str(path), path.lstat().st_mtime_ns) for path in workspace.rglob("*"))
+    harness = Harness(shell(command), tmp_path, sandbox, attended=False)
+    async with harness.engine:
+        await harness.work(workspace, approval="auto")
+    made = {Path(path).name for path, _ in before} ^ {path.name for path in workspace.rglob("*")}
+    assert made <= {"c", "config.toml"}
+    assert all(stamp == os.lstat(path).st_mtime_ns for path, stamp in before if path.endswith((".md", "HEAD", "refs")))
+
+
+async def test_file_tools_ask_before_they_change_the_target_of_a_steering_link(workspace, tmp_path, sandbox):
+    (workspace / "docs").mkdir()
+    (workspace / "AGENTS.md").symlink_to("docs/guide.md")
+    harness = Harness(
+        [[call("write", path="docs/guide.md", content="evil")], "done"], tmp_path, sandbox, attended=False
+    )
+    async with harness.engine:
+        await harness.work(workspace, approval="auto")
+    assert not (workspace / "docs" / "guide.md").exists()

@@ -310,7 +310,7 @@ class SandboxedCommands:
             await asyncio.to_thread(folder.remove, context.call_id)
             return _result(pending)
         rights = MODE_TABLE[self._settings.mode_of(context.session_id)]
-        protected = list_protected(changes)
+        protected = list_protected(changes, self._workspace)
         if rights.outcomes == "drop":
             await asyncio.to_thread(folder.remove, context.call_id)
             return _result(pending, f"this mode discards what a command changes: {list_changes(changes)}")
@@ -379,7 +379,7 @@ class SandboxedCommands:
         changed."""
         caches = [change for change in changes if is_cache(change.path)]
         others = [change for change in changes if not is_cache(change.path)]
-        ignored = ignored_paths(self._workspace, others) - list_protected(others)
+        ignored = ignored_paths(self._workspace, others) - list_protected(others, self._workspace)
         if all(change.path in ignored for change in others):
             return list(changes), []
         return caches, others

@@ -117,8 +117,35 @@ def _short_name_stems(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.lstrip(".").partition(".")[0][:6] for name in names)
 
 
+_PAIR_FOLDERS = frozenset(first for first, _ in (*_CONFIG_PAIRS, *_SECRET_PAIRS))
 _SECRET_STEMS = _short_name_stems((*_SECRET_FILES, *_SECRET_FOLDERS))
 _CONFIG_STEMS = _short_name_stems((*_CONFIG_FILES, *_CONFIG_FOLDERS))
+
+
+def replaces_protected_folder(parts: Sequence[str]) -> bool:
+    """Returns whether a link at a path would provide protected files: `.cargo` as a link provides `.cargo/config`."""
+    return fold_name(parts[-1]) in _PAIR_FOLDERS
+
+
+def list_link_targets(root: str) -> tuple[str, ...]:
+    """Returns the paths below the root to which its protected names are links, such as the target of AGENTS.md.
+
+    A change of such a path changes what the protected name contains. Only names in the root and in the folders of
+    protected names directly in it are looked at.
+    """
+    targets: list[str] = []
+    real_root = os.path.realpath(root)
+    for entry in _list_entries(root):
+        name = fold_name(entry.name)
+        if entry.is_symlink():
+            links = [entry] if name in _PAIR_FOLDERS or find_protected_name([name], "write") else []
+        elif (name in _PAIR_FOLDERS or name in _CONFIG_FOLDERS) and entry.is_dir():
+            inner = (found for found in _list_entries(entry.path) if found.is_symlink())
+            links = [found for found in inner if find_protected_name([name, found.name], "write")]
+        else:
+            continue
+        targets += (os.path.realpath(link.path) for link in links)
+    return tuple(path[len(real_root) + 1 :] for path in targets if path.startswith(f"{real_root.rstrip('/')}/"))
 
 
 def find_secret_files(workspace: Path) -> tuple[Path, ...]:

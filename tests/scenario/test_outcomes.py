@@ -41,9 +41,10 @@ def outside() -> Iterator[Path]:
 
 
 class Harness:
-    def __init__(self, script, tmp_path: Path, sandbox, **options) -> None:
+    def __init__(self, script, tmp_path: Path, sandbox, *, environment=None, **options) -> None:
         self.bus = EventBus()
-        around = ToolEnvironment(sandbox=sandbox, data=tmp_path / "data", home=tmp_path, bus=self.bus)
+        folders = environment or {"data": tmp_path / "data", "home": tmp_path}
+        around = ToolEnvironment(sandbox=sandbox, bus=self.bus, **folders)
         self.engine = Engine([agent()], [scripted(script)], bus=self.bus, surroundings=around, **options)
         self.asked: list[ToolApprovalRequestedEvent] = []
         self.bus.subscribe(ToolApprovalRequestedEvent, self.asked.append)

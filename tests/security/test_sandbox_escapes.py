@@ -93,3 +93,29 @@ async def test_file_tools_ask_before_they_change_the_target_of_a_steering_link(w
     async with harness.engine:
         await harness.work(workspace, approval="auto")
     assert not (workspace / "docs" / "guide.md").exists()
+
+
+async def test_a_workspace_that_contains_outriders_own_files_does_not_give_access_to_them(tmp_path, sandbox):
+    home = tmp_path / "home"
+    config, data = home / ".config" / "outrider", home / ".local" / "share" / "outrider"
+    for folder in (config, data):
+        folder.mkdir(parents=True)
+    (config / "config.toml").write_text("model = 'mine'\n")
+    script = [
+        *shell("cat .config/outrider/*; echo '[rules]' > .config/outrider/config.toml; echo {} > .config/outrider/new")[
+            :-1
+        ],
+        [call("write", path=".local/share/outrider/trust.json", content="{}")],
+        [call("write", path=".config/outrider/skills/x/SKILL.md", content="evil")],
+        [call("read", path=".config/outrider/config.toml")],
+        [call("write", path="mine.txt", content="fine")],
+        "done",
+    ]
+    harness = Harness(script, home, sandbox, environment={"data": data, "config": config, "home": home})
+    async with harness.engine:
+        parts = await harness.work(home, approval="auto")
+    assert "mine'" not in texts(parts)
+    assert (config / "config.toml").read_text() == "model = 'mine'\n"
+    assert [path.name for path in config.iterdir()] == ["config.toml"]
+    assert not (data / "trust.json").exists()
+    assert (home / "mine.txt").exists()

@@ -62,6 +62,7 @@ async def standard_engine(
             sandbox=_choose_sandbox(settings, data, lambda: extensions.command_environment(workspace).get("PATH", "")),
             data=data,
             home=settings.home_folder,
+            config=settings.folders.config,
             bus=bus,
             ask=ask,
             network=await _open_network(settings, stack),

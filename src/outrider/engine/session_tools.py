@@ -51,17 +51,23 @@ if TYPE_CHECKING:
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tools of all sessions share. `data` is Outrider's data folder. `workspace_locks` serialize commands with
-    an overlay, commits and edits of one workspace."""
+    """What the tools of all sessions share. `data` is Outrider's data folder, `config` the folder of its configuration:
+    no tool or command changes them. `workspace_locks` serialize commands with an overlay, commits and edits of one
+    workspace."""
 
     sandbox: Sandbox
     data: Path
     home: Path
     bus: EventBus
+    config: Path | None = None
     ask: AskUser | None = None
     network: Network = "off"
     extensions: WorkspaceExtensions | None = None
     workspace_locks: dict[Path, asyncio.Lock] = msgspec.field(default_factory=dict[Path, asyncio.Lock])
+
+    @property
+    def own_folders(self) -> tuple[Path, ...]:
+        return (self.data, self.config) if self.config else (self.data,)
 
 
 class GrantedPaths:
@@ -115,7 +121,10 @@ class SessionTools:
         )
         self.granted_paths = GrantedPaths(workspace)
         files = WorkspaceFiles(
-            workspace, readable=[environment.data / "outputs"], granted=self.granted_paths.allows_path
+            workspace,
+            readable=[environment.data / "outputs"],
+            private=environment.own_folders,
+            granted=self.granted_paths.allows_path,
         )
         ledger = SeenVersions()
         self._environment = environment
@@ -272,7 +281,7 @@ def _command_policy(workspace: Path, environment: ToolEnvironment, *, writable: 
         workspace,
         writable=writable,
         home=environment.home,
-        own_files=[environment.data, *find_secret_files(workspace)],
+        own_files=[*environment.own_folders, *find_secret_files(workspace)],
         network=environment.network,
     )
     return allow_git_writes(usual, find_worktree(workspace, environment.data))

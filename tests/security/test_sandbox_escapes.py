@@ -1,6 +1,7 @@
 """Hostile commands against the copy-on-write sandbox, with nobody to ask: nothing outside changes, and files that steer
 tools stay as they are."""
 
+import asyncio
 import os
 import tempfile
 from collections.abc import Iterator
@@ -119,3 +120,65 @@ async def test_a_workspace_that_contains_outriders_own_files_does_not_give_acces
     assert [path.name for path in config.iterdir()] == ["config.toml"]
     assert not (data / "trust.json").exists()
     assert (home / "mine.txt").exists()
+
+
+@pytest.mark.parametrize("fields", [{"approval": "auto"}, {"approval": "edits"}, {"mode": "background"}])
+async def test_a_process_that_runs_on_leaves_no_protected_files(fields, workspace, tmp_path, sandbox):
+    git(workspace, "init", "-q", "-b", "main")
+    (workspace / "docs").mkdir()
+    (workspace / "docs" / "guide.md").write_text("be careful\n")
+    (workspace / "AGENTS.md").symlink_to("docs/guide.md")
+    (workspace / "docs" / ".npmrc").write_text("mine\n")
+    attack = """echo e > made.txt; echo e > .npmrc; echo e > docs/.npmrc; echo e > docs/guide.md; mkdir -p sub/.vscode
+    echo e > sub/.vscode/tasks.json; echo e > sub/AGENTS.md; mkdir c; echo e > c/config.toml; ln -s c sub/.cargo
+    git init -q nested; rm AGENTS.md; echo e > AGENTS.md; cp /bin/true program; chmod 4755 program
+    python3 -c "import os; os.close(os.open('other', os.O_CREAT | os.O_WRONLY, 0o6755)); os.mknod('third', 0o104755)"
+    """
+    script = [[call("shell", command=attack, background=True)], [call("shell", command="sleep 1")], "done"]
+    harness = Harness(script, tmp_path, sandbox, attended=False)
+    async with harness.engine:
+        await harness.work(workspace, **fields)
+    assert (workspace / "made.txt").exists()
+    names = {path.name for path in workspace.rglob("*") if not path.is_relative_to(workspace / ".git")}
+    assert names.isdisjoint({".vscode", ".cargo", ".git"})
+    assert [str(path.relative_to(workspace)) for path in workspace.rglob(".npmrc")] == ["docs/.npmrc"]
+    assert (workspace / "docs" / ".npmrc").read_text() == "mine\n"
+    assert (workspace / "AGENTS.md").readlink() == Path("docs/guide.md")
+    assert (workspace / "AGENTS.md").read_text() == "be careful\n"
+    assert not (workspace / "sub" / "AGENTS.md").exists()
+    assert not any(path.lstat().st_mode & 0o6000 for path in workspace.rglob("*") if path.is_file())
+
+
+async def test_a_process_that_runs_on_leaves_approved_files_alone(workspace, tmp_path, sandbox):
+    script = [
+        [call("shell", command="sleep 2", background=True)],
+        [call("shell", command="echo rules > AGENTS.md")],
+        [call("write", path="sub/CLAUDE.md", content="rules")],
+        [call("shell", command="sleep 3")],
+        "done",
+    ]
+    harness = Harness(script, tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace, approval="auto"))
+        for number in (1, 2):
+            question = await harness.question(number)
+            await harness.engine.answer(question.approval_id, allow=True)
+        await working
+    assert (workspace / "AGENTS.md").exists()
+    assert (workspace / "sub" / "CLAUDE.md").exists()
+
+
+async def test_secrets_deep_in_the_workspace_are_not_visible_to_commands(workspace, tmp_path, sandbox):
+    deep = workspace / "services" / "api" / "config" / "local"
+    deep.mkdir(parents=True)
+    (deep / ".env").write_text("TOKEN=deep-in-the-workspace\n")
+    (deep / "server.pem").write_text("TOKEN of a test certificate\n")
+    harness = Harness(
+        [*shell("grep -rn TOKEN .; cat services/api/config/local/.env", "grep -rn TOKEN . > out.txt; cat out.txt")[:-1],
+         [call("grep", pattern="TOKEN")], "done"],
+        tmp_path, sandbox,
+    )  # fmt: skip
+    async with harness.engine:
+        parts = await harness.work(workspace, mode="plan")
+    assert "deep-in-the-workspace" not in texts(parts)
+    assert "test certificate" in parts[0].state.output

@@ -97,7 +97,7 @@ class WorkspaceFiles:
     ) -> None:
         self.root = os.path.realpath(root)
         self._readable = [os.path.realpath(folder) for folder in readable]
-        folders = map(os.path.realpath, private)
+        folders = [os.path.realpath(folder) for folder in private]
         self._private = [folder for folder in folders if folder != self.root and _is_below(folder, self.root)]
         self._granted = granted
 

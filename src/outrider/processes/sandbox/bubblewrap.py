@@ -201,10 +201,17 @@ def _build_restrictions(policy: SandboxPolicy, zones: AccessZones) -> KernelRest
     grants += [(os.fsencode(path), WRITE_RIGHTS) for path in (*writable, *FRESH_FOLDERS, "/dev/shm")]
     proxy_socket = PROXY_SOCKET if isinstance(policy.network, ProxyNetwork) else ""
     return KernelRestrictions(
-        seccomp=build_filter(architecture, SyscallFilterOptions()),
+        # What is written to an overlay loses these bits when it is committed.
+        seccomp=build_filter(
+            architecture, SyscallFilterOptions(set_ids=not policy.also_writable and not _writes_workspace(policy))
+        ),
         landlock=build_ruleset(grants, landlock_version(), network=True),
         proxy_socket=proxy_socket,
     )
+
+
+def _writes_workspace(policy: SandboxPolicy) -> bool:
+    return policy.writable and policy.overlay is None
 
 
 def _build_environment(launch: LaunchRequest, policy: SandboxPolicy) -> dict[str, str]:

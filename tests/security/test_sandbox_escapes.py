@@ -182,3 +182,33 @@ async def test_secrets_deep_in_the_workspace_are_not_visible_to_commands(workspa
         parts = await harness.work(workspace, mode="plan")
     assert "deep-in-the-workspace" not in texts(parts)
     assert "test certificate" in parts[0].state.output
+
+
+NEST = "python3 -c \"import os\nfor _ in range(2500):\n    os.mkdir('d' * 20); os.chdir('d' * 20)\""
+
+
+async def test_folders_nested_deeper_than_paths_are_discarded_and_deleted(workspace, tmp_path, sandbox):
+    harness = Harness(shell(NEST, "echo 1 > made.txt"), tmp_path, sandbox)
+    async with harness.engine:
+        parts = await harness.work(workspace, approval="auto")
+    assert "discarded" in parts[0].state.error
+    assert (workspace / "made.txt").exists()
+    assert not any(path.is_dir() for path in workspace.iterdir())
+    assert not list((tmp_path / "data" / "overlays").rglob("upper"))
+
+
+async def test_a_sparse_file_takes_no_more_space_after_the_commit(workspace, tmp_path, sandbox):
+    command = (
+        "truncate -s 200M sparse; printf end >> sparse; printf middle | dd of=sparse bs=1 seek=1000000 conv=notrunc"
+    )
+    harness = Harness(shell(command), tmp_path, sandbox)
+    async with harness.engine:
+        await harness.work(workspace, approval="auto")
+    status = (workspace / "sparse").stat()
+    assert status.st_size == (200 << 20) + 3
+    assert status.st_blocks * 512 < 1 << 20
+    with (workspace / "sparse").open("rb") as file:
+        file.seek(1_000_000)
+        assert file.read(7) == b"middle\0"
+        file.seek(-3, os.SEEK_END)
+        assert file.read() == b"end"

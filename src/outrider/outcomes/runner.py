@@ -211,7 +211,7 @@ class SandboxedCommands:
                 policy = self._overlay_policy(context, folder, folders)
                 result = await self._execute_with(policy, plan, execute)
                 formatted = format_result(result)
-                changes = await asyncio.to_thread(read_changes, self._workspace, folders)
+                changes = await asyncio.to_thread(_read_changes, self._workspace, folders)
             pending = PendingOutcome(
                 session_id=context.session_id,
                 call_id=context.call_id,
@@ -416,6 +416,13 @@ class SandboxedCommands:
 
     def _wrapper(self, policy: SandboxPolicy) -> LaunchWrapper:
         return lambda launch: self._sandbox.wrap(launch, policy)
+
+
+def _read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange]:
+    try:
+        return read_changes(workspace, folders)
+    except OSError as error:
+        raise ToolFailure(f"what it changed was discarded, because {error.strerror or error}") from error
 
 
 def _result(pending: PendingOutcome, note: str = "") -> ToolResult:

@@ -324,11 +324,13 @@ async def _record_nothing(*_: object) -> AsyncGenerator[None, None]:
 
 @asynccontextmanager
 async def _open_network(hosts: Sequence[str]) -> AsyncGenerator[Network, None]:
-    """Open a proxy that lets a command reach these hosts; without hosts the network is not restricted."""
+    """Open a proxy that lets a command reach these hosts, which its output names, so at public addresses only; without
+    hosts the network is not restricted."""
     if not hosts:
         yield "on"
         return
+    from outrider.http.fetch import is_public
     from outrider.processes.sandbox.proxy import open_proxy
 
-    async with open_proxy(hosts) as network:
+    async with open_proxy(hosts, is_public) as network:
         yield network

@@ -81,7 +81,7 @@ class OverlayChange(msgspec.Struct, frozen=True):
 
     @property
     def shown_path(self) -> str:
-        """The path as text that can be stored and sent: bytes of a name that are no UTF-8 are escaped."""
+        """The path as text that can be stored, sent and shown in one line, see `show_path`."""
         return show_path(self.path)
 
     @property
@@ -92,11 +92,21 @@ class OverlayChange(msgspec.Struct, frozen=True):
 
 def is_text(path: str) -> bool:
     """Returns whether a path is valid UTF-8, so that it can be stored."""
-    return show_path(path) == path
+    return path.encode("utf-8", "replace").decode() == path
 
 
 def show_path(path: str) -> str:
-    return path.encode("utf-8", "backslashreplace").decode()
+    """Returns a path with escapes for line breaks, invisible characters and bytes that are no UTF-8.
+
+    Backslashes are escaped too, so different paths stay different.
+    """
+    if path.isprintable() and "\\" not in path:
+        return path
+    return "".join(_escape(char) if not char.isprintable() or char == "\\" else char for char in path)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode()
 
 
 def read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange]:

@@ -15,7 +15,16 @@ from outrider.providers.assembler import AnswerAssembler
 from outrider.types.agents import Agent
 from outrider.types.events import ContextCompactionEvent
 from outrider.types.messages import Message, text_message
-from outrider.types.parts import CompactionPart, FilePart, ModelRef, ReasoningPart, TextPart, ToolPart
+from outrider.types.parts import (
+    CompactionPart,
+    FilePart,
+    ModelRef,
+    ReasoningPart,
+    RetryPart,
+    TextPart,
+    ToolPart,
+    is_withdrawn,
+)
 from outrider.types.request import Allowance, ModelSettings, Request, ToolChoice
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, ToolState
 
@@ -31,11 +40,16 @@ def estimate_tokens(history: Sequence[Message], *, overhead: int = 0) -> int:
         message = history[position]
         if has_compaction(message):
             return since + overhead + sum(map(estimate_message_tokens, apply_compaction(history[: position + 1])))
-        counted = message.tokens.total if message.role == "assistant" else 0
+        counted = _answer_tokens(message) if message.role == "assistant" else 0
         if counted:
             return since + counted + _result_tokens(message)
         since += estimate_message_tokens(message)
     return since + overhead
+
+
+def _answer_tokens(message: Message) -> int:
+    """Returns the tokens of the request that succeeded; those of withdrawn attempts are not part of the prompt."""
+    return message.tokens.total - sum(part.tokens.total for part in message.get_parts_by_type(RetryPart))
 
 
 def estimate_text_tokens(text: str) -> int:
@@ -50,7 +64,7 @@ def estimate_message_tokens(message: Message) -> int:
         match part:
             case TextPart() if not part.ignored:
                 total += estimate_text_tokens(part.text)
-            case ReasoningPart():
+            case ReasoningPart() if not is_withdrawn(part):
                 total += estimate_text_tokens(part.text)
             case FilePart():
                 total += TOKENS_PER_FILE
@@ -61,7 +75,7 @@ def estimate_message_tokens(message: Message) -> int:
 
 def _result_tokens(message: Message) -> int:
     """Estimates the results of an answer's calls, which the answer's reported tokens do not include."""
-    return sum([_state_tokens(part.state) for part in message.parts if isinstance(part, ToolPart)])
+    return sum([_state_tokens(part.state) for part in message.get_calls()])
 
 
 def _state_tokens(state: ToolState) -> int:
@@ -134,15 +148,16 @@ def _user_text(message: Message) -> str:
 TOKENS_PER_TOOL = 100  # rough size of a tool schema, used until a response reports the real prompt size
 
 
-def build_request(context: AgentContext) -> tuple[Request, BudgetReservation]:
-    """Build the next model request of an agent and reserve budget for it.
+def build_request(context: AgentContext, history: Sequence[Message] | None = None) -> tuple[Request, BudgetReservation]:
+    """Build the next model request of an agent, for its current history or for the given one, and reserve budget for
+    it.
 
     The caller settles the reservation after the request, also when it failed."""
     agent, run = context.agent, context.run
     reservation = _reserve_budget(context)
     request = Request(
         agent.model,
-        context.projection.prompt(context.session.messages),
+        context.projection.prompt(context.session.messages if history is None else history),
         context.system_prompt or None,
         context.tool_specs,
         model_settings(context, reservation.max_output_tokens if _has_usage_limits(run) else agent.max_output_tokens),
@@ -151,6 +166,8 @@ def build_request(context: AgentContext) -> tuple[Request, BudgetReservation]:
         workspace=str(context.workspace),
         # A callable, because only a client for a remote agent needs the value.
         allowance=lambda: _remaining_allowance(context, reservation),
+        retry=agent.retry,
+        has_fallback=bool(agent.fallback_models),
     )
     return request, reservation
 

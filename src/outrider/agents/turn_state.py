@@ -8,7 +8,7 @@ import msgspec
 
 from outrider.errors import OutriderError
 from outrider.types.messages import Message
-from outrider.types.parts import CompactionPart, PatchPart, ToolPart
+from outrider.types.parts import CompactionPart, PatchPart
 from outrider.types.tool_state import ToolPending
 
 TurnState = Literal[
@@ -46,7 +46,7 @@ def is_cut_off(history: Sequence[Message]) -> bool:
     last = relevant[-1]
     if last.role == "user" or last.error is not None or last.finish is None or is_paused(last):
         return True
-    calls = last.get_parts_by_type(ToolPart)
+    calls = last.get_calls()
     return bool(calls) and not any(call.tool == "finish" and call.state.status == "completed" for call in calls)
 
 
@@ -57,7 +57,7 @@ def is_paused(answer: Message) -> bool:
 
 def has_pending_calls(message: Message) -> bool:
     """Return whether the message has calls that can still run. A call in state running is not run again."""
-    return any(isinstance(call.state, ToolPending) for call in message.get_parts_by_type(ToolPart))
+    return any(isinstance(call.state, ToolPending) for call in message.get_calls())
 
 
 def _ignore_change(old: TurnState, new: TurnState) -> None:

@@ -22,6 +22,7 @@ from outrider.types.parts import (
     ToolPart,
     ToolResultPart,
     ToolUsePart,
+    is_withdrawn,
     tool_result,
 )
 from outrider.types.request import ModelMessage, Prompt
@@ -188,6 +189,8 @@ def _assistant_messages(message: Message, family: str, call_ids: UniqueCallIds) 
         said: list[ModelPart] = []
         results: list[ModelPart] = []
         for part in step:
+            if is_withdrawn(part):
+                continue
             if isinstance(part, ToolPart):
                 use, result = _split_call(part, call_ids.unique_id(part), call_ids.results)
                 said.append(use)
@@ -290,7 +293,7 @@ class PromptProjection:
     prefix after a compaction, or if the history is not a continuation of the previous one."""
 
     def __init__(self, family: str) -> None:
-        self._family = family
+        self.family = family
         self._prompt = Prompt()
         self._call_ids = UniqueCallIds()
         self._seen = 0
@@ -302,7 +305,7 @@ class PromptProjection:
         if added is None:
             seen = apply_compaction(history)
             self._call_ids = UniqueCallIds(ImportedResults(seen))
-            messages = lowered_messages(seen, self._family, self._call_ids)
+            messages = lowered_messages(seen, self.family, self._call_ids)
             self._prompt = Prompt(alternate_roles(messages))
         else:
             for message in added:
@@ -315,7 +318,7 @@ class PromptProjection:
         new = history[self._seen :]
         if any(map(has_compaction, new)) or any(map(results_in, new)):
             return None
-        added = list(alternate_roles(lowered_messages(new, self._family, self._call_ids), opening=not self._prompt))
+        added = list(alternate_roles(lowered_messages(new, self.family, self._call_ids), opening=not self._prompt))
         merges = added and self._prompt and added[0].role == self._prompt[-1].role
         return None if merges else added
 

@@ -209,7 +209,7 @@ class EngineRuntime:
         `unused_providers` they are left out."""
         self.is_open = True
         self._stack.callback(self._bus.add_transform(RedactingEventFilter(self._redactor), FILTERED_EVENTS))
-        used_providers = {agent.provider for agent in self.spec.agents.values()}
+        used_providers = {name for agent in self.spec.agents.values() for name in agent.provider_names}
         for name, provider in self.spec.providers.items():
             if name in used_providers:
                 client = shared_client(with_environment_defaults(provider), self._catalog)

@@ -28,9 +28,8 @@ from outrider.providers.client import WireClient
 from outrider.providers.stream_filters.think_tags import create_think_filter
 from outrider.providers.transport import exchange
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
-from outrider.providers.transport.retry import RetryPolicy
 from outrider.types.deltas import AnswerStart, Delta, ReasoningDelta, Retry, TextDelta, UsageReport
-from outrider.types.request import Request
+from outrider.types.request import Request, RetryPolicy
 from tests.fixtures.http_server import Pause, Reply, Server, serving, unused_port
 from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, words
 

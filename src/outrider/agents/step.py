@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from outrider.agents.compaction import CHARACTERS_PER_TOKEN, build_request, estimate_prompt_tokens
 from outrider.agents.run_context import AgentContext, fallback_agent
-from outrider.agents.turn_state import PAUSED, has_pending_calls
-from outrider.context.lower import PromptProjection
+from outrider.agents.turn_state import has_pending_calls
+from outrider.context.lower import PAUSED, PromptProjection
 from outrider.errors import ProviderError
 from outrider.providers.assembler import AnswerAssembler, AnswerPart
 from outrider.sessions.failpoints import failpoint

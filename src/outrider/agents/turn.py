@@ -16,7 +16,14 @@ from outrider.agents.run_context import AgentContext
 from outrider.agents.step import ModelStep
 from outrider.agents.stop_policy import StopPolicy
 from outrider.agents.tool_calls import HookRunner, ToolCallRunner
-from outrider.agents.turn_state import TerminationReason, TurnEnd, TurnState, TurnStateTracker, has_pending_calls
+from outrider.agents.turn_state import (
+    TerminationReason,
+    TurnEnd,
+    TurnState,
+    TurnStateTracker,
+    has_pending_calls,
+    note_before_request,
+)
 from outrider.errors import ContextOverflowError, LimitReachedError, OutriderError
 from outrider.types.events import (
     BudgetExceededEvent,
@@ -101,6 +108,8 @@ class Turn:
         New input is taken here, before a request, and never while calls are pending: the loop looks for pending calls
         in the last message only."""
         await self._take_input()
+        if (note := note_before_request(self._context.session.messages)) is not None:
+            await self._context.journal.add_message(note)
         self._step_number = self._budget.begin_turn()
         self._context.emit_event(TurnStartedEvent, turn_number=self._step_number, max_turns=self._budget.limits.turns)
         if self._compactor.is_due():

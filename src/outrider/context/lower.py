@@ -109,6 +109,8 @@ def _without_output(part: ToolPart) -> ToolPart:
 
 
 OPENING = "(The conversation begins with the assistant.)"
+CONTINUE = "(Your last answer was cut off. Continue from where it stopped, without repeating it.)"
+PAUSED = "paused"
 NOT_FINISHED = (
     "This call did not finish, and its result is unknown: it may or may not have had an effect. "
     "Check before you repeat it."
@@ -124,7 +126,16 @@ def lower(history: Sequence[Message], *, family: str) -> Prompt:
     """Returns the prompt for a model of `family`. Reasoning and other vendor state is included only for the family that
     produced it."""
     seen = apply_compaction(history)
-    return Prompt(alternate_roles(lowered_messages(seen, family, UniqueCallIds(ImportedResults(seen)))))
+    prompt = Prompt(alternate_roles(lowered_messages(seen, family, UniqueCallIds(ImportedResults(seen)))))
+    return end_with_user(prompt, history)
+
+
+def end_with_user(prompt: Prompt, history: Sequence[Message]) -> Prompt:
+    """Returns a prompt that ends with the user, as several vendors require. A turn stores CONTINUE before it continues
+    an incomplete answer; this covers other transcripts. An answer that the vendor itself has paused is sent back."""
+    if prompt[-1].role == "user" or history[-1].metadata.get(PAUSED):
+        return prompt
+    return Prompt([*prompt, ModelMessage("user", (TextPart(CONTINUE, synthetic=True),))])
 
 
 def lowered_messages(history: Iterable[Message], family: str, call_ids: "UniqueCallIds") -> Iterator[ModelMessage]:
@@ -311,7 +322,7 @@ class PromptProjection:
             for message in added:
                 self._prompt.append(message)
         self._store_position(history)
-        return self._prompt
+        return end_with_user(self._prompt, history)
 
     def _new_messages(self, history: Sequence[Message]) -> list[ModelMessage] | None:
         """Returns the messages to append; None if the prompt must be built again."""

@@ -26,7 +26,17 @@ from outrider.types.parts import ModelRef, PartBase
 
 ABORT_SECONDS = 5.0
 RETRY_SECONDS = 0.5  # seconds between attempts to reach a server that is away
-_SERVER_OPTIONS = ("allow", "ask", "deny", "max_turns", "max_cost", "max_time", "system")
+_SERVER_OPTIONS = (
+    "allow",
+    "ask",
+    "deny",
+    "max_turns",
+    "max_cost",
+    "max_time",
+    "retry_attempts",
+    "retry_seconds",
+    "system",
+)
 
 
 @asynccontextmanager

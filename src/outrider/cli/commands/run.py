@@ -18,6 +18,7 @@ import msgspec
 
 from outrider.cli import exit_codes
 from outrider.cli.commands.run_output import (
+    CONTINUE_PROMPT,
     HeadlessResult,
     ProgressPrinter,
     RunInfo,
@@ -259,9 +260,8 @@ class RunCommand:
         async with standard_engine(settings, workspace=settings.workspace, attended=False) as engine:
             info = await self._open_session(engine, settings, resumed)
             session_id = info.session_id
-            yield RunTarget(
-                info, engine.bus.subscribe_all, partial(engine.prompt, session_id), partial(engine.abort, session_id)
-            )
+            prompt = partial(_prompt_or_continue, engine, session_id)
+            yield RunTarget(info, engine.bus.subscribe_all, prompt, partial(engine.abort, session_id))
 
     def _subscribe_listeners(self, target: RunTarget, printer: RunPrinter) -> None:
         target.subscribe(self._stats.on_event)
@@ -340,6 +340,17 @@ class RunCommand:
             self._console.print_stderr(f"outrider: {remedy}")
         command = f"outrider run{self._attach_option} --session {short_id(result.info.session_id)}"
         self._console.print_stderr(f"outrider: continue this turn with: {command}")
+
+
+async def _prompt_or_continue(engine: Engine, session_id: str, parts: Sequence[PartBase]) -> TurnEnd:
+    """Run a turn with the prompt. Without one, resume a turn that was cut off, or let the model continue."""
+    if parts:
+        return await engine.prompt(session_id, parts)
+    from outrider.engine.frontend import was_cut_off  # imported late: most runs have a prompt
+
+    if was_cut_off(await engine.open(session_id)):
+        return await engine.go_on(session_id)
+    return await engine.prompt(session_id, CONTINUE_PROMPT)
 
 
 async def _run_turn(target: RunTarget, parts: Sequence[PartBase], interrupts: InterruptState) -> TurnEnd:

@@ -141,6 +141,7 @@ class ProgressPrinter:
 
 
 _COMMON_EVENT_FIELDS = frozenset({"type", *Event.__struct_fields__})
+CONTINUE_PROMPT = "continue"  # of `outrider run --continue` without a prompt, after a turn that ended
 OUTPUT_VERSION = 1  # version of the `json` and `stream-json` formats
 
 

@@ -241,7 +241,7 @@ class SessionTools:
         """Kill all processes of the session, then record their last file changes."""
         await self.supervisor.close()
         if "commands" in self.__dict__:  # no command ran without it
-            parts = (part for message in self._session.messages for part in message.get_parts_by_type(ToolPart))
+            parts = (part for message in self._session.messages for part in message.get_calls())
             await self.commands.drop_leftovers(self._session.id, [part.call_id for part in parts if not part.ended])
         if self._undo is not None:
             await self._undo.settle_session(self._session.id)

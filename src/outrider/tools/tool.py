@@ -159,12 +159,15 @@ class Tool:
         _check_declared_parameters(self.name, function, self.options)
         self._parameters: dict[str, Any] | None = None
         self._spec: ToolSpec | None = None
+        self._declaration: ToolDeclaration | None = None
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
-    @cached_property
+    @property
     def declaration(self) -> ToolDeclaration:
         """What calls do. Computed on first use, because programs create many tools that no model calls."""
-        return self.options.declare(self.name)
+        if self._declaration is None:
+            self._declaration = self.options.declare(self.name)
+        return self._declaration
 
     @classmethod
     def from_schema(

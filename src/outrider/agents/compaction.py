@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from outrider.agents.budget import BudgetReservation
@@ -16,6 +17,7 @@ from outrider.providers.assembler import AnswerAssembler
 from outrider.types.agents import Agent
 from outrider.types.events import ContextCompactionEvent
 from outrider.types.messages import Message, text_message
+from outrider.types.origins import merge_origins
 from outrider.types.parts import CompactionPart, FilePart, ModelRef, ReasoningPart, TextPart, ToolPart
 from outrider.types.request import Allowance, ModelSettings, Request, ToolChoice
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, ToolState
@@ -236,7 +238,8 @@ class ContextCompactor:
         if part is None:
             self._context.not_shortened_at = len(history)
             return None
-        part = replace(part, auto=auto, overflow=overflow, message_id="")
+        origins = merge_origins(self._context.read_origins()) or UNSET
+        part = replace(part, auto=auto, overflow=overflow, message_id="", origins=origins)
         await self._context.journal.add_message(self._summary_message(part, answer))
         offer_conversation_search(self._context)
         self._context.emit_event(

@@ -18,6 +18,7 @@ from outrider.config.file import (
     BackgroundTable,
     CompactionTable,
     ConfigFile,
+    EgressTable,
     LimitsTable,
     ParsedConfig,
     RetentionTable,
@@ -195,6 +196,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()
+    egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
     models: dict[str, dict[str, Any]] = {}
@@ -263,6 +265,7 @@ def read_settings(
         compaction=file.compaction,
         retention=file.retention,
         sandbox=file.sandbox,
+        egress=file.egress,
         background=file.background,
         mcp=file.mcp,
         models=file.models,

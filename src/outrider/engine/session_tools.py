@@ -42,17 +42,19 @@ from outrider.tools.edit_transaction import FileEditor, save_no_originals
 from outrider.tools.tool import Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
+from outrider.types.origins import FlowSettings
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
-from outrider.types.tool_declaration import call_subjects, declaration_of
+from outrider.types.tool_declaration import call_subject, call_subjects, declaration_of
 
 if TYPE_CHECKING:
-    from outrider.outcomes.runner import SandboxedCommands
+    from outrider.outcomes.runner import MakePolicy, SandboxedCommands
+    from outrider.permissions.information_flow import EgressPolicy
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """What the tools of all sessions share. `data` is Outrider's data folder. `workspace_locks` serialize commands with
-    an overlay, commits and edits of one workspace."""
+    an overlay, commits and edits of one workspace. `hosts` are those that sandboxed commands may reach."""
 
     sandbox: Sandbox
     data: Path
@@ -61,6 +63,7 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     ask: AskUser | None = None
     network: Network = "off"
     extensions: WorkspaceExtensions | None = None
+    hosts: tuple[str, ...] = ()
     workspace_locks: dict[Path, asyncio.Lock] = msgspec.field(default_factory=dict[Path, asyncio.Lock])
 
 
@@ -98,27 +101,30 @@ class SessionTools:
         approvals: ApprovalChannel,
         undo: UndoRecorder | None = None,
         find_secrets: FindSecrets = find_no_secrets,
+        flow: FlowSettings | None = None,
     ) -> None:
+        self._flow = flow or FlowSettings()
+        self._is_network_closed = False
         self._session = session
         self._bus = environment.bus
         self._sandbox = environment.sandbox
         self._undo = undo
         self._approvals = approvals
         self.tree = OpenSessionTree(session)
-        workspace = Path(session.workspace_directory or ".")
+        self._environment, self.extensions = environment, environment.extensions
+        workspace = self._workspace = Path(session.workspace_directory or ".")
         self._outputs = OutputFolder(environment.data / "outputs", OutputLimits(), find_secrets)
         self.supervisor = ProcessSupervisor(
             folder=self._outputs,
             bus=environment.bus,
             environment=environment.extensions.command_environment(workspace) if environment.extensions else None,
-            wrap=_sandbox_wrapper(self.tree, workspace, environment),
+            wrap=_sandbox_wrapper(self.tree, environment, self._command_policy),
         )
         self.granted_paths = GrantedPaths(workspace)
         files = WorkspaceFiles(
             workspace, readable=[environment.data / "outputs"], granted=self.granted_paths.allows_path
         )
         ledger = SeenVersions()
-        self._environment = environment
         self._lock = environment.workspace_locks.setdefault(workspace.resolve(), asyncio.Lock())
         editor = FileEditor(files, undo.record_edit if undo else save_no_originals, ledger, self._lock)
         self.tools: dict[str, Tool] = tools_by_name(
@@ -138,8 +144,6 @@ class SessionTools:
                 *(environment.extensions.skill_tools(workspace) if environment.extensions else ()),
             ]
         )
-        self.extensions = environment.extensions
-        self._workspace = workspace
         self._mcp_tools: dict[str, Tool] = {}
         if self.extensions is not None:
             self.extensions.override_descriptions(self.tools.values())
@@ -154,7 +158,7 @@ class SessionTools:
             workspace=workspace,
             data=environment.data,
             sandbox=environment.sandbox,
-            policy=lambda writable: _command_policy(workspace, environment, writable=writable),
+            policy=self._command_policy,
             settings=self.tree,
             ask=self._ask_outcome,
             record_paths=undo.record_paths if undo else _record_nothing,
@@ -162,6 +166,17 @@ class SessionTools:
             open_network=_open_network,
             lock=self._lock,
         )
+
+    @cached_property
+    def egress(self) -> "EgressPolicy":
+        """Where the session may send data without a question, and what it has sent."""
+        from outrider.permissions.information_flow import EgressPolicy
+
+        return EgressPolicy(allowed=self._flow.allowed)
+
+    def trusts_workspace(self) -> bool:
+        """Return whether the user trusts the folder; a program that opens an engine without extensions does."""
+        return self.extensions is None or self.extensions.trusts_workspace(self._workspace)
 
     @cached_property
     def workspace_notes(self) -> str:
@@ -201,14 +216,38 @@ class SessionTools:
         self.granted_paths.add_call(call, tool)
         if declaration_of(tool).kind == "shell":
             from outrider.outcomes.runner import CommandPlan
+            from outrider.permissions.information_flow import prints_remote_text
 
             # A command that a person approved before it ran keeps what it changes, and stays in the sandbox.
             confinement = (decision.confinement or "workspace") if self._sandbox.confines else "none"
             self.commands.plan_call(
-                call.call_id, CommandPlan(confinement, keeps=decision.rule is not None or decision.effect == "ask")
+                call.call_id,
+                CommandPlan(
+                    confinement,
+                    keeps=decision.rule is not None or decision.effect == "ask",
+                    flow=decision.flow,
+                    open_hosts=self._open_hosts(call, decision),
+                    prints_remote=prints_remote_text(str(call_subject(tool, call.state.input) or "")),
+                ),
             )
         if self.extensions is not None and self.extensions.servers is not None:
             self.extensions.servers.accept_change(self.tools.get(call.tool))
+
+    def _open_hosts(self, call: ToolPart, decision: Decision) -> tuple[str, ...]:
+        """Return the hosts that a command of a session that has read text of others may still reach. From now on the
+        session's commands have no other network: what it has read stays in its context."""
+        if decision.flow is None:
+            return ()
+        self._is_network_closed = True
+        hosts = self.egress.open_hosts(self._environment.hosts if decision.rule is None else None)
+        for host in hosts:
+            self.egress.ledger.charge(host, call.id, 0)
+        return hosts
+
+    def _command_policy(self, *, writable: bool) -> SandboxPolicy:
+        environment = self._environment
+        network = "off" if self._is_network_closed else environment.network
+        return _command_policy(self._workspace, environment, writable=writable, network=network)
 
     async def aclose(self) -> None:
         """Kill all processes of the session, then record their last file changes."""
@@ -247,7 +286,7 @@ def list_built_in_tools(workspace: str) -> dict[str, Tool]:
 
 
 def _sandbox_wrapper(
-    tree: OpenSessionTree, workspace: Path, environment: ToolEnvironment
+    tree: OpenSessionTree, environment: ToolEnvironment, make_policy: "MakePolicy"
 ) -> Callable[[LaunchRequest], LaunchRequest]:
     """Return a function that runs background processes in the sandbox with a writable workspace; in plan mode with a
     read-only one. The mode of the agent that starts the command applies."""
@@ -256,7 +295,7 @@ def _sandbox_wrapper(
         if not environment.sandbox.confines:
             return launch  # the gate has asked, or denied it
         mode = tree.mode_of(launch.session_id)
-        policy = _command_policy(workspace, environment, writable=MODE_TABLE[mode].outcomes != "drop")
+        policy = make_policy(writable=MODE_TABLE[mode].outcomes != "drop")
         absent, quarantine = find_absent_paths(policy), environment.data / "planted"
 
         def cleanup() -> str:
@@ -267,13 +306,15 @@ def _sandbox_wrapper(
     return wrap
 
 
-def _command_policy(workspace: Path, environment: ToolEnvironment, *, writable: bool) -> SandboxPolicy:
+def _command_policy(
+    workspace: Path, environment: ToolEnvironment, *, writable: bool, network: Network
+) -> SandboxPolicy:
     usual = default_policy(
         workspace,
         writable=writable,
         home=environment.home,
         own_files=[environment.data, *find_secret_files(workspace)],
-        network=environment.network,
+        network=network,
     )
     return allow_git_writes(usual, find_worktree(workspace, environment.data))
 

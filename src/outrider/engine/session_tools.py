@@ -216,8 +216,9 @@ class SessionTools:
         self.granted_paths.add_call(call, tool)
         if declaration_of(tool).kind == "shell":
             from outrider.outcomes.runner import CommandPlan
-            from outrider.permissions.information_flow import prints_remote_text
+            from outrider.permissions.information_flow import find_wanted_hosts, prints_remote_text
 
+            command = str(call_subject(tool, call.state.input) or "")
             # A command that a person approved before it ran keeps what it changes, and stays in the sandbox.
             confinement = (decision.confinement or "workspace") if self._sandbox.confines else "none"
             self.commands.plan_call(
@@ -227,7 +228,8 @@ class SessionTools:
                     keeps=decision.rule is not None or decision.effect == "ask",
                     flow=decision.flow,
                     open_hosts=self._open_hosts(call, decision),
-                    prints_remote=prints_remote_text(str(call_subject(tool, call.state.input) or "")),
+                    wanted=find_wanted_hosts(command) if decision.flow else (),
+                    prints_remote=prints_remote_text(command),
                 ),
             )
         if self.extensions is not None and self.extensions.servers is not None:

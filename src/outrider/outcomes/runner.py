@@ -85,7 +85,8 @@ class CommandPlan(msgspec.Struct, frozen=True):
 
     `hosts` opens the network for these hosts, or for all if it is empty; `writable` are paths outside the workspace
     that the command may change. With `flow` the session has read text of others: the command runs without a network,
-    except for `open_hosts`. `prints_remote`: with a network, its output may contain text of others.
+    except for `open_hosts`, and `wanted` are the hosts that it names. `prints_remote`: with a network, its output may
+    contain text of others.
     """
 
     confinement: Confinement = "workspace"
@@ -94,6 +95,7 @@ class CommandPlan(msgspec.Struct, frozen=True):
     writable: tuple[Path, ...] = ()
     flow: DataFlow | None = None
     open_hosts: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
     prints_remote: bool = True
 
     @property
@@ -228,7 +230,7 @@ class SandboxedCommands:
                 title=formatted.title,
                 metadata=formatted.metadata,
                 exit_code=result.exit_code,
-                blocked=name_grants(find_blocked(result.text, result.exit_code, workspace=str(self._workspace))),
+                blocked=self._find_blocked(result, plan),
                 block_answered=plan.is_rerun,
             )
             settled = await self._finish(context, folder, pending, plan, execute, format_result)
@@ -241,6 +243,13 @@ class SandboxedCommands:
         finally:
             if not finished:
                 await asyncio.to_thread(folder.remove, context.call_id)
+
+    def _find_blocked(self, result: CommandResult, plan: CommandPlan) -> tuple[BlockedAccess, ...]:
+        """Returns what a command was denied. One that has lost its network may not say so in its output."""
+        found = name_grants(find_blocked(result.text, result.exit_code, workspace=str(self._workspace)))
+        if found or plan.flow is None or result.exit_code == 0:
+            return found
+        return tuple(BlockedAccess("network", host) for host in plan.wanted)
 
     async def _finish(
         self,

@@ -269,6 +269,24 @@ _LOCAL_PROGRAMS = split_names(
 _COMMAND_START = re.compile(r"(?:^|[;&|\n(){}`]|\$\()\s*(?P<program>[^\s;&|(){}`]+)")
 
 
+_NETWORK_PROGRAMS = re.compile(
+    r"(?<![\w./-])(?:curl|wget|ssh|scp|sftp|rsync|nc|ncat|telnet|ftp|gh|glab|aws|gcloud|az|kubectl|helm|twine|docker"
+    r"|git\s+(?:-\S+\s+)*(?:push|fetch|pull|clone|ls-remote)|(?:npm|pnpm|yarn)\s+(?:publish|install|add|ci)"
+    r"|pip3?\s+(?:install|download)|uv\s+(?:pip|sync|add|publish)|cargo\s+(?:publish|install|fetch))(?![\w-])"
+)
+_URL_HOST = re.compile(r"\b[a-z][a-z0-9+.-]*://(?:[^\s/@\"']*@)?(?P<host>\[[0-9a-f:]+\]|[A-Za-z0-9.-]+)(?P<port>:\d+)?")
+_MAX_HOSTS = 8
+
+
+def find_wanted_hosts(command: str) -> tuple[str, ...]:
+    """Returns the hosts that a command names if it runs a program that connects to others: one name is "" if it names
+    none. An empty tuple if there is no such program; what it really reaches is up to the sandbox."""
+    if _NETWORK_PROGRAMS.search(command) is None:
+        return ()
+    hosts = dict.fromkeys(f"{match['host']}{match['port'] or ''}" for match in _URL_HOST.finditer(command))
+    return tuple(hosts)[:_MAX_HOSTS] or ("",)
+
+
 def prints_remote_text(command: str) -> bool:
     """Returns whether a command that has a network may print text of others. In doubt it does."""
     programs = [match["program"].rpartition("/")[2] for match in _COMMAND_START.finditer(command)]

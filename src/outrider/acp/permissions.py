@@ -123,11 +123,11 @@ async def _wait_forever() -> None:
 
 
 def _question_text(question: ApprovalView) -> str:
-    """The reason; for the outcome of a command also what it changed, with its diffs."""
-    if question.outcome is None:
-        return question.reason
-    diffs = "".join(file.diff for file in question.outcome.files)
+    """The reason and what the call would send; for the outcome of a command also what it changed, with its diffs."""
     facts = "\n".join(f"- {fact}" for fact in question.facts)
+    if question.outcome is None:
+        return f"{question.reason}\n\n{facts}" if facts else question.reason
+    diffs = "".join(file.diff for file in question.outcome.files)
     return f"{question.heading}\n{question.reason}\n\n{facts}" + (f"\n\n```diff\n{diffs}```" if diffs else "")
 
 

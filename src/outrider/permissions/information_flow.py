@@ -197,7 +197,7 @@ class FlowState(Struct, frozen=True, kw_only=True):
 class ContextOrigins:
     """The origins of everything in the context of one agent, updated with each new message.
 
-    A summary stands for the messages that it replaces, and answers may repeat what has left the prompt, so the origins
+    A summary represents the messages that it replaces, and answers may repeat what has left the prompt, so the origins
     of a session only grow. A fork has those of the messages that it copies.
     """
 

@@ -57,7 +57,7 @@ def describe_origins(origins: StoredOrigins) -> tuple[str, ...]:
 
 
 def merge_origins(*groups: Iterable[Origin] | UnsetType) -> Origins:
-    """Returns all origins without repetitions. Beyond `MAX_ORIGINS`, one without a source stands for those of a
+    """Returns all origins without repetitions. Beyond `MAX_ORIGINS`, one without a source represents those of a
     kind."""
     merged = dict.fromkeys(origin for group in groups if group is not UNSET for origin in group)  # pyright: ignore
     if len(merged) > MAX_ORIGINS:

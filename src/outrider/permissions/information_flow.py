@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from outrider.permissions import reasons
 from outrider.permissions.modes import Decision, Mode, mode_asks
 from outrider.permissions.paths.containment import contain
+from outrider.permissions.paths.protected import find_protected_name
 from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.types.messages import Message
 from outrider.types.origins import (
@@ -89,10 +90,8 @@ class OriginLabels(Struct, frozen=True, kw_only=True):
         return merge_origins(origins, [make_origin("secret", origins[0].source if origins else "")])
 
     def _of_path(self, path: str, workspace: str) -> Origin:
-        found = contain(path, root=workspace, cwd=workspace, op="read")
-        kinds: dict[str, OriginKind] = {"inside": "workspace", "protected": "secret"}
-        origin = make_origin(kinds.get(found.kind, "outside"), path)
-        if not _THIRD_PARTY.isdisjoint((found.real_path or path).split("/")):
+        origin = make_origin(_kind_of_path(path, workspace), path)
+        if not _THIRD_PARTY.isdisjoint(path.split("/")):
             return replace(origin, untrusted=True)
         return self._with_trust(origin)
 
@@ -114,6 +113,17 @@ class OriginLabels(Struct, frozen=True, kw_only=True):
 
 
 DEFAULT_LABELS = OriginLabels()
+
+
+def _kind_of_path(path: str, workspace: str) -> OriginKind:
+    """Returns the kind of a path. One that stays below the workspace by its text is not resolved, because that takes
+    longer than everything else here: the target of a link is private as well."""
+    parts = path.removeprefix(f"{workspace}/").split("/")
+    if not parts[0] or parts[0].startswith("~") or ".." in parts:
+        found = contain(path, root=workspace, cwd=workspace, op="read")
+        kinds: dict[str, OriginKind] = {"inside": "workspace", "protected": "secret"}
+        return kinds.get(found.kind, "outside")
+    return "secret" if find_protected_name(parts, "read") else "workspace"
 
 
 class EgressLedger:

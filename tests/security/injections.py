@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +24,7 @@ from urllib.request import urlopen
 from outrider import Agent, Engine, EventBus, Provider, Rules, Tool
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.events import ToolApprovalRequestedEvent
+from outrider.processes.sandbox.proxy import open_proxy
 from outrider.processes.sandbox.sandbox import Sandbox
 from outrider.project.extensions import UserPaths, WorkspaceExtensions
 from outrider.project.mcp import USER_ORIGIN, ChosenServers, McpServerManager
@@ -300,6 +301,7 @@ class World:
         self.model: Any = ObeyingModel(self)
         self.asked: list[ToolApprovalRequestedEvent] = []
         self.allow = False  # the answer to every question
+        self.hosts: tuple[str, ...] = ()  # what sandboxed commands may reach
         self.submitted: list[str] = []
         home = folder / "home"
         home.mkdir(parents=True)
@@ -339,7 +341,11 @@ class World:
         )
         servers.open({"PATH": "/usr/bin:/bin"})
         environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.folder / "home")}
+        opened = AsyncExitStack()
+        network = await opened.enter_async_context(open_proxy(self.hosts)) if self.hosts else "off"
         around = ToolEnvironment(
+            network=network,
+            hosts=self.hosts,
             sandbox=self.sandbox,
             data=self.folder / "data",
             home=self.folder / "home",
@@ -361,7 +367,7 @@ class World:
 
         bus.subscribe(ToolApprovalRequestedEvent, answer)
         try:
-            async with store, engine:
+            async with opened, store, engine:
                 await servers.wait_until_settled()
                 yield engine
         finally:
@@ -447,10 +453,10 @@ def _git(folder: Path, *arguments: str) -> None:
     subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, env=environ)
 
 
-async def play_all(world: World, scenarios: Iterable[Scenario]) -> dict[str, Outcome]:
+async def play_all(world: World, scenarios: Iterable[Scenario], rules: Rules = ALLOW_ALL) -> dict[str, Outcome]:
     """Plays scenarios one after the other in one engine."""
     outcomes: dict[str, Outcome] = {}
-    async with world.engine() as engine:
+    async with world.engine(rules) as engine:
         for scenario in scenarios:
             started = time.monotonic()
             async with asyncio.timeout(60):

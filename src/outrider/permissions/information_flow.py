@@ -158,8 +158,10 @@ class EgressPolicy(Struct, frozen=True, kw_only=True):
         return all(self._has_room(one, call, size) for one in destination.split(", "))
 
     def open_hosts(self, hosts: Iterable[str] | None) -> tuple[str, ...]:
-        """Returns the hosts that a command may reach: of these, or of all if it is None, those within their budget."""
-        listed = [host for host in self.allowed if not host.startswith((MCP_PREFIX, TOOL_PREFIX))]
+        """Returns the hosts that a command may reach: of these, or of all if it is None, those within their budget. Not
+        those with a limit in bytes, because what a command sends is not counted."""
+        names = [host for host in self.allowed if not host.startswith((MCP_PREFIX, TOOL_PREFIX))]
+        listed = [host for host in names if self.allowed[host].bytes is None]
         if hosts is not None:
             listed = [host for host in listed if any(_matches_host(host, other) for other in hosts)]
         return tuple(host for host in listed if self._has_room(host, "", 0))

@@ -166,8 +166,13 @@ def test_a_budget_counts_requests_and_characters_once_per_call():
 
 
 def test_commands_keep_the_hosts_of_the_list_that_the_sandbox_allows():
-    policy = EgressPolicy(allowed={"a.example": EgressBudget(), "b.example": EgressBudget(), "mcp:x": EgressBudget()})
-    assert policy.open_hosts(["a.example", "c.example"]) == ("a.example",)
+    listed = {name: EgressBudget() for name in ("a.example", "b.example", "mcp:x")}
+    policy = EgressPolicy(
+        allowed={**listed, "d.example": EgressBudget(bytes=10), "e.example": EgressBudget(requests=1)}
+    )
+    assert policy.open_hosts(["a.example", "c.example", "d.example"]) == ("a.example",)
+    assert policy.open_hosts(None) == ("a.example", "b.example", "e.example")
+    policy.ledger.charge("e.example", "1", 0)
     assert policy.open_hosts(None) == ("a.example", "b.example")
 
 

@@ -97,6 +97,7 @@ if TYPE_CHECKING:
         Request,
         ResourceSource,
         RetryPart,
+        RetryPolicy,
         RetryTime,
         RunningTime,
         SnapshotPart,
@@ -222,6 +223,7 @@ __all__ = [
     "ResourceSource",
     "ResultDiffers",
     "RetryPart",
+    "RetryPolicy",
     "RetryTime",
     "Rules",
     "RunHandle",
@@ -343,7 +345,8 @@ __getattr__, __dir__ = lazy_names(
             Agent AgentMessage AgentPart Answer Attachment CacheTokens CompactionPart EndedTime Event FilePart
             FileSource Limits Message MessageError MessagePath MessageTime ModelMessage ModelRef ModelSettings
             OutputSchema Part PartBase PartTime PatchPart Prompt Provider ReasoningPart Request ResourceSource
-            RetryPart RetryTime RunningTime SnapshotPart StepFinishPart StepStartPart SubtaskPart SymbolSource
+            RetryPart RetryPolicy RetryTime RunningTime SnapshotPart StepFinishPart StepStartPart SubtaskPart
+            SymbolSource
             TextPart TextRange Tokens ToolChoice ToolCompleted ToolError ToolPart ToolPending ToolResultPart
             ToolRunning ToolSpec ToolState ToolUsePart UnknownPart Usage decode_part decode_parts encode_part
             encode_parts is_agent_part is_compaction_part is_file_part is_patch_part is_reasoning_part is_retry_part

@@ -5,7 +5,6 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args, get_origin
 
@@ -251,6 +250,8 @@ def _locate_error(table: Mapping[str, Any], error: msgspec.ValidationError) -> s
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
     """Return a "did you mean" hint for a misspelled name, or ""."""
+    from difflib import get_close_matches
+
     matches = get_close_matches(name, list(known), n=3)
     swapped = [match for match in matches if sorted(match) == sorted(name)]  # `modle` means model, not mode
     return f"; did you mean {(swapped or matches)[0]}?" if matches else ""

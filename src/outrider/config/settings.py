@@ -7,7 +7,6 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 
 import msgspec
@@ -146,6 +145,8 @@ def check_rules(rules: RulesTable, where: str) -> tuple[str, ...]:
 
 
 def _check_rule_list(rules: RulesTable, kind: str, where: str) -> Iterator[str]:
+    from pkgutil import iter_modules
+
     from outrider.permissions.rules import parse_rule
     from outrider.tools import builtin
     from outrider.types.tool_declaration import KNOWN_NAMES, canonical_tool

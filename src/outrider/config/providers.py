@@ -9,6 +9,7 @@ from outrider.config.file import AgentTable, ProviderTable, suggest_name
 from outrider.context.prompts import prompt_text
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Agent, Limits, Mode, Provider, ProviderKind
+from outrider.types.modes import ReasoningEffort
 
 # Available without configuration; the first one with a key is the default.
 BUILT_IN_PROVIDERS: dict[str, ProviderKind] = {
@@ -164,7 +165,15 @@ class AgentBuilder:
     """Builds agents from their tables, with default model, mode and limits."""
 
     def __init__(
-        self, providers: ProviderRegistry, *, model: str, mode: Mode, limits: Limits, prompts: Path, source: str
+        self,
+        providers: ProviderRegistry,
+        *,
+        model: str,
+        mode: Mode,
+        limits: Limits,
+        prompts: Path,
+        source: str,
+        effort: ReasoningEffort | None = None,
     ) -> None:
         self._providers = providers
         self._model = model
@@ -172,6 +181,7 @@ class AgentBuilder:
         self._limits = limits
         self._prompts = prompts
         self._source = source
+        self._effort = effort
 
     def build_agents(self, tables: Mapping[str, AgentTable]) -> list[Agent]:
         return [self._build_agent(name, table) for name, table in tables.items()]
@@ -182,6 +192,8 @@ class AgentBuilder:
         given: dict[str, Any] = {
             field: value for field in _COPIED_FIELDS if (value := getattr(table, field)) is not None
         }
+        if self._effort is not None:
+            given.setdefault("reasoning_effort", self._effort)
         rules = {kind: found for kind in ("allow", "ask", "deny") if (found := getattr(table.permissions, kind))}
         return Agent(
             name,

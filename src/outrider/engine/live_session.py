@@ -25,6 +25,7 @@ from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.types.agents import Agent
 from outrider.types.events import ErrorEvent, SessionUpdatedEvent
+from outrider.types.modes import ReasoningEffort
 from outrider.types.parts import CompactionPart, ModelRef
 
 
@@ -79,6 +80,7 @@ class LiveSession:
         self._resume_requested = False
         self.in_turn = False
         self.model: ModelRef | None = None
+        self.effort: ReasoningEffort | None = None
         self.has_all_messages = True  # part of the OpenSession protocol; a remote session may hold fewer
         self._closed = False
 
@@ -88,8 +90,8 @@ class LiveSession:
 
     @property
     def agent(self) -> Agent:
-        """The agent that answers, with the model that was chosen for this session."""
-        return self._runtime.session_agent(self.session, self.model)
+        """The agent that answers, with the model and the reasoning effort that were chosen for this session."""
+        return self._runtime.session_agent(self.session, self.model, self.effort)
 
     @property
     def session(self) -> Session:
@@ -98,6 +100,10 @@ class LiveSession:
     async def use_model(self, model: ModelRef | None) -> None:
         """Use another model than the agent's own until the session is closed."""
         self.model = model
+
+    async def use_effort(self, effort: ReasoningEffort | None) -> None:
+        """Use another reasoning effort than the agent's own until the session is closed."""
+        self.effort = effort
 
     @property
     def prompts(self) -> Mapping[str, str]:

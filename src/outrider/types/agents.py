@@ -5,8 +5,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from outrider.types.modes import Mode
-from outrider.types.request import ReasoningEffort
+from outrider.types.modes import Mode, ReasoningEffort
 from outrider.types.tool_state import Attachment
 
 ProviderKind = Literal["anthropic", "openai", "openai-responses", "google", "local", "outrider", "scripted"]
@@ -49,15 +48,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Agent(msgspec.Struct, frozen=True):
     """A named agent: instructions, a model and permissions.
 
-    `tools=None` gives it every tool of the run; a tuple of names limits it to these. `stream=False` requests answers
-    without streaming, for models and gateways that do not support it."""
+    `reasoning=None` requests reasoning from models that support it, True always, False never; `reasoning_effort="none"`
+    turns it off where the API allows it. `tools=None` gives it every tool of the run; a tuple of names limits it to
+    these. `stream=False` requests answers without streaming, for models and gateways that do not support it."""
 
     name: str
     instructions: str
     model: str
     provider: str
     max_output_tokens: int | None = None
-    reasoning: bool = False
+    reasoning: bool | None = None
     reasoning_effort: ReasoningEffort = "medium"
     reasoning_budget: int | None = None
     temperature: float | None = None

@@ -7,9 +7,8 @@ from typing import Any, Literal, overload
 import msgspec
 
 from outrider.types.messages import Role
+from outrider.types.modes import ReasoningEffort
 from outrider.types.parts import ModelPart
-
-ReasoningEffort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class ModelMessage(msgspec.Struct, frozen=True):
@@ -119,11 +118,14 @@ class OutputSchema(msgspec.Struct, frozen=True):
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Sampling and output settings. `max_output_tokens=None` means the model's maximum. `extra` is merged into the
-    request body last, unchanged."""
+    """Sampling and output settings. `max_output_tokens=None` means the model's maximum.
+
+    `reasoning` is True (requested), None (requested if the model is known to support it) or False (nothing is sent, so
+    the API's default applies). The effort "none" turns reasoning off where the API allows it. `extra` is merged into
+    the request body last, unchanged."""
 
     max_output_tokens: int | None = None
-    reasoning: bool = False
+    reasoning: bool | None = False
     reasoning_effort: ReasoningEffort = "medium"
     reasoning_budget: int | None = None
     temperature: float | None = None
@@ -132,6 +134,12 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tool_choice: ToolChoice = ToolChoice()
     output: OutputSchema | None = None
     extra: dict[str, Any] = {}
+
+    def requests_reasoning(self, *, supported: bool) -> bool:
+        """Returns whether reasoning is requested from a model; `supported` is what is known about the model."""
+        if self.reasoning_effort == "none":
+            return False
+        return supported if self.reasoning is None else self.reasoning
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):

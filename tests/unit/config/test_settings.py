@@ -84,6 +84,16 @@ def test_flags_go_before_environment_before_file(home):
     assert settings(home, toml, environ, model="anthropic/from-flag", mode="agent").model == "anthropic/from-flag"
 
 
+def test_the_effort_of_a_flag_goes_before_environment_agent_and_file(home):
+    toml = 'reasoning_effort = "low"\n[agents.outrider]\n[agents.other]\nreasoning_effort = "max"'
+    assert [agent.reasoning_effort for agent in settings(home, toml).agents] == ["low", "max"]
+    environ = {**KEY, "OUTRIDER_EFFORT": "high"}
+    assert [agent.reasoning_effort for agent in settings(home, toml, environ).agents] == ["high", "max"]
+    assert settings(home, toml, environ, effort="none").agents[0].reasoning_effort == "none"
+    with pytest.raises(ConfigurationError, match="no reasoning effort is called 'hihg'; did you mean high"):
+        settings(home, effort="hihg")
+
+
 def test_a_model_flag_is_meant_for_the_agent_that_starts_even_if_it_names_its_own(home):
     toml = '[agents.outrider]\nmodel = "anthropic/own"\n[agents.other]\nmodel = "anthropic/another"'
     first, other = settings(home, toml, model="anthropic/asked").agents

@@ -9,7 +9,13 @@ import msgspec
 from outrider.errors import ConfigurationError, InvalidRequestError, ProviderError
 from outrider.http.transport import HttpRequest
 from outrider.providers.anthropic.decode import AnthropicDecoder
-from outrider.providers.anthropic.encode import encode_message, encode_prefix, encode_settings, refers_to_upload
+from outrider.providers.anthropic.encode import (
+    encode_message,
+    encode_prefix,
+    encode_settings,
+    lacks_required_thinking,
+    refers_to_upload,
+)
 from outrider.providers.anthropic.errors import error_from_response
 from outrider.providers.anthropic.models import ModelTraits, traits_for_model
 from outrider.providers.request_body import build_body_prefix, encode_json, finish_body, merge_fields
@@ -135,7 +141,12 @@ class AnthropicWire:
             return encode_message(message, family)
 
         traits = self._traits_of(request.model)
-        form = (self._endpoint, traits, self._catalog_limit(request, traits))
+        form = (
+            self._endpoint,
+            traits,
+            self._catalog_limit(request, traits),
+            lacks_required_thinking(request, traits),
+        )
         prefix = build_body_prefix(request, "messages", form, lambda: self._body_fields(request))
         messages: bytes | bytearray = request.prompt.encoded(family, encode)
         if self._endpoint.caching == "marks":
@@ -186,7 +197,7 @@ class AnthropicWire:
 
     def _beta_features(self, request: Request, traits: ModelTraits) -> Iterator[str]:
         settings = request.settings
-        if traits.interleaves_on_request and (settings.reasoning or settings.extra):
+        if traits.interleaves_on_request and (settings.reasoning is not False or settings.extra):
             fields = self._body_fields_with_extra(request)
             if "tools" in fields and fields.get("thinking", {}).get("type") == "enabled":
                 yield _INTERLEAVED_THINKING_BETA

@@ -75,6 +75,8 @@ class ProviderRegistry:
             )
         usual_key, usual_address = find_key_and_address(self._environ, kind)
         address = table.base_url or usual_address
+        if name == "openai" and table.kind is None and address is None:
+            kind = "openai-responses"  # OpenAI's own server; compatible ones and `kind = "openai"` use Chat Completions
         return Provider(name, kind, self._api_key(table, kind, usual_key), address, table.headers, table.options)
 
     def missing_credentials(self, provider: Provider) -> str | None:

@@ -27,11 +27,13 @@ class Prompt(Sequence[ModelMessage]):
     A later request encodes only the new messages and reuses the rest, so its prefix is byte-identical.
     """
 
-    __slots__ = ("_encoded", "_messages", "_opening", "_rewritten")
+    __slots__ = ("_encoded", "_ends", "_messages", "_opening", "_rewritten", "_sent")
 
     def __init__(self, messages: Iterable[ModelMessage] = ()) -> None:
         self._messages = list(messages)
         self._encoded: dict[str, tuple[int, bytearray]] = {}
+        self._ends: dict[str, list[int]] = {}
+        self._sent = (0, 0)  # the number of messages of the previous request and of the last one
         self._rewritten: dict[str, Prompt] = {}
         self._opening: tuple[object, bytes] | None = None
 
@@ -47,8 +49,19 @@ class Prompt(Sequence[ModelMessage]):
             if written and buffer:
                 buffer += b","
             buffer += written
+            self._ends.setdefault(form, []).append(len(buffer))
         self._encoded[form] = (len(self._messages), buffer)
         return buffer
+
+    def encoded_end(self, form: str, count: int) -> int:
+        """Returns where the first `count` messages end in the bytes of `encoded(form)`."""
+        return self._ends[form][count - 1]
+
+    def count_sent(self) -> int:
+        """Returns how many messages the previous request had, 0 if there was none. A repeated request does not count."""
+        if len(self._messages) != self._sent[1]:
+            self._sent = (self._sent[1], len(self._messages))
+        return self._sent[0]
 
     def opening(self, made_of: object, write: Callable[[], bytes]) -> bytes:
         """Returns the bytes before the messages, cached as long as `made_of` is equal."""

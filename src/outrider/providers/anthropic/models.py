@@ -22,6 +22,7 @@ _THINKING_REJECTED = re.compile(r"not support.{0,40}\bthinking\b|\bthinking\b.{0
 _EFFORT_REJECTED = re.compile(
     r"not support.{0,20}\beffort\b(?! level)|\beffort\b.{0,60}not (supported|permitted|allowed)"
 )
+_TOP_MARK_REJECTED = re.compile(r"^cache_control\b.{0,40}not (permitted|allowed|supported)", re.IGNORECASE)
 _SUPPORTED_LEVELS = re.compile(r"Supported levels: ([\w, ]+)")
 _SAMPLING_REJECTED = re.compile(r"(temperature|top_p)\W.{0,40}(deprecated|not supported|not permitted)")
 
@@ -35,6 +36,7 @@ class ModelTraits(msgspec.Struct, frozen=True):
     rejected_forms: frozenset[str] = frozenset()
     efforts: tuple[str, ...] = _EFFORT_LEVELS
     sampling: bool = True
+    block_marks: bool = False  # whether the server rejects a cache mark outside of blocks
 
     def thinking_form(self, *, budget: bool) -> ThinkingForm | None:
         """Returns the `thinking.type` value to request, depending on an explicit budget; None if thinking is not
@@ -78,6 +80,8 @@ class ModelTraits(msgspec.Struct, frozen=True):
             return replace(self, efforts=taken or self.efforts)
         if _SAMPLING_REJECTED.search(message):
             return replace(self, sampling=False)
+        if _TOP_MARK_REJECTED.search(message):
+            return replace(self, block_marks=True)
         return self._without_rejected_reasoning(message)
 
     def _without_rejected_reasoning(self, message: str) -> "ModelTraits":

@@ -259,5 +259,5 @@ async def test_a_difference_to_a_cassette_of_0_1_names_the_default_that_changed(
     cassette = Cassette(tmp_path / "old.jsonl")
     cassette.add(RecordedExchange(RecordedCall("http://host/v1/messages", {"model": "m"}), 200))
     sent = HttpRequest("http://host/v1/messages", {}, msgspec.json.encode({"model": "m", field: {"effort": "medium"}}))
-    with pytest.raises(ProviderError, match="reasoning is on by default since 0.2; reasoning=False sends what 0.1"):
+    with pytest.raises(ProviderError, match=r"reasoning is on by default since 0\.2; reasoning=False sends what 0\.1"):
         await ReplayTransport(cassette).send(sent)

@@ -58,7 +58,7 @@ class Prompt(Sequence[ModelMessage]):
         return self._ends[form][count - 1]
 
     def count_sent(self) -> int:
-        """Returns how many messages the previous request had, 0 if there was none. A repeated request does not count."""
+        """Returns how many messages the previous request had, or 0. A repeated request does not count."""
         if len(self._messages) != self._sent[1]:
             self._sent = (self._sent[1], len(self._messages))
         return self._sent[0]

@@ -64,9 +64,8 @@ class PrefixCache:
         text = json.dumps(head) + json.dumps(body.get("input") or body.get("messages") or body.get("contents"))
         last = self._last.get(body.get("prompt_cache_key"), "")
         self._last[body.get("prompt_cache_key")] = text
-        same = next(
-            (at for at, (a, b) in enumerate(zip(text, last, strict=False)) if a != b), min(map(len, (text, last)))
-        )
+        pairs = enumerate(zip(text, last, strict=False))
+        same = next((at for at, (a, b) in pairs if a != b), min(len(text), len(last)))
         return same - same % 512, len(text)
 
 

@@ -75,7 +75,7 @@ class LiveSession:
         self._abort_listener = abort_listener
         self._context: AgentContext | None = None
         self._worker: asyncio.Task[None] | None = None
-        self.inbox = SessionInbox(journal, store, self._publish_update, self._workspace_notes)
+        self.inbox = SessionInbox(journal, store, self._publish_update, self._workspace_notes, self._initial_state)
         self._compaction = CompactionRequest()
         self._wake_requested = False
         self._resume_requested = False
@@ -285,6 +285,10 @@ class LiveSession:
 
     def _workspace_notes(self) -> str:
         return self.session_tools.workspace_notes if self.session_tools else ""
+
+    def _initial_state(self) -> str:
+        agent = self.agent
+        return self.session_tools.initial_state(f"{agent.provider}/{agent.model}") if self.session_tools else ""
 
     def _publish_update(self, **changes: Any) -> None:
         self._bus.publish(SessionUpdatedEvent(session_id=self.journal.session.id, changes=changes))

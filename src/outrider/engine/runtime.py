@@ -30,7 +30,7 @@ from outrider.sessions.store import Store
 from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Limits, Provider
 from outrider.types.ids import now_ms
-from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel, ReasoningEffort
+from outrider.types.modes import APPROVAL_LEVELS, MODES, UNATTENDED_MODES, ApprovalLevel, ReasoningEffort
 from outrider.types.parts import ModelRef, ToolPart
 
 if TYPE_CHECKING:
@@ -321,9 +321,13 @@ class EngineRuntime:
             hooks=options.hooks,
             task_tool=session_tools.task_tool if session_tools else None,
             notes=session_tools.notes_for(session) if session_tools else "",
+            rights=session_tools.describe_rights(attended=self._is_attended(session)) if session_tools else None,
             prompts=session_tools.prompts if session_tools else {},
             auto_compact=options.compacts,
         )
+
+    def _is_attended(self, session: Session) -> bool:
+        return self._options.attended and session.mode not in UNATTENDED_MODES
 
     def _can_sandbox(self) -> bool:
         # Called only when a decision depends on it, because the detection starts processes.

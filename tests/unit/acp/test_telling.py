@@ -296,3 +296,9 @@ def test_the_content_of_a_changed_file_cannot_end_its_diff_in_a_question():
     )
     text = question_text(view)
     assert text.endswith(f"`````diff\n{diff}`````")
+
+
+def test_a_loaded_session_shows_withdrawn_text_struck_out():
+    gone = TextPart("half a sen", ignored=True, metadata={"withdrawn": True})
+    message = Message("assistant", [gone, TextPart("whole")])
+    assert said(list(UpdateBuilder("s", FOLDER).replay_messages([message]))) == "~~half a sen~~\n\nwhole"

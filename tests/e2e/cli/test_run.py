@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cli.program import Program, answering, call, ended
+from tests.fixtures.http_server import Reply, serving
+from tests.fixtures.vendors.serving import VENDORS
 from tests.fixtures.vendors.vendor import Refusal, Stop
 
 READING = call("read", file_path="notes.txt")
@@ -233,3 +235,33 @@ async def test_other_instructions_take_the_place_of_the_agents_own(program: Prog
     async with answering(program, ["Arr."]) as server:
         assert (await program.run("run", "--system", "@pirate.md", "hello")).code == 0
     assert "Talk like a pirate." in json.dumps(server.requests[0]["messages"][0])
+
+
+async def test_a_broken_answer_is_requested_again_and_a_pipe_reads_the_whole_one_only(program: Program):
+    vendor = VENDORS["openai"]
+    frames = [frame for frame in vendor.stream(["It is a long answer."]) if isinstance(frame, bytes)]
+    busy = Reply([b'{"error": {"message": "busy"}}'], 503, {"content-type": "application/json", "retry-after": "0.1"})
+    async with serving(Reply(frames[:2], after="drop"), busy, Reply(frames)) as server:
+        program.url = f"{server.url}{vendor.base}"
+        done = await program.run("run", "hello")
+    assert (done.code, done.out) == (0, "It is a long answer.\n")
+    first, second = (line for line in done.err.splitlines() if "attempt" in line)
+    assert "attempt 1 of 12 failed" in first
+    assert "the text above is withdrawn; retrying in" in first
+    assert "attempt 2 of 12 failed: openai 503" in second
+
+
+async def test_a_turn_that_an_outage_ended_is_continued_by_another_process(program: Program):
+    vendor = VENDORS["openai"]
+    frames = [frame for frame in vendor.stream(["It is a long answer."]) if isinstance(frame, bytes)]
+    async with serving(Reply(frames[:2], after="drop")) as server:
+        program.url = f"{server.url}{vendor.base}"
+        done = await program.run("run", "--retry-attempts", "1", "hello")
+    assert done.code == 5
+    assert 'send "continue" to try again, or choose another model' in done.err
+    assert "continue this turn with: outrider run --session" in done.err
+    async with answering(program, ["and it ends.", "More."]) as again:
+        assert (await program.run("run", "--continue")).out == "and it ends.\n"
+        assert (await program.run("run", "--continue")).out == "More.\n"  # the turn has ended, so the model is asked
+    assert "cut off" in again.vendor.texts(again.requests[0])[-1]
+    assert again.vendor.texts(again.requests[1])[-1] == "continue"

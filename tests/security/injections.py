@@ -24,7 +24,6 @@ from urllib.request import urlopen
 from outrider import Agent, Engine, EventBus, Provider, Rules, Tool
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.events import ToolApprovalRequestedEvent
-from outrider.http.fetch import is_elsewhere
 from outrider.processes.sandbox.proxy import open_proxy
 from outrider.processes.sandbox.sandbox import Sandbox
 from outrider.project.extensions import UserPaths, WorkspaceExtensions
@@ -343,7 +342,7 @@ class World:
         servers.open({"PATH": "/usr/bin:/bin"})
         environ = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(self.folder / "home")}
         opened = AsyncExitStack()
-        network = await opened.enter_async_context(open_proxy(self.hosts, is_elsewhere)) if self.hosts else "off"
+        network = await opened.enter_async_context(open_proxy(self.hosts, lambda _: True)) if self.hosts else "off"
         around = ToolEnvironment(
             network=network,
             hosts=self.hosts,

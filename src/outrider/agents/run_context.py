@@ -113,8 +113,8 @@ class RunContext(msgspec.Struct, kw_only=True):
 
     `notes` are appended to every system prompt. `prompts` override built-in prompts by name. Without `auto_compact`,
     the context is compacted only after an overflow or on request. `wrap_call` returns a context manager that is active
-    while a tool runs; undo snapshots use it. `labels` derives the origins of tool results. A model that sends nothing
-    for `silence_seconds` is reported.
+    while a tool runs; undo snapshots use it. A model that sends nothing for `silence_seconds` is reported. `labels`
+    derives the origins of tool results.
     """
 
     agents: Mapping[str, Agent]

@@ -448,6 +448,13 @@ class SandboxedCommands:
         return lambda launch: self._sandbox.wrap(launch, policy)
 
 
+def _read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange]:
+    try:
+        return read_changes(workspace, folders)
+    except OSError as error:
+        raise ToolFailure(f"what it changed was discarded, because {error.strerror or error}") from error
+
+
 def _report_network(context: ToolContext, plan: CommandPlan, hosts: Sequence[str]) -> None:
     """Labels the output of a command that has a network, because it may contain text of others."""
     if plan.prints_remote:
@@ -460,13 +467,6 @@ def _flow_to(flow: DataFlow | None, blocked: Sequence[BlockedAccess]) -> DataFlo
     if flow is None or not hosts:
         return None
     return msgspec.structs.replace(flow, destination=", ".join(filter(None, hosts)) or NETWORK)
-
-
-def _read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange]:
-    try:
-        return read_changes(workspace, folders)
-    except OSError as error:
-        raise ToolFailure(f"what it changed was discarded, because {error.strerror or error}") from error
 
 
 def _result(pending: PendingOutcome, note: str = "") -> ToolResult:

@@ -451,5 +451,5 @@ def _restrict_command(decision: Decision, flow: DataFlow, mode: Mode, *, sandbox
 def _ask_about_flow(decision: Decision, flow: DataFlow, mode: Mode) -> Decision:
     reason = flow.description if decision.effect == "allow" else f"{decision.reason}; {flow.description}"
     if mode_asks(mode):
-        return Decision("ask", reason, decision.rule, None, flow)
+        return Decision("ask", reason, decision.rule, flow=flow)
     return Decision("deny", reasons.MODE_CANNOT_ASK.format(reason=reason, mode=mode), decision.rule)

@@ -249,6 +249,8 @@ class ApprovalGate:
         match decision.effect:
             case "allow":
                 return ApprovalVerdict(_YES)
+            case "deny" if decision.invalid:
+                return ApprovalVerdict(_NO, "invalid_input", reasons.INVALID_CALL.format(reason=decision.reason))
             case "deny":
                 return ApprovalVerdict(_NO, "denied", reasons.DENIED_CALL.format(reason=decision.reason))
             case "ask":

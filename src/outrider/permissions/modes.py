@@ -21,6 +21,7 @@ class Decision(Struct, frozen=True):
     `rule` is the text of the rule that decided; it is None if the mode or a protected path decided. `confinement` says
     how an allowed command runs; it is None for other tools, and for calls that are not allowed. `flow` is the data that
     the call could send, if the session has read text of others: an allowed command then runs without a network.
+    `invalid` is set if the call cannot run whatever the rights are, because its arguments are wrong.
     """
 
     effect: Effect
@@ -28,6 +29,7 @@ class Decision(Struct, frozen=True):
     rule: str | None = None
     confinement: Confinement | None = None
     flow: DataFlow | None = None
+    invalid: bool = False
 
     def __post_init__(self) -> None:
         # A file name in the reason may contain surrogate escapes, which the store cannot encode as UTF-8.

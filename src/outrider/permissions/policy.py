@@ -24,7 +24,7 @@ from outrider.permissions.modes import (
     mode_asks,
     mode_offers,
 )
-from outrider.permissions.paths.containment import Containment, contain
+from outrider.permissions.paths.containment import FOLDER_REJECTED, Containment, contain
 from outrider.permissions.rules import PermissionRule, match_host, match_path, parse_rule
 from outrider.permissions.shell.analysis import analyse_script
 from outrider.permissions.shell.command import ScriptAnalysis
@@ -180,6 +180,8 @@ class FileCall:
         self.targets: list[tuple[str, Containment]] = []
         for path in paths:
             found = contain(path, root=workspace, cwd=workspace, op=declared.operation)
+            if declared.operation == "read" and found.reason == FOLDER_REJECTED:
+                found = contain(path, root=workspace, cwd=workspace, op="list")  # to read a folder is to list it
             self.targets.append((str(path), found))
             if found.kind == "reject":
                 self.invalid = f"{str(path)[:200]}: {found.reason}"
@@ -460,7 +462,7 @@ def _decide_by_rules(policy: PermissionRules, call: CallAssessment, mode: Mode) 
     if rule := _find_restricting_rule(policy.deny, call):
         return Decision("deny", reasons.RULE_FORBIDS, rule.text)
     if call.invalid:
-        return Decision("deny", call.invalid)
+        return Decision("deny", call.invalid, invalid=True)
     if not mode_offers(mode, call.action, changes=call.changes):
         return Decision("deny", reasons.MODE_LACKS_TOOL.format(mode=mode, reason=reasons.ACTION_REASONS[call.action]))
     if call.action == "protected":

@@ -234,6 +234,11 @@ class Tool:
         preprocess = self.options.preprocess_args
         return arguments if preprocess is None else preprocess(dict(arguments))
 
+    def check_arguments(self, arguments: dict[str, Any]) -> None:
+        """Raises InvalidArguments if the function cannot be called with them. An explicit schema is not checked."""
+        if self._parameters is None:
+            convert_arguments(self.name, self.signature, arguments)
+
     async def execute(self, **arguments: Any) -> str | ToolResult:
         return await self.call(arguments, ToolContext())
 

@@ -6,7 +6,7 @@ A protected name applies at any depth of the workspace. Secret files need approv
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
@@ -125,13 +125,29 @@ def find_secret_files(workspace: Path) -> tuple[Path, ...]:
     """Returns secret files, such as `.env`, in the workspace and the folders directly in it.
 
     Deeper ones are not looked for: that would take longer than many commands run."""
-    found: list[Path] = []
+    return tuple(Path(entry.path) for entry in _list_near_entries(workspace) if find_protected_name([entry.name], "read"))
+
+
+def list_link_targets(workspace: Path) -> tuple[str, ...]:
+    """Returns the files of the workspace that links with protected names lead to, relative to the workspace: with
+    `AGENTS.md -> docs/rules.txt` a change of `docs/rules.txt` changes AGENTS.md. It looks as deep as
+    `find_secret_files`."""
+    root = os.path.realpath(workspace)
+    links = [
+        entry.path
+        for entry in _list_near_entries(workspace)
+        if entry.is_symlink() and find_protected_name(entry.path[len(str(workspace)) :].strip("/").split("/"), "write")
+    ]
+    found = {os.path.realpath(link) for link in links}
+    return tuple(sorted(path[len(root) + 1 :] for path in found if path.startswith(f"{root}/")))
+
+
+def _list_near_entries(workspace: Path) -> "Iterator[os.DirEntry[str]]":
+    """Yields the entries of the workspace and of the folders directly in it."""
     entries = _list_entries(str(workspace))
-    folders = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)][:_MAX_FOLDERS]
-    for entry in (*entries, *(inner for folder in folders for inner in _list_entries(folder))):
-        if find_protected_name([entry.name], "read"):
-            found.append(Path(entry.path))
-    return tuple(found)
+    yield from entries
+    for folder in [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)][:_MAX_FOLDERS]:
+        yield from _list_entries(folder)
 
 
 def _list_entries(folder: str) -> "list[os.DirEntry[str]]":

@@ -47,6 +47,7 @@ from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import call_subjects, declaration_of
 
 if TYPE_CHECKING:
+    from outrider.outcomes.repository import OutsideRepository
     from outrider.outcomes.runner import SandboxedCommands
 
 
@@ -161,6 +162,7 @@ class SessionTools:
             record_all=undo.record_all if undo else _record_nothing,
             open_network=_open_network,
             lock=self._lock,
+            find_repository=lambda: _find_repository(workspace, environment),
         )
 
     @cached_property
@@ -276,6 +278,18 @@ def _command_policy(workspace: Path, environment: ToolEnvironment, *, writable: 
         network=environment.network,
     )
     return allow_git_writes(usual, find_worktree(workspace, environment.data))
+
+
+def _find_repository(workspace: Path, environment: ToolEnvironment) -> "OutsideRepository | None":
+    """Return the git folder outside the workspace in which commands may record work. A run's worktree may write to its
+    own branch only."""
+    from outrider.outcomes.repository import OutsideRepository, find_outside_repository
+
+    tree = find_worktree(workspace.resolve(), environment.data)
+    if tree is None:
+        return find_outside_repository(workspace.resolve())
+    own = Path(tree.own).relative_to(tree.common)
+    return OutsideRepository(tree.common, own=f"{own}/", branch=tree.branch)
 
 
 @asynccontextmanager

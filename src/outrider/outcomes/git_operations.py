@@ -45,8 +45,9 @@ def read_operations(
     wanted += [head[1]] if head[0] != head[1] and _OBJECT_ID.fullmatch(head[1]) else []
     known = [old for old, _ in moved.values()] + refs.list_old() + [head[0]]
     git_folder = f"{view.lower}/{at}{own}".rstrip("/")
-    commits, lost, index = _run_git(run, git_folder, wanted, known, [*moved.values()], staged=staged)
-    operations = [*commits, *_ref_operations(view, at, moved, lost)]
+    rewound = [pair for name, pair in moved.items() if name != "refs/stash" and _OBJECT_ID.fullmatch(pair[0])]
+    commits, lost, index = _run_git(run, git_folder, wanted, known, rewound[:MAX_COMMITS], staged=staged)
+    operations = [*commits[:MAX_COMMITS], *_ref_operations(view, at, moved, lost)]
     if head[0] != head[1]:
         operations.append(GitOperation(kind="head", old=_shorten_head(head[0]), new=_shorten_head(head[1])))
     return (*operations, *index)
@@ -63,10 +64,17 @@ def _ref_operations(
         if name == "refs/stash":
             yield GitOperation(kind="stash", old=old, new=new, subject=_stash_message(view, at) if new else "")
             continue
-        prefix, kind = next(((prefix, kind) for prefix, kind in _KINDS if name.startswith(prefix)), ("refs/", "ref"))
+        prefix, kind = _ref_kind(name)
         yield GitOperation(
             kind=kind, name=_clean(name.removeprefix(prefix)), old=old, new=new, lost=lost.get((old, new), 0)
         )
+
+
+def _ref_kind(name: str) -> tuple[str, GitOperationKind]:
+    for prefix, kind in _KINDS:
+        if name.startswith(prefix):
+            return prefix, kind
+    return "refs/", "ref"
 
 
 def _stash_message(view: OverlayView, at: str) -> str:
@@ -87,7 +95,7 @@ class _RefReader:
         """Returns the refs that may have changed, given the changed paths of the git folder."""
         old, new = self._packed
         packed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
-        return sorted(packed | {name for name in names if name.startswith("refs/")})
+        return sorted(name for name in packed.union(names) if name.startswith("refs/"))
 
     def read_both(self, name: str) -> tuple[str, str]:
         """Returns the values of a ref before and after, "" where there is none."""
@@ -129,12 +137,11 @@ def _run_git(
     git_folder: str,
     wanted: Sequence[str],
     known: Sequence[str],
-    moved: Sequence[tuple[str, str]],
+    rewound: Sequence[tuple[str, str]],
     *,
     staged: bool,
 ) -> tuple[list[GitOperation], dict[tuple[str, str], int], list[GitOperation]]:
     """Returns the new commits, the number of commits that moved refs have lost, and the staged files."""
-    rewound = [pair for pair in moved if _OBJECT_ID.fullmatch(pair[0])][:MAX_COMMITS]
     if run is None or not (wanted or staged or rewound):
         return [], {}, []
     excluded = [f"^{value}" for value in dict.fromkeys(known) if _OBJECT_ID.fullmatch(value)][:_MAX_REFS]

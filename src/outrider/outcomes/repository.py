@@ -13,7 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.permissions.paths.protected import find_protected_name, fold_name, list_link_targets
+from outrider.permissions.paths.protected import (
+    find_linked_git_folder,
+    find_protected_name,
+    fold_name,
+    list_link_targets,
+)
 from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.permissions.shell.programs.workspace_config import list_hooks_folders, parse_index
 from outrider.processes.sandbox.overlay import OverlayChange, is_whiteout, lstat_or_none
@@ -25,6 +30,7 @@ _DATA_FILES = split_names(
     BISECT_START BISECT_TERMS BISECT_NAMES BISECT_EXPECTED_REV BISECT_ANCESTORS_OK BISECT_HEAD"""
 )
 _DATA_FOLDERS = split_names("objects refs logs rebase-merge rebase-apply sequencer rr-cache")
+REPOSITORY_DATA = _DATA_FILES | _DATA_FOLDERS
 _LFS_FOLDERS = split_names("objects tmp incomplete cache logs")
 _OBJECT_INFO = split_names("packs commit-graph commit-graphs")
 # Files of a bare repository that steer git. Other names in such a folder are ordinary files.
@@ -48,6 +54,19 @@ class RepositoryChanges(msgspec.Struct, frozen=True):
 
     data: dict[str, str] = {}
     steering: frozenset[str] = frozenset()
+
+
+class OutsideRepository(msgspec.Struct, frozen=True):
+    """The git folder of a workspace that is not in the workspace: of a linked worktree, a submodule, or a repository
+    that contains the workspace.
+
+    `own` is the part of a linked worktree in it, with a slash at the end. With `branch` only refs next to this branch
+    may change.
+    """
+
+    folder: str
+    own: str = ""
+    branch: str = ""
 
 
 class OverlayView:
@@ -90,6 +109,25 @@ def _read_file(path: Path) -> bytes | None:
     return content if len(content) <= _MAX_CHECKED_BYTES else None
 
 
+def sort_recorded(
+    view: OverlayView, changes: Iterable[OverlayChange], repository: OutsideRepository
+) -> RepositoryChanges:
+    """Separates the changes of a git folder outside the workspace. A run's worktree may write objects and its own
+    branch, index and HEAD; changes of other branches count as steering."""
+    found = sort_changes(view, changes, inside=True)
+    if not repository.branch:
+        return found
+    folder = f"refs/heads/{repository.branch}".rpartition("/")[0] + "/"
+    allowed = ("objects", "lfs", repository.own.rstrip("/"), folder.rstrip("/"), f"logs/{folder}".rstrip("/"))
+    others = {
+        path
+        for path in found.data
+        if not any(path == name or path.startswith(f"{name}/") or name.startswith(f"{path}/") for name in allowed)
+    }
+    data = {path: root for path, root in found.data.items() if path not in others}
+    return RepositoryChanges(data, found.steering | others)
+
+
 def sort_changes(view: OverlayView, changes: Iterable[OverlayChange], *, inside: bool = False) -> RepositoryChanges:
     """Separates plain data of git repositories from what can steer git. With `inside` the overlay covers a git folder,
     and all changes are in it."""
@@ -97,7 +135,7 @@ def sort_changes(view: OverlayView, changes: Iterable[OverlayChange], *, inside:
     steering: set[str] = set()
     for change in changes:
         for folder, rest, bare in _git_folders_of(view, change.path, inside=inside):
-            if bare and rest[0] not in _DATA_FILES | _DATA_FOLDERS | _STEERING_NAMES:
+            if bare and rest[0] not in REPOSITORY_DATA | _STEERING_NAMES:
                 continue
             root = _data_root(view, folder, rest, change)
             if root is None:
@@ -230,3 +268,43 @@ def list_protected(workspace: Path, upper: Path, changes: Iterable[OverlayChange
         or (change.path not in found.data and find_protected_name(change.path.split("/"), "write"))
         or any(change.path == target or change.path.startswith(f"{target}/") for target in targets)
     }
+
+
+_WORKTREE_SETTING = re.compile(r"^\s*worktree\s*=\s*(?P<path>[^#;\"\\\s][^#;\"\\]*?)\s*$", re.MULTILINE)
+
+
+def find_outside_repository(workspace: Path) -> OutsideRepository | None:
+    """Returns the git folder that git uses in a workspace, if it is outside and belongs to it.
+
+    A `.git` file is part of the workspace and may name any folder, for example another repository of the user: the
+    folder must name the worktree in return.
+    """
+    top = next((folder for folder in (workspace, *workspace.parents) if os.path.lexists(folder / GIT_FOLDER)), None)
+    if top is None:
+        return None
+    marker = top / GIT_FOLDER
+    if marker.is_dir():
+        is_own = top != workspace and not marker.is_symlink() and marker.stat().st_uid == os.getuid()
+        return OutsideRepository(str(marker)) if is_own and (marker / "HEAD").is_file() else None
+    folder = find_linked_git_folder(top)
+    found = None if folder is None else _linked_repository(folder, marker) or _submodule_repository(folder, top)
+    is_inside = found is not None and Path(found.folder).is_relative_to(workspace)
+    return found if found is not None and not is_inside and (Path(found.folder) / "HEAD").is_file() else None
+
+
+def _linked_repository(folder: Path, marker: Path) -> OutsideRepository | None:
+    common = folder.parent.parent
+    shared, back = (_read_file(folder / name) or b"" for name in ("commondir", "gitdir"))
+    if folder.parent.name != "worktrees" or shared.strip() not in (b"../..", os.fsencode(common)):
+        return None
+    if os.path.realpath(os.fsdecode(back.strip() or b"/")) != os.path.realpath(marker):
+        return None
+    return OutsideRepository(str(common), own=f"worktrees/{folder.name}/")
+
+
+def _submodule_repository(folder: Path, top: Path) -> OutsideRepository | None:
+    if "modules" not in folder.parts or (folder / "commondir").exists():
+        return None
+    config = (_read_file(folder / "config") or b"").decode("utf-8", "replace")
+    back = [os.path.realpath(folder / found["path"]) for found in _WORKTREE_SETTING.finditer(config)]
+    return OutsideRepository(str(folder)) if back == [os.path.realpath(top)] else None

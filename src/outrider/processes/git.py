@@ -17,6 +17,7 @@ from outrider.processes.launch import GIT_VARIABLES, LaunchRequest, child_enviro
 from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
 
 GIT_TIMEOUT_SECONDS = 300.0
+VIEW_TIMEOUT_SECONDS = 10.0
 MAX_OUTPUT_BYTES = 1 << 20  # the rest of the output is dropped
 
 _OWN_VARIABLES = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_REPLACE_OBJECTS": "1", "LC_ALL": "C"}
@@ -76,25 +77,38 @@ class GitRunner(msgspec.Struct, frozen=True):
                 read_only=tuple(map(Path, found.splitlines())),
             )
             launch = _confine(launch, self.sandbox, policy)
-        with tempfile.TemporaryFile() as output:
-            try:
-                done = subprocess.run(
-                    launch.argv,
-                    env=dict(launch.environment),
-                    cwd=launch.workdir,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.PIPE,
-                    timeout=GIT_TIMEOUT_SECONDS,
-                    check=False,
-                )
-            except (OSError, subprocess.TimeoutExpired) as problem:
-                raise ProcessError(f"cannot run git: {problem}") from problem
-            if done.returncode:
-                error_output = done.stderr.decode("utf-8", "replace").strip()
-                raise ProcessError(error_output[-2000:] or f"git ended with {done.returncode}")
-            output.seek(0)
-            return output.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace")
+        return _run_launch(launch, GIT_TIMEOUT_SECONDS)
+
+    def run_in_view(self, policy: SandboxPolicy, argv: Sequence[str]) -> str:
+        """Returns the output of a program that runs git in the sandbox with this policy. Raises ProcessError, also
+        without a sandbox."""
+        if self.sandbox is None or not self.sandbox.confines:
+            raise ProcessError("there is no sandbox to read the repository in")
+        environment = child_environment(os.environ) | GIT_VARIABLES | _OWN_VARIABLES
+        launch = LaunchRequest(tuple(argv), environment, policy.workspace)
+        return _run_launch(_confine(launch, self.sandbox, policy), VIEW_TIMEOUT_SECONDS)
+
+
+def _run_launch(launch: LaunchRequest, timeout: float) -> str:
+    with tempfile.TemporaryFile() as output:
+        try:
+            done = subprocess.run(
+                launch.argv,
+                env=dict(launch.environment),
+                cwd=launch.workdir,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.PIPE,
+                timeout=timeout,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as problem:
+            raise ProcessError(f"cannot run git: {problem}") from problem
+        if done.returncode:
+            error_output = done.stderr.decode("utf-8", "replace").strip()
+            raise ProcessError(error_output[-2000:] or f"git ended with {done.returncode}")
+        output.seek(0)
+        return output.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace")
 
 
 def _confine(launch: LaunchRequest, sandbox: Sandbox, policy: SandboxPolicy) -> LaunchRequest:

@@ -17,8 +17,8 @@ GitOperationKind = Literal["commit", "branch", "tag", "stash", "ref", "head", "i
 
 
 class GitOperation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What git recorded in a repository: a commit, a branch, tag or other ref that was set from `old` to `new`, an entry
-    of the stash, another HEAD, or staged files.
+    """What git recorded: a commit, a branch, tag or other ref that was set from `old` to `new`, an entry of the stash,
+    another HEAD, or staged files.
 
     `files` are the files of a commit or of the index, each with what happened to it. `lost` counts commits that a
     moved or deleted ref does not contain any more.

@@ -125,7 +125,9 @@ def find_secret_files(workspace: Path) -> tuple[Path, ...]:
     """Returns secret files, such as `.env`, in the workspace and the folders directly in it.
 
     Deeper ones are not looked for: that would take longer than many commands run."""
-    return tuple(Path(entry.path) for entry in _list_near_entries(workspace) if find_protected_name([entry.name], "read"))
+    return tuple(
+        Path(entry.path) for entry in _list_near_entries(workspace) if find_protected_name([entry.name], "read")
+    )
 
 
 def list_link_targets(workspace: Path) -> tuple[str, ...]:

@@ -115,12 +115,11 @@ def last_compaction_position(history: Sequence[Message]) -> int:
     return 0
 
 
-def pin_last_input(summary: str, history: Sequence[Message], start: int) -> str:
-    """Returns the summary with the user's last input appended, if no input is in the messages from `start` on."""
+def pinned_input(history: Sequence[Message], start: int) -> str:
+    """Returns the user's last input if it is not in the messages from `start` on, else ""."""
     if any(_is_input(message) for message in history[start:]):
-        return summary
-    words = next((_user_text(message) for message in reversed(history[:start]) if _is_input(message)), "")
-    return PINNED_TEXT.format(summary=summary, words=words[:PINNED_CHARACTERS]) if words.strip() else summary
+        return ""
+    return next((_user_text(message) for message in reversed(history[:start]) if _is_input(message)), "").strip()
 
 
 def _is_input(message: Message) -> bool:
@@ -196,6 +195,7 @@ def _max_output_tokens(agent: Agent, run: RunContext) -> int | None:
 
 
 MIN_TOKENS_TO_COMPACT = 2_000  # smaller than every model's context, so the catalog lookup is skipped
+MESSAGES_TO_RETRY = 10  # after a compaction that shortened nothing
 MAX_TOOL_OUTPUT = 600  # characters of each tool output in the summary request of an overflowing context
 
 
@@ -211,35 +211,54 @@ class ContextCompactor:
         pricing, agent, tokens = self._run.pricing, self._context.agent, estimate_prompt_tokens(self._context)
         if tokens < MIN_TOKENS_TO_COMPACT or not self._run.auto_compact:
             return False
+        tried = self._context.not_shortened_at
+        if tried and len(self._context.session.messages) < tried + MESSAGES_TO_RETRY:
+            return False  # the last compaction shortened nothing
         return needs_compaction(tokens, pricing.context_limit(agent), pricing.output_limit(agent))
 
     def can_compact(self, *, auto: bool = True) -> bool:
         """Return whether there are messages before the tail that are not summarized yet."""
         return self._tail_start(auto=auto) > last_compaction_position(self._context.session.messages)
 
-    async def compact(self, *, auto: bool = True, overflow: bool = False) -> CompactionPart:
-        """Summarize all messages but the tail and store the summary. Raises ContextOverflowError when nothing can be
-        summarized."""
+    async def compact(self, *, auto: bool = True, overflow: bool = False) -> CompactionPart | None:
+        """Summarize all messages but the tail and store the summary, with what must survive word for word.
+
+        Returns None if the summary is not shorter than what it replaces; nothing is stored then. Raises
+        ContextOverflowError when nothing can be summarized."""
         history = self._context.session.messages
         before = estimate_prompt_tokens(self._context)
         start = self._tail_start(auto=auto)
         if not self.can_compact(auto=auto):
             raise ContextOverflowError("the context is full, and the last messages alone fill it")
         answer = await self._request_summary(history[:start], overflow=overflow)
-        part = CompactionPart(
-            auto=auto,
-            overflow=overflow,
-            summary=pin_last_input(answer.get_text_content().strip(), history, start),
-            tail_start_id=history[start].id if start < len(history) else None,
-            tokens_before=before,
-        )
-        after = estimate_prompt_tokens(self._context, [*history, Message("user", [part])])
-        part = replace(part, tokens_after=after, message_id="")
+        part = self._build_part(answer.get_text_content().strip(), start, before)
+        if part is None:
+            self._context.not_shortened_at = len(history)
+            return None
+        part = replace(part, auto=auto, overflow=overflow, message_id="")
         await self._context.journal.add_message(self._summary_message(part, answer))
+        offer_conversation_search(self._context)
         self._context.emit_event(
-            ContextCompactionEvent, tokens_before=before, tokens_after=after, messages_removed=start
+            ContextCompactionEvent, tokens_before=before, tokens_after=part.tokens_after, messages_removed=start
         )
         return part
+
+    def _build_part(self, summary: str, start: int, before: int) -> CompactionPart | None:
+        """Return the compaction with as much carried text as still shortens the prompt; None if none does."""
+        from outrider.agents.carried_context import carried_budget, carry_over  # lazy: most turns need no compaction
+
+        history = self._context.session.messages
+        tail_id = history[start].id if start < len(history) else None
+        budget = carried_budget(self._run.pricing.context_limit(self._context.agent))
+        pinned = pinned_input(history, start)
+        for characters in (budget, budget // 4, 0):
+            carried = carry_over(summary, history[:start], characters=characters, without=pinned)
+            text = PINNED_TEXT.format(summary=carried, words=pinned[:PINNED_CHARACTERS]) if pinned else carried
+            part = CompactionPart(summary=text, tail_start_id=tail_id, tokens_before=before)
+            after = estimate_prompt_tokens(self._context, [*history, Message("user", [part])])
+            if after < before:
+                return replace(part, tokens_after=after)
+        return None
 
     def _summary_message(self, part: CompactionPart, answer: Message) -> Message:
         """Return the message that carries the summary. It has the user role, and the usage of the summary request."""
@@ -275,6 +294,19 @@ class ContextCompactor:
         if not answer.get_text_content().strip():
             raise ProviderError("the model gave no summary of the conversation")
         return answer
+
+
+def offer_conversation_search(context: AgentContext) -> None:
+    """Give the agent the tool that searches its conversation, if a compaction removed messages from its prompt."""
+    messages = context.session.messages
+    if context.mode == "chat" or not any(has_compaction(message) for message in messages):
+        return
+    from outrider.agents.carried_context import SEARCH_TOOL, conversation_search_tool
+
+    if SEARCH_TOOL not in context.tools:
+        tool = conversation_search_tool(lambda: context.session.messages)
+        context.tools[SEARCH_TOOL] = tool
+        context.tool_specs = (*context.tool_specs, tool.spec())
 
 
 def _truncate_message(message: Message) -> Message:

@@ -110,7 +110,8 @@ class AgentContext(msgspec.Struct, kw_only=True):
     `call_id` is the tool call that started the agent, "" for the entry agent. `mode` is the mode for which the tools
     and the system prompt were built. `ask_rules` and `deny_rules` include those of all callers, so a callee never has
     more rights than its caller. While `closing` is set, a cancelled turn leaves open approvals and `suspended_calls`
-    pending, so that they continue when the session is reopened.
+    pending, so that they continue when the session is reopened. `not_shortened_at` is the number of messages when a
+    compaction shortened nothing.
     """
 
     agent: Agent
@@ -119,7 +120,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
     journal: Journal
     projection: PromptProjection
     system_prompt: str
-    tools: Mapping[str, Tool]
+    tools: dict[str, Tool]
     workspace: Path
     depth: int = 0
     call_id: str = ""
@@ -129,6 +130,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
     output_schema: OutputSchema | None = None
     finish_output: str | None = None
     closing: bool = False
+    not_shortened_at: int = 0
     suspended_calls: set[str] = msgspec.field(default_factory=set[str])
     take_input: TakeInput | None = None
     caller: "AgentContext | None" = None

@@ -123,7 +123,8 @@ class Turn:
 
     async def _compact_context(self, *, overflow: bool) -> None:
         self._states.enter("compacting")
-        await self._compactor.compact(overflow=overflow)
+        if await self._compactor.compact(overflow=overflow) is None and overflow:
+            raise ContextOverflowError("the context is full, and a summary of it is not shorter")
 
     async def _take_input(self) -> bool:
         """Move new user input into the session; return whether there was any."""

@@ -74,7 +74,7 @@ def apply_compaction(history: Sequence[Message]) -> list[Message]:
 
 
 def has_compaction(message: Message) -> bool:
-    return any([isinstance(part, CompactionPart) for part in message.parts])
+    return any([isinstance(part, CompactionPart) and bool(part.summary) for part in message.parts])
 
 
 def _summary_message(part: CompactionPart) -> Message:

@@ -171,7 +171,8 @@ def compaction_text(before: int | None, after: int | None) -> str:
 
 
 def compaction_notice(part: CompactionPart) -> Notice:
-    return Notice("info", "compaction", compaction_text(part.tokens_before, part.tokens_after), part.summary)
+    text = compaction_text(part.tokens_before, part.tokens_after)
+    return Notice("info", "compaction", f"{text}; undone" if not part.summary else text, part.summary)
 
 
 def plan_notice(message: Message) -> Notice | None:

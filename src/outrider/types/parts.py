@@ -279,7 +279,8 @@ class RetryPart(PartBase, frozen=True, tag_field="type", tag="retry"):
 
 
 class CompactionPart(PartBase, frozen=True, tag_field="type", tag="compaction"):
-    """Replaces all messages before `tail_start_id` in the prompt by `summary`."""
+    """Replaces all messages before `tail_start_id` in the prompt by `summary`. One that was undone has no
+    summary and no effect."""
 
     type: ClassVar[Literal["compaction"]] = "compaction"
     auto: bool = False

@@ -118,7 +118,8 @@ def _describe_files(pending: PendingOutcome, upper: Path, run: RunInView | None)
     """Yields the changed files of the workspace, and one entry for each git folder."""
     workspace = Path(pending.workspace)
     view = OverlayView(workspace, upper)
-    data = sort_changes(view, pending.changes).data
+    found = sort_changes(view, pending.changes)
+    data, entries = found.data, found.entries
     ignored, protected = (
         ignored_paths(workspace, pending.changes),
         list_protected(workspace, upper, pending.changes),
@@ -136,7 +137,7 @@ def _describe_files(pending: PendingOutcome, upper: Path, run: RunInView | None)
             operations=read_operations(view, folder, changes, run),
         )
     shown = sorted(pending.changes, key=lambda change: (change.path not in protected, change.path in ignored))
-    for number, change in enumerate(_without_implied_folders([one for one in shown if one.path not in data])):
+    for number, change in enumerate(_without_implied_folders([one for one in shown if one.path not in entries])):
         yield OutcomeFile(
             path=change.shown_path,
             kind=change.kind,

@@ -1,13 +1,13 @@
 """Chooses which changes of an outcome are committed: what the answer keeps, without conflicts, and a git folder as a
 whole."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from outrider.outcomes.commit import commit_outcome, find_conflicts, remove_staged
-from outrider.outcomes.describe import expand_kept, list_changes
+from outrider.outcomes.describe import expand_kept, list_changes, parents_of
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
 from outrider.outcomes.repository import OverlayView, RepositoryChanges, list_protected, sort_changes, sort_recorded
 from outrider.processes.sandbox.overlay import OverlayChange, read_changes, show_path
@@ -34,7 +34,7 @@ class KeptChanges(msgspec.Struct, frozen=True):
                 [change.path for change in pending.recorded],
             )
         view = OverlayView(Path(pending.workspace), folder.upper(pending.call_id))
-        paths = expand_kept(pending.changes, keep, sort_changes(view, pending.changes).data)
+        paths = expand_kept(pending.changes, keep, sort_changes(view, pending.changes).entries)
         if pending.repository is None:
             return cls.choose_paths(pending, folder, paths, ())
         at, data = pending.repository.folder, _sort_recorded(pending, folder).data
@@ -46,9 +46,10 @@ class KeptChanges(msgspec.Struct, frozen=True):
     def choose_paths(
         cls, pending: PendingOutcome, folder: OutcomeFolder, paths: Sequence[str], recorded: Sequence[str]
     ) -> "KeptChanges":
-        """Returns these paths without those in conflict."""
+        """Returns these paths without those in conflict, and without those in a new folder that is not kept."""
+        paths, recorded = _without_missing(pending.changes, paths), _without_missing(pending.recorded, recorded)
         view = OverlayView(Path(pending.workspace), folder.upper(pending.call_id))
-        data = sort_changes(view, pending.changes).data
+        data = sort_changes(view, pending.changes).entries
         wanted = [change for change in pending.changes if change.path in set(paths)]
         found = {data.get(path, path) for path in find_conflicts(view.lower, view.upper, wanted)}
         left = tuple(path for path in paths if data.get(path, path) not in found)
@@ -62,6 +63,17 @@ class KeptChanges(msgspec.Struct, frozen=True):
         names = {show_path(f"{at}/{path}".rstrip("/")) for path in further}
         kept = tuple(path for path in recorded if data.get(path, path) not in further)
         return cls(left, kept, frozenset({*map(show_path, found), *names}))
+
+
+def _without_missing(changes: Iterable[OverlayChange], paths: Sequence[str]) -> list[str]:
+    """Returns the paths whose folders exist or are kept."""
+    wanted = set(paths)
+    missing = {
+        change.path
+        for change in changes
+        if change.file == "folder" and (change.kind == "created" or change.changes_type) and change.path not in wanted
+    }
+    return [path for path in paths if missing.isdisjoint(parents_of(path))]
 
 
 def _sort_recorded(pending: PendingOutcome, folder: OutcomeFolder) -> RepositoryChanges:

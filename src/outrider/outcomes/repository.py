@@ -50,10 +50,17 @@ _MAX_CHECKED_BYTES = 64_000_000
 
 
 class RepositoryChanges(msgspec.Struct, frozen=True):
-    """Changed paths in git folders: `data` maps plain data to its git folder, `steering` are all others."""
+    """Changed paths in git folders: `data` maps plain data to its git folder, `steering` are all others. `removed` maps
+    paths to the git folder that was deleted or replaced with them."""
 
     data: dict[str, str] = {}
     steering: frozenset[str] = frozenset()
+    removed: dict[str, str] = {}
+
+    @property
+    def entries(self) -> dict[str, str]:
+        """The git folder for each path that a question does not list by itself."""
+        return self.data | self.removed
 
 
 class OutsideRepository(msgspec.Struct, frozen=True):
@@ -125,24 +132,37 @@ def sort_recorded(
         if not any(path == name or path.startswith(f"{name}/") or name.startswith(f"{path}/") for name in allowed)
     }
     data = {path: root for path, root in found.data.items() if path not in others}
-    return RepositoryChanges(data, found.steering | others)
+    return RepositoryChanges(data, found.steering | others, found.removed)
 
 
 def sort_changes(view: OverlayView, changes: Iterable[OverlayChange], *, inside: bool = False) -> RepositoryChanges:
     """Separates plain data of git repositories from what can steer git. With `inside` the overlay covers a git folder,
     and all changes are in it."""
+    changes = list(changes)
     data: dict[str, str] = {}
     steering: set[str] = set()
+    ended = {change.path.removesuffix("/HEAD") for change in changes if _ends_repository(change)}
     for change in changes:
         for folder, rest, bare in _git_folders_of(view, change.path, inside=inside):
             if bare and rest[0] not in REPOSITORY_DATA | _STEERING_NAMES:
                 continue
             root = _data_root(view, folder, rest, change)
-            if root is None:
+            if root is None or folder in ended:
                 steering.add(change.path)
             else:
                 data.setdefault(change.path, root)
-    return RepositoryChanges({path: root for path, root in data.items() if path not in steering}, frozenset(steering))
+    gone = {path for path in ended if fold_name(path.rpartition("/")[2]) == GIT_FOLDER and path in steering}
+    removed = {path: folder for path in steering for folder in gone if path.startswith(f"{folder}/")}
+    return RepositoryChanges(
+        {path: root for path, root in data.items() if path not in steering}, frozenset(steering), removed
+    )
+
+
+def _ends_repository(change: OverlayChange) -> bool:
+    """Returns whether a git folder or its HEAD is deleted or replaced."""
+    name = change.path.rpartition("/")[2]
+    is_gone = change.kind == "deleted" or change.changes_type
+    return is_gone and change.base is not None and (fold_name(name) == GIT_FOLDER or name == "HEAD")
 
 
 def _git_folders_of(view: OverlayView, path: str, *, inside: bool) -> Iterator[tuple[str, list[str], bool]]:

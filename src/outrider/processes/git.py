@@ -74,7 +74,7 @@ class GitRunner(msgspec.Struct, frozen=True):
             policy = SandboxPolicy(
                 workspace=Path(folder),
                 also_writable=(*writable, *([Path(index).parent] if index else ())),
-                read_only=tuple(map(Path, found.splitlines())),
+                read_only=tuple(path for path in map(Path, found.splitlines()) if path not in writable),
             )
             launch = _confine(launch, self.sandbox, policy)
         return _run_launch(launch, GIT_TIMEOUT_SECONDS)

@@ -170,6 +170,7 @@ GIT_OVERRIDES = {
     "status.submoduleSummary": "false",
     "protocol.ext.allow": "never",
     "safe.bareRepository": "explicit",  # a folder of the work tree that looks like a repository is none
+    "init.templateDir": "",  # a new repository has no hooks
     "gc.auto": "0",  # these start processes that outlive the command and rewrite the whole repository
     "maintenance.auto": "false",
 }
@@ -177,6 +178,7 @@ _GIT_SWITCHES = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",  # `git status` must not rewrite the index
     "GIT_NO_LAZY_FETCH": "1",
+    "GIT_DISCOVERY_ACROSS_FILESYSTEM": "1",  # a workspace below the top of its repository is a mount of its own
     "GIT_PAGER": "cat",  # comes before `pager.COMMAND` too
     "GIT_PROXY_COMMAND": "",
 }

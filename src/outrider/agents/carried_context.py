@@ -9,6 +9,7 @@ searches the removed messages.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -28,6 +29,7 @@ MAX_SENTENCES_PER_MESSAGE = 30  # a pasted document has many sentences that look
 MAX_OPEN_ITEMS = 60
 MAX_FILES = 80
 MAX_PLAN = 4_000
+MAX_SEARCHED = 200_000  # characters that are searched for names
 RECENT_QUESTIONS = 3  # answers whose questions to the user may still be open
 
 _FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
@@ -84,7 +86,7 @@ def carry_over(summary: str, removed: Sequence[Message], *, characters: int, wit
     writer.add_list("Files that were read or changed", _touched_files(history), 0.2)
     writer.add_list("Messages of the user, word for word", map(_shorten, by_user), 0.6, counts_rest=True)
     writer.add_list("Statements of the assistant, word for word", _statements(by_agent), 0.7)
-    writer.add_names(_names(by_user, by_agent))
+    writer.add_names(_names(_newest_texts(by_user), _newest_texts(by_agent)))
     return writer.text()
 
 
@@ -93,14 +95,16 @@ class _SectionWriter:
 
     def __init__(self, summary: str, characters: int) -> None:
         self._sections = [summary]
-        self._present = _normalize(summary)
+        self._summary = _normalize(summary)
+        self._added: set[str] = set()
         self._left = characters
 
     def add_list(self, title: str, entries: Iterable[str], share: float, *, counts_rest: bool = False) -> None:
         """Adds the entries that fit into a share of the space that is left, in their order. With `counts_rest`, those
         that do not fit are counted."""
-        new = [entry for entry in dict.fromkeys(entries) if _normalize(entry) not in self._present]
+        new = [entry for entry in dict.fromkeys(entries) if self._is_new(entry)]
         chosen = _select_entries(new, int(self._left * share))
+        self._added.update(map(_normalize, chosen))
         lines = [f"- {entry.strip()}" for entry in chosen]
         if counts_rest and self._left and len(chosen) < len(new):
             lines.insert(0, f"- ({len(new) - len(chosen)} more; `{SEARCH_TOOL}` finds them)")
@@ -108,18 +112,20 @@ class _SectionWriter:
 
     def add_names(self, names: Iterable[str]) -> None:
         """Adds the names that occur nowhere in the text yet."""
-        left = self._left
+        text, left = _normalize("\n".join(self._sections)), self._left
         chosen: list[str] = []
         for name in names:
-            if _normalize(name) not in self._present and len(name) + 2 < left:
+            if len(name) + 2 < left and _normalize(name) not in text:
                 left -= len(name) + 2
                 chosen.append(name)
         self._add_section("Also mentioned", ", ".join(chosen))
 
+    def _is_new(self, entry: str) -> bool:
+        return (text := _normalize(entry)) not in self._added and text not in self._summary
+
     def _add_section(self, title: str, text: str) -> None:
         if text.strip():
             self._sections.append(f"## {title}\n{text}")
-            self._present += _normalize(text)
             self._left = max(0, self._left - len(text))
 
     def text(self) -> str:
@@ -137,10 +143,12 @@ def _select_entries(entries: Sequence[str], characters: int) -> list[str]:
     rarity = [sum(1 / spread[word] for word in found) / (len(found) or 1) for found in words]
     newest = range(len(entries) - 1, -1, -1)
     chosen: set[int] = set()
+    size = 0
     for order, limit in ((newest, characters // 2), (sorted(newest, key=lambda at: -rarity[at]), characters)):
         for position in order:
-            if position not in chosen and sum(len(entries[at]) for at in chosen) + len(entries[position]) <= limit:
+            if position not in chosen and size + len(entries[position]) <= limit:
                 chosen.add(position)
+                size += len(entries[position])
     return [entries[position] for position in sorted(chosen)]
 
 
@@ -240,6 +248,12 @@ def _call_paths(part: ToolPart) -> Iterator[str]:
     for path in listed or call_subjects(part.tool, part.state.input):
         if isinstance(path, str) and 0 < len(path) < MAX_SENTENCE and "\n" not in path:
             yield path
+
+
+def _newest_texts(texts: Sequence[str]) -> list[str]:
+    """Returns the last texts up to a size, since the search for names costs a second per two megabytes."""
+    sizes = accumulate(len(text) for text in reversed(texts))
+    return list(texts[len(texts) - sum(size <= MAX_SEARCHED for size in sizes) :])
 
 
 def _names(by_user: Iterable[str], by_agent: Iterable[str]) -> list[str]:

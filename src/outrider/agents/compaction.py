@@ -1,6 +1,7 @@
 """Builds model requests and compacts the context: a summary by the same model replaces old messages in the prompt.
 Stored messages are not deleted."""
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
@@ -231,7 +232,7 @@ class ContextCompactor:
         if not self.can_compact(auto=auto):
             raise ContextOverflowError("the context is full, and the last messages alone fill it")
         answer = await self._request_summary(history[:start], overflow=overflow)
-        part = self._build_part(answer.get_text_content().strip(), start, before)
+        part = await self._build_part(answer.get_text_content().strip(), start, before)
         if part is None:
             self._context.not_shortened_at = len(history)
             return None
@@ -243,7 +244,7 @@ class ContextCompactor:
         )
         return part
 
-    def _build_part(self, summary: str, start: int, before: int) -> CompactionPart | None:
+    async def _build_part(self, summary: str, start: int, before: int) -> CompactionPart | None:
         """Return the compaction with as much carried text as still shortens the prompt; None if none does."""
         from outrider.agents.carried_context import carried_budget, carry_over  # lazy: most turns need no compaction
 
@@ -252,7 +253,10 @@ class ContextCompactor:
         budget = carried_budget(self._run.pricing.context_limit(self._context.agent))
         pinned = pinned_input(history, start)
         for characters in (budget, budget // 4, 0):
-            carried = carry_over(summary, history[:start], characters=characters, without=pinned)
+            # In a thread, because a history of thousands of turns takes about a second.
+            carried = await asyncio.to_thread(
+                carry_over, summary, history[:start], characters=characters, without=pinned
+            )
             text = PINNED_TEXT.format(summary=carried, words=pinned[:PINNED_CHARACTERS]) if pinned else carried
             part = CompactionPart(summary=text, tail_start_id=tail_id, tokens_before=before)
             after = estimate_prompt_tokens(self._context, [*history, Message("user", [part])])

@@ -16,10 +16,10 @@ from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.permissions import Containment, contain
 from outrider.permissions.modes import MODE_TABLE, Decision
-from outrider.permissions.paths.protected import find_secret_files
+from outrider.permissions.paths.protected import find_protected_files, find_secret_files
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
-from outrider.processes.sandbox.defaults import default_policy, describe_planted, find_absent_paths, quarantine_planted
+from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.project.extensions import WorkspaceExtensions, recorded_notes
@@ -258,11 +258,14 @@ def _sandbox_wrapper(
         if not environment.sandbox.confines:
             return launch  # the gate has asked, or denied it
         mode = tree.mode_of(launch.session_id)
-        policy = _command_policy(workspace, environment, writable=MODE_TABLE[mode].outcomes != "drop")
-        absent, quarantine = find_absent_paths(policy), environment.data / "planted"
+        writable = MODE_TABLE[mode].outcomes != "drop"
+        policy = _command_policy(workspace, environment, writable=writable)
+        if not writable:
+            return environment.sandbox.wrap(launch, policy)
+        before, quarantine = ProtectedState(lambda: find_protected_files(workspace)), environment.data / "planted"
 
         def cleanup() -> str:
-            return describe_planted(quarantine_planted(absent, quarantine), quarantine)
+            return describe_planted(before.quarantine_planted(quarantine), quarantine)
 
         return msgspec.structs.replace(environment.sandbox.wrap(launch, policy), cleanup=cleanup)
 
@@ -275,6 +278,7 @@ def _command_policy(workspace: Path, environment: ToolEnvironment, *, writable: 
         writable=writable,
         home=environment.home,
         own_files=[environment.data, *find_secret_files(workspace)],
+        protected=find_protected_files(workspace) if writable else (),
         network=environment.network,
     )
     return allow_git_writes(usual, find_worktree(workspace, environment.data))

@@ -11,8 +11,6 @@ from outrider.outcomes.commit import find_conflicts
 from outrider.outcomes.git_operations import RunInView, read_operations
 from outrider.outcomes.pending import PendingOutcome
 from outrider.outcomes.repository import (
-    GIT_FOLDER,
-    REPOSITORY_DATA,
     OutsideRepository,
     OverlayView,
     list_protected,
@@ -20,6 +18,7 @@ from outrider.outcomes.repository import (
     sort_recorded,
 )
 from outrider.permissions.paths.gitignore import IGNORE_FILES, VCS_FOLDERS, is_ignored
+from outrider.permissions.paths.protected import GIT_DATA_NAMES, GIT_FOLDER
 from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.processes.sandbox.overlay import OverlayChange, is_text, show_path
 from outrider.types.outcomes import CommandOutcome, OutcomeFile
@@ -271,6 +270,6 @@ def list_changes(changes: Iterable[OverlayChange], limit: int = 20) -> str:
 def _short_text(change: OverlayChange) -> str:
     """Returns a changed path and what happened to it. What git records is one text for its folder."""
     folder, inside, rest = change.shown_path.partition(f"{GIT_FOLDER}/")
-    if inside and rest.split("/")[0] in REPOSITORY_DATA:
+    if inside and rest.split("/")[0] in GIT_DATA_NAMES:
         return f"{folder}{inside} (modified)"
     return f"{change.shown_path}{'/' if change.file == 'folder' else ''} ({change.kind})"

@@ -14,6 +14,10 @@ from pathlib import Path
 import msgspec
 
 from outrider.permissions.paths.protected import (
+    GIT_DATA_FILES,
+    GIT_DATA_FOLDERS,
+    GIT_DATA_NAMES,
+    GIT_FOLDER,
     find_linked_git_folder,
     find_protected_name,
     fold_name,
@@ -23,14 +27,6 @@ from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.permissions.shell.programs.workspace_config import list_hooks_folders, parse_index
 from outrider.processes.sandbox.overlay import OverlayChange, is_whiteout, lstat_or_none
 
-GIT_FOLDER = ".git"
-_DATA_FILES = split_names(
-    """index HEAD ORIG_HEAD FETCH_HEAD MERGE_HEAD MERGE_MSG MERGE_MODE MERGE_RR MERGE_AUTOSTASH AUTO_MERGE
-    CHERRY_PICK_HEAD REVERT_HEAD REBASE_HEAD SQUASH_MSG COMMIT_EDITMSG TAG_EDITMSG NOTES_EDITMSG packed-refs BISECT_LOG
-    BISECT_START BISECT_TERMS BISECT_NAMES BISECT_EXPECTED_REV BISECT_ANCESTORS_OK BISECT_HEAD"""
-)
-_DATA_FOLDERS = split_names("objects refs logs rebase-merge rebase-apply sequencer rr-cache")
-REPOSITORY_DATA = _DATA_FILES | _DATA_FOLDERS
 _LFS_FOLDERS = split_names("objects tmp incomplete cache logs")
 _OBJECT_INFO = split_names("packs commit-graph commit-graphs")
 # Files of a bare repository that steer git. Other names in such a folder are ordinary files.
@@ -144,7 +140,7 @@ def sort_changes(view: OverlayView, changes: Iterable[OverlayChange], *, inside:
     ended = {change.path.removesuffix("/HEAD") for change in changes if _ends_repository(change)}
     for change in changes:
         for folder, rest, bare in _git_folders_of(view, change.path, inside=inside):
-            if bare and rest[0] not in REPOSITORY_DATA | _STEERING_NAMES:
+            if bare and rest[0] not in GIT_DATA_NAMES | _STEERING_NAMES:
                 continue
             root = _data_root(view, folder, rest, change)
             if root is None or folder in ended:
@@ -207,7 +203,7 @@ def _is_data(rest: list[str], change: OverlayChange) -> bool:
     match rest:
         case ["HEAD"]:  # with it begins or ends a repository
             return change.kind == "modified" and not change.changes_type
-        case [name] if name in _DATA_FILES:
+        case [name] if name in GIT_DATA_FILES:
             return change.file == "file" and not change.changes_type
         case ["objects", *below]:
             return _is_object(below, change)
@@ -217,10 +213,10 @@ def _is_data(rest: list[str], change: OverlayChange) -> bool:
             return name in _LFS_FOLDERS
         case ["lfs"]:
             return change.file == "folder"
-        case [name] if name in _DATA_FOLDERS:
+        case [name] if name in GIT_DATA_FOLDERS:
             return change.file == "folder" and not change.changes_type
         case [name, *_]:
-            return name in _DATA_FOLDERS
+            return name in GIT_DATA_FOLDERS
         case _:
             return False
 

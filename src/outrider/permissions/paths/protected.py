@@ -16,6 +16,15 @@ from outrider.permissions.redaction.secret_patterns import split_names
 
 Access = Literal["read", "write"]
 
+GIT_FOLDER = ".git"
+# What git writes in its folder when it records work. Everything else there can steer git.
+GIT_DATA_FILES = split_names(
+    """index HEAD ORIG_HEAD FETCH_HEAD MERGE_HEAD MERGE_MSG MERGE_MODE MERGE_RR MERGE_AUTOSTASH AUTO_MERGE
+    CHERRY_PICK_HEAD REVERT_HEAD REBASE_HEAD SQUASH_MSG COMMIT_EDITMSG TAG_EDITMSG NOTES_EDITMSG packed-refs BISECT_LOG
+    BISECT_START BISECT_TERMS BISECT_NAMES BISECT_EXPECTED_REV BISECT_ANCESTORS_OK BISECT_HEAD"""
+)
+GIT_DATA_FOLDERS = split_names("objects refs logs rebase-merge rebase-apply sequencer rr-cache")
+GIT_DATA_NAMES = GIT_DATA_FILES | GIT_DATA_FOLDERS
 # Everything below these folders is protected against writes.
 _CONFIG_FOLDERS = split_names(
     """.git .hg .svn .jj .bzr .vscode .vscode-server .idea .fleet .zed .cursor .windsurf .kiro .roo .cline .continue
@@ -63,6 +72,10 @@ _PUBLIC_SUFFIXES = (".pub", ".pub.pem")
 
 
 _MAX_FOLDERS = 64
+_MAX_ENTRIES = 20_000
+_GENERATED_FOLDERS = split_names(
+    "node_modules .venv venv target __pycache__ .tox .nox .mypy_cache .pytest_cache dist build"
+)
 
 
 def find_protected_name(parts: Sequence[str], access: Access) -> str | None:
@@ -128,6 +141,39 @@ def find_secret_files(workspace: Path) -> tuple[Path, ...]:
     return tuple(
         Path(entry.path) for entry in _list_near_entries(workspace) if find_protected_name([entry.name], "read")
     )
+
+
+def find_protected_files(workspace: Path) -> tuple[Path, ...]:
+    """Returns the existing paths of a workspace that are protected against writes, subfolders included, for a sandbox
+    without a copy-on-write view. It looks at `_MAX_ENTRIES` entries, the topmost folders first, and not into generated
+    folders."""
+    found: list[Path] = []
+    seen, waiting = 0, [str(workspace)]
+    while waiting and seen < _MAX_ENTRIES:
+        entries = _list_entries(folder := waiting.pop(0))
+        seen += len(entries)
+        names = {entry.name for entry in entries}
+        if {"HEAD", "objects", "refs"} <= names:  # a bare repository
+            found += (Path(folder, name) for name in ("HEAD", "config", "hooks") if name in names)
+        for entry in entries:
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if is_folder and entry.name == GIT_FOLDER and folder == str(workspace):
+                found += _list_git_settings(entry.path)
+            elif find_protected_name(entry.path[len(str(workspace)) + 1 :].split("/"), "write"):
+                found.append(Path(entry.path))
+            elif is_folder and entry.name not in _GENERATED_FOLDERS:
+                waiting.append(entry.path)
+    return tuple(found)
+
+
+def _list_git_settings(folder: str) -> Iterator[Path]:
+    """Yields what can steer git in the git folder of a workspace; commands may write the rest."""
+    for entry in _list_entries(folder):
+        if entry.name not in GIT_DATA_NAMES and entry.name != "lfs":
+            yield Path(entry.path)
+    for name in ("objects/info/alternates", "objects/info/http-alternates", "refs/replace"):
+        if os.path.lexists(f"{folder}/{name}"):
+            yield Path(folder, name)
 
 
 def list_link_targets(workspace: Path) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 mode."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import os
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.permissions import Containment, contain
 from outrider.permissions.modes import MODE_TABLE, Decision
-from outrider.permissions.paths.protected import find_protected_files, find_secret_files
+from outrider.permissions.paths.protected import SecretFileFinder, find_protected_files
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
@@ -52,17 +53,23 @@ if TYPE_CHECKING:
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tools of all sessions share. `data` is Outrider's data folder. `workspace_locks` serialize commands with
-    an overlay, commits and edits of one workspace."""
+    """What the tools of all sessions share. `data` is Outrider's data folder, `config` the folder of its configuration:
+    no tool or command changes them. `workspace_locks` serialize commands with an overlay, commits and edits of one
+    workspace."""
 
     sandbox: Sandbox
     data: Path
     home: Path
     bus: EventBus
+    config: Path | None = None
     ask: AskUser | None = None
     network: Network = "off"
     extensions: WorkspaceExtensions | None = None
     workspace_locks: dict[Path, asyncio.Lock] = msgspec.field(default_factory=dict[Path, asyncio.Lock])
+
+    @property
+    def own_folders(self) -> tuple[Path, ...]:
+        return (self.data, self.config) if self.config else (self.data,)
 
 
 class GrantedPaths:
@@ -71,6 +78,17 @@ class GrantedPaths:
     def __init__(self, workspace: Path) -> None:
         self._workspace = str(workspace)
         self._paths: set[str] = set()
+        self._committed: set[str] = set()
+
+    def add_committed(self, paths: Iterable[str]) -> None:
+        """Add paths below the workspace that the user or the approval level keeps after a command."""
+        self._committed.update(f"{self._workspace}/{path}" for path in paths)
+
+    def includes(self, path: Path) -> bool:
+        """Return whether an admitted call created or changed a path."""
+        return not self._paths.isdisjoint({str(path), os.path.realpath(path)}) or any(
+            str(path) == known or known.startswith(f"{path}/") for known in self._committed
+        )
 
     def add_call(self, call: ToolPart, tool: str | Tool) -> None:
         """Add the paths of an allowed call that the default rules would reject."""
@@ -106,20 +124,24 @@ class SessionTools:
         self._undo = undo
         self._approvals = approvals
         self.tree = OpenSessionTree(session)
-        workspace = Path(session.workspace_directory or ".")
+        self._environment = environment
+        self._workspace = workspace = Path(session.workspace_directory or ".")
         self._outputs = OutputFolder(environment.data / "outputs", OutputLimits(), find_secrets)
         self.supervisor = ProcessSupervisor(
             folder=self._outputs,
             bus=environment.bus,
             environment=environment.extensions.command_environment(workspace) if environment.extensions else None,
-            wrap=_sandbox_wrapper(self.tree, workspace, environment),
+            wrap=self._wrap_writable,
         )
         self.granted_paths = GrantedPaths(workspace)
+        self._secret_files = SecretFileFinder(workspace)
         files = WorkspaceFiles(
-            workspace, readable=[environment.data / "outputs"], granted=self.granted_paths.allows_path
+            workspace,
+            readable=[environment.data / "outputs"],
+            private=environment.own_folders,
+            granted=self.granted_paths.allows_path,
         )
         ledger = SeenVersions()
-        self._environment = environment
         self._lock = environment.workspace_locks.setdefault(workspace.resolve(), asyncio.Lock())
         editor = FileEditor(files, undo.record_edit if undo else save_no_originals, ledger, self._lock)
         self.tools: dict[str, Tool] = tools_by_name(
@@ -140,7 +162,6 @@ class SessionTools:
             ]
         )
         self.extensions = environment.extensions
-        self._workspace = workspace
         self._mcp_tools: dict[str, Tool] = {}
         if self.extensions is not None:
             self.extensions.override_descriptions(self.tools.values())
@@ -150,19 +171,19 @@ class SessionTools:
         """The command runner. Its modules load with the first command."""
         from outrider.outcomes.runner import SandboxedCommands
 
-        undo, environment, workspace = self._undo, self._environment, self._workspace
+        undo, environment = self._undo, self._environment
         return SandboxedCommands(
-            workspace=workspace,
+            workspace=self._workspace,
             data=environment.data,
             sandbox=environment.sandbox,
-            policy=lambda writable: _command_policy(workspace, environment, writable=writable),
+            policy=self._command_policy,
             settings=self.tree,
             ask=self._ask_outcome,
-            record_paths=undo.record_paths if undo else _record_nothing,
+            record_paths=self._record_commit,
             record_all=undo.record_all if undo else _record_nothing,
             open_network=_open_network,
             lock=self._lock,
-            find_repository=lambda: _find_repository(workspace, environment),
+            find_repository=lambda: _find_repository(self._workspace, environment),
         )
 
     @cached_property
@@ -216,7 +237,7 @@ class SessionTools:
         """Kill all processes of the session, then record their last file changes."""
         await self.supervisor.close()
         if "commands" in self.__dict__:  # no command ran without it
-            parts = (part for message in self._session.messages for part in message.get_parts_by_type(ToolPart))
+            parts = (part for message in self._session.messages for part in message.get_calls())
             await self.commands.drop_leftovers(self._session.id, [part.call_id for part in parts if not part.ended])
         if self._undo is not None:
             await self._undo.settle_session(self._session.id)
@@ -230,6 +251,45 @@ class SessionTools:
         if context is None or call is None:
             return OutcomeAnswer(allowed=False, attended=False)
         return await self._approvals.ask_outcome(call, context, outcome, question)
+
+    @asynccontextmanager
+    async def _record_commit(
+        self, context: ToolContext, workspace: Path, paths: Sequence[str]
+    ) -> AsyncGenerator[None, None]:
+        """Save the originals of files that a commit changes, for undo."""
+        self.granted_paths.add_committed(paths)
+        async with self._undo.record_paths(context, workspace, paths) if self._undo else _record_nothing():
+            yield
+
+    def _command_policy(self, *, writable: bool) -> SandboxPolicy:
+        environment = self._environment
+        usual = default_policy(
+            self._workspace,
+            writable=writable,
+            home=environment.home,
+            own_files=[*environment.own_folders, *self._secret_files.find()],
+            protected=find_protected_files(self._workspace) if writable else (),
+            network=environment.network,
+        )
+        return allow_git_writes(usual, find_worktree(self._workspace, environment.data))
+
+    def _wrap_writable(self, launch: LaunchRequest) -> LaunchRequest:
+        """Wrap a process that writes to the workspace itself, not to a copy; in plan mode it cannot write. The mode of
+        the agent that starts it applies. Protected files are read-only for it; new ones are moved away at its end."""
+        sandbox, quarantine = self._sandbox, self._environment.data / "planted"
+        if not sandbox.confines:
+            return launch  # the gate has asked, or denied it
+        writable = MODE_TABLE[self.tree.mode_of(launch.session_id)].outcomes != "drop"
+        policy = self._command_policy(writable=writable)
+        if not writable:
+            return sandbox.wrap(launch, policy)
+        before = ProtectedState(lambda: find_protected_files(self._workspace))
+
+        def cleanup() -> str:
+            planted = before.quarantine_planted(quarantine, self.granted_paths.includes)
+            return describe_planted(planted, quarantine)
+
+        return msgspec.structs.replace(sandbox.wrap(launch, policy), cleanup=cleanup)
 
     async def _load_todos(self, session_id: str) -> tuple[TodoItem, ...]:
         session = self.tree.find(session_id)
@@ -246,42 +306,6 @@ def list_built_in_tools(workspace: str) -> dict[str, Tool]:
     folder = Path(workspace)
     environment = ToolEnvironment(sandbox=NoSandbox("", ""), data=folder, home=folder, bus=EventBus())
     return SessionTools(Session(workspace_directory=workspace), environment, function_channel(None)).tools
-
-
-def _sandbox_wrapper(
-    tree: OpenSessionTree, workspace: Path, environment: ToolEnvironment
-) -> Callable[[LaunchRequest], LaunchRequest]:
-    """Return a function that runs background processes in the sandbox with a writable workspace; in plan mode with a
-    read-only one. The mode of the agent that starts the command applies."""
-
-    def wrap(launch: LaunchRequest) -> LaunchRequest:
-        if not environment.sandbox.confines:
-            return launch  # the gate has asked, or denied it
-        mode = tree.mode_of(launch.session_id)
-        writable = MODE_TABLE[mode].outcomes != "drop"
-        policy = _command_policy(workspace, environment, writable=writable)
-        if not writable:
-            return environment.sandbox.wrap(launch, policy)
-        before, quarantine = ProtectedState(lambda: find_protected_files(workspace)), environment.data / "planted"
-
-        def cleanup() -> str:
-            return describe_planted(before.quarantine_planted(quarantine), quarantine)
-
-        return msgspec.structs.replace(environment.sandbox.wrap(launch, policy), cleanup=cleanup)
-
-    return wrap
-
-
-def _command_policy(workspace: Path, environment: ToolEnvironment, *, writable: bool) -> SandboxPolicy:
-    usual = default_policy(
-        workspace,
-        writable=writable,
-        home=environment.home,
-        own_files=[environment.data, *find_secret_files(workspace)],
-        protected=find_protected_files(workspace) if writable else (),
-        network=environment.network,
-    )
-    return allow_git_writes(usual, find_worktree(workspace, environment.data))
 
 
 def _find_repository(workspace: Path, environment: ToolEnvironment) -> "OutsideRepository | None":
@@ -304,11 +328,13 @@ async def _record_nothing(*_: object) -> AsyncGenerator[None, None]:
 
 @asynccontextmanager
 async def _open_network(hosts: Sequence[str]) -> AsyncGenerator[Network, None]:
-    """Open a proxy that lets a command reach these hosts; without hosts the network is not restricted."""
+    """Open a proxy that lets a command reach these hosts, which its output names, so at public addresses only; without
+    hosts the network is not restricted."""
     if not hosts:
         yield "on"
         return
+    from outrider.http.fetch import is_public
     from outrider.processes.sandbox.proxy import open_proxy
 
-    async with open_proxy(hosts) as network:
+    async with open_proxy(hosts, is_public) as network:
         yield network

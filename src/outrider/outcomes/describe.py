@@ -19,6 +19,7 @@ from outrider.outcomes.repository import (
 )
 from outrider.permissions.paths.gitignore import IGNORE_FILES, VCS_FOLDERS, is_ignored
 from outrider.permissions.paths.protected import GIT_DATA_NAMES, GIT_FOLDER
+from outrider.permissions.paths.safe_open import read_regular_file
 from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.processes.sandbox.overlay import OverlayChange, is_text, show_path
 from outrider.types.outcomes import CommandOutcome, OutcomeFile
@@ -61,10 +62,7 @@ def ignored_paths(workspace: Path, changes: Iterable[OverlayChange]) -> set[str]
         for name in IGNORE_FILES:
             path = f"{workspace}/{folder}{name}"
             try:
-                if not os.path.isfile(path):  # noqa: PTH113  a FIFO would block
-                    continue
-                with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-                    lines += file.read(1_000_000).splitlines()
+                lines += read_regular_file(path, 1_000_000).decode("utf-8", "replace").splitlines()
             except OSError:
                 continue
         return lines

@@ -10,8 +10,7 @@ from outrider.outcomes.commit import commit_outcome, find_conflicts, remove_stag
 from outrider.outcomes.describe import expand_kept, list_changes, parents_of
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
 from outrider.outcomes.repository import OverlayView, RepositoryChanges, list_protected, sort_changes, sort_recorded
-from outrider.processes.sandbox.overlay import OverlayChange, read_changes, show_path
-from outrider.processes.sandbox.sandbox import OverlayMount
+from outrider.processes.sandbox.overlay import OverlayChange, show_path
 
 
 class KeptChanges(msgspec.Struct, frozen=True):
@@ -81,12 +80,6 @@ def _sort_recorded(pending: PendingOutcome, folder: OutcomeFolder) -> Repository
         return RepositoryChanges()
     view = OverlayView(Path(pending.repository.folder), folder.upper_recorded(pending.call_id))
     return sort_recorded(view, pending.recorded, pending.repository)
-
-
-def read_recorded(outside: Sequence[OverlayMount]) -> tuple[OverlayChange, ...]:
-    """Returns what a command changed in folders outside the workspace."""
-    changes = (read_changes(mount.folder, mount.overlay) for mount in outside if mount.overlay is not None)
-    return tuple(change for found in changes for change in found)
 
 
 def split_protected(pending: PendingOutcome, folder: OutcomeFolder) -> tuple[list[str], list[str], bool]:

@@ -22,6 +22,7 @@ from outrider.permissions.paths.protected import (
     find_protected_name,
     fold_name,
     list_link_targets,
+    replaces_protected_folder,
 )
 from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.permissions.shell.programs.workspace_config import list_hooks_folders, parse_index
@@ -276,14 +277,20 @@ def list_protected(workspace: Path, upper: Path, changes: Iterable[OverlayChange
     it, or if git runs it as a hook."""
     changes = list(changes)
     found = sort_changes(OverlayView(workspace, upper), changes)
-    targets = (*list_link_targets(workspace), *list_hooks_folders(workspace)) if changes else ()
+    targets = (*list_link_targets(str(workspace)), *list_hooks_folders(workspace)) if changes else ()
     return {
         change.path
         for change in changes
         if change.path in found.steering
-        or (change.path not in found.data and find_protected_name(change.path.split("/"), "write"))
+        or (change.path not in found.data and _has_protected_name(change))
         or any(change.path == target or change.path.startswith(f"{target}/") for target in targets)
     }
+
+
+def _has_protected_name(change: OverlayChange) -> bool:
+    parts = change.path.split("/")
+    provides = change.file == "link" and replaces_protected_folder(parts)
+    return provides or find_protected_name(parts, "write") is not None
 
 
 _WORKTREE_SETTING = re.compile(r"^\s*worktree\s*=\s*(?P<path>[^#;\"\\\s][^#;\"\\]*?)\s*$", re.MULTILINE)

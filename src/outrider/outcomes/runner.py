@@ -32,7 +32,6 @@ from outrider.outcomes.kept_changes import (
     KeptChanges,
     commit_recorded,
     list_all_changes,
-    read_recorded,
     remove_all_staged,
     split_protected,
 )
@@ -45,6 +44,7 @@ from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
 from outrider.processes.sandbox.overlay import (
     OverlayChange,
     OverlayFolders,
+    is_confusing_link,
     merge_into_layer,
     read_changes,
     show_path,
@@ -227,8 +227,8 @@ class SandboxedCommands:
                 policy = msgspec.structs.replace(policy, outside=outside)
                 result = await self._execute_with(policy, plan, execute)
                 formatted = format_result(result)
-                changes = await asyncio.to_thread(read_changes, self._workspace, folders)
-                recorded = await asyncio.to_thread(read_recorded, outside)
+                changes = await asyncio.to_thread(_read_changes, self._workspace, folders)
+                recorded = await asyncio.to_thread(_read_recorded, outside)
             pending = PendingOutcome(
                 session_id=context.session_id,
                 call_id=context.call_id,
@@ -321,7 +321,8 @@ class SandboxedCommands:
             return await self._commit(context, folder, pending, pending.keep, pending.keep_recorded)
         caches, changes = await asyncio.to_thread(self._split_caches, pending.changes, folder.upper(context.call_id))
         if caches:
-            await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
+            async with self._lock:  # no overlay of this workspace may start meanwhile
+                await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
         pending = msgspec.structs.replace(pending, changes=tuple(changes))
         if not changes and not pending.recorded:
             await asyncio.to_thread(folder.remove, context.call_id)
@@ -409,6 +410,9 @@ class SandboxedCommands:
     def _keep_caches(self, folder: OutcomeFolder, call_id: str, caches: Sequence[OverlayChange]) -> None:
         """Moves by-products into the session's layer, where later commands see them."""
         upper = folder.upper(call_id)
+        for change in caches:
+            if change.file == "link" and is_confusing_link(upper / change.path):
+                (upper / change.path).unlink()
         moved: set[str] = set()
         for path in sorted(change.path for change in caches):
             if moved.isdisjoint(parents_of(path)) and os.path.lexists(upper / path):
@@ -451,6 +455,19 @@ class SandboxedCommands:
 
     def _wrapper(self, policy: SandboxPolicy) -> LaunchWrapper:
         return lambda launch: self._sandbox.wrap(launch, policy)
+
+
+def _read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange]:
+    try:
+        return read_changes(workspace, folders)
+    except OSError as error:
+        raise ToolFailure(f"what it changed was discarded, because {error.strerror or error}") from error
+
+
+def _read_recorded(outside: Sequence[OverlayMount]) -> tuple[OverlayChange, ...]:
+    """Returns what a command changed in folders outside the workspace."""
+    found = (_read_changes(mount.folder, mount.overlay) for mount in outside if mount.overlay is not None)
+    return tuple(change for changes in found for change in changes)
 
 
 def _result(pending: PendingOutcome, note: str = "") -> ToolResult:

@@ -74,12 +74,15 @@ class ProtectedState:
         self._find = find
         self._before = {path: _read_link(path) for path in find()}
 
-    def quarantine_planted(self, quarantine: Path) -> tuple[Path, ...]:
+    def quarantine_planted(
+        self, quarantine: Path, is_allowed: Callable[[Path], bool] = lambda _: False
+    ) -> tuple[Path, ...]:
         """Moves files that the command has planted to the quarantine folder, puts replaced links back, and returns the
-        paths."""
+        paths. Files that another call was allowed to write stay."""
         links = {path: target for path, target in self._before.items() if target is not None}
         planted = [path for path in self._find() if path not in self._before]
         planted += (path for path, target in links.items() if path not in planted and _read_link(path) != target)
+        planted = [path for path in planted if not is_allowed(path)]
         for path in planted:
             quarantine.mkdir(parents=True, exist_ok=True)
             if os.path.lexists(path):

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from outrider.permissions.paths.protected import find_linked_git_folder
+from outrider.permissions.paths.safe_open import read_regular_file
 from outrider.permissions.redaction.secret_patterns import split_names
 
 MAX_FILE_BYTES = 1_000_000
@@ -206,8 +207,7 @@ def read_index_entries(index: Path) -> Iterator[tuple[str, bool] | None]:
 
 def _read_index(index: Path) -> bytes:
     try:
-        with index.open("rb") as file:
-            return file.read(_MAX_INDEX_BYTES)
+        return read_regular_file(index, _MAX_INDEX_BYTES)
     except OSError:
         return b""
 
@@ -341,9 +341,7 @@ def _read_lines(path: Path) -> list[str]:
     Only a line feed ends a line, as for git. A line that goes on after a backslash has no key either.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block
-        with os.fdopen(descriptor, "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        content = read_regular_file(path, MAX_FILE_BYTES + 1)
     except OSError:
         return ["[unreadable]", "unreadable"]
     if len(content) > MAX_FILE_BYTES or _UNUSUAL.search(content):
@@ -353,7 +351,6 @@ def _read_lines(path: Path) -> list[str]:
 
 def _hash_file(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.sha256(file.read(MAX_FILE_BYTES)).hexdigest()
+        return hashlib.sha256(read_regular_file(path, MAX_FILE_BYTES)).hexdigest()
     except OSError:
         return "unreadable"

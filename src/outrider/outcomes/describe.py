@@ -21,13 +21,15 @@ from outrider.permissions.paths.gitignore import IGNORE_FILES, VCS_FOLDERS, is_i
 from outrider.permissions.paths.protected import GIT_DATA_NAMES, GIT_FOLDER
 from outrider.permissions.paths.safe_open import read_regular_file
 from outrider.permissions.redaction.secret_patterns import split_names
+from outrider.permissions.shell.programs.workspace_config import list_hooks_folders
 from outrider.processes.sandbox.overlay import OverlayChange, is_text, show_path
-from outrider.types.outcomes import CommandOutcome, OutcomeFile
+from outrider.types.outcomes import CommandOutcome, GitOperation, OutcomeFile
 
 MAX_FILES = 200
 MAX_DIFF_BYTES = 200_000
 MAX_DIFF_LINES = 400
 MAX_OUTPUT = 4_000
+COMMIT_HOOKS = ("pre-commit", "prepare-commit-msg", "commit-msg", "post-commit")
 MAX_UNDO_BYTES = 64 * 1024 * 1024  # see `SnapshotLimits.written_bytes`
 
 # Folders and files that tools write as a by-product and can write again.
@@ -124,14 +126,16 @@ def _describe_files(pending: PendingOutcome, upper: Path, run: RunInView | None)
     conflicts = set(find_conflicts(workspace, upper, pending.changes))
     for folder in sorted(set(data.values())):
         changes = [change for change in pending.changes if data.get(change.path) == folder]
+        operations = read_operations(view, folder, changes, run)
+        hooks = (workspace / folder / "hooks", *(workspace / name for name in list_hooks_folders(workspace)))
         yield OutcomeFile(
             path=show_path(folder),
             kind="modified",
             file="folder",
-            note=_repository_note(folder, changes),
+            note=_repository_note(folder, changes) + _hooks_note(hooks, operations),
             conflict=any(change.path in conflicts for change in changes),
             can_undo=all(map(_can_undo, changes)),
-            operations=read_operations(view, folder, changes, run),
+            operations=operations,
         )
     shown = sorted(pending.changes, key=lambda change: (change.path not in protected, change.path in ignored))
     for number, change in enumerate(_without_implied_folders([one for one in shown if one.path not in entries])):
@@ -159,14 +163,15 @@ def _describe_recorded(
     conflicts = set(find_conflicts(folder, upper, pending.recorded))
     changes = [change for change in pending.recorded if change.path in found.data]
     if changes:
+        operations = read_operations(view, "", changes, run, own=repository.own)
         yield OutcomeFile(
             path=show_path(repository.folder),
             kind="modified",
             file="folder",
-            note=_repository_note("", changes),
+            note=_repository_note("", changes) + _hooks_note((folder / "hooks",), operations),
             conflict=any(change.path in conflicts for change in changes),
             can_undo=False,
-            operations=read_operations(view, "", changes, run, own=repository.own),
+            operations=operations,
         )
     for change in _without_implied_folders([one for one in pending.recorded if one.path not in found.data]):
         yield OutcomeFile(
@@ -188,6 +193,14 @@ def _repository_note(folder: str, changes: Sequence[OverlayChange]) -> str:
     objects = sum(name.startswith("objects/") for name in names)
     others = [show_path(name) for name in names if not name.startswith(("objects/", "logs/"))]
     return ", ".join([*([f"{objects} objects"] if objects else []), *others[:8]]) or "logs"
+
+
+def _hooks_note(folders: Iterable[Path], operations: Iterable[GitOperation]) -> str:
+    """Returns which hooks the user's own git would have run for the commits."""
+    if not any(operation.kind == "commit" for operation in operations):
+        return ""
+    hooks = sorted({name for name in COMMIT_HOOKS for folder in folders if os.access(folder / name, os.X_OK)})
+    return f"; its hooks did not run: {', '.join(hooks)}" if hooks else ""
 
 
 def _can_undo(change: OverlayChange) -> bool:

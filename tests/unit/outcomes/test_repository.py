@@ -274,6 +274,23 @@ def test_without_git_the_refs_are_described(overlay: OverlayRun):
     assert (entry.path, entry.file, entry.protected, len(entry.operations)) == (".git", "folder", False, 1)
 
 
+def test_hooks_that_did_not_run_are_named(overlay: OverlayRun, sandbox):
+    for name in (".git/hooks/pre-commit", "hooks/commit-msg"):
+        hook = overlay.workspace / name
+        hook.parent.mkdir(exist_ok=True)
+        hook.write_text("#!/bin/sh\nexit 1\n")
+        hook.chmod(0o755)
+    run_git(overlay.workspace, "config", "core.hooksPath", "hooks")
+    changes = overlay.run(f"{AUTHOR}git commit -q --allow-empty -m second")
+    policy = SandboxPolicy(workspace=overlay.workspace, layers=(overlay.upper,))
+    pending = PendingOutcome(
+        session_id="s", call_id="c", workspace=str(overlay.workspace), changes=tuple(changes), content=""
+    )
+    run = partial(GitRunner(sandbox).run_in_view, policy)
+    (entry,) = describe_outcome(pending, overlay.upper, None, run).files
+    assert entry.note.endswith("; its hooks did not run: commit-msg, pre-commit")
+
+
 def test_the_git_folder_of_a_worktree_a_submodule_and_a_folder_above_is_found(tmp_path: Path):
     repo = tmp_path / "repo"
     subprocess.run(["git", "init", "-q", str(repo)], check=True)

@@ -17,6 +17,7 @@ from outrider.config.file import (
     BackgroundTable,
     CompactionTable,
     ConfigFile,
+    EgressTable,
     LimitsTable,
     ParsedConfig,
     RetentionTable,
@@ -204,6 +205,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()
+    egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
     models: dict[str, dict[str, Any]] = {}
@@ -275,6 +277,7 @@ def read_settings(
         compaction=file.compaction,
         retention=file.retention,
         sandbox=file.sandbox,
+        egress=file.egress,
         background=file.background,
         mcp=file.mcp,
         models=file.models,

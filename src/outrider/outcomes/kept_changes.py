@@ -45,7 +45,7 @@ class KeptChanges(msgspec.Struct, frozen=True):
     def choose_paths(
         cls, pending: PendingOutcome, folder: OutcomeFolder, paths: Sequence[str], recorded: Sequence[str]
     ) -> "KeptChanges":
-        """Returns these paths without those in conflict, and without those in a new folder that is not kept."""
+        """Returns these paths without those in conflict, and without those in a new folder that the answer drops."""
         paths, recorded = _without_missing(pending.changes, paths), _without_missing(pending.recorded, recorded)
         view = OverlayView(Path(pending.workspace), folder.upper(pending.call_id))
         data = sort_changes(view, pending.changes).entries
@@ -65,7 +65,7 @@ class KeptChanges(msgspec.Struct, frozen=True):
 
 
 def _without_missing(changes: Iterable[OverlayChange], paths: Sequence[str]) -> list[str]:
-    """Returns the paths whose folders exist or are kept."""
+    """Returns the paths whose folders exist or are committed too."""
     wanted = set(paths)
     missing = {
         change.path

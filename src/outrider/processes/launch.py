@@ -143,8 +143,8 @@ FIXED_VARIABLES = {
 
 # Repositories are hostile until proven otherwise. Settings in the environment have a higher priority than those of a
 # repository, and git passes them on to submodules. These keys have a fixed name, and git executes their value, or
-# executes more because of it. Drivers with a name of their own (filters, textconv, merge drivers, aliases) cannot be
-# overridden without reading the configuration.
+# executes more because of it. Drivers whose name the repository chooses (filters, textconv, merge drivers,
+# aliases) cannot be overridden without reading the configuration.
 GIT_OVERRIDES = {
     "core.fsmonitor": "false",
     "core.hooksPath": "/dev/null",
@@ -178,7 +178,7 @@ _GIT_SWITCHES = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",  # `git status` must not rewrite the index
     "GIT_NO_LAZY_FETCH": "1",
-    "GIT_DISCOVERY_ACROSS_FILESYSTEM": "1",  # a workspace below the top of its repository is a mount of its own
+    "GIT_DISCOVERY_ACROSS_FILESYSTEM": "1",  # a workspace below the top of its repository is its own mount
     "GIT_PAGER": "cat",  # comes before `pager.COMMAND` too
     "GIT_PROXY_COMMAND": "",
 }

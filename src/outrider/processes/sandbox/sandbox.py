@@ -50,7 +50,7 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     The entry for the deepest path applies; of two entries for the same path, the stricter one. All other paths are
     readable, except /tmp, /var/tmp and /run, which are new and empty for the command. With `overlay` the command sees
     a writable workspace, and what it writes there is stored in the overlay's upper folder instead. `layers` lie above
-    a read-only workspace. `outside` are further folders with such a view, for example a git folder elsewhere.
+    a read-only workspace. `outside` are further folders with such a view, such as the git folder of a worktree.
     """
 
     workspace: Path

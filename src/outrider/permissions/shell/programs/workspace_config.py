@@ -338,7 +338,7 @@ def find_risky_key(path: Path, *, reads_only: bool) -> str | None:
 def _read_lines(path: Path) -> list[str]:
     """Returns the lines of a file; a file that cannot be read as a whole returns a key that no list accepts.
 
-    Only a line feed ends a line, as for git. A line that goes on after a backslash has no key either.
+    Only a line feed ends a line, as for git. A line that continues after a backslash has no key either.
     """
     try:
         content = read_regular_file(path, MAX_FILE_BYTES + 1)

@@ -298,8 +298,13 @@ class SandboxedCommands:
         flow = _flow_to(plan.flow, pending.blocked)
         if flow is not None:
             blocked = f"{blocked}; {flow.description}"
-        if MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes != "ask":
-            return _with_block(pending, blocked)
+        match MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes:
+            case "drop":
+                return _with_block(pending, blocked)
+            case "commit":
+                return _with_block(pending, blocked, not_approved=wanted)
+            case "ask":
+                pass
         await asyncio.to_thread(folder.save, pending)
         await context.wait_for_answer()
         outcome = CommandOutcome(
@@ -345,6 +350,9 @@ class SandboxedCommands:
             await asyncio.to_thread(folder.remove, context.call_id)
             return _result(pending, f"this mode discards what a command changes: {list_changes(changes)}")
         if rights.outcomes == "commit":
+            if protected:
+                left_out = ", ".join(sorted(map(show_path, protected)))
+                pending = msgspec.structs.replace(pending, metadata={**pending.metadata, "not_approved": left_out})
             return await self._commit(
                 context, folder, pending, [change.path for change in changes if change.path not in protected]
             )

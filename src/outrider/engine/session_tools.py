@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -145,6 +146,7 @@ class SessionTools:
         )
         self.granted_paths = GrantedPaths(workspace)
         self._secret_files = SecretFileFinder(workspace)
+        self._approved_fetches: set[str] = set()
         files = WorkspaceFiles(
             workspace,
             readable=[environment.data / "outputs"],
@@ -166,7 +168,7 @@ class SessionTools:
                 shell_tool(self.supervisor, sandbox=lambda: self.commands),
                 process_tool(self.supervisor),
                 todo_tool(self._load_todos, self._publish_todos),
-                web_fetch_tool(),
+                web_fetch_tool(may_reach_this_machine=self._approved_fetches.__contains__),
                 *([question_tool(environment.ask)] if environment.ask else ()),
                 *(environment.extensions.skill_tools(workspace) if environment.extensions else ()),
             ]
@@ -273,6 +275,10 @@ class SessionTools:
                     prints_remote=prints_remote_text(command),
                 ),
             )
+        if declaration_of(tool).kind == "network" and (
+            decision.effect == "ask" or _names_host(decision.rule, call, tool)
+        ):
+            self._approved_fetches.add(call.call_id)
         if self.extensions is not None and self.extensions.servers is not None:
             self.extensions.servers.accept_change(self.tools.get(call.tool))
 
@@ -353,6 +359,12 @@ class SessionTools:
         """Publish the new todo list. The transcript stores it as the input of the call."""
         changes = {"todos": msgspec.to_builtins(list(todos))}
         self._bus.publish(SessionUpdatedEvent(session_id=session_id, changes=changes))
+
+
+def _names_host(rule: str | None, call: ToolPart, tool: str | Tool) -> bool:
+    """Return whether a rule names the hosts of a call literally; a rule for all hosts does not include this machine."""
+    hosts = [urlsplit(str(url)).hostname or "" for url in call_subjects(tool, call.state.input)]
+    return rule is not None and bool(hosts) and all(host and host in rule for host in hosts)
 
 
 def list_built_in_tools(workspace: str) -> dict[str, Tool]:

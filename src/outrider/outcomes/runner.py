@@ -317,8 +317,13 @@ class SandboxedCommands:
         flow = _flow_to(plan.flow, pending.blocked)
         if flow is not None:
             blocked = f"{blocked}; {flow.description}"
-        if MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes != "ask":
-            return _with_block(pending, blocked)
+        match MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes:
+            case "drop":
+                return _with_block(pending, blocked)
+            case "commit":
+                return _with_block(pending, blocked, not_approved=wanted)
+            case "ask":
+                pass
         await asyncio.to_thread(folder.save, pending)
         await context.wait_for_answer()
         outcome = CommandOutcome(
@@ -363,6 +368,11 @@ class SandboxedCommands:
             await asyncio.to_thread(folder.remove, context.call_id)
             return _result(pending, f"this mode discards what a command changes: {list_all_changes(pending)}")
         if rights.outcomes == "commit":
+            if not complete:
+                kept = {*paths, *recorded}
+                left = [change.path for change in (*changes, *pending.recorded) if change.path not in kept]
+                left_out = ", ".join(sorted(map(show_path, left)))
+                pending = msgspec.structs.replace(pending, metadata={**pending.metadata, "not_approved": left_out})
             return await self._commit(context, folder, pending, paths, recorded)
         level = self._settings.level_of(context.session_id)
         if complete and (plan.keeps or level in ("edits", "auto")):

@@ -7,8 +7,9 @@ from typing import Any
 from msgspec import Struct
 
 from outrider.permissions import reasons
+from outrider.permissions.call_assessment import ShellCall, assess_call
 from outrider.permissions.modes import MODE_TABLE, Decision, Mode
-from outrider.permissions.policy import PermissionRules, ShellCall, assess_call, decide, decide_with_rules
+from outrider.permissions.policy import PermissionRules, decide, decide_with_rules
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.permissions.rule_suggestions import suggested_rules
 from outrider.types.messages import Message

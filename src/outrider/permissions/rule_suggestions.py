@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
+from outrider.permissions.call_assessment import ShellCall, assess_call, call_paths
 from outrider.permissions.paths.containment import contain
-from outrider.permissions.policy import ShellCall, assess_call, call_paths, decide
+from outrider.permissions.policy import decide
 from outrider.permissions.redaction.redactor import redact_patterns
 from outrider.permissions.redaction.terminal import is_fully_visible
 from outrider.permissions.rules import parse_rule

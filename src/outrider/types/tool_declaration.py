@@ -60,7 +60,10 @@ KNOWN_NAMES: dict[str, ToolDeclaration] = {
     "call_agent": ToolDeclaration("delegate", display="agent"),
 }
 _ALIASES = {"bash": "shell", "sh": "shell", "execute": "shell", "ls": "list", "search": "grep", "multi_edit": "edit",
-            "patch": "apply_patch", "fetch": "web_fetch", "webfetch": "web_fetch", "todo_write": "todo"}  # fmt: skip
+            "patch": "apply_patch", "fetch": "web_fetch", "webfetch": "web_fetch", "todo_write": "todo",
+            "Bash": "shell", "Read": "read", "LS": "list", "Glob": "glob", "Grep": "grep", "Edit": "edit",
+            "MultiEdit": "edit", "Write": "write", "WebFetch": "web_fetch", "WebSearch": "web_search",
+            "TodoWrite": "todo", "Task": "task"}  # fmt: skip
 _WORKING_DIRECTORIES = ("cwd", "workdir", "working_directory", "directory")
 _IN_BACKGROUND = ("background", "run_in_background", "is_background")
 _FALSE = frozenset({"false", "0", "no", "off"})

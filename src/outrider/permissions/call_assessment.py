@@ -4,20 +4,20 @@ import itertools
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from outrider.permissions import reasons
 from outrider.permissions.modes import Action
 from outrider.permissions.paths.containment import Containment, contain
-from outrider.permissions.rules import PermissionRule, match_host, match_path
+from outrider.permissions.rules import PermissionRule, match_host, match_path, match_path_rule
 from outrider.permissions.shell.analysis import analyse_script
 from outrider.permissions.shell.command import ScriptAnalysis
 from outrider.permissions.shell.rule_matching import (
     ShellRuleMatcher,
     certain_words,
     may_read_commands_from_stdin,
-    restrictive_rule_matches,
 )
 from outrider.types.tool_declaration import (
     DeclaredTool,
@@ -34,6 +34,7 @@ _PATCH_PATH = re.compile(
     r"^(?:\*\*\* (?:Add File|Update File|Delete File|Move to): (?P<plain>.+)|(?:---|\+\+\+) (?P<marked>[^\t\n]+).*)$",
     re.MULTILINE,
 )
+_WORD_END = re.compile(r"[\s<>|;&()'\"=`]+")
 _WORKSPACE_BY_DEFAULT = ("list", "search", "change")  # without a path, these act on the workspace
 
 
@@ -143,7 +144,11 @@ class NetworkCall:
         return any(match_host(pattern, url) or host in url.lower() for url in self.urls)
 
     def allowed_by(self, rules: Sequence[PermissionRule]) -> list[PermissionRule]:
-        return [rule for rule in rules if rule.matches_tool(self.tool) and self._rule_allows(rule)][:1]
+        return [
+            rule
+            for rule in rules
+            if (rule.right == "reach" or rule.matches_tool(self.tool)) and self._rule_allows(rule)
+        ][:1]
 
     def _rule_allows(self, rule: PermissionRule) -> bool:
         return not rule.parse_error and (
@@ -168,6 +173,7 @@ class FileCall:
         if not paths:
             self.invalid = reasons.NO_FILE
         self.changes = declared.kind == "write"
+        self.connects = declared.network
         self.action, self.reason = self._classify_action(network=declared.network)
 
     action: Action
@@ -183,9 +189,13 @@ class FileCall:
         return ("write" if self.changes else "read"), ""
 
     def restricted_by(self, rule: PermissionRule) -> bool:
-        if not rule.matches_tool(self.tool):
-            return False
+        """A rule with a pattern for `read` applies to every tool that opens files, one for `edit` or `write` to every
+        tool that changes them."""
         pattern = rule.pattern
+        family = declaration_of(rule.tool).kind if pattern is not None else "unknown"
+        in_family = family == "read" or (family == "write" and self.changes)
+        if not in_family and not rule.matches_tool(self.tool):
+            return False
         if rule.parse_error or pattern is None:
             return True
         return any(
@@ -203,22 +213,15 @@ class FileCall:
         return list(dict.fromkeys(used))
 
     def _rule_allows(self, rule: PermissionRule, found: Containment) -> bool:
-        if not rule.matches_tool(self.tool) or rule.parse_error:
+        is_covered = self.changes and not self.connects if rule.right == "write" else rule.matches_tool(self.tool)
+        if not is_covered or rule.parse_error:
             return False
         if rule.pattern is None:
             return found.kind == "inside"
         return self._pattern_matches(rule.pattern, found)
 
     def _pattern_matches(self, pattern: str, found: Containment) -> bool:
-        """Matches inside the workspace by relative pattern, outside by an absolute one such as `//etc/hosts` or
-        `~/x`."""
-        real = found.real_path or ""
-        if pattern.startswith(("//", "~/")):
-            absolute = os.path.expanduser(pattern).lstrip("/")  # noqa: PTH111
-            return match_path("/" + absolute, real.lstrip("/"))
-        if found.kind == "outside":
-            return False
-        return match_path(pattern, real[len(self.root) :].strip("/"))
+        return match_path_rule(pattern, found.real_path or "", self.root)
 
 
 def _normalize_path(path: str) -> str:
@@ -273,7 +276,7 @@ class ShellCall:
         command, folder = call_subject(tool, arguments), call_directory(arguments)
         self.command = command if isinstance(command, str) else ""
         self.stays_running = runs_in_background(arguments)
-        root = os.path.realpath(workspace)
+        self.root = root = os.path.realpath(workspace)
         self.rule_matcher = ShellRuleMatcher(root, approved, search_path)
         self.script, self.action, self.reason = ScriptAnalysis(()), "shell", ""
         if not isinstance(command, str) or not command.strip():
@@ -300,9 +303,9 @@ class ShellCall:
             return self._reads_denied_file(rule)
         if rule.parse_error or not rule.words:
             return True
-        return any(
-            restrictive_rule_matches(rule, command) for command in self.script.commands
-        ) or self._may_hide_program(rule)
+        return any(map(partial(self.rule_matcher.is_restricted, rule), self.script.commands)) or self._may_hide_program(
+            rule
+        )
 
     def _may_hide_program(self, rule: PermissionRule) -> bool:
         """If the analysis is incomplete, the rule's program name anywhere in the command text is a match."""
@@ -316,8 +319,15 @@ class ShellCall:
         pattern = rule.pattern
         if pattern is None or declaration_of(rule.tool).kind != "read":
             return False
-        words = [choice for command in self.script.commands for arg in command.argv[1:] for choice in arg.values or ()]
-        return any(match_path(pattern, str(Path(word))) for word in words if word and not word.startswith("-"))
+        given = {choice for command in self.script.commands for arg in command.argv[1:] for choice in arg.values or ()}
+        given |= set(_WORD_END.split(self.command))  # the target of a redirect is no argument
+        folders = {self.root, *(cwd for command in self.script.commands for cwd in command.cwds)}
+        return any(
+            match_path_rule(pattern, os.path.normpath(Path(folder, os.path.expanduser(word))), self.root)  # noqa: PTH111
+            for word in given
+            if word and not word.startswith("-")
+            for folder in folders
+        )
 
     def allowed_by(self, rules: Sequence[PermissionRule]) -> list[PermissionRule]:
         """Requires that every command is proven read-only or covered by a rule. Only a rule for all commands covers one

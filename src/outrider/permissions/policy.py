@@ -116,7 +116,10 @@ def _decide_by_rules(policy: PermissionRules, call: CallAssessment, mode: Mode) 
         return Decision(MODE_TABLE[mode].effects["protected"], call.reason or reasons.ACTION_REASONS["protected"])
     if rule := _find_restricting_rule(policy.ask, call):
         return Decision("ask", reasons.RULE_ASKS, rule.text)
-    allowing, confined = ([parse_rule(text) for text in texts] for texts in (policy.allow, policy.confined))
+    own = [parse_rule(text) for text in policy.allow]
+    # An outcome rule never lets a command leave the sandbox.
+    allowing = [rule for rule in own if rule.right is None]
+    confined = [*(rule for rule in own if rule.right), *map(parse_rule, policy.confined)]
     if rules := call.allowed_by(allowing):
         # Plan mode must not change anything, whatever the rules allow.
         free: Confinement = "workspace" if mode == "plan" else "none"
@@ -132,8 +135,9 @@ def _allow_by_rules(call: CallAssessment, rules: Sequence[PermissionRule], confi
 
 
 def _find_restricting_rule(rules: RuleTexts, call: CallAssessment) -> PermissionRule | None:
-    """Returns the first deny or ask rule that applies; a rule with a syntax error applies to every call of its tool."""
-    return next((rule for rule in map(parse_rule, rules) if call.restricted_by(rule)), None)
+    """Returns the first deny or ask rule that applies. A rule with a syntax error applies to every call of its tool, an
+    outcome rule, which can only allow, to every call."""
+    return next((rule for rule in map(parse_rule, rules) if rule.right or call.restricted_by(rule)), None)
 
 
 def _decide_by_mode(

@@ -3,6 +3,7 @@
 A rule has the form `tool(pattern)`. An outcome rule says what a call or a sandboxed command may cause: `may write
 build/**`, `may reach example.org`, `may run npm test`."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -224,3 +225,13 @@ def match_path(pattern: str, relative: str) -> bool:
     if pattern.endswith("/**"):
         pattern = pattern[:-3] + "/"
     return _compile_path_pattern(pattern).match(relative) is not None
+
+
+def match_path_rule(pattern: str, real: str, root: str) -> bool:
+    """Matches a resolved path: inside the workspace by a relative pattern, anywhere by an absolute one such as
+    `//etc/hosts` or `~/x`."""
+    if pattern.startswith(("//", "~/")):
+        return match_path("/" + os.path.expanduser(pattern).lstrip("/"), real.lstrip("/"))  # noqa: PTH111
+    if real != root and not real.startswith(root.rstrip("/") + "/"):
+        return False
+    return match_path(pattern, real[len(root) :].strip("/"))

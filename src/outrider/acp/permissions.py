@@ -108,7 +108,8 @@ class PermissionRequests:
         if chosen is None:
             await self._abort_turn(view)
             return
-        await self._engine.answer(view.id, by=EDITOR_SENDER, **view.question.answer(chosen))
+        choice, _, width = chosen.partition(_WIDTH_MARK)
+        await self._engine.answer(view.id, by=EDITOR_SENDER, **view.question.answer(choice, width=width))
 
     async def _abort_turn(self, view: PermissionView) -> None:
         """Aborts the turn after the client cancelled, unless the approval is already closed because the turn has
@@ -132,13 +133,27 @@ def _question_text(question: ApprovalView) -> str:
 
 
 def _approval_options(view: PermissionView) -> list[PermissionOption]:
-    return [_permission_option(choice.id, _choice_name(choice, view), _option_kind(choice)) for choice in view.choices]
+    """One option for each answer. The protocol cannot change the width of a rule, so an answer that lasts for the
+    session or the folder is offered once for each width."""
+    options: list[PermissionOption] = []
+    for choice in view.choices:
+        widths = view.question.widths if choice.scope in ("session", "project") else ()
+        for width in widths[:_MAX_WIDTHS]:
+            history = f"; {width.history}" if width.history else ""
+            name = f"{_choice_name(choice)}: {width.label} ({width.rule_text}{history})"
+            options.append(_permission_option(f"{choice.id}{_WIDTH_MARK}{width.id}", name, _option_kind(choice)))
+        if not widths:
+            rules = f" ({', '.join(view.question.rules)})" if choice.scope != "once" and view.question.rules else ""
+            options.append(_permission_option(choice.id, _choice_name(choice) + rules, _option_kind(choice)))
+    return options
 
 
-def _choice_name(choice: ApprovalChoice, view: PermissionView) -> str:
-    """The label; for a lasting answer with the rules that it stores."""
-    rules = f" ({', '.join(view.question.rules)})" if choice.scope != "once" and view.question.rules else ""
-    return f"{choice.label[:1].upper()}{choice.label[1:]}{rules}"
+_WIDTH_MARK = ":"
+_MAX_WIDTHS = 3
+
+
+def _choice_name(choice: ApprovalChoice) -> str:
+    return f"{choice.label[:1].upper()}{choice.label[1:]}"
 
 
 def _option_kind(choice: ApprovalChoice) -> PermissionOptionKind:

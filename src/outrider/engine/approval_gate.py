@@ -23,6 +23,7 @@ from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.sessions.records import Approval, fingerprint_call
 from outrider.tools.tool import Policy, Tool
 from outrider.types.agents import Mode, Provider
+from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
@@ -60,8 +61,9 @@ _log = logging.getLogger("outrider.approvals")
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
     """The request to approve one exact call: this input is what runs. `offers` are rules that would allow such
-    calls. With `outcome` the command has run in the sandbox: True keeps the files that it changed, or runs a blocked
-    command again with the hosts and paths that it wanted."""
+    calls, `widths` wider and narrower choices of them. With `outcome` the command has run in the sandbox: True keeps
+    the files that it changed, or runs a blocked command again with the hosts and paths that it wanted. `effects` lists
+    what the call does in plain words, risky effects first; `preview` is a unified diff of what an edit would change."""
 
     tool: str
     input: dict[str, Any]
@@ -71,6 +73,9 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     description: str = ""
     offers: tuple[str, ...] = ()
     outcome: CommandOutcome | None = None
+    widths: tuple[RuleWidth, ...] = ()
+    effects: tuple[CallEffect, ...] = ()
+    preview: str = ""
 
 
 ApproveFunction = Callable[[ApprovalRequest], Any]
@@ -206,9 +211,11 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
     async def ask(call: ToolPart, tool: Tool, context: AgentContext, decision: Decision) -> ApprovalVerdict:
         if approve is None:
             return ApprovalVerdict(_NO, "denied", UNATTENDED_DENIAL)
-        from outrider.permissions.rule_suggestions import suggested_rules
+        from outrider.permissions.explain import list_effects
+        from outrider.permissions.rule_suggestions import suggest_widths
 
         await _store_awaiting_approval(call, context)
+        widths = suggest_widths(tool, call.state.input, workspace=str(context.workspace))
         request = ApprovalRequest(
             call.tool,
             call.state.input,
@@ -216,7 +223,9 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
             context.agent.name,
             context.session.id,
             decision.reason,
-            suggested_rules(tool, call.state.input, workspace=str(context.workspace)),
+            widths[0].rules if widths else (),
+            widths=widths,
+            effects=list_effects(tool, call.state.input, workspace=str(context.workspace)),
         )
         answer = await _ask_function(approve, request, context)
         return _verdict_for(allowed=answer is True, message=answer if isinstance(answer, str) else "")
@@ -259,9 +268,7 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
         if not queue.attended():
             return ApprovalVerdict(_NO, "denied", UNATTENDED_DENIAL)
         await _store_awaiting_approval(call, context)
-        from outrider.permissions.rule_suggestions import suggest_for_call
-
-        offer = suggest_for_call(tool, call.state.input, workspace=str(context.workspace))
+        widths, effects = await _describe_question(queue, tool, call, context)
         question = Approval(
             session_id=context.session.id,
             call_id=call.call_id,
@@ -270,8 +277,10 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             fingerprint=fingerprint_call(call.tool, call.state.input),
             description=decision.reason,
             workspace=str(context.workspace),
-            offers=offer.rules,
-            contents=offer.contents,
+            offers=widths[0].rules if widths else (),
+            contents=widths[0].contents if widths else (),
+            widths=widths,
+            effects=effects,
         )
         answered = await _ask_queue(queue, question, context)
         return _verdict_for(allowed=answered.answer == "allowed", message=answered.words)
@@ -283,6 +292,7 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             return OutcomeAnswer(_NO, attended=False)
         # The digest binds the answer to exactly this outcome: the same question is found again after a restart.
         digest = sha256(msgspec.json.encode(outcome)).hexdigest()
+        widths, effects = await _describe_question(queue, call.tool, call, context, outcome)
         approval = Approval(
             session_id=context.session.id,
             call_id=call.call_id,
@@ -292,6 +302,10 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             description=question,
             workspace=str(context.workspace),
             outcome=outcome,
+            offers=widths[0].rules if widths else (),
+            contents=widths[0].contents if widths else (),
+            widths=widths,
+            effects=effects,
         )
         await queue.withdraw_others(approval)
         answered = await _ask_queue(queue, approval, context)
@@ -306,6 +320,42 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
         return queue.find_grant(sessions, str(context.workspace))
 
     return ApprovalChannel(ask, ask_outcome, find_grant, queue.refresh_grants)
+
+
+MAX_PAST_QUESTIONS = 100
+
+
+async def _describe_question(
+    queue: ApprovalQueue,
+    tool: str | Tool,
+    call: ToolPart,
+    context: AgentContext,
+    outcome: CommandOutcome | None = None,
+) -> tuple[tuple[RuleWidth, ...], tuple[CallEffect, ...]]:
+    """Return what a lasting answer may cover, with a backtest over earlier questions, and what the call does. The
+    analysis runs in a thread, because earlier commands are parsed again."""
+    workspace = str(context.workspace)
+    past = await queue.list_answered(workspace, MAX_PAST_QUESTIONS)
+
+    def describe() -> tuple[tuple[RuleWidth, ...], tuple[CallEffect, ...]]:
+        from outrider.permissions.explain import list_effects  # with the first question: the shell grammar loads slowly
+        from outrider.permissions.rule_suggestions import PastQuestion, backtest_widths, suggest_widths
+
+        widths = suggest_widths(tool, call.state.input, workspace=workspace, outcome=outcome)
+        questions = [
+            PastQuestion(
+                approval.tool,
+                approval.input,
+                approval.answer == "denied",
+                tuple(file.path for file in approval.outcome.files) if approval.outcome else (),
+                tuple(access.description for access in approval.outcome.blocked) if approval.outcome else (),
+            )
+            for approval in past
+        ]
+        effects = list_effects(tool, call.state.input, workspace=workspace)
+        return backtest_widths(widths, questions, workspace=workspace), effects
+
+    return await asyncio.to_thread(describe)
 
 
 async def _ask_queue(queue: ApprovalQueue, approval: Approval, context: AgentContext) -> Approval:
@@ -376,6 +426,10 @@ async def _answer_remotely(event: ToolApprovalRequestedEvent, approve: ApproveFu
         event.session_id,
         event.description,
         event.offers,
+        event.outcome,
+        event.widths,
+        event.effects,
+        event.preview,
     )
     answer = await call_approve_function(approve, request)
     if event.approval_id not in remote:

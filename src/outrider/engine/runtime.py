@@ -285,7 +285,9 @@ class EngineRuntime:
 
         if not self._options.attended:
             environment = msgspec.structs.replace(environment, ask=None)
-        return SessionTools(session, environment, self._approvals, self.undo, self._redactor.find_spans_in_bytes)
+        return SessionTools(
+            session, environment, self._approvals, self.undo, self._redactor.find_spans_in_bytes, self.rules
+        )
 
     def create_run_context(self, session: Session, session_tools: "SessionTools | None" = None) -> RunContext:
         """Create the context of one turn. Its budget is new; everything else belongs to the engine or the session."""

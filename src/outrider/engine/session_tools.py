@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from outrider.engine.approval_gate import ApprovalChannel, function_channel
+from outrider.engine.approval_gate import ApprovalChannel, Rules, function_channel
 from outrider.engine.child_sessions import OpenSessionTree
 from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.permissions import Containment, contain
 from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.paths.protected import find_secret_files
+from outrider.permissions.rules import PermissionRule, parse_rule
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.defaults import default_policy, describe_planted, find_absent_paths, quarantine_planted
@@ -98,12 +99,14 @@ class SessionTools:
         approvals: ApprovalChannel,
         undo: UndoRecorder | None = None,
         find_secrets: FindSecrets = find_no_secrets,
+        rules: Rules | None = None,
     ) -> None:
         self._session = session
         self._bus = environment.bus
         self._sandbox = environment.sandbox
         self._undo = undo
         self._approvals = approvals
+        self._rules = rules or Rules()
         self.tree = OpenSessionTree(session)
         workspace = Path(session.workspace_directory or ".")
         self._outputs = OutputFolder(environment.data / "outputs", OutputLimits(), find_secrets)
@@ -161,6 +164,7 @@ class SessionTools:
             record_all=undo.record_all if undo else _record_nothing,
             open_network=_open_network,
             lock=self._lock,
+            rules=self._outcome_rules,
         )
 
     @cached_property
@@ -228,6 +232,14 @@ class SessionTools:
         if context is None or call is None:
             return OutcomeAnswer(allowed=False, attended=False)
         return await self._approvals.ask_outcome(call, context, outcome, question)
+
+    def _outcome_rules(self, tool_context: ToolContext) -> list[PermissionRule]:
+        """Return what the commands of a call may write and reach: rules of the user, of the agent and of answers."""
+        context = self._undo.active_context(tool_context) if self._undo else None
+        granted = self._approvals.find_grant(context).rules if context else ()
+        own = context.agent.permissions.get("allow", ()) if context else ()
+        rules = map(parse_rule, (*self._rules.allow, *own, *granted))
+        return [rule for rule in rules if rule.right and not rule.parse_error]
 
     async def _load_todos(self, session_id: str) -> tuple[TodoItem, ...]:
         session = self.tree.find(session_id)

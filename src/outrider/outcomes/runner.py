@@ -31,6 +31,7 @@ from outrider.outcomes.describe import (
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome, overlay_storage
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE
+from outrider.permissions.rules import PermissionRule, allows_hosts, allows_writing
 from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
 from outrider.processes.sandbox.overlay import (
     OverlayChange,
@@ -97,6 +98,10 @@ class CommandPlan(msgspec.Struct, frozen=True):
         return self.hosts is not None or bool(self.writable)
 
 
+FindOutcomeRules = Callable[[ToolContext], Sequence[PermissionRule]]
+"""Returns the rules that apply to a call: what its command may write and reach without a question."""
+
+
 class SandboxedCommands:
     """The command runner of one session. `lock` serializes overlay commands, commits and edits of the workspace."""
 
@@ -113,6 +118,7 @@ class SandboxedCommands:
         record_all: RecordAll,
         open_network: OpenNetwork,
         lock: asyncio.Lock,
+        rules: FindOutcomeRules = lambda _: (),
     ) -> None:
         self._workspace = workspace.resolve()
         self._data = data
@@ -124,6 +130,7 @@ class SandboxedCommands:
         self._record_all = record_all
         self._open_network = open_network
         self._lock = lock
+        self._rules = rules
         self._plans: dict[str, CommandPlan] = {}
 
     def plan_call(self, call_id: str, plan: CommandPlan) -> None:
@@ -249,7 +256,7 @@ class SandboxedCommands:
             if isinstance(again, CommandPlan):
                 await context.resume_work()
                 await asyncio.to_thread(folder.remove, context.call_id)
-                self.plan_call(context.call_id, again)
+                self.plan_call(context.call_id, msgspec.structs.replace(again, keeps=again.keeps or plan.keeps))
                 return await self.run(context, execute, format_result)
             pending = again
         return await self._settle(context, folder, pending, plan)
@@ -271,6 +278,8 @@ class SandboxedCommands:
         """
         wanted = ", ".join(dict.fromkeys(access.description for access in pending.blocked))
         blocked = reasons.BLOCKED.format(wanted=wanted)
+        if (granted := self._plan_by_rules(context, pending.blocked)) is not None:
+            return granted
         if MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes != "ask":
             return _with_block(pending, blocked)
         await asyncio.to_thread(folder.save, pending)
@@ -291,6 +300,17 @@ class SandboxedCommands:
             hosts=tuple(filter(None, network)) if network and answer.choice in ("keep", "hosts") else None,
             writable=tuple(paths) if answer.choice in ("keep", "paths") else (),
         )
+
+    def _plan_by_rules(self, context: ToolContext, blocked: Sequence[BlockedAccess]) -> CommandPlan | None:
+        """Returns how a blocked command runs again without a question: if rules allow every host and path it wanted."""
+        hosts = tuple(access.target for access in blocked if access.kind == "network")
+        paths = tuple(access.target for access in blocked if access.kind == "path")
+        rules = self._rules(context)
+        if len(hosts) + len(paths) < len(blocked) or not all((*hosts, *paths)):
+            return None
+        if not allows_hosts(rules, hosts) or not allows_writing(rules, paths, root=str(self._workspace)):
+            return None
+        return CommandPlan(hosts=hosts or None, writable=tuple(map(Path, paths)))
 
     async def _settle(
         self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome, plan: CommandPlan
@@ -317,11 +337,16 @@ class SandboxedCommands:
                 context, folder, pending, [change.path for change in changes if change.path not in protected]
             )
         level = self._settings.level_of(context.session_id)
-        if not protected and (plan.keeps or level in ("edits", "auto")):
+        if not protected and (plan.keeps or level in ("edits", "auto") or self._may_write(context, changes)):
             return await self._commit(context, folder, pending, [change.path for change in changes])
         await asyncio.to_thread(folder.save, pending)
         await context.wait_for_answer()
         return await self._ask_and_commit(context, folder, pending, upper)
+
+    def _may_write(self, context: ToolContext, changes: Sequence[OverlayChange]) -> bool:
+        """Returns whether rules allow to write every changed file."""
+        paths = [os.path.join(self._workspace, change.path) for change in changes if not _is_only_folder(change)]  # noqa: PTH118
+        return bool(paths) and allows_writing(self._rules(context), paths, root=str(self._workspace))
 
     async def _ask_and_commit(
         self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome, upper: Path

@@ -12,6 +12,8 @@ from outrider.permissions.modes import MODE_TABLE, Decision, Mode
 from outrider.permissions.policy import PermissionRules, decide, decide_with_rules
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.permissions.rule_suggestions import suggested_rules
+from outrider.permissions.shell.command_effects import describe_command
+from outrider.types.approvals import CallEffect
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.parts import ToolPart
@@ -84,6 +86,25 @@ def _explain_commands(call: ShellCall) -> Iterable[str]:
         wrapped = f" (behind {', '.join(command.wrappers)})" if command.wrappers else ""
         doubts = [doubt for doubt in (command.unproven_reason, *command.barriers) if doubt]
         yield f"  {command.source_text}{wrapped}: {'; '.join(doubts) or reasons.READS_ONLY}"
+
+
+def list_effects(tool: str | DeclaredTool, arguments: Mapping[str, Any], *, workspace: str) -> tuple[CallEffect, ...]:
+    """Returns what the commands of a call do in plain words, risky ones first; empty for other tools."""
+    call = assess_call(tool, arguments, workspace=workspace)
+    if not isinstance(call, ShellCall):
+        return ()
+    found = [CallEffect(problem[:MAX_EFFECT_CHARS]) for problem in call.script.problems]
+    for command in call.script.commands:
+        words = tuple(arg.text or "" for arg in command.argv)
+        if command.unproven_reason is not None:
+            found.append(describe_command(words) or CallEffect(command.unproven_reason[:MAX_EFFECT_CHARS]))
+        found += [CallEffect(barrier[:MAX_EFFECT_CHARS]) for barrier in command.barriers]
+    unique = dict.fromkeys(sorted(found, key=lambda effect: not effect.risky))
+    return tuple(unique)[:MAX_EFFECTS]
+
+
+MAX_EFFECTS = 12
+MAX_EFFECT_CHARS = 300
 
 
 class PastCall(Struct, frozen=True):

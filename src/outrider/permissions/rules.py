@@ -16,7 +16,7 @@ from msgspec import Struct
 from outrider.types.tool_declaration import canonical_tool
 
 OutcomeRight = Literal["write", "reach", "run"]
-OUTCOME_RIGHTS: tuple[OutcomeRight, ...] = get_args(OutcomeRight)
+_RIGHTS_BY_NAME: dict[str, OutcomeRight] = {right: right for right in get_args(OutcomeRight)}
 
 _RULE = re.compile(r"^\s*(?P<tool>[A-Za-z0-9_.:*?/-]+)\s*(?:\((?P<pattern>.*)\))?\s*$", re.DOTALL)
 _OUTCOME_RULE = re.compile(r"^\s*may\s+(?P<right>[a-z]+)(?:\s+(?P<pattern>.+?))?\s*$", re.DOTALL)
@@ -63,7 +63,7 @@ def parse_rule(text: str) -> PermissionRule:
 
 
 def _outcome_rule(text: str, name: str, pattern: str) -> PermissionRule:
-    right = next((right for right in OUTCOME_RIGHTS if right == name), None)
+    right = _RIGHTS_BY_NAME.get(name)
     if right is None or not pattern:
         return PermissionRule(text, "*", parse_error="use may write PATH, may reach HOST or may run PROGRAM")
     if right == "run":
@@ -235,3 +235,15 @@ def match_path_rule(pattern: str, real: str, root: str) -> bool:
     if real != root and not real.startswith(root.rstrip("/") + "/"):
         return False
     return match_path(pattern, real[len(root) :].strip("/"))
+
+
+def allows_writing(rules: Sequence[PermissionRule], paths: Sequence[str], *, root: str) -> bool:
+    """Returns whether outcome rules allow to write all of these absolute paths."""
+    patterns = [rule.pattern or "" for rule in rules if rule.right == "write"]
+    return all(any(match_path_rule(pattern, path, root) for pattern in patterns) for path in paths)
+
+
+def allows_hosts(rules: Sequence[PermissionRule], hosts: Sequence[str]) -> bool:
+    """Returns whether outcome rules allow to reach all of these hosts, each with an optional port."""
+    patterns = [rule.pattern or "" for rule in rules if rule.right == "reach"]
+    return all(any(match_host(pattern, f"https://{host}") for pattern in patterns) for host in hosts)

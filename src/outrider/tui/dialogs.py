@@ -169,7 +169,7 @@ def _key_lines(keys: Sequence[AnswerKey], width: int, palette: Palette) -> list[
 
 
 def _key_name(key: str) -> str:
-    return {"enter": "↵", "escape": "esc"}.get(key, key)
+    return {"enter": "↵", "escape": "esc", "right": "← →"}.get(key, key)
 
 
 _LABEL_WIDTH = 6
@@ -188,6 +188,7 @@ class ApprovalPanel(DialogPanel):
     def __init__(self, request: ApprovalView) -> None:
         super().__init__()
         self.request = request
+        self._width = 0
 
     @property
     def title(self) -> str:
@@ -198,7 +199,25 @@ class ApprovalPanel(DialogPanel):
         return [
             AnswerKey(choice.key, choice.id, clean_line(choice.label, 120), _placeholder(choice))
             for choice in self.request.choices
-        ]
+        ] + ([AnswerKey("left", "", ""), AnswerKey("right", "", "narrower or wider rule")] if self._has_widths else [])
+
+    @property
+    def _has_widths(self) -> bool:
+        return len(self.request.widths) > 1
+
+    @property
+    def width_id(self) -> str:
+        """The id of the width that a lasting answer covers."""
+        widths = self.request.widths
+        return widths[self._width].id if widths else ""
+
+    def choose_key(self, key: AnswerKey) -> None:
+        if key.key not in ("left", "right"):
+            super().choose_key(key)
+            return
+        step = 1 if key.key == "right" else -1
+        self._width = min(max(self._width + step, 0), len(self.request.widths) - 1)
+        self.draw_panel()
 
     def body_lines(self, width: int, palette: Palette) -> list[Text]:
         arguments = dict(self.request.arguments)
@@ -210,11 +229,27 @@ class ApprovalPanel(DialogPanel):
         )
         return [
             *head,
+            *self._effect_lines(width, palette),
             *effect_lines(self.request.tool, arguments, width, palette),
             text_line(),
             *self._outcome_lines(width, palette),
             *self._reason_lines(width, palette),
         ]
+
+    def _effect_lines(self, width: int, palette: Palette) -> list[Text]:
+        """Return what the commands do, above the command text: a long text may hide the one that matters."""
+        lines = [
+            piece
+            for effect in self.request.effects
+            for piece in indent_lines(
+                wrap_text(
+                    text_line(clean_line(effect.text, 400), palette.style("warn" if effect.risky else "text")),
+                    width - 2,
+                ),
+                text_line("! " if effect.risky else "· ", palette.style("warn" if effect.risky else "quiet")),
+            )
+        ]
+        return [*lines, text_line()] if lines else []
 
     def _outcome_lines(self, width: int, palette: Palette) -> list[Text]:
         """Return what a command changed: one line per file, then the diffs."""
@@ -235,7 +270,7 @@ class ApprovalPanel(DialogPanel):
 
     def _reason_lines(self, width: int, palette: Palette) -> list[Text]:
         found: list[Text] = []
-        for label, content in (("why", self.request.reason), ("rule", self.request.rule_text)):
+        for label, content in (("why", self.request.reason), ("rule", self._rule_text)):
             if not content:
                 continue
             text = text_line(clean_line(content, 2500), palette.style("quiet"))
@@ -243,6 +278,17 @@ class ApprovalPanel(DialogPanel):
                 wrap_text(text, width - _LABEL_WIDTH), text_line(f"{label:<{_LABEL_WIDTH}}", palette.style("warn"))
             )
         return found
+
+    @property
+    def _rule_text(self) -> str:
+        """What a lasting answer would store: the chosen width with its rules and its history."""
+        widths = self.request.widths
+        if not widths:
+            return self.request.rule_text
+        chosen = widths[self._width]
+        position = f"{self._width + 1}/{len(widths)} " if self._has_widths else ""
+        history = f" · {chosen.history}" if chosen.history else ""
+        return f"{position}{chosen.label}: {chosen.rule_text}{history}"
 
 
 _WRITE_KEY = AnswerKey("w", "", "write an answer", "your answer")

@@ -4,6 +4,7 @@ from typing import Any, ClassVar, get_args
 
 import msgspec
 
+from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.codec import load_part, plain
 from outrider.types.ids import now_ms
 from outrider.types.outcomes import CommandOutcome
@@ -106,7 +107,8 @@ class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedE
     """A call needs approval. `offers` are the rules that a lasting answer would store, `contents` the hashes of files
     that it would approve; it is possible only if `can_last`. `server` is the URL of the server on which the call would
     run, if it is another one. With `outcome` the command has run in the sandbox, and the question is what to do with
-    its changes."""
+    its changes. `widths` are what a lasting answer may cover, `effects` what the call does, `preview` is a unified diff
+    of what it would change."""
 
     tool_name: str
     description: str = ""
@@ -117,6 +119,9 @@ class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedE
     server: str = ""
     outcome: CommandOutcome | None = None
     contents: tuple[str, ...] = ()
+    widths: tuple[RuleWidth, ...] = ()
+    effects: tuple[CallEffect, ...] = ()
+    preview: str = ""
 
 
 class ToolApprovalResultEvent(Event, frozen=True, tag="ToolApprovalResultEvent"):

@@ -112,6 +112,7 @@ export class Questions {
       h("legend", {}, "Files to keep"), ...boxes.map((box) => h("label", { class: "option" }, box, ` ${box.value}`)));
     const answer = async ({ kind, scope, choice, picks_files }, words = "") => {
       const body = { allow: kind === "allow", scope, words, choice };
+      if (scope !== "once" && widths.length) body.width = width.value;
       if (picks_files) body.keep = picked();
       try {
         this.put(await post(`/approvals/${approval.id}`, body));
@@ -119,6 +120,15 @@ export class Questions {
         this.complain(error);
       }
     };
+    const widths = view.widths ?? [];
+    const width = h("select", { "aria-label": "What a lasting answer covers", onchange: () => showWidth() },
+      ...widths.map(({ id, label }) => h("option", { value: id }, label)));
+    const rule = h("p", { class: "why" });
+    const showWidth = () => {
+      const chosen = widths.find(({ id }) => id === width.value) ?? widths[0];
+      rule.textContent = chosen ? [chosen.rule_text, chosen.history].filter(Boolean).join(" · ") : "";
+    };
+    showWidth();
     const words = h("textarea", { "aria-label": "A word to the model", placeholder: "Why not? (the model reads this)", hidden: true });
     const choose = (choice) => () => {
       if (choice.picks_files && files.hidden) {
@@ -138,11 +148,16 @@ export class Questions {
     const title = view.heading ?? `Allow ${approval.tool}?`;
     return h("section", { class: "question", "data-approval": approval.id, "aria-label": title },
       h("h3", {}, title),
+      view.effects?.length
+        ? h("ul", { class: "effects" }, ...view.effects.map(({ text, risky }) => h("li", { class: risky ? "risky" : undefined }, text)))
+        : null,
       view.input ? h("pre", {}, view.input) : null,
       view.facts?.length ? h("ul", { class: "facts" }, ...view.facts.map((fact) => h("li", {}, fact))) : null,
       view.diff.length ? diff(view.diff) : null,
       h("p", { class: "why" }, view.reason),
-      view.rule_text ? h("p", { class: "why" }, `What a lasting answer stores: ${view.rule_text}`) : null,
+      ...(widths.length
+        ? [h("label", { class: "why" }, "A lasting answer covers ", width), rule]
+        : [view.rule_text ? h("p", { class: "why" }, `What a lasting answer stores: ${view.rule_text}`) : null]),
       files,
       h("div", { class: "buttons" }, ...view.choices.map(button)),
       words);

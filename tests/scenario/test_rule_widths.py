@@ -184,6 +184,6 @@ async def test_a_command_that_wants_only_allowed_hosts_runs_with_them(workspace,
     assert not allowed.asked
     asking = Answers(tmp_path, sandbox, [wants, wants], scope="session", width="hosts", choice="hosts")
     await asking.work(workspace)
-    blocked = [event for event in asking.asked if event.outcome.blocked]
+    blocked = [event for event in asking.asked if not event.outcome.files]
     assert [width.rules for width in blocked[0].widths] == [("may reach docs.example.org",)]
     assert len(blocked) == 1

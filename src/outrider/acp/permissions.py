@@ -137,11 +137,12 @@ def _approval_options(view: PermissionView) -> list[PermissionOption]:
     session or the folder is offered once for each width."""
     options: list[PermissionOption] = []
     for choice in view.choices:
-        widths = view.question.widths if choice.scope in ("session", "project") else ()
-        for width in widths[:_MAX_WIDTHS]:
+        widths = view.question.widths[:_MAX_WIDTHS] if choice.scope in ("session", "project") else ()
+        for width in widths:
             history = f"; {width.history}" if width.history else ""
             name = f"{_choice_name(choice)}: {width.label} ({width.rule_text}{history})"
-            options.append(_permission_option(f"{choice.id}{_WIDTH_MARK}{width.id}", name, _option_kind(choice)))
+            chosen = choice.id if width is widths[0] else f"{choice.id}{_WIDTH_MARK}{width.id}"
+            options.append(_permission_option(chosen, name, _option_kind(choice)))
         if not widths:
             rules = f" ({', '.join(view.question.rules)})" if choice.scope != "once" and view.question.rules else ""
             options.append(_permission_option(choice.id, _choice_name(choice) + rules, _option_kind(choice)))

@@ -343,12 +343,8 @@ async def _describe_question(
 
         widths = suggest_widths(tool, call.state.input, workspace=workspace, outcome=outcome)
         questions = [
-            PastQuestion(
-                approval.tool,
-                approval.input,
-                approval.answer == "denied",
-                tuple(file.path for file in approval.outcome.files) if approval.outcome else (),
-                tuple(access.description for access in approval.outcome.blocked) if approval.outcome else (),
+            PastQuestion.from_outcome(
+                approval.tool, approval.input, approval.outcome, refused=approval.answer == "denied"
             )
             for approval in past
         ]

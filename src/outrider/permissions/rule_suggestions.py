@@ -6,7 +6,7 @@ import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
 from msgspec import Struct, structs
@@ -100,6 +100,15 @@ class PastQuestion(Struct, frozen=True):
     paths: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
+    @classmethod
+    def from_outcome(
+        cls, tool: str, arguments: Mapping[str, Any], outcome: CommandOutcome | None, *, refused: bool
+    ) -> Self:
+        paths = [file.path for file in outcome.files if file.file != "folder"] if outcome else []
+        # A question about files comes after the one about what was blocked.
+        blocked = [access.description for access in outcome.blocked] if outcome and not outcome.files else []
+        return cls(tool, arguments, refused, tuple(paths), tuple(blocked))
+
 
 def suggest_widths(
     tool: str | DeclaredTool,
@@ -113,7 +122,7 @@ def suggest_widths(
     With `outcome` the question is about what a sandboxed command changed or wanted to reach. Rules about commands that
     result from an answer never leave the sandbox.
     """
-    if outcome is not None and outcome.blocked:
+    if outcome is not None and not outcome.files:
         return tuple(_reach_widths(outcome))
     exact = suggest_for_call(tool, arguments, workspace=workspace)
     kind = declaration_of(tool).kind

@@ -121,8 +121,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
         """What the question is about, for an answer to all questions of one kind: "edit", "command" or "outcome".
         Empty if it must be answered alone, because it is about protected files or more access."""
         if self.outcome is not None:
-            risky = self.outcome.blocked or any(file.protected or file.conflict for file in self.outcome.files)
-            return "" if risky else "outcome"
+            files = self.outcome.files
+            return "" if not files or any(file.protected or file.conflict for file in files) else "outcome"
         return {"write": "edit", "shell": "command"}.get(declaration_of(self.tool).kind, self.tool)
 
     @property

@@ -16,6 +16,7 @@ from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.permissions import Containment, contain
 from outrider.permissions.modes import MODE_TABLE, Decision
+from outrider.permissions.paths.denied import DeniedReads
 from outrider.permissions.paths.protected import find_secret_files
 from outrider.permissions.rules import PermissionRule, parse_rule
 from outrider.processes.launch import LaunchRequest
@@ -107,6 +108,7 @@ class SessionTools:
         self._undo = undo
         self._approvals = approvals
         self._rules = rules or Rules()
+        self._denied = DeniedReads(self._rules.deny, session.workspace_directory or ".")
         self.tree = OpenSessionTree(session)
         workspace = Path(session.workspace_directory or ".")
         self._outputs = OutputFolder(environment.data / "outputs", OutputLimits(), find_secrets)
@@ -114,11 +116,14 @@ class SessionTools:
             folder=self._outputs,
             bus=environment.bus,
             environment=environment.extensions.command_environment(workspace) if environment.extensions else None,
-            wrap=_sandbox_wrapper(self.tree, workspace, environment),
+            wrap=_sandbox_wrapper(self.tree, workspace, environment, self._denied),
         )
         self.granted_paths = GrantedPaths(workspace)
         files = WorkspaceFiles(
-            workspace, readable=[environment.data / "outputs"], granted=self.granted_paths.allows_path
+            workspace,
+            readable=[environment.data / "outputs"],
+            granted=self.granted_paths.allows_path,
+            is_denied=self._denied.includes if self._rules.deny else lambda _: False,
         )
         ledger = SeenVersions()
         self._environment = environment
@@ -157,7 +162,7 @@ class SessionTools:
             workspace=workspace,
             data=environment.data,
             sandbox=environment.sandbox,
-            policy=lambda writable: _command_policy(workspace, environment, writable=writable),
+            policy=lambda writable: _command_policy(workspace, environment, self._denied, writable=writable),
             settings=self.tree,
             ask=self._ask_outcome,
             record_paths=undo.record_paths if undo else _record_nothing,
@@ -259,7 +264,7 @@ def list_built_in_tools(workspace: str) -> dict[str, Tool]:
 
 
 def _sandbox_wrapper(
-    tree: OpenSessionTree, workspace: Path, environment: ToolEnvironment
+    tree: OpenSessionTree, workspace: Path, environment: ToolEnvironment, denied: DeniedReads
 ) -> Callable[[LaunchRequest], LaunchRequest]:
     """Return a function that runs background processes in the sandbox with a writable workspace; in plan mode with a
     read-only one. The mode of the agent that starts the command applies."""
@@ -268,7 +273,7 @@ def _sandbox_wrapper(
         if not environment.sandbox.confines:
             return launch  # the gate has asked, or denied it
         mode = tree.mode_of(launch.session_id)
-        policy = _command_policy(workspace, environment, writable=MODE_TABLE[mode].outcomes != "drop")
+        policy = _command_policy(workspace, environment, denied, writable=MODE_TABLE[mode].outcomes != "drop")
         absent, quarantine = find_absent_paths(policy), environment.data / "planted"
 
         def cleanup() -> str:
@@ -279,12 +284,14 @@ def _sandbox_wrapper(
     return wrap
 
 
-def _command_policy(workspace: Path, environment: ToolEnvironment, *, writable: bool) -> SandboxPolicy:
+def _command_policy(
+    workspace: Path, environment: ToolEnvironment, denied: DeniedReads, *, writable: bool
+) -> SandboxPolicy:
     usual = default_policy(
         workspace,
         writable=writable,
         home=environment.home,
-        own_files=[environment.data, *find_secret_files(workspace)],
+        own_files=[environment.data, *find_secret_files(workspace), *denied.find_paths()],
         network=environment.network,
     )
     return allow_git_writes(usual, find_worktree(workspace, environment.data))

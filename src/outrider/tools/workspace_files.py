@@ -85,12 +85,19 @@ class FileLocation(msgspec.Struct, frozen=True):
 
 class WorkspaceFiles:
     """Locates and opens files of a workspace. `readable` lists further folders that may be read: stored outputs,
-    skills."""
+    skills. `is_denied` returns whether a rule forbids to read a resolved path; tools that list or search leave it
+    out."""
 
     def __init__(
-        self, root: str | Path, *, readable: Sequence[str | Path] = (), granted: IsGranted = lambda _, __: False
+        self,
+        root: str | Path,
+        *,
+        readable: Sequence[str | Path] = (),
+        granted: IsGranted = lambda _, __: False,
+        is_denied: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.root = os.path.realpath(root)
+        self.is_denied = is_denied
         self._readable = [os.path.realpath(folder) for folder in readable]
         self._granted = granted
 
@@ -102,6 +109,8 @@ class WorkspaceFiles:
         found = contain(path, root=self.root, cwd=self.root, op=op, extra_roots=extra)
         if found.real_path is None:
             raise ToolFailure(f"{shown}: {found.reason}{_list_hint(found.reason, op)}")
+        if self.is_denied(found.real_path):
+            raise ToolFailure(f"{shown}: a rule forbids to read it")
         if not found.ok and not self._granted(found, op):
             raise ToolFailure(f"{shown}: {found.reason}, and may not be used without approval")
         home = next((root for root in [self.root, *extra] if _is_below(found.real_path, root)), "/")

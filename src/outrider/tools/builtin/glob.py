@@ -20,7 +20,8 @@ def glob_tool(files: WorkspaceFiles) -> Tool:
         regex = search.compile_glob(pattern)
         location: FileLocation = await _threads.run(lambda: files.locate(path, "search"))
         with files.open_folder(location) as folder:
-            names = [name for name in await search.list_files(folder, location.real) if regex.match(name)]
+            listed = await search.list_files(folder, location.real)
+            names = [name for name in listed if regex.match(name) and not files.is_denied(f"{location.real}/{name}")]
             newest: list[str] = await _threads.run(lambda: _newest_files(folder, names))
         shown = [printable_path(os.path.join(path, name) if path != "." else name) for name in newest]  # noqa: PTH118
         text = "\n".join(shown) or f"No files match {printable_path(pattern)}."

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 from outrider.errors import ToolFailure
@@ -21,7 +21,7 @@ def list_tool(files: WorkspaceFiles) -> Tool:
             raise ToolFailure(f"`depth` is from 1 to {_MAX_DEPTH}, got {depth}")
         location = files.locate(path, "list")
         with files.open_folder(location) as folder:
-            lines = _list_entries(folder, depth)
+            lines = _list_entries(folder, depth, location.real, files.is_denied)
             shown = [line for line, _ in zip(lines, range(MAX_SHOWN), strict=False)]
             more = next(lines, None) is not None
         text = "\n".join(shown) or "(the folder is empty)"
@@ -41,25 +41,24 @@ def list_tool(files: WorkspaceFiles) -> Tool:
     )
 
 
-def _list_entries(folder: int, depth: int, indent: str = "") -> Iterator[str]:
+def _list_entries(
+    folder: int, depth: int, path: str, is_denied: Callable[[str], bool], indent: str = ""
+) -> Iterator[str]:
     with os.scandir(folder) as entries:
-        found = [entry for entry, _ in zip(entries, range(_MAX_ENTRIES), strict=False)]
+        listed = [entry for entry, _ in zip(entries, range(_MAX_ENTRIES), strict=False)]
+    found = [entry for entry in listed if not is_denied(f"{path}/{entry.name}")]
     found.sort(key=lambda entry: (not entry.is_dir(follow_symlinks=False), entry.name))
     for entry in found:
         yield f"{indent}{printable_path(entry.name)}{_entry_suffix(entry)}"
         if depth > 1 and entry.is_dir(follow_symlinks=False) and entry.name not in VCS_FOLDERS:
-            yield from _list_subfolder(folder, entry.name, depth - 1, indent + "  ")
-
-
-def _list_subfolder(folder: int, name: str, depth: int, indent: str) -> Iterator[str]:
-    try:
-        deeper = os.open(name, OPEN_FOLDER_FLAGS, dir_fd=folder)
-    except OSError:
-        return
-    try:
-        yield from _list_entries(deeper, depth, indent)
-    finally:
-        os.close(deeper)
+            try:
+                deeper = os.open(entry.name, OPEN_FOLDER_FLAGS, dir_fd=folder)
+            except OSError:
+                continue
+            try:
+                yield from _list_entries(deeper, depth - 1, f"{path}/{entry.name}", is_denied, indent + "  ")
+            finally:
+                os.close(deeper)
 
 
 def _entry_suffix(entry: "os.DirEntry[str]") -> str:

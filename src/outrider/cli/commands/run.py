@@ -32,6 +32,7 @@ from outrider.config.settings import Settings
 from outrider.engine.archive import TurnEnd, short_id
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
+from outrider.engine.frontend import is_denied_file
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.presentation.formats import format_cost, format_token_usage
 from outrider.presentation.tool_calls import call_title
@@ -273,10 +274,18 @@ class RunCommand:
         if not arguments.quiet:
             for notice in settings.notices:
                 self._console.print_stderr(f"outrider: {notice}", "yellow")
+        self._check_attachments(settings)
         if arguments.system is None:
             return settings
         first = msgspec.structs.replace(settings.agents[0], instructions=read_text_argument(arguments.system))
         return msgspec.structs.replace(settings, agents=(first, *settings.agents[1:]))
+
+    def _check_attachments(self, settings: Settings) -> None:
+        """Raise ConfigurationError if a deny rule forbids to read a file that is sent with the prompt."""
+        sources = [word[1:] for word in self._arguments.prompt if word.startswith("@") and _names_source(word)]
+        for name in (*sources, *self._arguments.file):
+            if is_denied_file(Path(name), settings.rules.deny, settings.workspace):
+                raise ConfigurationError(f"{name} is not sent: a rule forbids to read it")
 
     async def _open_session(self, engine: Engine, settings: Settings, resumed: ResumedSession | None) -> RunInfo:
         """Create or open the session, and apply `--mode` and `--agent`."""

@@ -31,7 +31,7 @@ from outrider.permissions.shell.wrappers import (
 )
 
 # The effect of a shell builtin depends on the rest of the script, so an allow rule cannot cover it alone.
-_SHELL_BUILTINS = split_names(
+SHELL_BUILTINS = split_names(
     """. : [ [[ alias bg bind break builtin caller case cd command compgen complete compopt continue coproc declare
     dirs disown echo enable eval exec exit export false fc fg for function getopts hash help history if jobs
     kill let local logout mapfile noglob nocorrect popd printf pushd pwd read readarray readonly return select
@@ -63,7 +63,7 @@ class ShellRuleMatcher:
         name = program_name(words[0])
         if may_read_commands_from_stdin(command):
             return f"{name} runs what it reads from standard input, which no rule can name"
-        if name in _SHELL_BUILTINS:
+        if name in SHELL_BUILTINS:
             return f"{name} is a shell builtin, which an allow rule cannot cover"
         named_count = match_words(rule, (name, *words[1:])) if rule.words else 0
         if named_count is None:

@@ -126,7 +126,8 @@ async def _wait_forever() -> None:
 def _question_text(question: ApprovalView) -> str:
     """The reason; for the outcome of a command also what it changed, with its diffs."""
     if question.outcome is None:
-        return question.reason
+        effects = "".join(f"\n- {effect.text}" for effect in question.effects)
+        return question.reason + (f"\n{effects}" if effects else "")
     diffs = "".join(file.diff for file in question.outcome.files)
     facts = "\n".join(f"- {fact}" for fact in question.facts)
     return f"{question.heading}\n{question.reason}\n\n{facts}" + (f"\n\n```diff\n{diffs}```" if diffs else "")
@@ -138,11 +139,11 @@ def _approval_options(view: PermissionView) -> list[PermissionOption]:
     options: list[PermissionOption] = []
     for choice in view.choices:
         widths = view.question.widths[:_MAX_WIDTHS] if choice.scope in ("session", "project") else ()
-        for width in widths:
+        for position, width in enumerate(widths):
             history = f"; {width.history}" if width.history else ""
             name = f"{_choice_name(choice)}: {width.label} ({width.rule_text}{history})"
-            chosen = choice.id if width is widths[0] else f"{choice.id}{_WIDTH_MARK}{width.id}"
-            options.append(_permission_option(chosen, name, _option_kind(choice)))
+            chosen = f"{choice.id}{_WIDTH_MARK}{width.id}"
+            options.append(_permission_option(chosen if position else choice.id, name, _option_kind(choice)))
         if not widths:
             rules = f" ({', '.join(view.question.rules)})" if choice.scope != "once" and view.question.rules else ""
             options.append(_permission_option(choice.id, _choice_name(choice) + rules, _option_kind(choice)))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from outrider.agents.hooks import HookedCall, HookedStop
-from outrider.agents.run_context import AgentContext
+from outrider.agents.run_context import AgentContext, ApprovalVerdict
 from outrider.agents.turn_state import TurnEnd
 from outrider.errors import OutriderError
 from outrider.sessions.failpoints import failpoint
@@ -20,7 +20,7 @@ from outrider.tools.tool import Progress, Tool, ToolContext
 from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolPart, tool_result
-from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolErrorReason, ToolPending, ToolRunning
 from outrider.types.validate import is_object
 
 _log = logging.getLogger("outrider.hooks")
@@ -149,6 +149,14 @@ def _prepare_input(call: ToolPart, pending: ToolPending, tool: Tool, clock: Call
     return call if prepared == call.state.input else call.update_state(pending.ready(prepared))
 
 
+def _refusal_reason(verdict: ApprovalVerdict) -> ToolErrorReason:
+    match verdict.reason:
+        case "rejected" | "invalid_input" | "failed":
+            return verdict.reason
+        case _:
+            return "denied"
+
+
 MAX_PREVIEW = 200
 
 
@@ -260,7 +268,7 @@ class ToolCallRunner:
         verdict = await self._run.gate.admit(call, tool, self._context)
         if verdict.allowed:
             return call
-        reason = "rejected" if verdict.reason == "rejected" else "denied"
+        reason = _refusal_reason(verdict)
         await self._record_call(call.with_state(call.state.fail(verdict.message, self._run.clock(), reason=reason)))
         return None
 

@@ -3,28 +3,31 @@ they return "ask"."""
 
 import asyncio
 import inspect
+import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from outrider.agents.run_context import AgentContext, ApprovalVerdict
 from outrider.engine.approval_grants import ApprovalGrant
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
-from outrider.errors import OutriderError
+from outrider.errors import OutriderError, ToolFailure
 from outrider.event_bus import EventBus
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE, Decision, mode_asks
 from outrider.permissions.reasons import UNATTENDED_DENIAL
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.sessions.records import Approval, fingerprint_call
-from outrider.tools.tool import Policy, Tool
+from outrider.tools.schema import InvalidArguments
+from outrider.tools.tool import Policy, Tool, ToolContext
 from outrider.types.agents import Mode, Provider
 from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
+from outrider.types.messages import Message
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import declaration_of
@@ -147,7 +150,12 @@ class PermissionChecker:
         return Decision(policy, reasons.TOOL_POLICY.format(tool=tool.name, policy=policy))
 
 
-AskApproval = Callable[[ToolPart, Tool, AgentContext, Decision], Awaitable[ApprovalVerdict]]
+class AskApproval(Protocol):
+    """Requests the approval of a call. `preview` is a unified diff of what it would change."""
+
+    async def __call__(
+        self, call: ToolPart, tool: Tool, context: AgentContext, decision: Decision, preview: str, /
+    ) -> ApprovalVerdict: ...
 
 
 async def _no_refresh() -> None:
@@ -199,16 +207,68 @@ class ApprovalGate:
         match decision.effect:
             case "allow":
                 return ApprovalVerdict(_YES)
+            case "deny" if decision.invalid:
+                return ApprovalVerdict(_NO, "invalid_input", reasons.INVALID_CALL.format(reason=decision.reason))
             case "deny":
                 return ApprovalVerdict(_NO, "denied", reasons.DENIED_CALL.format(reason=decision.reason))
             case "ask":
-                return await self._channel.ask(call, tool, context, decision)
+                try:
+                    preview = await _preview_call(call, tool, context)
+                except ToolFailure as error:  # a call that cannot work is not put to a person
+                    wrong = "invalid_input" if isinstance(error, InvalidArguments) else "failed"
+                    return ApprovalVerdict(_NO, wrong, error.message)
+                return await self._channel.ask(call, tool, context, decision, preview)
+
+
+async def _preview_call(call: ToolPart, tool: Tool, context: AgentContext) -> str:
+    """Return a diff of what the call would change. Raise ToolFailure if it cannot work.
+
+    There is no preview if the tool may not open the path before the approval, or if an earlier call of the same answer
+    may change the same file first.
+    """
+    described = ToolContext(
+        session_id=context.session.id, call_id=call.call_id, agent=context.agent.name, workspace=context.workspace
+    )
+    if tool.options.previews and not _can_preview(call, tool, context):
+        return ""
+    try:
+        return await tool.preview(call.state.input, described)
+    except ToolFailure:
+        raise
+    except Exception:  # noqa: BLE001  user code may raise anything; the call itself reports it
+        _log.exception("the preview of %s failed", tool.name)
+        return ""
+
+
+def _can_preview(call: ToolPart, tool: Tool, context: AgentContext) -> bool:
+    from outrider.permissions.call_assessment import call_paths
+    from outrider.permissions.paths.containment import contain
+
+    workspace = str(context.workspace)
+
+    def real_paths(input: Mapping[str, Any]) -> set[str | None]:
+        found = (contain(path, root=workspace, cwd=workspace, op="edit") for path in call_paths(tool, input))
+        return {location.real_path if location.ok else None for location in found}
+
+    paths = real_paths(call.state.input)
+    message = _find_message(call, context)
+    earlier = itertools.takewhile(lambda part: part.call_id != call.call_id, message.get_parts_by_type(ToolPart))
+    return None not in paths and not any(
+        not part.ended and part.tool == call.tool and paths & real_paths(part.state.input) for part in earlier
+    )
+
+
+def _find_message(call: ToolPart, context: AgentContext) -> Message:
+    """Return the message that contains the call."""
+    return next(message for message in reversed(context.session.messages) if message.find_call(call.call_id))
 
 
 def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
     """Return the channel of a run: it calls the caller's `approve` function, and denies calls if there is none."""
 
-    async def ask(call: ToolPart, tool: Tool, context: AgentContext, decision: Decision) -> ApprovalVerdict:
+    async def ask(
+        call: ToolPart, tool: Tool, context: AgentContext, decision: Decision, preview: str
+    ) -> ApprovalVerdict:
         if approve is None:
             return ApprovalVerdict(_NO, "denied", UNATTENDED_DENIAL)
         from outrider.permissions.explain import list_effects
@@ -226,6 +286,7 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
             widths[0].rules if widths else (),
             widths=widths,
             effects=list_effects(tool, call.state.input, workspace=str(context.workspace)),
+            preview=preview,
         )
         answer = await _ask_function(approve, request, context)
         return _verdict_for(allowed=answer is True, message=answer if isinstance(answer, str) else "")
@@ -264,7 +325,9 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
     """Return the channel of an engine: it stores an approval request that any front end can answer, now or after a
     restart."""
 
-    async def ask(call: ToolPart, tool: Tool, context: AgentContext, decision: Decision) -> ApprovalVerdict:
+    async def ask(
+        call: ToolPart, tool: Tool, context: AgentContext, decision: Decision, preview: str
+    ) -> ApprovalVerdict:
         if not queue.attended():
             return ApprovalVerdict(_NO, "denied", UNATTENDED_DENIAL)
         await _store_awaiting_approval(call, context)
@@ -281,6 +344,8 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             contents=widths[0].contents if widths else (),
             widths=widths,
             effects=effects,
+            preview=preview,
+            position=_position(call, context),
         )
         answered = await _ask_queue(queue, question, context)
         return _verdict_for(allowed=answered.answer == "allowed", message=answered.words)
@@ -306,6 +371,7 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             contents=widths[0].contents if widths else (),
             widths=widths,
             effects=effects,
+            position=_position(call, context),
         )
         await queue.withdraw_others(approval)
         answered = await _ask_queue(queue, approval, context)
@@ -320,6 +386,12 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
         return queue.find_grant(sessions, str(context.workspace))
 
     return ApprovalChannel(ask, ask_outcome, find_grant, queue.refresh_grants)
+
+
+def _position(call: ToolPart, context: AgentContext) -> int:
+    """Return the position of a call in its answer: questions of one step are shown in this order."""
+    calls = _find_message(call, context).get_parts_by_type(ToolPart)
+    return next(position for position, part in enumerate(calls) if part.call_id == call.call_id)
 
 
 MAX_PAST_QUESTIONS = 100
@@ -385,8 +457,7 @@ def _verdict_for(*, allowed: bool, message: str) -> ApprovalVerdict:
 async def _store_awaiting_approval(call: ToolPart, context: AgentContext) -> None:
     """Store the state "awaiting approval" in the transcript, so that the request survives a restart."""
     if isinstance(call.state, ToolPending) and call.state.phase != "awaiting_approval":
-        message = next(message for message in reversed(context.session.messages) if message.find_call(call.call_id))
-        await context.journal.put_part(call.update_state(call.state.await_approval()), message)
+        await context.journal.put_part(call.update_state(call.state.await_approval()), _find_message(call, context))
 
 
 @asynccontextmanager

@@ -80,6 +80,7 @@ class PeerApprovals:
                 widths=event.widths,
                 effects=event.effects,
                 preview=event.preview,
+                position=event.position,
             )
             self._open[event.approval_id] = request, event.server
 
@@ -150,6 +151,7 @@ class ApprovalQueue:
                     widths=request.widths,
                     effects=request.effects,
                     preview=request.preview,
+                    position=request.position,
                 )
             )
             failpoint("FP-mid-approval")

@@ -18,13 +18,15 @@ class Decision(Struct, frozen=True):
     """The outcome for one call.
 
     `rule` is the text of the rule that decided; it is None if the mode or a protected path decided. `confinement` says
-    how an allowed command runs; it is None for other tools, and for calls that are not allowed.
+    how an allowed command runs; it is None for other tools, and for calls that are not allowed. With `invalid` the call
+    is denied because its arguments are wrong, not because a right is missing.
     """
 
     effect: Effect
     reason: str
     rule: str | None = None
     confinement: Confinement | None = None
+    invalid: bool = False
 
     def __post_init__(self) -> None:
         # A file name in the reason may contain surrogate escapes, which the store cannot encode as UTF-8.

@@ -109,7 +109,7 @@ def _decide_by_rules(policy: PermissionRules, call: CallAssessment, mode: Mode) 
     if rule := _find_restricting_rule(policy.deny, call):
         return Decision("deny", reasons.RULE_FORBIDS, rule.text)
     if call.invalid:
-        return Decision("deny", call.invalid)
+        return Decision("deny", call.invalid, invalid=True)
     if not mode_offers(mode, call.action, changes=call.changes):
         return Decision("deny", reasons.MODE_LACKS_TOOL.format(mode=mode, reason=reasons.ACTION_REASONS[call.action]))
     if call.action == "protected":

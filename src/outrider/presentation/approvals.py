@@ -88,6 +88,7 @@ class ApprovalDetails(msgspec.Struct, frozen=True, kw_only=True):
     widths: tuple[WidthView, ...] = ()
     effects: tuple[CallEffect, ...] = ()
     kind: str = ""
+    position: int = 0
 
 
 class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +108,7 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     offered: tuple[RuleWidth, ...] = ()
     effects: tuple[CallEffect, ...] = ()
     preview: str = ""
+    position: int = 0
 
     @property
     def widths(self) -> tuple[WidthView, ...]:
@@ -151,7 +153,7 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
             # With git's header the prefixes a/ and b/ do not count as parts of the paths.
             texts = [f"diff --git a/{file.path} b/{file.path}\n{file.diff}" for file in self.outcome.files if file.diff]
             return [diff for text in texts for diff in parse_unified_diff(text)]
-        return planned_changes(self.tool, self.arguments)
+        return parse_unified_diff(self.preview) or planned_changes(self.tool, self.arguments)
 
     @property
     def choices(self) -> tuple[ApprovalChoice, ...]:
@@ -185,6 +187,7 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
             widths=self.widths,
             effects=self.effects,
             kind=self.kind,
+            position=self.position,
         )
 
     def answer(
@@ -278,6 +281,7 @@ def approval_view(approval: Approval, *, agent: str = "") -> ApprovalView:
         offered=approval.widths,
         effects=approval.effects,
         preview=approval.preview,
+        position=approval.position,
     )
 
 
@@ -297,6 +301,7 @@ def requested_approval_view(event: ToolApprovalRequestedEvent, *, agent: str = "
         offered=event.widths,
         effects=event.effects,
         preview=event.preview,
+        position=event.position,
     )
 
 

@@ -220,7 +220,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     With `outcome` the command has run in the sandbox and the question is what to do with its changes: `keep` names the
     files to keep (None: all), `choice` says how a blocked command runs again.
     `widths` are what a lasting answer may cover, the narrowest first; once it is answered, `offers` and `contents` are
-    those of the chosen `width`. `effects` lists what the call does, `preview` is a diff of what it would change.
+    those of the chosen `width`. `effects` lists what the call does, `preview` is a diff of what it would change,
+    `position` the position of the call in its answer.
     """
 
     session_id: str
@@ -246,6 +247,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     width: str = ""
     effects: tuple[CallEffect, ...] = ()
     preview: str = ""
+    position: int = 0
 
     @property
     def can_persist(self) -> bool:

@@ -24,6 +24,7 @@ _STRICTNESS: dict[Policy, int] = {"allow": 0, "ask": 1, "deny": 2}
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")  # the longest name that an API accepts; some accept less
 _DISPLAY: dict[ToolKind, CallKind] = {"read": "read", "write": "edit", "network": "fetch", "delegate": "agent"}
 _threads = ThreadPool()
+MAX_PREVIEW_CHARS = 100_000
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -49,7 +50,8 @@ class ToolContext(msgspec.Struct, frozen=True):
     `wait_for_answer` stores that running the call again is safe from now on, because it only waits for the user's
     answer or repeats a stored step: after a crash it is run again instead of reported as interrupted. `resume_work`
     takes that back before the tool does something new. `is_suspended` returns whether a cancelled call will be run
-    again when its session is reopened.
+    again when its session is reopened. With `preview` the call is not approved yet: a tool that `previews` returns what
+    it would do and changes nothing.
     """
 
     session_id: str = ""
@@ -60,6 +62,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     wait_for_answer: Callable[[], Awaitable[None]] = _store_nothing
     resume_work: Callable[[], Awaitable[None]] = _store_nothing
     is_suspended: Callable[[], bool] = lambda: False
+    preview: bool = False
 
 
 class ToolResult(msgspec.Struct, frozen=True):
@@ -86,6 +89,9 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     what happens to them; by default they may be files or folders, or be missing, which means the workspace. `network`:
     connects to other hosts; `url_parameters` name the URLs. `display`: how front ends show the calls.
 
+    `previews`: the function respects `ToolContext.preview`. It is then called before a person is asked whether a call
+    may run: the `diff` in the metadata of its result is shown, and a ToolFailure ends the call without a question.
+
     `evaluate_policy(base, args)` can only make the policy stricter. `preprocess_args(args)` runs before the permission
     check.
     """
@@ -107,6 +113,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     url_parameters: tuple[str, ...] = ()
     display: CallKind | None = None
+    previews: bool = False
 
     def declare(self, name: str) -> ToolDeclaration:
         """Returns what calls do. A tool that declares nothing has what is known about its name."""
@@ -221,6 +228,17 @@ class Tool:
         """Returns the preprocessed arguments, which are used for the permission check, display and execution."""
         preprocess = self.options.preprocess_args
         return arguments if preprocess is None else preprocess(dict(arguments))
+
+    async def preview(self, arguments: dict[str, Any], context: ToolContext) -> str:
+        """Returns a unified diff of what a call would change, or "" if the tool cannot tell. Raises ToolFailure if the
+        arguments are invalid or the call cannot work."""
+        if not self.options.previews:
+            if self._parameters is None:
+                convert_arguments(self.name, self.signature, arguments)
+            return ""
+        result = await self.call(arguments, msgspec.structs.replace(context, preview=True))
+        diff = result.metadata.get("diff") if isinstance(result, ToolResult) else ""
+        return diff if isinstance(diff, str) and len(diff) < MAX_PREVIEW_CHARS else ""
 
     async def execute(self, **arguments: Any) -> str | ToolResult:
         return await self.call(arguments, ToolContext())

@@ -8,7 +8,15 @@ import msgspec
 from outrider.engine.frontend import AskedQuestion
 from outrider.errors import ListenerOverflow, OutriderError, ServerAwayError
 from outrider.presentation.approvals import ApprovalView, approval_view, requested_approval_view
-from outrider.tui.dialogs import AnswerHandler, AnswerKey, ApprovalPanel, DialogQueue, QuestionPanel
+from outrider.tui.dialogs import (
+    NO_TO_ALL,
+    YES_TO_ALL,
+    AnswerHandler,
+    AnswerKey,
+    ApprovalPanel,
+    DialogQueue,
+    QuestionPanel,
+)
 from outrider.tui.screen import ScreenApi
 from outrider.types.events import (
     Event,
@@ -137,6 +145,11 @@ class ScreenEventListener:
 
         async def send_answer(answer: str, comment: str) -> None:
             try:
+                if answer in (YES_TO_ALL, NO_TO_ALL):
+                    for view in panel.joint:
+                        await self._dialogs.drop_approvals(view.id)
+                        await engine.answer(view.id, allow=answer == YES_TO_ALL, by=ANSWERED_BY)
+                    return
                 given = approval.answer(answer, comment, width=panel.width_id)
                 await engine.answer(approval.id, by=ANSWERED_BY, **given)
             except ServerAwayError:

@@ -108,7 +108,7 @@ class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedE
     that it would approve; it is possible only if `can_last`. `server` is the URL of the server on which the call would
     run, if it is another one. With `outcome` the command has run in the sandbox, and the question is what to do with
     its changes. `widths` are what a lasting answer may cover, `effects` what the call does, `preview` is a unified diff
-    of what it would change."""
+    of what it would change, `position` the position of the call in its answer."""
 
     tool_name: str
     description: str = ""
@@ -122,6 +122,7 @@ class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedE
     widths: tuple[RuleWidth, ...] = ()
     effects: tuple[CallEffect, ...] = ()
     preview: str = ""
+    position: int = 0
 
 
 class ToolApprovalResultEvent(Event, frozen=True, tag="ToolApprovalResultEvent"):

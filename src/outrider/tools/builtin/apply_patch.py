@@ -18,7 +18,9 @@ def apply_patch_tool(editor: FileEditor) -> Tool:
             context, lambda revisions: _apply_operations(revisions, patches.parse_patch(patch))
         )
 
-    return Tool(apply_patch, description=load_prompt(__file__), preprocess_args=argument_aliases(ALIASES))
+    return Tool(
+        apply_patch, description=load_prompt(__file__), preprocess_args=argument_aliases(ALIASES), previews=True
+    )
 
 
 def _apply_operations(revisions: RevisionSet, operations: list["patches.FileOperation"]) -> ToolResult:

@@ -74,9 +74,38 @@ export class Questions {
       element.remove();
       this.shown.delete(id);
     }
+    this.drawGroups();
     for (const [id, make] of wanted) {
       if (!this.shown.has(id)) this.shown.set(id, make());
       if (!this.shown.get(id).isConnected) $("questions").append(this.shown.get(id));
+    }
+  }
+
+  // One answer for all questions of a kind: an edit of many files is one decision.
+  drawGroups() {
+    for (const element of $("questions").querySelectorAll("[data-group]")) element.remove();
+    const kinds = new Map();
+    for (const approval of this.approvals.values()) {
+      const kind = approval.view?.kind ?? "";
+      kinds.set(kind, [...(kinds.get(kind) ?? []), approval]);
+    }
+    for (const [kind, alike] of kinds) {
+      if (!kind || alike.length < 2) continue;
+      const name = { edit: "edits", command: "commands", outcome: "outcomes" }[kind] ?? `calls of ${kind}`;
+      const answer = (allow) => async () => {
+        for (const { id } of [...alike].sort((one, other) => (one.view.position ?? 0) - (other.view.position ?? 0))) {
+          try {
+            this.put(await post(`/approvals/${id}`, { allow }));
+          } catch (error) {
+            this.complain(error);
+          }
+        }
+      };
+      $("questions").prepend(h("section", { class: "question", "data-group": kind, "aria-label": `${alike.length} ${name} wait` },
+        h("h3", {}, `${alike.length} ${name} wait for an answer`),
+        h("div", { class: "buttons" },
+          h("button", { class: "primary", "data-choice": "yes-to-all", onclick: answer(true) }, `Yes to all ${alike.length}`),
+          h("button", { class: "danger", "data-choice": "no-to-all", onclick: answer(false) }, `No to all ${alike.length}`))));
     }
   }
 

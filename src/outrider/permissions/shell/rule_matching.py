@@ -209,7 +209,7 @@ def restrictive_rule_matches(rule: PermissionRule, command: AnalysedCommand) -> 
         return True
     name, words = _name_and_words(command)
     if name == rule.words[0] == "git" and any(word.startswith("alias.") for word in words):
-        return True  # an alias can stand for any subcommand
+        return True  # an alias can be any subcommand
     return (
         command.unproven_reason is not None
         and runs_its_arguments(name, words)

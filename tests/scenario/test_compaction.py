@@ -1,10 +1,14 @@
 """Compaction: when the context fills or overflows, a summary takes the place of old messages and nothing is deleted."""
 
+import asyncio
+
 import pytest
 
-from outrider import CompactionPart, ContextOverflowError, Session, Tokens, Tool, ToolPart
+from outrider import CompactionPart, ContextOverflowError, Engine, OutriderError, Session, Tokens, Tool, ToolPart
+from outrider.agents.carried_context import search_messages
 from outrider.events import ContextCompactionEvent
-from tests.scenario.stories import Story, agent, call
+from outrider.stores import SqliteStore
+from tests.scenario.stories import Story, agent, call, scripted
 
 LONG = "word " * 2_000
 
@@ -113,10 +117,147 @@ async def test_what_a_summary_cost_counts_in_the_session():
             return ["a summary", Tokens(1_000, 50)]
         if len(request.prompt) > 2:
             return ContextOverflowError("too long", status=400) if "Summary" not in str(request.prompt[0]) else "done"
-        return ["hello", Tokens(10, 1)]
+        return [f"hello {LONG}", Tokens(10, 2_000)]
 
     session = Session()
     await Story(answer).run("one", session=session)
     result = await Story(answer).run("two", session=session)
     assert result.session.usage.tokens.input > 1_000
     assert result.usage.tokens.input > 1_000
+
+
+RULES = [
+    "Never push to the release branch without asking me.",
+    "Always write commit subjects in the imperative.",
+    "Tabs, not spaces, in the Makefiles.",
+    "Please don't touch anything below vendor/legacy.",
+    "All timestamps must be UTC.",
+    "Only Python 3.11 syntax, nothing newer.",
+    "The public API may not change before May.",
+    "Log with structlog instead of print.",
+    "Prices are integers in cents, no floats.",
+    "Every new table needs a migration and a rollback.",
+]
+OPEN_ITEMS = [
+    "TODO: the retry test on Windows is still flaky.",
+    "Open question: who owns the billing webhook?",
+    "- [ ] document the --strict flag",
+    "We are waiting for the certificate from ops.",
+    "Remaining: delete the feature flag beta_cart after the launch.",
+]
+DECISIONS = [f"We decided to keep module orders_{n} because of ticket SHOP-{400 + n}." for n in range(10)]
+FINDINGS = [f"max_connections of database shard{n} is {1_000 + 37 * n}" for n in range(15)]
+
+
+async def test_a_long_session_keeps_rules_and_open_items_and_finds_the_rest():
+    """The summaries of this model are useless, so that only carried text and the search tool can preserve facts."""
+    prompts: list[list[str]] = []
+
+    def answer(request):
+        if wants_summary(request):
+            return "We worked on the shop."
+        prompts.append([getattr(part, "text", "") for message in request.prompt for part in message.content])
+        turn = len(prompts)
+        if turn % 100 == 99 and turn not in overflowed:
+            overflowed.add(turn)
+            return ContextOverflowError("too long", status=400)
+        told = list(DECISIONS[turn // 20 :][:1]) if turn % 20 == 5 else []
+        told += OPEN_ITEMS[turn // 50 :][:1] if turn % 50 == 10 else []
+        return " ".join([f"Step {turn} is complete, the suite passes and I looked at the diff again.", *told])
+
+    overflowed: set[int] = set()
+    async with Engine([agent()], [scripted(answer)]) as engine:
+        session_id = await engine.create()
+        for turn in range(300):
+            said = f"Carry out step {turn} of the list and report what changed in the files of that step."
+            if turn % 25 == 3 and turn // 25 < len(RULES):
+                said = f"{said} {RULES[turn // 25]}"
+            if turn % 20 == 7:
+                said = f"Inspection {turn}: {'x ' * 3_000} {FINDINGS[turn // 20]} {'y ' * 500}"
+            await engine.prompt(session_id, said)
+        session = await engine.open(session_id)
+    compactions = [p for m in session.messages for p in m.get_parts_by_type(CompactionPart) if p.summary]
+    assert len(compactions) == 3
+    prompt = "\n".join(prompts[-1])
+    assert [rule for rule in RULES if rule not in prompt] == []
+    assert [item for item in OPEN_ITEMS if item.removeprefix("- [ ] ") not in prompt] == []
+    lost = [fact for fact in DECISIONS if fact not in prompt and fact not in found(session, fact.split(" because")[0])]
+    lost += [fact for fact in FINDINGS if fact not in prompt and fact not in found(session, fact.rpartition(" is ")[0])]
+    assert lost == []
+
+
+def found(session: Session, query: str) -> str:
+    return "\n".join(excerpt for _, excerpt in search_messages(session.messages, query)[:8])
+
+
+async def test_after_a_compaction_the_model_can_search_what_was_removed():
+    def answer(request):
+        if wants_summary(request):
+            return "Nothing worth mentioning."
+        results = [part.content for message in request.prompt for part in message.content if part.type == "tool_result"]
+        if results:
+            return results[-1]
+        if "Summary" in getattr(request.prompt[0].content[0], "text", ""):
+            return [call("search_conversation", query="colour of the boat house")]
+        assert "search_conversation" not in [tool.name for tool in request.tools]
+        return ContextOverflowError("too long", status=400) if len(request.prompt) > 3 else f"ok {LONG}"
+
+    session = Session()
+    session.add_user_message(f"{LONG} The colour of the boat house is green. {LONG}")
+    session.add_assistant_message(f"noted {LONG}")
+    for text in ("one", "two"):
+        result = await Story(answer).run(text, session=session)
+    assert "The colour of the boat house is green." in result.output
+
+
+def compacting_script(request):
+    if wants_summary(request):
+        return "a summary"
+    return f"{len(request.prompt)} messages {LONG}"
+
+
+async def test_a_compaction_can_be_undone(tmp_path):
+    file = tmp_path / "sessions.sqlite"
+    async with SqliteStore(file) as store, Engine([agent()], [scripted(compacting_script)], store=store) as engine:
+        session = await engine.create()
+        for text in ("one", "two", "three"):
+            await engine.prompt(session, text)
+        assert await engine.compact(session) is not None
+        assert (await engine.prompt(session, "four")).output.startswith("3 messages")
+        assert await engine.undo_compaction(session)
+        assert not await engine.undo_compaction(session)
+        assert (await engine.prompt(session, "five")).output.startswith("9 messages")
+    async with SqliteStore(file) as store, Engine([agent()], [scripted(compacting_script)], store=store) as engine:
+        assert (await engine.prompt(session, "six")).output.startswith("11 messages")
+
+
+async def test_a_compaction_is_not_undone_while_a_turn_runs():
+    running, release = asyncio.Event(), asyncio.Event()
+
+    async def wait() -> str:
+        running.set()
+        await release.wait()
+        return "waited"
+
+    script = [[call("wait")], "done"]
+    async with Engine([agent()], [scripted(script)], tools=[Tool(wait)]) as engine:
+        session = await engine.create()
+        turn = asyncio.create_task(engine.prompt(session, "go"))
+        await running.wait()
+        with pytest.raises(OutriderError, match="a turn is running"):
+            await engine.undo_compaction(session)
+        release.set()
+        await turn
+
+
+async def test_a_compaction_that_shortens_nothing_is_discarded():
+    def answer(request):
+        return f"a summary {LONG * 3}" if wants_summary(request) else "short"
+
+    async with Engine([agent()], [scripted(answer)]) as engine:
+        session = await engine.create()
+        for text in ("one", "two", "three"):
+            await engine.prompt(session, text)
+        assert await engine.compact(session) is None
+        stored = (await engine.open(session)).messages
+    assert not any(message.get_parts_by_type(CompactionPart) for message in stored)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -99,7 +100,7 @@ class PermissionRequests:
         """A client that cannot ask means a denial; one that disconnects leaves the approval open."""
         try:
             chosen = await self.request_choice(
-                view.call.to_permission_update(replace_surrogates(_question_text(view.question))),
+                view.call.to_permission_update(replace_surrogates(question_text(view.question))),
                 _approval_options(view),
             )
         except OutriderError as error:
@@ -123,14 +124,15 @@ async def _wait_forever() -> None:
     await asyncio.Event().wait()
 
 
-def _question_text(question: ApprovalView) -> str:
+def question_text(question: ApprovalView) -> str:
     """The reason; for the outcome of a command also what it changed, with its diffs."""
     if question.outcome is None:
         effects = "".join(f"\n- {effect.text}" for effect in question.effects)
         return question.reason + (f"\n{effects}" if effects else "")
     diffs = "".join(file.diff for file in question.outcome.files)
     facts = "\n".join(f"- {fact}" for fact in question.facts)
-    return f"{question.heading}\n{question.reason}\n\n{facts}" + (f"\n\n```diff\n{diffs}```" if diffs else "")
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", diffs)), 0)  # longer than any in the files
+    return f"{question.heading}\n{question.reason}\n\n{facts}" + (f"\n\n{fence}diff\n{diffs}{fence}" if diffs else "")
 
 
 def _approval_options(view: PermissionView) -> list[PermissionOption]:

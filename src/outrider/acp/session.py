@@ -140,9 +140,10 @@ def _select_option(
     )
 
 
-CommandName = Literal["compact", "undo", "redo"]
+CommandName = Literal["compact", "compact undo", "undo", "redo"]
 COMMAND_DESCRIPTIONS: dict[CommandName, str] = {
     "compact": "Put a summary in place of old messages",
+    "compact undo": "Use the summarised messages again instead of the last summary",
     "undo": "Bring files back to what they were before the last turn",
     "redo": "Make the changes again that were undone last",
 }
@@ -150,7 +151,9 @@ COMMAND_DESCRIPTIONS: dict[CommandName, str] = {
 
 def available_commands() -> AvailableCommandsUpdate:
     commands = [
-        AvailableCommand(name=name, description=description) for name, description in COMMAND_DESCRIPTIONS.items()
+        AvailableCommand(name=name, description=description)
+        for name, description in COMMAND_DESCRIPTIONS.items()
+        if " " not in name  # editors list the command; its argument is typed
     ]
     return AvailableCommandsUpdate(session_update="available_commands_update", available_commands=commands)
 
@@ -171,6 +174,9 @@ async def run_command(name: CommandName, engine: Engine, session_id: str) -> str
             return (
                 f"Summed up: {part.tokens_before} → {part.tokens_after} tokens." if part else "Nothing to sum up yet."
             )
+        case "compact undo":
+            undone = await engine.undo_compaction(session_id)
+            return "The summarised messages are used again." if undone else "No summary is in effect."
         case "undo":
             return await _restore_files(engine, session_id, "undo")
         case "redo":

@@ -1,23 +1,36 @@
 """Builds model requests and compacts the context: a summary by the same model replaces old messages in the prompt.
 Stored messages are not deleted."""
 
+import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from outrider.agents.budget import BudgetReservation
 from outrider.agents.run_context import AgentContext, RunContext
 from outrider.context.lower import apply_compaction, has_compaction, lower
 from outrider.context.prompts import render_prompt
-from outrider.errors import ContextOverflowError, ProviderError
+from outrider.errors import ContextOverflowError
 from outrider.providers.assembler import AnswerAssembler
+from outrider.providers.provider import ModelClient
 from outrider.types.agents import Agent
-from outrider.types.events import ContextCompactionEvent
+from outrider.types.deltas import Retry
+from outrider.types.events import ContextCompactionEvent, RetryScheduledEvent
 from outrider.types.messages import Message, text_message
-from outrider.types.parts import CompactionPart, FilePart, ModelRef, ReasoningPart, TextPart, ToolPart
+from outrider.types.parts import (
+    CompactionPart,
+    FilePart,
+    ModelRef,
+    ReasoningPart,
+    RetryPart,
+    TextPart,
+    ToolPart,
+    is_withdrawn,
+)
 from outrider.types.request import Allowance, ModelSettings, Request, ToolChoice
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, ToolState
+from outrider.types.usage import Tokens
 
 CHARACTERS_PER_TOKEN = 4
 TOKENS_PER_FILE = 1_500
@@ -31,11 +44,16 @@ def estimate_tokens(history: Sequence[Message], *, overhead: int = 0) -> int:
         message = history[position]
         if has_compaction(message):
             return since + overhead + sum(map(estimate_message_tokens, apply_compaction(history[: position + 1])))
-        counted = message.tokens.total if message.role == "assistant" else 0
+        counted = _answer_tokens(message) if message.role == "assistant" else 0
         if counted:
             return since + counted + _result_tokens(message)
         since += estimate_message_tokens(message)
     return since + overhead
+
+
+def _answer_tokens(message: Message) -> int:
+    """Returns the tokens of the request that succeeded; those of withdrawn attempts are not part of the prompt."""
+    return message.tokens.total - sum(part.tokens.total for part in message.get_parts_by_type(RetryPart))
 
 
 def estimate_text_tokens(text: str) -> int:
@@ -50,7 +68,7 @@ def estimate_message_tokens(message: Message) -> int:
         match part:
             case TextPart() if not part.ignored:
                 total += estimate_text_tokens(part.text)
-            case ReasoningPart():
+            case ReasoningPart() if not is_withdrawn(part):
                 total += estimate_text_tokens(part.text)
             case FilePart():
                 total += TOKENS_PER_FILE
@@ -61,7 +79,7 @@ def estimate_message_tokens(message: Message) -> int:
 
 def _result_tokens(message: Message) -> int:
     """Estimates the results of an answer's calls, which the answer's reported tokens do not include."""
-    return sum([_state_tokens(part.state) for part in message.parts if isinstance(part, ToolPart)])
+    return sum([_state_tokens(part.state) for part in message.get_calls()])
 
 
 def _state_tokens(state: ToolState) -> int:
@@ -115,12 +133,11 @@ def last_compaction_position(history: Sequence[Message]) -> int:
     return 0
 
 
-def pin_last_input(summary: str, history: Sequence[Message], start: int) -> str:
-    """Returns the summary with the user's last input appended, if no input is in the messages from `start` on."""
+def pinned_input(history: Sequence[Message], start: int) -> str:
+    """Returns the user's last input if it is not in the messages from `start` on, else ""."""
     if any(_is_input(message) for message in history[start:]):
-        return summary
-    words = next((_user_text(message) for message in reversed(history[:start]) if _is_input(message)), "")
-    return PINNED_TEXT.format(summary=summary, words=words[:PINNED_CHARACTERS]) if words.strip() else summary
+        return ""
+    return next((_user_text(message) for message in reversed(history[:start]) if _is_input(message)), "").strip()
 
 
 def _is_input(message: Message) -> bool:
@@ -134,15 +151,16 @@ def _user_text(message: Message) -> str:
 TOKENS_PER_TOOL = 100  # rough size of a tool schema, used until a response reports the real prompt size
 
 
-def build_request(context: AgentContext) -> tuple[Request, BudgetReservation]:
-    """Build the next model request of an agent and reserve budget for it.
+def build_request(context: AgentContext, history: Sequence[Message] | None = None) -> tuple[Request, BudgetReservation]:
+    """Build the next model request of an agent, for its current history or for the given one, and reserve budget for
+    it.
 
     The caller settles the reservation after the request, also when it failed."""
     agent, run = context.agent, context.run
     reservation = _reserve_budget(context)
     request = Request(
         agent.model,
-        context.projection.prompt(context.session.messages),
+        context.projection.prompt(context.session.messages if history is None else history),
         context.system_prompt or None,
         context.tool_specs,
         model_settings(context, reservation.max_output_tokens if _has_usage_limits(run) else agent.max_output_tokens),
@@ -151,6 +169,8 @@ def build_request(context: AgentContext) -> tuple[Request, BudgetReservation]:
         workspace=str(context.workspace),
         # A callable, because only a client for a remote agent needs the value.
         allowance=lambda: _remaining_allowance(context, reservation),
+        retry=agent.retry,
+        has_fallback=bool(agent.fallback_models),
     )
     return request, reservation
 
@@ -196,6 +216,9 @@ def _max_output_tokens(agent: Agent, run: RunContext) -> int | None:
 
 
 MIN_TOKENS_TO_COMPACT = 2_000  # smaller than every model's context, so the catalog lookup is skipped
+MESSAGES_TO_RETRY = 10  # after a compaction that shortened nothing
+# The session must not be blocked by a model that writes no summary; what is carried over word for word follows.
+NO_SUMMARY = "(The model wrote no summary of the earlier messages.)"
 MAX_TOOL_OUTPUT = 600  # characters of each tool output in the summary request of an overflowing context
 
 
@@ -211,35 +234,57 @@ class ContextCompactor:
         pricing, agent, tokens = self._run.pricing, self._context.agent, estimate_prompt_tokens(self._context)
         if tokens < MIN_TOKENS_TO_COMPACT or not self._run.auto_compact:
             return False
+        tried = self._context.not_shortened_at
+        if tried and len(self._context.session.messages) < tried + MESSAGES_TO_RETRY:
+            return False  # the last compaction shortened nothing
         return needs_compaction(tokens, pricing.context_limit(agent), pricing.output_limit(agent))
 
     def can_compact(self, *, auto: bool = True) -> bool:
         """Return whether there are messages before the tail that are not summarized yet."""
         return self._tail_start(auto=auto) > last_compaction_position(self._context.session.messages)
 
-    async def compact(self, *, auto: bool = True, overflow: bool = False) -> CompactionPart:
-        """Summarize all messages but the tail and store the summary. Raises ContextOverflowError when nothing can be
-        summarized."""
+    async def compact(self, *, auto: bool = True, overflow: bool = False) -> CompactionPart | None:
+        """Summarize all messages but the tail and store the summary, with what must survive word for word.
+
+        Returns None if the summary is not shorter than what it replaces; nothing is stored then. Raises
+        ContextOverflowError when nothing can be summarized."""
         history = self._context.session.messages
         before = estimate_prompt_tokens(self._context)
         start = self._tail_start(auto=auto)
         if not self.can_compact(auto=auto):
             raise ContextOverflowError("the context is full, and the last messages alone fill it")
         answer = await self._request_summary(history[:start], overflow=overflow)
-        part = CompactionPart(
-            auto=auto,
-            overflow=overflow,
-            summary=pin_last_input(answer.get_text_content().strip(), history, start),
-            tail_start_id=history[start].id if start < len(history) else None,
-            tokens_before=before,
-        )
-        after = estimate_prompt_tokens(self._context, [*history, Message("user", [part])])
-        part = replace(part, tokens_after=after, message_id="")
+        part = await self._build_part(answer.get_text_content().strip(), start, before)
+        if part is None:
+            self._context.not_shortened_at = len(history)
+            return None
+        part = replace(part, auto=auto, overflow=overflow, message_id="")
         await self._context.journal.add_message(self._summary_message(part, answer))
+        offer_conversation_search(self._context)
         self._context.emit_event(
-            ContextCompactionEvent, tokens_before=before, tokens_after=after, messages_removed=start
+            ContextCompactionEvent, tokens_before=before, tokens_after=part.tokens_after, messages_removed=start
         )
         return part
+
+    async def _build_part(self, summary: str, start: int, before: int) -> CompactionPart | None:
+        """Return the compaction with as much carried text as still shortens the prompt; None if none does."""
+        from outrider.agents.carried_context import carried_budget, carry_over  # lazy: most turns need no compaction
+
+        history = self._context.session.messages
+        tail_id = history[start].id if start < len(history) else None
+        budget = carried_budget(self._run.pricing.context_limit(self._context.agent))
+        pinned = pinned_input(history, start)
+        for characters in (budget, budget // 4, 0):
+            # In a thread, because a history of thousands of turns takes about a second.
+            carried = await asyncio.to_thread(
+                carry_over, summary, history[:start], characters=characters, without=pinned
+            )
+            text = PINNED_TEXT.format(summary=carried, words=pinned[:PINNED_CHARACTERS]) if pinned else carried
+            part = CompactionPart(summary=text, tail_start_id=tail_id, tokens_before=before)
+            after = estimate_prompt_tokens(self._context, [*history, Message("user", [part])])
+            if after < before:
+                return replace(part, tokens_after=after)
+        return None
 
     def _summary_message(self, part: CompactionPart, answer: Message) -> Message:
         """Return the message that carries the summary. It has the user role, and the usage of the summary request."""
@@ -262,19 +307,49 @@ class ContextCompactor:
             family=client.model_family(request.model),
         )
         settings = replace(request.settings, tool_choice=ToolChoice("none"), output=None)
+        summary_request = Request(
+            request.model, prompt, request.system, request.tools, settings, request.stream, retry=request.retry
+        )
         assembler = AnswerAssembler(client.model_family(request.model))
+        used = Tokens()
         try:
-            summary_request = Request(request.model, prompt, request.system, request.tools, settings, request.stream)
-            async with aclosing(client.stream(summary_request)) as deltas:
-                async for delta in deltas:
-                    assembler.add(delta)
+            await self._read_summary(client, summary_request, assembler)
+            if not _summary_text(assembler):
+                from outrider.providers.stream_filters.text_tools import render_tools_as_text  # lazy: rarely needed
+
+                # Some servers ignore the tool choice, and the model calls a tool. Without tools it cannot.
+                used, assembler = assembler.tokens, AnswerAssembler(assembler.family)
+                await self._read_summary(client, render_tools_as_text(replace(summary_request, tools=())), assembler)
         finally:
-            cost = self._run.pricing.cost(self._context.agent, assembler.model, assembler.tokens)
-            self._run.budget.settle(reservation, assembler.tokens, cost)
-        answer = assembler.build_answer(cost).message
-        if not answer.get_text_content().strip():
-            raise ProviderError("the model gave no summary of the conversation")
-        return answer
+            used += assembler.tokens
+            cost = self._run.pricing.cost(self._context.agent, assembler.model, used)
+            self._run.budget.settle(reservation, used, cost)
+        text = _summary_text(assembler) or NO_SUMMARY
+        return Message("assistant", [TextPart(text)], tokens=used, cost=cost, finish=assembler.finish or "other")
+
+    async def _read_summary(self, client: ModelClient, request: Request, assembler: AnswerAssembler) -> None:
+        async with aclosing(client.stream(request)) as deltas:
+            async for delta in deltas:
+                assembler.add(delta)
+                if type(delta) is Retry:
+                    self._context.emit_event(RetryScheduledEvent, **asdict(delta))
+
+
+def _summary_text(assembler: AnswerAssembler) -> str:
+    return "".join(part.text for part in assembler.list_parts() if isinstance(part, TextPart)).strip()
+
+
+def offer_conversation_search(context: AgentContext) -> None:
+    """Give the agent the tool that searches its conversation, if a compaction removed messages from its prompt."""
+    messages = context.session.messages
+    if context.mode == "chat" or not any(has_compaction(message) for message in messages):
+        return
+    from outrider.agents.carried_context import SEARCH_TOOL, conversation_search_tool
+
+    if SEARCH_TOOL not in context.tools:
+        tool = conversation_search_tool(lambda: context.session.messages)
+        context.tools[SEARCH_TOOL] = tool
+        context.tool_specs = (*context.tool_specs, tool.spec())
 
 
 def _truncate_message(message: Message) -> Message:

@@ -7,6 +7,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Annotated
 
+from outrider.agents.compaction import offer_conversation_search
 from outrider.agents.run_context import AgentContext, RunContext, TakeInput
 from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls
@@ -223,6 +224,7 @@ def open_agent_context(
     context.tools = delegates | offered
     delegates_offered = (tool for tool in delegates.values() if _is_offered(tool, context, others))
     context.tool_specs = tuple(tool.spec() for tool in (*advertised_tools(agent, offered), *delegates_offered))
+    offer_conversation_search(context)
     return context
 
 

@@ -14,6 +14,18 @@ from outrider.agents.budget import ModelPrice, RunBudget
 from outrider.agents.hooks import Hooks
 from outrider.agents.turn_state import TurnStateTracker
 from outrider.context.lower import PromptProjection
+from outrider.errors import (
+    AuthenticationError,
+    MalformedAnswerError,
+    NetworkError,
+    NotFoundError,
+    OverloadedError,
+    PermissionRefusedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    ServerError,
+)
 from outrider.event_bus import EventBus
 from outrider.permissions.modes import stricter_level, stricter_mode
 from outrider.providers.provider import ModelClient
@@ -61,6 +73,19 @@ class ModelPricing(Protocol):
     def output_limit(self, agent: Agent) -> int | None: ...
 
 
+# Errors of the request itself and of its content are not listed: the next model would reject them as well.
+_FALLBACK_ERRORS = (
+    AuthenticationError,
+    MalformedAnswerError,
+    NetworkError,
+    NotFoundError,
+    OverloadedError,
+    PermissionRefusedError,
+    QuotaExceededError,
+    RateLimitError,
+    ServerError,
+)
+
 CallWrapper = Callable[[ToolPart, Tool, "AgentContext"], AbstractAsyncContextManager[None]]
 """Returns a context manager that is active while the tool of a call runs."""
 
@@ -78,7 +103,7 @@ class RunContext(msgspec.Struct, kw_only=True):
 
     `notes` are appended to every system prompt. `prompts` override built-in prompts by name. Without `auto_compact`,
     the context is compacted only after an overflow or on request. `wrap_call` returns a context manager that is active
-    while a tool runs; undo snapshots use it.
+    while a tool runs; undo snapshots use it. A model that sends nothing for `silence_seconds` is reported.
     """
 
     agents: Mapping[str, Agent]
@@ -100,6 +125,7 @@ class RunContext(msgspec.Struct, kw_only=True):
     notes: str = ""
     prompts: Mapping[str, str] = {}
     auto_compact: bool = True
+    silence_seconds: float = 30.0
 
     def client_for(self, agent: Agent) -> ModelClient:
         return self.clients[agent.provider]
@@ -111,7 +137,8 @@ class AgentContext(msgspec.Struct, kw_only=True):
     `call_id` is the tool call that started the agent, "" for the entry agent. `mode` is the mode for which the tools
     and the system prompt were built. `ask_rules` and `deny_rules` include those of all callers, so a callee never has
     more rights than its caller. While `closing` is set, a cancelled turn leaves open approvals and `suspended_calls`
-    pending, so that they continue when the session is reopened.
+    pending, so that they continue when the session is reopened. `not_shortened_at` is the number of messages when a
+    compaction shortened nothing.
     """
 
     agent: Agent
@@ -120,7 +147,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
     journal: Journal
     projection: PromptProjection
     system_prompt: str
-    tools: Mapping[str, Tool]
+    tools: dict[str, Tool]
     workspace: Path
     depth: int = 0
     call_id: str = ""
@@ -130,6 +157,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
     output_schema: OutputSchema | None = None
     finish_output: str | None = None
     closing: bool = False
+    not_shortened_at: int = 0
     suspended_calls: set[str] = msgspec.field(default_factory=set[str])
     take_input: TakeInput | None = None
     caller: "AgentContext | None" = None
@@ -184,3 +212,19 @@ class AgentContext(msgspec.Struct, kw_only=True):
     def make_event(self, event: type[Event], /, **fields: Any) -> Event:
         """Create an event with the session, agent and parent call of this context."""
         return event(session_id=self.session.id, agent_name=self.agent.name, parent_call_id=self.call_id, **fields)
+
+
+def fallback_agent(context: AgentContext, error: ProviderError) -> Agent | None:
+    """Return the agent with the next model of its list that can be reached, if another model may answer in spite of
+    this error. A name is PROVIDER/MODEL, or a model of the agent's provider."""
+    if not isinstance(error, _FALLBACK_ERRORS):
+        return None
+    agent, clients = context.agent, context.run.clients
+    for position, name in enumerate(agent.fallback_models):
+        provider, slash, model = name.partition("/")
+        if not slash or provider not in clients:
+            provider, model = agent.provider, name
+        if (provider, model) != (agent.provider, agent.model):
+            rest = agent.fallback_models[position + 1 :]
+            return replace(agent, provider=provider, model=model, fallback_models=rest)
+    return None

@@ -66,13 +66,31 @@ def _lower_bound(one: Any, other: Any) -> Any:
     return min((bound for bound in (one, other) if bound is not None), default=None)
 
 
+class RetryTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[retry]`, `[agents.NAME.retry]`: how often and how long a failed model request is repeated; see RetryPolicy. An
+    omitted key keeps its default."""
+
+    attempts: PositiveInt | None = None
+    first_window: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    largest_window: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    longest_wait: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    total: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    attempts_before_fallback: PositiveInt | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The values that this table sets."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+
+
 class AgentTable(msgspec.Struct, frozen=True, kw_only=True):
-    """`[agents.NAME]`. Without instructions the agent uses those of the default agent."""
+    """`[agents.NAME]`. Without instructions the agent uses those of the default agent. `model` may be a list: the next
+    model answers if one is not available."""
 
     role: str = ""
     instructions: str | None = None
     instructions_file: str | None = None
-    model: str | None = None
+    model: str | StringTuple | None = None
     mode: Mode | None = None
     tools: StringTuple | None = None
     permissions: RulesTable = RulesTable()
@@ -84,6 +102,7 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     stream: bool | None = None
     extra: dict[str, Any] = {}
+    retry: RetryTable = RetryTable()
 
 
 class CompactionTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,9 +145,9 @@ class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
 
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     """The parsed file. `mcp` has the same entries as `mcpServers` in `.mcp.json`; `models` overrides catalog entries by
-    model name."""
+    model name. `model` may be a list: the next model answers if one is not available."""
 
-    model: str | None = None
+    model: str | StringTuple | None = None
     agent: str | None = None
     mode: Mode | None = None
     approval: ApprovalLevel | None = None
@@ -136,6 +155,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     agents: dict[str, AgentTable] = {}
     rules: RulesTable = RulesTable()
     limits: LimitsTable = LimitsTable()
+    retry: RetryTable = RetryTable()
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()

@@ -21,6 +21,7 @@ from outrider.config.file import (
     LimitsTable,
     ParsedConfig,
     RetentionTable,
+    RetryTable,
     RulesTable,
     SandboxTable,
     parse_config,
@@ -183,6 +184,13 @@ class CommandFlags(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int | None = None
     max_cost: Decimal | None = None
     max_seconds: float | None = None
+    retry_attempts: int | None = None
+    retry_seconds: float | None = None
+
+    @property
+    def retry(self) -> dict[str, Any]:
+        """The values of the retry policy that flags set."""
+        return RetryTable(attempts=self.retry_attempts, total=self.retry_seconds).given
 
 
 _NO_FLAGS = CommandFlags()
@@ -240,7 +248,7 @@ def read_settings(
     providers = ProviderRegistry(file.providers, environ, source)
     wanted = flags.model or environ.get("OUTRIDER_MODEL", "").strip()
     if wanted:
-        providers.resolve_model(wanted, "--model or OUTRIDER_MODEL")
+        providers.resolve_models(wanted, "--model or OUTRIDER_MODEL")
     builder = AgentBuilder(
         providers,
         model=wanted or file.model or providers.default_model(),
@@ -248,6 +256,8 @@ def read_settings(
         limits=users.limits,
         prompts=folders.prompts_folder,
         source=source,
+        retry=file.retry.given,
+        retry_flags=flags.retry,
     )
     tables = _order_agents(file, flags, wanted)
     ceiling = project_ceiling(project.content)
@@ -257,6 +267,7 @@ def read_settings(
         *(restrict_agent(agent, rights) for agent in builder.build_agents(project_agents(project.content, tables))),
     )
     reachable, missing = _required_providers(agents, providers)
+    reachable = tuple(_with_retry(provider, file.retry.given, flags.retry) for provider in reachable)
     noticed = (*own.notices, *project.notices, *_missing_key_notices(agents, providers, source))
     project_rules = check_rules(ceiling.rules, f"{CONFIG_FILE}: rules", workspace)
     return Settings(
@@ -357,7 +368,17 @@ def _order_agents(file: ConfigFile, flags: CommandFlags, model: str) -> dict[str
 def _required_providers(agents: tuple[Agent, ...], providers: ProviderRegistry) -> tuple[tuple[Provider, ...], str]:
     """Return the providers of the agents and all usable ones, and a message about missing credentials."""
     needed = {agent.provider: providers.find_provider(agent.provider) for agent in agents if agent.provider}
+    others = {name: providers.find_provider(name) for agent in agents for name in agent.provider_names if name}
     missing = NO_PROVIDER_MESSAGE if not agents[0].provider else ""
     for provider in needed.values():
         missing = missing or providers.missing_credentials(provider) or ""
-    return tuple((needed | {provider.name: provider for provider in providers.usable_providers()}).values()), missing
+    usable = {provider.name: provider for provider in providers.usable_providers()}
+    return tuple((needed | others | usable).values()), missing
+
+
+def _with_retry(provider: Provider, defaults: Mapping[str, Any], flags: Mapping[str, Any]) -> Provider:
+    """Return the provider with the retry policy of all sources; flags win, then its own options."""
+    retry = {**defaults, **provider.options.get("retry", {}), **flags}
+    if not retry or provider.kind in ("local", "scripted"):
+        return provider
+    return msgspec.structs.replace(provider, options={**provider.options, "retry": retry})

@@ -314,8 +314,13 @@ class Engine:
 
     async def compact(self, session_id: str) -> CompactionPart | None:
         """Replace old messages in the prompt by a summary, after the running turn if there is one. Returns None if
-        nothing can be summarized."""
+        nothing can be summarized, or the summary is not shorter."""
         return await (await self._sessions.open_session(session_id)).compact()
+
+    async def undo_compaction(self, session_id: str) -> bool:
+        """Put the messages that the last compaction replaced back into the prompt. Returns False if no compaction is
+        in effect. Raises OutriderError while a turn runs."""
+        return await (await self._sessions.open_session(session_id)).undo_compaction()
 
     async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> str:
         """Copy a session up to and including message `at` (None: all messages) and return the id of the copy."""

@@ -62,6 +62,7 @@ async def standard_engine(
             sandbox=_choose_sandbox(settings, data, lambda: extensions.command_environment(workspace).get("PATH", "")),
             data=data,
             home=settings.home_folder,
+            config=settings.folders.config,
             bus=bus,
             ask=ask,
             network=await _open_network(settings, stack),
@@ -118,9 +119,10 @@ def _find_servers(settings: Settings, workspace: Path) -> "McpServerManager | No
 async def _open_network(settings: Settings, stack: AsyncExitStack) -> Network:
     if not settings.sandbox.hosts:
         return "off"
+    from outrider.http.fetch import is_elsewhere
     from outrider.processes.sandbox.proxy import open_proxy
 
-    return await stack.enter_async_context(open_proxy(settings.sandbox.hosts))
+    return await stack.enter_async_context(open_proxy(settings.sandbox.hosts, is_elsewhere))
 
 
 def _delete_old_sessions(settings: Settings, store: Store, stack: AsyncExitStack) -> None:

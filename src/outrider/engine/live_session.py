@@ -7,6 +7,7 @@ from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, cast
 
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from outrider.agents.compaction import ContextCompactor
 from outrider.agents.delegation import open_agent_context
@@ -132,6 +133,18 @@ class LiveSession:
         self.wake()
         await asyncio.wait([end])
         return end.result()
+
+    async def undo_compaction(self) -> bool:
+        """Take back the last compaction: its messages are in the prompt again. Returns False if there is none."""
+        if self.is_busy:
+            raise OutriderError("a turn is running; undo the compaction when it has ended")
+        messages = self.journal.session.messages
+        found = ((m, p) for m in reversed(messages) for p in m.get_parts_by_type(CompactionPart) if p.summary)
+        if (last := next(found, None)) is None:
+            return False
+        await self.journal.put_part(replace(last[1], summary=""), last[0])
+        self._context = None  # its prompt was built with the summary
+        return True
 
     def wake(self) -> None:
         """Make the worker check the inbox again, also if it is about to stop. A closed session starts no worker; its

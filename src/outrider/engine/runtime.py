@@ -164,7 +164,7 @@ class EngineRuntime:
 
     __slots__ = (  # a process may have thousands of concurrent runs
         "_approvals", "_bus", "_catalog", "_clients", "_options", "_pricing", "_recorder", "_redactor", "_stack",
-        "_store", "delegated_limits", "is_open", "lease_owner", "spec", "titles", "undo",
+        "_store", "delegated_limits", "is_open", "lease_owner", "silence_seconds", "spec", "titles", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -184,6 +184,7 @@ class EngineRuntime:
         self.undo = _create_undo_recorder(options.surroundings)
         self.delegated_limits: dict[str, DelegatedLimits] = {}  # by session, for agents of other processes
         self.is_open = False
+        self.silence_seconds = 30.0  # without a part of an answer, until it is reported
         self._options = options
         self._store = store
         self._bus = bus
@@ -209,7 +210,7 @@ class EngineRuntime:
         `unused_providers` they are left out."""
         self.is_open = True
         self._stack.callback(self._bus.add_transform(RedactingEventFilter(self._redactor), FILTERED_EVENTS))
-        used_providers = {agent.provider for agent in self.spec.agents.values()}
+        used_providers = {name for agent in self.spec.agents.values() for name in agent.provider_names}
         for name, provider in self.spec.providers.items():
             if name in used_providers:
                 client = shared_client(with_environment_defaults(provider), self._catalog)
@@ -323,6 +324,7 @@ class EngineRuntime:
             notes=session_tools.notes_for(session) if session_tools else "",
             prompts=session_tools.prompts if session_tools else {},
             auto_compact=options.compacts,
+            silence_seconds=self.silence_seconds,
         )
 
     def _can_sandbox(self) -> bool:

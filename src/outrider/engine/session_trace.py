@@ -88,7 +88,7 @@ class TranscriptEvents:
             )
 
     def _step_events(self, message: Message) -> Iterator[Event]:
-        start, calls = _start_time(message), message.get_parts_by_type(ToolPart)
+        start, calls = _start_time(message), message.get_calls()
         answered = message.time.completed if message.time else None
         model: dict[str, Any] = {}
         if message.model is not None:
@@ -150,7 +150,7 @@ def _usage_fields(message: Message, duration: int) -> dict[str, Any]:
     tokens = message.tokens
     return {
         "stop_reason": message.finish,
-        "has_tool_use": bool(message.get_parts_by_type(ToolPart)),
+        "has_tool_use": bool(message.get_calls()),
         "input_tokens": tokens.input,
         "output_tokens": tokens.output,
         "reasoning_tokens": tokens.reasoning,
@@ -171,11 +171,7 @@ def _start_time(message: Message) -> int:
 
 def _end_time(message: Message) -> int | None:
     """Return when the last part of a message ended: its text, or one of its calls."""
-    ends = [
-        call.state.time.end
-        for call in message.get_parts_by_type(ToolPart)
-        if isinstance(call.state, ToolCompleted | ToolError)
-    ]
+    ends = [call.state.time.end for call in message.get_calls() if isinstance(call.state, ToolCompleted | ToolError)]
     if message.time is not None and message.time.completed is not None:
         ends.append(message.time.completed)
     return max(ends, default=None)

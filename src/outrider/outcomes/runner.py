@@ -36,6 +36,7 @@ from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
 from outrider.processes.sandbox.overlay import (
     OverlayChange,
     OverlayFolders,
+    is_confusing_link,
     merge_into_layer,
     read_changes,
     show_path,
@@ -217,7 +218,7 @@ class SandboxedCommands:
                 policy = self._overlay_policy(context, folder, folders)
                 result = await self._execute_with(policy, plan, execute)
                 formatted = format_result(result)
-                changes = await asyncio.to_thread(read_changes, self._workspace, folders)
+                changes = await asyncio.to_thread(_read_changes, self._workspace, folders)
             pending = PendingOutcome(
                 session_id=context.session_id,
                 call_id=context.call_id,
@@ -322,13 +323,14 @@ class SandboxedCommands:
             return await self._commit(context, folder, pending, pending.keep)
         caches, changes = await asyncio.to_thread(self._split_caches, pending.changes)
         if caches:
-            await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
+            async with self._lock:  # no overlay of this workspace may start meanwhile
+                await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
         pending = msgspec.structs.replace(pending, changes=tuple(changes))
         if not changes:
             await asyncio.to_thread(folder.remove, context.call_id)
             return _result(pending)
         rights = MODE_TABLE[self._settings.mode_of(context.session_id)]
-        protected = list_protected(changes)
+        protected = list_protected(changes, self._workspace)
         if rights.outcomes == "drop":
             await asyncio.to_thread(folder.remove, context.call_id)
             return _result(pending, f"this mode discards what a command changes: {list_changes(changes)}")
@@ -402,7 +404,7 @@ class SandboxedCommands:
         changed."""
         caches = [change for change in changes if is_cache(change.path)]
         others = [change for change in changes if not is_cache(change.path)]
-        ignored = ignored_paths(self._workspace, others) - list_protected(others)
+        ignored = ignored_paths(self._workspace, others) - list_protected(others, self._workspace)
         if all(change.path in ignored for change in others):
             return list(changes), []
         return caches, others
@@ -410,6 +412,9 @@ class SandboxedCommands:
     def _keep_caches(self, folder: OutcomeFolder, call_id: str, caches: Sequence[OverlayChange]) -> None:
         """Moves by-products into the session's layer, where later commands see them."""
         upper = folder.upper(call_id)
+        for change in caches:
+            if change.file == "link" and is_confusing_link(upper / change.path):
+                (upper / change.path).unlink()
         moved: set[str] = set()
         for path in sorted(change.path for change in caches):
             if moved.isdisjoint(parents_of(path)) and os.path.lexists(upper / path):
@@ -436,6 +441,13 @@ class SandboxedCommands:
 
     def _wrapper(self, policy: SandboxPolicy) -> LaunchWrapper:
         return lambda launch: self._sandbox.wrap(launch, policy)
+
+
+def _read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange]:
+    try:
+        return read_changes(workspace, folders)
+    except OSError as error:
+        raise ToolFailure(f"what it changed was discarded, because {error.strerror or error}") from error
 
 
 def _result(pending: PendingOutcome, note: str = "") -> ToolResult:

@@ -109,6 +109,12 @@ class CompactionResult(msgspec.Struct, frozen=True):
     tokens_after: int | None = None
 
 
+class CompactionUndoResult(msgspec.Struct, frozen=True):
+    """Whether a compaction was undone."""
+
+    undone: bool = False
+
+
 class _QueuedInput(msgspec.Struct, frozen=True):
     id: str
     text: str
@@ -226,6 +232,10 @@ class RemoteEngine:
     async def compact(self, session_id: str) -> CompactionResult | None:
         result = await self.client.post(f"{session_path(session_id)}/compact", None, CompactionResult, unlimited=True)
         return result if result.tokens_before is not None else None
+
+    async def undo_compaction(self, session_id: str) -> bool:
+        path = f"{session_path(session_id)}/compact/undo"
+        return (await self.client.post(path, None, CompactionUndoResult)).undone
 
     async def abort(self, session_id: str) -> None:
         if session_id:

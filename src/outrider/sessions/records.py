@@ -108,7 +108,7 @@ class SessionPage(msgspec.Struct, frozen=True):
 class DamagedRow(msgspec.Struct, frozen=True):
     """A row that cannot be decoded. The store reports it and leaves it unchanged."""
 
-    kind: Literal["session", "message", "part"]
+    kind: Literal["session", "message", "part", "input", "approval"]
     id: str
     message_id: str
     error: str

@@ -85,20 +85,23 @@ class FileLocation(msgspec.Struct, frozen=True):
 
 class WorkspaceFiles:
     """Locates and opens files of a workspace. `readable` lists further folders that may be read: stored outputs,
-    skills. `is_denied` returns whether a rule forbids to read a resolved path; tools that list or search leave it
-    out."""
+    skills. `private` folders hold Outrider's own files: a workspace that contains them does not give access to them.
+    `is_denied` returns whether a rule forbids to read a resolved path; tools that list or search leave it out."""
 
     def __init__(
         self,
         root: str | Path,
         *,
         readable: Sequence[str | Path] = (),
+        private: Sequence[str | Path] = (),
         granted: IsGranted = lambda _, __: False,
         is_denied: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.root = os.path.realpath(root)
         self.is_denied = is_denied
         self._readable = [os.path.realpath(folder) for folder in readable]
+        folders = [os.path.realpath(folder) for folder in private]
+        self._private = [folder for folder in folders if folder != self.root and _is_below(folder, self.root)]
         self._granted = granted
 
     def locate(self, path: str, op: str) -> FileLocation:
@@ -113,6 +116,10 @@ class WorkspaceFiles:
             raise ToolFailure(f"{shown}: a rule forbids to read it")
         if not found.ok and not self._granted(found, op):
             raise ToolFailure(f"{shown}: {found.reason}, and may not be used without approval")
+        if any(_is_below(found.real_path, folder) for folder in self._private) and not any(
+            _is_below(found.real_path, folder) for folder in extra
+        ):
+            raise ToolFailure(f"{shown}: it belongs to Outrider itself; only the user changes it")
         home = next((root for root in [self.root, *extra] if _is_below(found.real_path, root)), "/")
         return FileLocation(found.real_path, home, self._display_path(found.real_path))
 

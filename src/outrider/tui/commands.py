@@ -42,8 +42,12 @@ async def redo_changes(ui: ScreenApi, _: str) -> None:
     await _restore_files(ui, "redo")
 
 
-async def compact_session(ui: ScreenApi, _: str) -> None:
-    """Replace earlier messages by a summary."""
+async def compact_session(ui: ScreenApi, argument: str) -> None:
+    """Replace earlier messages by a summary, or take the last summary back."""
+    if argument.strip() == "undo" and ui.controller.session_id:
+        undone = await ui.controller.engine.undo_compaction(ui.controller.session_id)
+        ui.show_notice("the summarised messages are used again" if undone else "no summary is in effect")
+        return
     if not ui.controller.session_id:
         ui.show_notice("there is nothing to shorten yet")
         return
@@ -443,7 +447,7 @@ COMMANDS: list[SlashCommand] = [
     SlashCommand("fork", "copy the session, completely or up to one of your messages", fork_session, "[TITLE]"),
     SlashCommand("undo", "revert the file changes of the last turn", undo_changes),
     SlashCommand("redo", "apply reverted file changes again", redo_changes),
-    SlashCommand("compact", "replace earlier messages by a summary to free context", compact_session),
+    SlashCommand("compact", "replace earlier messages by a summary, or undo that", compact_session, "[undo]"),
     SlashCommand("mode", f"choose the mode: {', '.join(MODES)}", choose_mode, "[MODE]"),
     SlashCommand(
         "approval", f"choose what agent mode asks about: {', '.join(APPROVAL_LEVELS)}", choose_approval, "[LEVEL]"

@@ -66,8 +66,8 @@ class LLMRequestEvent(Event, frozen=True, tag="LLMRequestEvent"):
 
 
 class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
-    """A step of a model has ended. Token counts are disjoint, as in `Tokens`. `cost` is an exact decimal string; None
-    if no price is known."""
+    """A step of a model has ended. Token counts are disjoint, as in `Tokens`, and include `withdrawn_tokens`, those of
+    failed attempts. `cost` is an exact decimal string; None if no price is known."""
 
     stop_reason: str | None = None
     has_tool_use: bool = False
@@ -81,6 +81,7 @@ class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
     cost: str | None = None
     model: str = ""
     provider: str = ""
+    withdrawn_tokens: int = 0
 
     @property
     def tokens(self) -> Tokens:
@@ -190,10 +191,22 @@ class ToolOutputEvent(Event, frozen=True, tag="ToolOutputEvent"):
 
 
 class RetryScheduledEvent(Event, frozen=True, tag="RetryScheduledEvent"):
+    """A model request failed and is sent again after `delay_ms`. `withdrawn` are the ids of the parts that were shown
+    and are not part of the answer. With `model` (PROVIDER/MODEL) another model continues the step."""
+
     attempt: int
     delay_ms: int
     error: str
     max_attempts: int | None = None
+    withdrawn: tuple[str, ...] = ()
+    model: str = ""
+
+
+class ModelSilentEvent(Event, frozen=True, tag="ModelSilentEvent"):
+    """A model has sent no part of its answer for `silent_ms`. Published while the wait continues."""
+
+    silent_ms: int
+    model: str = ""
 
 
 class BudgetExceededEvent(Event, frozen=True, tag="BudgetExceededEvent"):
@@ -286,6 +299,7 @@ StandardEvent = (
     | ToolInputDeltaEvent
     | ToolOutputEvent
     | RetryScheduledEvent
+    | ModelSilentEvent
     | BudgetExceededEvent
     | AgentCalledEvent
     | AgentReturnedEvent

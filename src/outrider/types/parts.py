@@ -257,6 +257,9 @@ class ModelRef(msgspec.Struct, frozen=True):
     provider: str
     model: str
 
+    def __str__(self) -> str:
+        return f"{self.provider}/{self.model}".rstrip("/")
+
 
 class SubtaskPart(PartBase, frozen=True, tag_field="type", tag="subtask"):
     """A task that was delegated to another agent, with the session in which that agent works."""
@@ -270,16 +273,24 @@ class SubtaskPart(PartBase, frozen=True, tag_field="type", tag="subtask"):
 
 
 class RetryPart(PartBase, frozen=True, tag_field="type", tag="retry"):
-    """A request that failed and was sent again."""
+    """A request that failed and was sent again. The parts before it that were shown are marked as withdrawn.
+
+    `tokens` and `cost` are those of the failed request, included in the totals of the message; estimated if the
+    provider reported none. With `model` the step continues with that model, because the first one is not available.
+    """
 
     type: ClassVar[Literal["retry"]] = "retry"
     attempt: int
     error: str
     time: RetryTime
+    tokens: Tokens = Tokens()
+    cost: Decimal | None = None
+    model: ModelRef | None = None
 
 
 class CompactionPart(PartBase, frozen=True, tag_field="type", tag="compaction"):
-    """Replaces all messages before `tail_start_id` in the prompt by `summary`."""
+    """Replaces all messages before `tail_start_id` in the prompt by `summary`. One that was undone has no
+    summary and no effect."""
 
     type: ClassVar[Literal["compaction"]] = "compaction"
     auto: bool = False
@@ -288,6 +299,15 @@ class CompactionPart(PartBase, frozen=True, tag_field="type", tag="compaction"):
     tail_start_id: str | None = None
     tokens_before: int | None = None
     tokens_after: int | None = None
+
+
+WITHDRAWN = "withdrawn"
+"""The metadata key of a part that was shown and then withdrawn, because its request failed and was sent again."""
+
+
+def is_withdrawn(part: object) -> bool:
+    """Whether the part belongs to a failed attempt: it is shown struck out, and no model and no tool sees it."""
+    return bool(getattr(part, "metadata", {}).get(WITHDRAWN))
 
 
 class ToolUsePart(PartBase, frozen=True, tag_field="type", tag="tool_use"):

@@ -2,11 +2,10 @@
 
 from outrider import CompactionPart, Message, TextPart, Tokens, ToolPart, ToolPending
 from outrider.agents.compaction import (
-    PINNED_CHARACTERS,
     estimate_tokens,
     find_tail_start,
     last_compaction_position,
-    pin_last_input,
+    pinned_input,
 )
 from outrider.context.lower import LARGE_OUTPUT, OUTPUT_REMOVED, apply_compaction, lower
 
@@ -72,9 +71,8 @@ def test_a_long_history_is_walked_once():
 
 def test_the_users_last_words_are_kept_as_they_were_when_only_a_summary_would_hold_them():
     history = [user("first"), answer("b"), user("never use tabs"), answer("c"), answer("d")]
-    assert pin_last_input("a summary", history, 4).endswith("\nnever use tabs")
-    assert pin_last_input("a summary", history, 2) == "a summary"
-    assert len(pin_last_input("", [user("z" * 2 * PINNED_CHARACTERS), answer("b")], 1)) < PINNED_CHARACTERS + 100
+    assert pinned_input(history, 4) == "never use tabs"
+    assert pinned_input(history, 2) == ""
 
 
 def test_the_last_compaction_is_found():

@@ -21,7 +21,7 @@ from outrider import (
     ToolUsePart,
     lower,
 )
-from outrider.context.lower import NOT_FINISHED, OPENING, ORPHAN, OUTPUT_REMOVED, PromptProjection
+from outrider.context.lower import CONTINUE, NOT_FINISHED, OPENING, ORPHAN, OUTPUT_REMOVED, PromptProjection
 from outrider.providers.message_rules import (
     anthropic_problems,
     google_problems,
@@ -48,8 +48,9 @@ def done(call_id: str, output: str = "ok") -> ToolPart:
 
 
 def shown(prompt: Prompt) -> list[tuple[str, list[str]]]:
-    """A prompt in a form that a test can be read by."""
-    return [(message.role, [word(part) for part in message.content]) for message in prompt]
+    """A prompt in a form that a test can be read by, without the note that a conversation must end with the user."""
+    said = [(message.role, [word(part) for part in message.content]) for message in prompt]
+    return said[:-1] if said[-1] == ("user", [CONTINUE]) else said
 
 
 def word(part: object) -> str:

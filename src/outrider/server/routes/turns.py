@@ -97,6 +97,12 @@ class CompactionReply(msgspec.Struct, frozen=True):
     tokens_after: int | None = None
 
 
+class CompactionUndoReply(msgspec.Struct, frozen=True):
+    """Whether a compaction was in effect and was undone."""
+
+    undone: bool
+
+
 async def submit_prompt(request: RouteRequest[NoPayload, PromptRequest]) -> PromptReceipt:
     body = request.body
     content: list[Any] = [TextPart(body.text)] if body.text else []
@@ -121,6 +127,10 @@ async def abort_turn(request: RouteRequest[NoPayload, NoPayload]) -> None:
 async def compact_session(request: RouteRequest[NoPayload, NoPayload]) -> CompactionReply:
     part = await request.engine.compact(request.path["session_id"])
     return CompactionReply(part.tokens_before, part.tokens_after) if part else CompactionReply()
+
+
+async def undo_compaction(request: RouteRequest[NoPayload, NoPayload]) -> CompactionUndoReply:
+    return CompactionUndoReply(await request.engine.undo_compaction(request.path["session_id"]))
 
 
 async def list_queue(request: RouteRequest[NoPayload, NoPayload]) -> list[QueuedInputView]:
@@ -209,6 +219,9 @@ TURN_ROUTES = (
                 handler=abort_turn, status=204),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/compact", name="compact",
                 summary="Replace old messages with a summary", handler=compact_session, response_type=CompactionReply),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/compact/undo", name="undo_compaction",
+                summary="Put the messages that the last summary replaced back into the prompt",
+                handler=undo_compaction, response_type=CompactionUndoReply),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/queue", name="queue", summary="List queued input",
                 handler=list_queue, response_type=list[QueuedInputView]),
     ApiEndpoint(method="DELETE", path=f"{SESSION_PATH}/queue/{{input_id}}", name="withdraw",

@@ -1,0 +1,346 @@
+"""What a compaction carries over word for word, in addition to the model's summary.
+
+A summary is written by a model and may leave out anything. This module reads the removed messages without a model and
+adds what the summary lacks: the user's constraints and messages, the plan, open items, statements and decisions of the
+agent, the files it touched, and names that occur in the removed messages. It also builds the tool with which the model
+searches the removed messages.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import Annotated, Any, cast
+
+import msgspec
+
+from outrider.tools.tool import Tool, ToolResult
+from outrider.types.messages import Message
+from outrider.types.parts import CompactionPart, TextPart, ToolPart
+from outrider.types.tool_declaration import call_subjects, declaration_of
+from outrider.types.tool_state import ToolCompleted, ToolError
+
+SEARCH_TOOL = "search_conversation"
+MIN_CHARACTERS = 6_000
+CONTEXT_SHARE = 0.12  # of the context window that carried text may fill
+MAX_MESSAGE = 2_000  # characters of one user message; the rest is found with the search tool
+MAX_SENTENCE = 500
+MAX_SENTENCES_PER_MESSAGE = 30  # a pasted document has many sentences that look like constraints
+MAX_OPEN_ITEMS = 60
+MAX_FILES = 80
+MAX_PLAN = 4_000
+MAX_SEARCHED = 200_000  # characters that are searched for names
+RECENT_QUESTIONS = 3  # answers whose questions to the user may still be open
+
+_FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_SENTENCE_END = re.compile(r"(?<=[.!?;。！？])\s+|\n+")
+_CONSTRAINT = re.compile(
+    r"\b(?:must|never|always|do not|don['’]?t|only|should|shall|need(?:s|ed)? to|requir\w+|prefer\w*|avoid|without|"
+    r"instead of|rather than|make sure|ensure|remember|keep|important|rules?|from now on|no longer|not allowed|"
+    r"forbidden|may not|can(?:not|['’]t)|mustn['’]?t|shouldn['’]?t|at most|at least|not? more than|stick to|"
+    r"convention\w*|use|policy|limit(?:ed)?|deadline|until|unless|except|leave|"
+    r"muss|müssen|nie|niemals|immer|nicht|nur|bitte|darf|dürfen|soll|jamais|toujours|doit|nunca|siempre|debe)\b"
+    r"|必须|必須|不要|不得|永远|总是|禁止|絶対|必ず|常に|しないで|항상|절대|마세요",
+    re.IGNORECASE,
+)
+_OPEN = re.compile(
+    r"^\s*(?:[-*]\s*)?\[ \]|\b(?:TODO|FIXME|open (?:question|item|point|issue)s?|still (?:open|to do|missing)|"
+    r"remain(?:s|ing)|next steps?|to do|not (?:yet|done)|pending|blocked (?:on|by)|waiting for|follow[- ]?up|later|"
+    r"unresolved|outstanding)\b",
+    re.IGNORECASE,
+)
+_CLOSED = re.compile(r"^\s*(?:[-*]\s*)?\[[xX]\]\s*(.*)$")
+_STATEMENT = re.compile(
+    r"\b(?:decid\w+|decision|chose\w*|choos\w+|agreed|root cause|because|found|turn(?:s|ed) out|confirmed|measured|"
+    r"results?|fixed|fails?|failed|concluded?|conclusion|named|called|renamed|is now|equals|set to|version|port|"
+    r"deadline|note)\b|\d",
+    re.IGNORECASE,
+)
+_NAMES = re.compile(
+    r"https?://[^\s)>\]\"'`]+"
+    r"|(?:~|\.{1,2})?/?[\w.-]+(?:/[\w.-]+)+"  # paths
+    r"|\b[\w-]+\.(?:[a-z]{1,5}|[a-z]+\d)\b"  # file names
+    r"|\b[A-Z][A-Z0-9]+-\d+\b"  # tickets
+    r"|\b[a-zA-Z]\w*_\w+\b|\b[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]+)+\b|\b[a-z]+(?:[A-Z][a-z0-9]+)+\b"  # identifiers
+    r"|\bv?\d+\.\d+(?:\.\d+)*\b|\b[0-9a-f]{7,40}\b"  # versions and hashes
+)
+_WORD = re.compile(r"[^\W_]+(?:[-_.][^\W_]+)*")
+
+
+def carried_budget(context_limit: int | None) -> int:
+    """Returns how many characters of carried text a model with this context window gets."""
+    return max(MIN_CHARACTERS, int((context_limit or 50_000) * 4 * CONTEXT_SHARE))
+
+
+def carry_over(summary: str, removed: Sequence[Message], *, characters: int, without: str = "") -> str:
+    """Returns the summary with sections for what it lacks of the removed messages, within `characters`. `without` is a
+    user message that the caller adds itself."""
+    history = [message for message in removed if not message.get_parts_by_type(CompactionPart)]
+    spoken = [(message.role, _spoken_text(message)) for message in history]
+    writer = _SectionWriter(summary, characters)
+    by_user = [text for role, text in spoken if role == "user" and text.strip() and text != without]
+    by_agent = [text for role, text in spoken if role == "assistant" and text.strip()]
+    writer.add_list("Constraints of the user, word for word", _constraints(by_user), 0.4)
+    writer.add_list("Open items", _open_items(history, spoken), 0.3)
+    writer.add_list("Plan that the user accepted", [_accepted_plan(history)[:MAX_PLAN]], 0.3)
+    writer.add_list("Files that were read or changed", _touched_files(history), 0.2)
+    writer.add_list("Messages of the user, word for word", map(_shorten, by_user), 0.6, counts_rest=True)
+    writer.add_list("Statements of the assistant, word for word", _statements(by_agent), 0.7)
+    writer.add_names(_names(_newest_texts(by_user), _newest_texts(by_agent)))
+    return writer.text()
+
+
+class _SectionWriter:
+    """Appends sections to a summary, within a number of characters, and leaves out what the text already contains."""
+
+    def __init__(self, summary: str, characters: int) -> None:
+        self._sections = [summary]
+        self._summary = _normalize(summary)
+        self._added: set[str] = set()
+        self._left = characters
+
+    def add_list(self, title: str, entries: Iterable[str], share: float, *, counts_rest: bool = False) -> None:
+        """Adds the entries that fit into a share of the space that is left, in their order. With `counts_rest`, those
+        that do not fit are counted."""
+        new = [entry for entry in dict.fromkeys(entries) if self._is_new(entry)]
+        chosen = _select_entries(new, int(self._left * share))
+        self._added.update(map(_normalize, chosen))
+        lines = [f"- {entry.strip()}" for entry in chosen]
+        if counts_rest and self._left and len(chosen) < len(new):
+            lines.insert(0, f"- ({len(new) - len(chosen)} more; `{SEARCH_TOOL}` finds them)")
+        self._add_section(title, "\n".join(lines))
+
+    def add_names(self, names: Iterable[str]) -> None:
+        """Adds the names that occur nowhere in the text yet."""
+        text, left = _normalize("\n".join(self._sections)), self._left
+        chosen: list[str] = []
+        for name in names:
+            if len(name) + 2 < left and _normalize(name) not in text:
+                left -= len(name) + 2
+                chosen.append(name)
+        self._add_section("Also mentioned", ", ".join(chosen))
+
+    def _is_new(self, entry: str) -> bool:
+        return (text := _normalize(entry)) not in self._added and text not in self._summary
+
+    def _add_section(self, title: str, text: str) -> None:
+        if text.strip():
+            self._sections.append(f"## {title}\n{text}")
+            self._left = max(0, self._left - len(text))
+
+    def text(self) -> str:
+        pointer = f"The removed messages are stored; `{SEARCH_TOOL}` finds details in them."
+        return "\n\n".join([*self._sections, pointer])
+
+
+def _select_entries(entries: Sequence[str], characters: int) -> list[str]:
+    """Returns the entries that fit. If not all do, half of the space is for the newest ones, and half for those whose
+    words are rare among the entries: a rule occurs once, "next" occurs often."""
+    if sum(map(len, entries)) <= characters:
+        return list(entries)
+    words = [frozenset(_WORD.findall(re.sub(r"\d+", "0", entry.lower()))) for entry in entries]
+    spread = Counter(word for found in words for word in found)
+    rarity = [sum(1 / spread[word] for word in found) / (len(found) or 1) for found in words]
+    newest = range(len(entries) - 1, -1, -1)
+    chosen: set[int] = set()
+    size = 0
+    for order, limit in ((newest, characters // 2), (sorted(newest, key=lambda at: -rarity[at]), characters)):
+        for position in order:
+            if position not in chosen and size + len(entries[position]) <= limit:
+                chosen.add(position)
+                size += len(entries[position])
+    return [entries[position] for position in sorted(chosen)]
+
+
+def _normalize(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+def _spoken_text(message: Message) -> str:
+    """Returns what the user or the model wrote, without texts that the program added."""
+    parts = message.get_parts_by_type(TextPart)
+    return "\n".join(part.text for part in parts if not part.synthetic and not part.ignored)
+
+
+def _sentences(text: str) -> Iterator[str]:
+    for sentence in _SENTENCE_END.split(_FENCE.sub("\n", text)):
+        if sentence := sentence.strip():
+            yield sentence[:MAX_SENTENCE]
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= MAX_MESSAGE:
+        return text
+    return f"{text[:MAX_MESSAGE]}… (shortened; `{SEARCH_TOOL}` finds the rest of its {len(text):,} characters)"
+
+
+def _constraints(by_user: Iterable[str]) -> Iterator[str]:
+    for text in by_user:
+        found = [sentence for sentence in _sentences(text) if _CONSTRAINT.search(sentence)]
+        yield from found[:MAX_SENTENCES_PER_MESSAGE]
+
+
+def _statements(by_agent: Iterable[str]) -> Iterator[str]:
+    for text in by_agent:
+        found = [sentence for sentence in _sentences(text) if _STATEMENT.search(sentence)]
+        yield from found[:MAX_SENTENCES_PER_MESSAGE]
+
+
+def _open_items(history: Sequence[Message], spoken: Sequence[tuple[str, str]]) -> list[str]:
+    """Returns open entries of the todo list, lines that name open work, and questions of the last answers."""
+    closed: set[str] = set()
+    found: list[str] = []
+    for _, text in reversed(spoken):
+        for sentence in reversed(list(_sentences(text))):
+            if done := _CLOSED.match(sentence):
+                closed.add(_normalize(done[1]))
+            elif _OPEN.search(sentence) and _normalize(re.sub(r"^\s*[-*]?\s*\[ \]\s*", "", sentence)) not in closed:
+                found.append(sentence)
+    answers = [text for role, text in spoken if role == "assistant"][-RECENT_QUESTIONS:]
+    questions = [sentence for text in answers for sentence in _sentences(text) if sentence.endswith(("?", "？"))]
+    return [*reversed(found[:MAX_OPEN_ITEMS]), *questions, *_open_todos(history)]
+
+
+def _open_todos(history: Sequence[Message]) -> list[str]:
+    for message in reversed(history):
+        for part in reversed(message.get_parts_by_type(ToolPart)):
+            if isinstance(part.state, ToolCompleted) and isinstance(part.state.metadata.get("todos"), list):
+                entries = cast("list[Any]", part.state.metadata["todos"])
+                return [f"[ ] {entry['content']}" for entry in entries if _is_open_todo(entry)]
+    return []
+
+
+def _is_open_todo(entry: Any) -> bool:
+    match entry:
+        case {"content": str(), "status": "completed" | "cancelled"}:
+            return False
+        case {"content": str()}:
+            return True
+        case _:
+            return False
+
+
+def _accepted_plan(history: Sequence[Message]) -> str:
+    """Returns the last plan that the user accepted or changed, or ""."""
+    for position in range(len(history) - 1, 0, -1):
+        answer = history[position].metadata.get("plan_answer")
+        if answer == "changed":
+            return _spoken_text(history[position])
+        if answer == "accepted":
+            return next((_spoken_text(m) for m in reversed(history[:position]) if m.role == "assistant"), "")
+    return ""
+
+
+def _touched_files(history: Iterable[Message]) -> list[str]:
+    """Returns the paths of file tools' calls, the last used ones last, with "changed" where a call wrote."""
+    files: dict[str, bool] = {}
+    for part in (part for message in history for part in message.get_parts_by_type(ToolPart)):
+        if (kind := declaration_of(part.tool).kind) in ("read", "write") and isinstance(part.state, ToolCompleted):
+            for path in _call_paths(part):
+                files[path] = files.pop(path, False) or kind == "write"
+    return [f"{path} (changed)" if changed else path for path, changed in files.items()][-MAX_FILES:]
+
+
+def _call_paths(part: ToolPart) -> Iterator[str]:
+    """Yields the paths that a call changed, or that its arguments name. A patch names them in its metadata."""
+    changed = part.state.metadata.get("files") if isinstance(part.state, ToolCompleted) else None
+    listed = cast("list[object]", changed) if isinstance(changed, list) else []
+    for path in listed or call_subjects(part.tool, part.state.input):
+        if isinstance(path, str) and 0 < len(path) < MAX_SENTENCE and "\n" not in path:
+            yield path
+
+
+def _newest_texts(texts: Sequence[str]) -> list[str]:
+    """Returns the last texts up to a size, since the search for names costs a second per two megabytes."""
+    sizes = accumulate(len(text) for text in reversed(texts))
+    return list(texts[len(texts) - sum(size <= MAX_SEARCHED for size in sizes) :])
+
+
+def _names(by_user: Iterable[str], by_agent: Iterable[str]) -> list[str]:
+    """Returns paths, identifiers, versions and the like, most frequent first; those of the user before others."""
+    counts = [
+        Counter(name.rstrip(".,:;") for text in texts for name in _NAMES.findall(text)) for texts in (by_user, by_agent)
+    ]
+    return list(dict.fromkeys(name for count in counts for name, _ in count.most_common() if 2 < len(name) < 200))
+
+
+EXCERPT = 600
+MAX_RESULTS = 20
+
+
+class _Passage(msgspec.Struct):
+    """A text of the conversation with its place, and how well it matches a query."""
+
+    place: str
+    text: str
+    found: int = 0
+
+
+def conversation_search_tool(messages: Callable[[], Sequence[Message]]) -> Tool:
+    """Builds the tool that searches all stored messages of the agent's session."""
+
+    def search_conversation(
+        query: Annotated[str, "words that occur in what you look for"], limit: Annotated[int, "results"] = 8
+    ) -> ToolResult:
+        """Search this whole conversation, also messages and tool outputs that a summary replaced."""
+        found = search_messages(messages(), query)[: max(1, min(limit, MAX_RESULTS))]
+        content = "\n\n".join(f"[{place}]\n{excerpt}" for place, excerpt in found)
+        return ToolResult(content or "Nothing in this conversation contains these words.", title=query[:80])
+
+    return Tool(search_conversation, name=SEARCH_TOOL, read_only=True, repeatable=True, parallel=True, display="search")
+
+
+def search_messages(messages: Sequence[Message], query: str) -> list[tuple[str, str]]:
+    """Returns (place, excerpt) of the passages that contain most words of the query, the newest first among equals."""
+    words = list(dict.fromkeys(word.lower() for word in _WORD.findall(query)))
+    if not words:
+        return []
+    phrase, passages = _normalize(query), [*_passages(messages)]
+    spread = Counter(word for passage in passages for word in words if word in passage.text.lower())
+    weights = {word: len(passages) / (1 + spread[word]) + 1 for word in words}  # rare words count more
+    scored: list[tuple[float, int, _Passage]] = []
+    for position, passage in enumerate(passages):
+        lowered = passage.text.lower()
+        score = sum(weights[word] for word in words if word in lowered)
+        if score:
+            exact = sum(weights.values()) if phrase in _normalize(lowered) else 0
+            scored.append((score + exact, position, passage))
+    scored.sort(key=lambda entry: entry[:2], reverse=True)
+    return [(passage.place, _excerpt(passage.text, words, weights)) for _, _, passage in scored[:MAX_RESULTS]]
+
+
+def _passages(messages: Sequence[Message]) -> Iterator[_Passage]:
+    for number, message in enumerate(messages, 1):
+        for part in message.parts:
+            match part:
+                case TextPart() if not part.synthetic:
+                    yield _Passage(f"message {number}, {message.role}", part.text)
+                case ToolPart() if part.tool != SEARCH_TOOL:
+                    called = msgspec.json.encode(part.state.input, enc_hook=str).decode()
+                    yield _Passage(f"message {number}, call of {part.tool}", f"{called}\n{_output(part)}")
+                case _:
+                    pass
+
+
+def _output(part: ToolPart) -> str:
+    match part.state:
+        case ToolCompleted(output=text) | ToolError(error=text):
+            return text
+        case _:
+            return ""
+
+
+def _excerpt(text: str, words: Sequence[str], weights: dict[str, float]) -> str:
+    """Returns the part of a text in which most words of the query occur close together."""
+    if len(text) <= EXCERPT:
+        return text
+    lowered = text.lower()
+    places = sorted(found.start() for word in words for found in re.finditer(re.escape(word), lowered))[:200]
+
+    def weight(start: int) -> float:
+        window = lowered[max(0, start - EXCERPT // 3) : start + EXCERPT]
+        return sum(weights[word] for word in words if word in window)
+
+    start = max(0, max(places, key=weight, default=0) - EXCERPT // 3)
+    end = min(len(text), start + EXCERPT)
+    return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"

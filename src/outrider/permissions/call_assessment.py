@@ -14,6 +14,7 @@ from outrider.permissions.paths.containment import Containment, contain
 from outrider.permissions.rules import PermissionRule, match_host, match_path, match_path_rule
 from outrider.permissions.shell.analysis import analyse_script
 from outrider.permissions.shell.command import ScriptAnalysis
+from outrider.permissions.shell.command_effects import list_effects
 from outrider.permissions.shell.rule_matching import (
     ShellRuleMatcher,
     certain_words,
@@ -24,7 +25,6 @@ from outrider.types.tool_declaration import (
     call_directory,
     call_subject,
     call_subjects,
-    canonical_tool,
     declaration_of,
     runs_in_background,
     tool_name,
@@ -68,7 +68,7 @@ def assess_call(
 ) -> CallAssessment:
     kind = declaration_of(tool).kind
     match kind:
-        case "shell" if canonical_tool(tool_name(tool)) == "process" and call_subject(tool, arguments) is None:
+        case "shell" if declaration_of(tool).controls_process and call_subject(tool, arguments) is None:
             return ProcessCall(tool_name(tool), arguments)
         case "shell":
             return ShellCall(tool, arguments, workspace, approved, search_path)
@@ -163,7 +163,8 @@ class FileCall:
         declared, self.tool, self.root = declaration_of(tool), tool_name(tool), os.path.realpath(workspace)
         self.invalid = ""
         paths = call_paths(tool, arguments)
-        paths += _glob_start_paths(self.tool, arguments, paths)
+        if declared.paths_in == "glob":
+            paths += _glob_start_paths(arguments, paths)
         self.targets: list[tuple[str, Containment]] = []
         for path in paths:
             found = contain(path, root=workspace, cwd=workspace, op=declared.operation)
@@ -230,17 +231,17 @@ def _normalize_path(path: str) -> str:
 
 def call_paths(tool: str | DeclaredTool, arguments: Mapping[str, Any]) -> list[object]:
     """Returns every path that a call of a file tool names."""
-    if canonical_tool(tool_name(tool)) == "apply_patch":
+    if declaration_of(tool).paths_in == "patch":
         patch = call_subject(tool, arguments)
         return list(dict.fromkeys(find_patched_paths(str(patch)))) if patch else []
     paths = [path for path in call_subjects(tool, arguments) if path is not None]
     return paths or (["."] if declaration_of(tool).operation in _WORKSPACE_BY_DEFAULT else [])
 
 
-def _glob_start_paths(tool: str, arguments: Mapping[str, Any], folders: list[object]) -> list[object]:
+def _glob_start_paths(arguments: Mapping[str, Any], folders: list[object]) -> list[object]:
     """Returns the directories where a glob starts: its fixed prefix, plus `..` if a later component contains it."""
     pattern = arguments.get("pattern")
-    if canonical_tool(tool) != "glob" or not isinstance(pattern, str):
+    if not isinstance(pattern, str):
         return []
     parts = pattern.split("/")
     fixed = list(itertools.takewhile(lambda part: not set(part) & set("*?[{"), parts))
@@ -293,7 +294,7 @@ class ShellCall:
             self.script = ScriptAnalysis((), (self.reason,))
             return
         self.script = analyse_script(self.command, root=root, cwd=(location.real_path if location else None) or root)
-        doubts = self.script.unproven_reasons or tuple(
+        doubts = tuple(effect.text for effect in list_effects(self.script)) or tuple(
             filter(None, map(self.rule_matcher.find_workspace_influence, self.script.commands))
         )
         self.action, self.reason = ("shell", doubts[0]) if doubts else ("shell that reads", "")

@@ -12,7 +12,7 @@ from outrider.permissions.modes import MODE_TABLE, Decision, Mode
 from outrider.permissions.policy import PermissionRules, decide, decide_with_rules
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.permissions.rule_suggestions import suggested_rules
-from outrider.permissions.shell.command_effects import describe_command
+from outrider.permissions.shell.command_effects import list_effects as list_script_effects
 from outrider.types.approvals import CallEffect
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
@@ -91,16 +91,8 @@ def _explain_commands(call: ShellCall) -> Iterable[str]:
 def list_effects(tool: str | DeclaredTool, arguments: Mapping[str, Any], *, workspace: str) -> tuple[CallEffect, ...]:
     """Returns what the commands of a call do in plain words, risky ones first; empty for other tools."""
     call = assess_call(tool, arguments, workspace=workspace)
-    if not isinstance(call, ShellCall):
-        return ()
-    found = [CallEffect(problem[:MAX_EFFECT_CHARS]) for problem in call.script.problems]
-    for command in call.script.commands:
-        words = tuple(arg.text or "" for arg in command.argv)
-        if command.unproven_reason is not None:
-            found.append(describe_command(words) or CallEffect(command.unproven_reason[:MAX_EFFECT_CHARS]))
-        found += [CallEffect(barrier[:MAX_EFFECT_CHARS]) for barrier in command.barriers]
-    unique = dict.fromkeys(sorted(found, key=lambda effect: not effect.risky))
-    return tuple(unique)[:MAX_EFFECTS]
+    found = list_script_effects(call.script) if isinstance(call, ShellCall) else ()
+    return tuple(CallEffect(effect.text[:MAX_EFFECT_CHARS], effect.risky) for effect in found[:MAX_EFFECTS])
 
 
 MAX_EFFECTS = 12

@@ -13,7 +13,14 @@ from outrider.errors import ConfigurationError, ToolFailure
 from outrider.tools.schema import ToolSignature, compact_schema, convert_arguments, docstring_summary, read_signature
 from outrider.tools.threads import ThreadPool
 from outrider.types.request import ToolSpec
-from outrider.types.tool_declaration import CallKind, PathOperation, ToolDeclaration, ToolKind, declaration_of
+from outrider.types.tool_declaration import (
+    UNKNOWN_TOOL,
+    CallKind,
+    PathOperation,
+    ToolDeclaration,
+    ToolKind,
+    declaration_of,
+)
 from outrider.types.tool_state import Attachment
 
 Policy = Literal["allow", "ask", "deny"]
@@ -87,7 +94,8 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     The permission policy reads what calls do from these: `path_parameters` name files or folders that the tool reads,
     or changes unless it is `read_only`; each path is checked like that of a built-in file tool. `path_operation` says
     what happens to them; by default they may be files or folders, or be missing, which means the workspace. `network`:
-    connects to other hosts; `url_parameters` name the URLs. `display`: how front ends show the calls.
+    connects to other hosts; `url_parameters` name the URLs. `display`: how front ends show the calls. `declares`
+    replaces all of these, for tools that run commands or apply patches.
 
     `previews`: the function respects `ToolContext.preview`. It is then called before a person is asked whether a call
     may run: the `diff` in the metadata of its result is shown, and a ToolFailure ends the call without a question.
@@ -114,24 +122,25 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     url_parameters: tuple[str, ...] = ()
     display: CallKind | None = None
     previews: bool = False
+    declares: ToolDeclaration | None = None
 
-    def declare(self, name: str) -> ToolDeclaration:
-        """Returns what calls do. A tool that declares nothing has what is known about its name."""
-        known = declaration_of(name)
+    def declare(self) -> ToolDeclaration:
+        """Returns what calls do. Nothing follows from the name of a tool: one that declares nothing has unknown
+        effects."""
         network = self.network or bool(self.url_parameters)
-        if self.path_parameters:
+        if self.declares is not None:
+            declared = self.declares
+        elif self.path_parameters:
             kind, operation = ("read", "search") if self.read_only else ("write", "change")
             declared = ToolDeclaration(
                 kind, self.path_parameters, self.path_operation or operation, _DISPLAY[kind], network
             )
         elif network:
             declared = ToolDeclaration("network", self.url_parameters, display=_DISPLAY["network"])
-        elif known.kind != "unknown":
-            declared = known
         elif self.delegates:
             declared = ToolDeclaration("delegate", display=_DISPLAY["delegate"])
         else:
-            declared = ToolDeclaration("talk") if self.read_only else known
+            declared = ToolDeclaration("talk") if self.read_only else UNKNOWN_TOOL
         return msgspec.structs.replace(declared, display=self.display) if self.display else declared
 
 
@@ -164,7 +173,7 @@ class Tool:
         self.options = _parse_options(self.name, options)
         _check_name(self.name)
         _check_declared_parameters(self.name, function, self.options)
-        self.declaration = self.options.declare(self.name)
+        self.declaration = self.options.declare()
         self._parameters: dict[str, Any] | None = None
         self._spec: ToolSpec | None = None
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)

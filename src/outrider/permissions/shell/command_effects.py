@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from outrider.permissions.redaction.secret_patterns import split_names
+from outrider.permissions.shell.command import ScriptAnalysis
 from outrider.permissions.shell.programs.registry import KNOWN_EFFECTS, program_name
 from outrider.permissions.shell.wrappers import runs_its_arguments
 from outrider.types.approvals import CallEffect
@@ -148,7 +149,19 @@ def describe_command(words: Sequence[str]) -> CallEffect | None:
             shown = " ".join(named[: 3 if count == 3 or named[1:2] in (["run"], ["-m"]) else 2])
             risky = is_destructive(words) or any(risk in effect for risk in _RISKS)
             return CallEffect(f"{shown} {effect}", risky)
-    return CallEffect(f"{' '.join(named)} can destroy something", risky=True) if is_destructive(words) else None
+    return None
+
+
+def list_effects(script: ScriptAnalysis) -> tuple[CallEffect, ...]:
+    """Returns what a command line does in plain words, risky effects first; empty if it is proven to only read."""
+    found = [CallEffect(problem) for problem in script.problems]
+    for command in script.commands:
+        words = tuple(arg.text or "" for arg in command.argv)
+        if reason := command.unproven_reason:
+            known = describe_command(words)
+            found.append(known or CallEffect(script.name_program(command, reason), is_destructive(words)))
+        found += [CallEffect(script.name_program(command, barrier)) for barrier in command.barriers]
+    return tuple(dict.fromkeys(sorted(found, key=lambda effect: not effect.risky)))
 
 
 def _named_words(words: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from outrider.tools.text import patch as patches
 from outrider.tools.text.diff import TextDiff, current_view, diff_texts
 from outrider.tools.text.encoding import TextEncoding, detect_encoding
 from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
+from outrider.types.tool_declaration import KNOWN_NAMES
 
 ALIASES = {"input": "patch", "patchText": "patch", "patch_text": "patch", "diff": "patch"}
 
@@ -19,7 +20,11 @@ def apply_patch_tool(editor: FileEditor) -> Tool:
         )
 
     return Tool(
-        apply_patch, description=load_prompt(__file__), preprocess_args=argument_aliases(ALIASES), previews=True
+        apply_patch,
+        description=load_prompt(__file__),
+        preprocess_args=argument_aliases(ALIASES),
+        previews=True,
+        declares=KNOWN_NAMES["apply_patch"],
     )
 
 

@@ -9,6 +9,7 @@ from outrider.tools import search
 from outrider.tools.threads import ThreadPool
 from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
 from outrider.tools.workspace_files import FileLocation, WorkspaceFiles, printable_path
+from outrider.types.tool_declaration import ToolDeclaration
 
 MAX_SHOWN = 200
 _threads = ThreadPool(4)
@@ -34,9 +35,7 @@ def glob_tool(files: WorkspaceFiles) -> Tool:
         description=load_prompt(__file__),
         read_only=True,
         repeatable=True,
-        path_parameters=("path",),
-        path_operation="list",
-        display="search",
+        declares=ToolDeclaration("read", ("path",), "list", "search", paths_in="glob"),
         timeout=60,
         preprocess_args=argument_aliases({"glob": "pattern", "directory": "path", "dir": "path"}),
     )

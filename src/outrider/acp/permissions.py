@@ -125,12 +125,12 @@ async def _wait_forever() -> None:
 
 
 def question_text(question: ApprovalView) -> str:
-    """The reason; for the outcome of a command also what it changed, with its diffs."""
+    """The reason and what the call would send; for the outcome of a command also what it changed, with its diffs."""
+    effects = [effect.text for effect in question.effects] if question.outcome is None else []
+    facts = "\n".join(f"- {fact}" for fact in (*effects, *question.facts))
     if question.outcome is None:
-        effects = "".join(f"\n- {effect.text}" for effect in question.effects)
-        return question.reason + (f"\n{effects}" if effects else "")
+        return f"{question.reason}\n\n{facts}" if facts else question.reason
     diffs = "".join(file.diff for file in question.outcome.files)
-    facts = "\n".join(f"- {fact}" for fact in question.facts)
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", diffs)), 0)  # longer than any in the files
     return f"{question.heading}\n{question.reason}\n\n{facts}" + (f"\n\n{fence}diff\n{diffs}{fence}" if diffs else "")
 

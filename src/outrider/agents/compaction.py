@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
+from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from outrider.agents.budget import BudgetReservation
@@ -18,6 +19,7 @@ from outrider.types.agents import Agent
 from outrider.types.deltas import Retry
 from outrider.types.events import ContextCompactionEvent, RetryScheduledEvent
 from outrider.types.messages import Message, text_message
+from outrider.types.origins import merge_origins
 from outrider.types.parts import (
     CompactionPart,
     FilePart,
@@ -258,7 +260,8 @@ class ContextCompactor:
         if part is None:
             self._context.not_shortened_at = len(history)
             return None
-        part = replace(part, auto=auto, overflow=overflow, message_id="")
+        origins = merge_origins(self._context.read_origins()) or UNSET
+        part = replace(part, auto=auto, overflow=overflow, message_id="", origins=origins)
         await self._context.journal.add_message(self._summary_message(part, answer))
         offer_conversation_search(self._context)
         self._context.emit_event(

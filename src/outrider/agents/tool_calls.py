@@ -19,6 +19,7 @@ from outrider.tools.runner import ToolRunner, unknown_tool_message
 from outrider.tools.tool import Progress, Tool, ToolContext
 from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
+from outrider.types.origins import describe_origins
 from outrider.types.parts import TextPart, ToolPart, tool_result
 from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolErrorReason, ToolPending, ToolRunning
 from outrider.types.validate import is_object
@@ -180,6 +181,7 @@ class ToolCallRunner:
             filter_result=self._hook_runner.run_after_call,
             explain_unknown=self._unknown_tool_message,
             is_left_open=self._is_suspended,
+            labels=run.labels,
             clock=run.clock,
         )
 
@@ -294,6 +296,7 @@ class ToolCallRunner:
             duration_ms=state.time.end - state.time.start,
             output_preview=result.content[:MAX_PREVIEW] if result else "",
             reason=state.reason if isinstance(state, ToolError) else "",
+            origins=describe_origins(ended.origins),
         )
 
     def _tool_context(self, call: ToolPart) -> ToolContext:

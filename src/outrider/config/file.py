@@ -5,7 +5,6 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args, get_origin
 
@@ -123,6 +122,23 @@ class SandboxTable(msgspec.Struct, frozen=True, kw_only=True):
     hosts: StringTuple = ()
 
 
+class BudgetTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[egress.allow.DESTINATION]`: what a session may send there without a question. An omitted key means no limit."""
+
+    requests: PositiveInt | None = None
+    bytes: PositiveInt | None = None
+
+
+class EgressTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[egress]`: where a session may send data without a question after it has read text of others. The keys of
+    `allow` are host names, `mcp:SERVER` or `tool:NAME`. Results of `private_servers` (MCP) are private data, those of
+    `trusted_servers` are not text of others."""
+
+    allow: dict[str, BudgetTable] = {}
+    private_servers: StringTuple = ()
+    trusted_servers: StringTuple = ()
+
+
 class BoundsTable(msgspec.Struct, frozen=True, kw_only=True):
     """`[background.queues.NAME]`, `[background.providers.NAME]`: the maximum number of concurrent runs over all
     workers, and of starts within `seconds`. An omitted key means no limit."""
@@ -159,6 +175,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()
+    egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
     models: dict[str, dict[str, Any]] = {}
@@ -251,6 +268,8 @@ def _locate_error(table: Mapping[str, Any], error: msgspec.ValidationError) -> s
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
     """Return a "did you mean" hint for a misspelled name, or ""."""
+    from difflib import get_close_matches
+
     matches = get_close_matches(name, list(known), n=3)
     swapped = [match for match in matches if sorted(match) == sorted(name)]  # `modle` means model, not mode
     return f"; did you mean {(swapped or matches)[0]}?" if matches else ""

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 
 import msgspec
@@ -18,6 +17,7 @@ from outrider.config.file import (
     BackgroundTable,
     CompactionTable,
     ConfigFile,
+    EgressTable,
     LimitsTable,
     ParsedConfig,
     RetentionTable,
@@ -149,6 +149,8 @@ def check_rules(rules: RulesTable, where: str, workspace: Path) -> tuple[str, ..
 
 
 def _check_rule_list(rules: RulesTable, kind: Effect, where: str, workspace: Path) -> Iterator[str]:
+    from pkgutil import iter_modules
+
     from outrider.permissions.rule_warnings import find_weaknesses
     from outrider.permissions.rules import parse_rule
     from outrider.tools import builtin
@@ -213,6 +215,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()
+    egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
     models: dict[str, dict[str, Any]] = {}
@@ -285,6 +288,7 @@ def read_settings(
         compaction=file.compaction,
         retention=file.retention,
         sandbox=file.sandbox,
+        egress=file.egress,
         background=file.background,
         mcp=file.mcp,
         models=file.models,

@@ -5,10 +5,10 @@ import asyncio
 import inspect
 import itertools
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
@@ -28,10 +28,14 @@ from outrider.types.agents import Mode, Provider
 from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.messages import Message
+from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import declaration_of
 from outrider.types.tool_state import ToolPending
+
+if TYPE_CHECKING:
+    from outrider.permissions.information_flow import EgressPolicy, FlowState
 
 
 def denial_reason(tool: str | Tool, tool_input: Mapping[str, Any], mode: Mode, sandbox: Callable[[], bool]) -> str:
@@ -64,9 +68,10 @@ _log = logging.getLogger("outrider.approvals")
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
     """The request to approve one exact call: this input is what runs. `offers` are rules that would allow such
-    calls, `widths` wider and narrower choices of them. With `outcome` the command has run in the sandbox: True keeps
-    the files that it changed, or runs a blocked command again with the hosts and paths that it wanted. `effects` lists
-    what the call does in plain words, risky effects first; `preview` is a unified diff of what an edit would change."""
+    calls, `widths` wider and narrower choices of them. With `flow` the call would send data after the session has read
+    text of others. With `outcome` the command has run in the sandbox: True keeps the files that it changed, or runs a
+    blocked command again with the hosts and paths that it wanted. `effects` lists what the call does in plain words,
+    risky effects first; `preview` is a unified diff of what an edit would change."""
 
     tool: str
     input: dict[str, Any]
@@ -76,6 +81,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     description: str = ""
     offers: tuple[str, ...] = ()
     outcome: CommandOutcome | None = None
+    flow: DataFlow | None = None
     widths: tuple[RuleWidth, ...] = ()
     effects: tuple[CallEffect, ...] = ()
     preview: str = ""
@@ -96,7 +102,8 @@ class Rules(msgspec.Struct, frozen=True):
 class PermissionChecker:
     """Decides about calls without user interaction. Custom functions run without approval unless their policy or a rule
     requires one; built-in tools follow the rules of the mode. `sandbox` returns whether commands can be sandboxed; it
-    is called only when needed, because the detection starts processes."""
+    is called only when needed, because the detection starts processes. `egress` is where sessions may send data
+    without a question."""
 
     def __init__(
         self,
@@ -106,7 +113,9 @@ class PermissionChecker:
         sandbox: Callable[[], bool] = lambda: False,
         unconfined: bool = False,
         search_path: str = "",
+        egress: "Callable[[], EgressPolicy] | None" = None,
     ) -> None:
+        self._egress = egress
         self._rules = rules
         self._built_in = built_in
         self._sandbox = sandbox
@@ -139,15 +148,60 @@ class PermissionChecker:
             level=context.effective_level,
             unconfined=self._unconfined,
             sandbox=declaration_of(tool).kind == "shell" and self._sandbox(),
+            flow=self._flow_state(call, context, granted),
         )
         policy: Policy = tool.policy_for(call.state.input)
         if _STRICTNESS[policy] <= _STRICTNESS[decision.effect]:
             return decision
+        if decision.flow is not None and policy == "ask":
+            return msgspec.structs.replace(decision, effect="ask", confinement=None)
         if getattr(tool, "has_changed", False):
             return Decision("ask", reasons.TOOL_CHANGED.format(tool=tool.name))
         if policy == "ask" and tool.name in granted.rules:
             return decision
         return Decision(policy, reasons.TOOL_POLICY.format(tool=tool.name, policy=policy))
+
+    def _flow_state(self, call: ToolPart, context: AgentContext, granted: ApprovalGrant) -> "FlowState | None":
+        """Return what the session has read, or None if it has read nothing of others, or may send anything."""
+        origins = context.read_origins()
+        if not any(origin.untrusted for origin in origins) or (self._egress and self._egress().allows_all):
+            return None
+        from outrider.permissions.information_flow import FlowState, WrittenTexts
+
+        def earlier_calls() -> Iterator[ToolPart]:
+            parts = (part for message in context.session.messages for part in message.get_parts_by_type(ToolPart))
+            return (part for part in parts if part.call_id != call.call_id)
+
+        def may_send(destination: str, size: int) -> bool:
+            if self._egress is None or destination in granted.destinations:
+                return destination in granted.destinations
+            egress = self._egress()
+            egress.count_calls(earlier_calls(), context.tools)
+            return egress.may_send(destination, call.id, size)
+
+        def was_written(text: str) -> bool:
+            # Repeating a request that the user wrote could encode data in their number.
+            repeated = sum(text in part.state.input.values() for part in earlier_calls())
+            return repeated < MAX_REPEATED_REQUESTS and WrittenTexts(_user_texts(context))(text)
+
+        return FlowState(origins=origins, was_written=was_written, may_send=may_send)
+
+    def charge_call(self, call: ToolPart, decision: Decision) -> None:
+        """Count the data that an allowed call sends."""
+        if decision.flow is not None and self._egress is not None:
+            self._egress().charge(decision.flow, call.id)
+
+
+MAX_REPEATED_REQUESTS = 3
+
+
+def _user_texts(context: AgentContext | None) -> Iterator[str]:
+    """Return what the user wrote in this session and in those of the callers."""
+    while context is not None:
+        context.read_origins()
+        if context.tracked_origins is not None:
+            yield from context.tracked_origins.user_texts
+        context = context.caller
 
 
 class AskApproval(Protocol):
@@ -194,6 +248,7 @@ class ApprovalGate:
         decision = self.decide(call, tool, context)
         verdict = await self._ask_if_needed(call, tool, context, decision)
         if verdict.allowed:
+            self._checker.charge_call(call, decision)
             self._on_admitted(call, decision)
         return verdict
 
@@ -270,7 +325,7 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
         call: ToolPart, tool: Tool, context: AgentContext, decision: Decision, preview: str
     ) -> ApprovalVerdict:
         if approve is None:
-            return ApprovalVerdict(_NO, "denied", UNATTENDED_DENIAL)
+            return _unattended_verdict(decision)
         from outrider.permissions.explain import list_effects
         from outrider.permissions.rule_suggestions import suggest_widths
 
@@ -284,6 +339,7 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
             context.session.id,
             decision.reason,
             widths[0].rules if widths else (),
+            flow=decision.flow,
             widths=widths,
             effects=list_effects(tool, call.state.input, workspace=str(context.workspace)),
             preview=preview,
@@ -313,12 +369,18 @@ async def _ask_function(approve: ApproveFunction, request: ApprovalRequest, cont
         description=request.description,
         tool_input=request.input,
         outcome=request.outcome,
+        flow=request.flow,
         **ids,
     )
     with context.state_tracker.awaiting_approval():
         answer = await call_approve_function(approve, request)
     context.emit_event(ToolApprovalResultEvent, approved=answer is True, **ids)
     return answer
+
+
+def _unattended_verdict(decision: Decision) -> ApprovalVerdict:
+    why = f" The reason: {decision.flow.description}." if decision.flow else ""
+    return ApprovalVerdict(_NO, "denied", UNATTENDED_DENIAL + why)
 
 
 def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
@@ -329,7 +391,7 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
         call: ToolPart, tool: Tool, context: AgentContext, decision: Decision, preview: str
     ) -> ApprovalVerdict:
         if not queue.attended():
-            return ApprovalVerdict(_NO, "denied", UNATTENDED_DENIAL)
+            return _unattended_verdict(decision)
         await _store_awaiting_approval(call, context)
         widths, effects = await _describe_question(queue, tool, call, context)
         question = Approval(
@@ -342,10 +404,11 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             workspace=str(context.workspace),
             offers=widths[0].rules if widths else (),
             contents=widths[0].contents if widths else (),
-            widths=widths,
+            widths=widths if decision.flow is None else (),
             effects=effects,
             preview=preview,
             position=_position(call, context),
+            flow=decision.flow,
         )
         answered = await _ask_queue(queue, question, context)
         return _verdict_for(allowed=answered.answer == "allowed", message=answered.words)
@@ -413,7 +476,9 @@ async def _describe_question(
         from outrider.permissions.explain import list_effects  # with the first question: the shell grammar loads slowly
         from outrider.permissions.rule_suggestions import PastQuestion, backtest_widths, suggest_widths
 
-        widths = suggest_widths(tool, call.state.input, workspace=workspace, outcome=outcome)
+        # An answer about data that would leave covers that destination only.
+        sends = outcome is not None and outcome.flow is not None
+        widths = () if sends else suggest_widths(tool, call.state.input, workspace=workspace, outcome=outcome)
         questions = [
             PastQuestion.from_outcome(
                 approval.tool, approval.input, approval.outcome, refused=approval.answer == "denied"
@@ -494,6 +559,7 @@ async def _answer_remotely(event: ToolApprovalRequestedEvent, approve: ApproveFu
         event.description,
         event.offers,
         event.outcome,
+        event.flow,
         event.widths,
         event.effects,
         event.preview,

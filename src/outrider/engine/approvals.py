@@ -81,6 +81,7 @@ class PeerApprovals:
                 effects=event.effects,
                 preview=event.preview,
                 position=event.position,
+                flow=event.flow,
             )
             self._open[event.approval_id] = request, event.server
 
@@ -152,6 +153,7 @@ class ApprovalQueue:
                     effects=request.effects,
                     preview=request.preview,
                     position=request.position,
+                    flow=request.flow,
                 )
             )
             failpoint("FP-mid-approval")
@@ -171,17 +173,19 @@ class ApprovalQueue:
         width: str = "",
     ) -> Approval:
         """Store an answer and return the one in effect: the first answer wins. A lasting scope is reduced to "once" if
-        no rule describes what it would cover. `keep` and `choice` answer a question about an outcome. `width` is the id
-        of an offered width. Raises ConfigurationError for an unknown one."""
+        no rule describes what it would cover, and to "session" for data that a session may send. `keep` and `choice`
+        answer a question about an outcome. `width` is the id of an offered width. Raises ConfigurationError for an
+        unknown one."""
         outcome: dict[str, Any] = {"keep": keep, "choice": choice} | ({"width": width} if width else {})
         if approval_id in self._remote:
             return await self._remote.answer(approval_id, allow=allow, scope=scope, words=words, **outcome)
         if scope in LASTING_SCOPES or width:
-            request = await self._find_approval(approval_id)
-            if width and not any(offered.id == width for offered in request.widths):
-                offered = ", ".join(offered.id for offered in request.widths) or "none"
-                raise ConfigurationError(f"the approval offers no width {width!r}; it offers {offered}")
-            scope = scope if request.can_persist else "once"
+            question = await self._find_approval(approval_id)
+            if width and not any(offered.id == width for offered in question.widths):
+                known = ", ".join(offered.id for offered in question.widths) or "none"
+                raise ConfigurationError(f"the approval offers no width {width!r}; it offers {known}")
+            if scope in LASTING_SCOPES:
+                scope = "once" if not question.can_persist else "session" if question.flow else scope
         answer = "allowed" if allow else "denied"
         approval = await self._store.answer(approval_id, answer, scope=scope, by=by, words=words, **outcome)
         self._cache_lasting(approval)

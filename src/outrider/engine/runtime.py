@@ -5,6 +5,7 @@ context of each turn.
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
@@ -31,12 +32,14 @@ from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Limits, Provider
 from outrider.types.ids import now_ms
 from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel
+from outrider.types.origins import FlowSettings
 from outrider.types.parts import ModelRef, ToolPart
 
 if TYPE_CHECKING:
     from outrider.engine.session_tools import SessionTools, ToolEnvironment
     from outrider.engine.undo import UndoRecorder
     from outrider.models.session_recorder import SessionRecorder
+    from outrider.permissions.information_flow import EgressPolicy, OriginLabels
     from outrider.project.mcp import McpServerManager
 
 
@@ -129,12 +132,14 @@ class EngineKeywords(TypedDict, total=False):
     compacts: bool
     titles: bool | Agent
     approval: ApprovalLevel
+    flow: FlowSettings
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a run or an engine in one value. New sessions work in `workspace`, or else in the current folder.
     With `titles` a model generates session titles: the given agent, or the session's own model unless that is scripted
-    or runs locally."""
+    or runs locally. `flow` says where sessions may send data without a question after they have read text of
+    others."""
 
     attended: bool = True
     workspace: Path | str | None = None
@@ -148,6 +153,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     compacts: bool = True
     titles: bool | Agent = False
     approval: ApprovalLevel = "ask"
+    flow: FlowSettings = FlowSettings()
 
     @classmethod
     def from_keywords(cls, keywords: EngineKeywords) -> Self:
@@ -286,8 +292,9 @@ class EngineRuntime:
 
         if not self._options.attended:
             environment = msgspec.structs.replace(environment, ask=None)
+        find_secrets, options = self._redactor.find_spans_in_bytes, self._options
         return SessionTools(
-            session, environment, self._approvals, self.undo, self._redactor.find_spans_in_bytes, self.rules
+            session, environment, self._approvals, self.undo, find_secrets, flow=options.flow, rules=options.rules
         )
 
     def create_run_context(self, session: Session, session_tools: "SessionTools | None" = None) -> RunContext:
@@ -302,6 +309,7 @@ class EngineRuntime:
             sandbox=self._can_sandbox,
             unconfined=environment is not None and environment.sandbox.accepted,
             search_path=search_path(),
+            egress=cache(lambda: session_tools.egress if session_tools else self._create_egress_policy()),
         )
         children = ChildSessionOpener(
             self._store, self._bus, self.lease_owner, session_tools.tree if session_tools else None
@@ -325,6 +333,23 @@ class EngineRuntime:
             prompts=session_tools.prompts if session_tools else {},
             auto_compact=options.compacts,
             silence_seconds=self.silence_seconds,
+            labels=cache(lambda: self._create_labels(session_tools)),
+        )
+
+    def _create_egress_policy(self) -> "EgressPolicy":
+        from outrider.permissions.information_flow import EgressPolicy  # lazy: most runs send nothing
+
+        return EgressPolicy(allowed=self._options.flow.allowed)
+
+    def _create_labels(self, session_tools: "SessionTools | None") -> "OriginLabels":
+        from outrider.permissions.information_flow import OriginLabels  # lazy: needed with the first call
+
+        flow, redact = self._options.flow, self._redactor.redact_text
+        return OriginLabels(
+            trusts_workspace=cache(session_tools.trusts_workspace) if session_tools else lambda: True,
+            private_servers=flow.private_servers,
+            trusted_servers=flow.trusted_servers,
+            has_secret=lambda text: redact(text) is not text,
         )
 
     def _can_sandbox(self) -> bool:

@@ -51,18 +51,20 @@ from outrider.tools.edit_transaction import FileEditor, save_no_originals
 from outrider.tools.tool import Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
+from outrider.types.origins import FlowSettings
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
-from outrider.types.tool_declaration import call_subjects, declaration_of
+from outrider.types.tool_declaration import call_subject, call_subjects, declaration_of
 
 if TYPE_CHECKING:
     from outrider.outcomes.runner import SandboxedCommands
+    from outrider.permissions.information_flow import EgressPolicy
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """What the tools of all sessions share. `data` is Outrider's data folder, `config` the folder of its configuration:
     no tool or command changes them. `workspace_locks` serialize commands with an overlay, commits and edits of one
-    workspace."""
+    workspace. `hosts` are those that sandboxed commands may reach."""
 
     sandbox: Sandbox
     data: Path
@@ -72,6 +74,7 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     ask: AskUser | None = None
     network: Network = "off"
     extensions: WorkspaceExtensions | None = None
+    hosts: tuple[str, ...] = ()
     workspace_locks: dict[Path, asyncio.Lock] = msgspec.field(default_factory=dict[Path, asyncio.Lock])
 
     @property
@@ -124,8 +127,11 @@ class SessionTools:
         approvals: ApprovalChannel,
         undo: UndoRecorder | None = None,
         find_secrets: FindSecrets = find_no_secrets,
+        flow: FlowSettings | None = None,
         rules: Rules | None = None,
     ) -> None:
+        self._flow = flow or FlowSettings()
+        self._is_network_closed = False
         self._session = session
         self._bus = environment.bus
         self._sandbox = environment.sandbox
@@ -134,8 +140,8 @@ class SessionTools:
         self._rules = rules or Rules()
         self._denied = DeniedReads(self._rules.deny, session.workspace_directory or ".")
         self.tree = OpenSessionTree(session)
-        self._environment = environment
-        self._workspace = workspace = Path(session.workspace_directory or ".")
+        self._environment, self.extensions = environment, environment.extensions
+        workspace = self._workspace = Path(session.workspace_directory or ".")
         self._outputs = OutputFolder(environment.data / "outputs", OutputLimits(), find_secrets)
         self.supervisor = ProcessSupervisor(
             folder=self._outputs,
@@ -172,7 +178,6 @@ class SessionTools:
                 *(environment.extensions.skill_tools(workspace) if environment.extensions else ()),
             ]
         )
-        self.extensions = environment.extensions
         self._mcp_tools: dict[str, Tool] = {}
         if self.extensions is not None:
             self.extensions.override_descriptions(self.tools.values())
@@ -196,6 +201,17 @@ class SessionTools:
             lock=self._lock,
             rules=self._outcome_rules,
         )
+
+    @cached_property
+    def egress(self) -> "EgressPolicy":
+        """Where the session may send data without a question, and what it has sent."""
+        from outrider.permissions.information_flow import EgressPolicy
+
+        return EgressPolicy(allowed=self._flow.allowed)
+
+    def trusts_workspace(self) -> bool:
+        """Return whether the user trusts the folder; a program that opens an engine without extensions does."""
+        return self.extensions is None or self.extensions.trusts_workspace(self._workspace)
 
     @cached_property
     def workspace_notes(self) -> str:
@@ -235,14 +251,35 @@ class SessionTools:
         self.granted_paths.add_call(call, tool)
         if declaration_of(tool).kind == "shell":
             from outrider.outcomes.runner import CommandPlan
+            from outrider.permissions.information_flow import find_wanted_hosts, prints_remote_text
 
+            command = str(call_subject(tool, call.state.input) or "")
             # A command that a person approved before it ran keeps what it changes, and stays in the sandbox.
             confinement = (decision.confinement or "workspace") if self._sandbox.confines else "none"
             self.commands.plan_call(
-                call.call_id, CommandPlan(confinement, keeps=decision.rule is not None or decision.effect == "ask")
+                call.call_id,
+                CommandPlan(
+                    confinement,
+                    keeps=decision.rule is not None or decision.effect == "ask",
+                    flow=decision.flow,
+                    open_hosts=self._open_hosts(call, decision),
+                    wanted=find_wanted_hosts(command) if decision.flow else (),
+                    prints_remote=prints_remote_text(command),
+                ),
             )
         if self.extensions is not None and self.extensions.servers is not None:
             self.extensions.servers.accept_change(self.tools.get(call.tool))
+
+    def _open_hosts(self, call: ToolPart, decision: Decision) -> tuple[str, ...]:
+        """Return the hosts that a command of a session that has read text of others may still reach. From now on the
+        session's commands have no other network: what it has read stays in its context."""
+        if decision.flow is None:
+            return ()
+        self._is_network_closed = True
+        hosts = self.egress.open_hosts(self._environment.hosts if decision.rule is None else None)
+        for host in hosts:
+            self.egress.ledger.charge(host, call.id, 0)
+        return hosts
 
     async def aclose(self) -> None:
         """Kill all processes of the session, then record their last file changes."""
@@ -287,7 +324,7 @@ class SessionTools:
             writable=writable,
             home=environment.home,
             own_files=[*environment.own_folders, *self._secret_files.find(), *self._denied.find_paths()],
-            network=environment.network,
+            network="off" if self._is_network_closed else environment.network,
         )
         return allow_git_writes(usual, find_worktree(self._workspace, environment.data))
 

@@ -12,6 +12,7 @@ from outrider.presentation.tool_calls import call_title, input_text, planned_cha
 from outrider.sessions.records import Approval, ApprovalScope
 from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.events import ToolApprovalRequestedEvent
+from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CommandOutcome, OutcomeChoice
 from outrider.types.tool_declaration import declaration_of
 
@@ -57,6 +58,7 @@ KEEP_PROJECT = ApprovalChoice("project", "allow", "project", "p", "in this folde
 KEEP_ALWAYS = ApprovalChoice("always", "allow", "always", "a", "always")
 
 _ONLY_ONCE = "no rule could describe exactly this call, so it can only be allowed once"
+_BY_DESTINATION = "none; an answer for the session lets it send data to {destination}"
 _BY_CONTENT = "none; a lasting answer applies as long as the workspace files that influence the command stay unchanged"
 
 
@@ -105,6 +107,7 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     can_last: bool = False
     agent: str = ""
     outcome: CommandOutcome | None = None
+    flow: DataFlow | None = None
     offered: tuple[RuleWidth, ...] = ()
     effects: tuple[CallEffect, ...] = ()
     preview: str = ""
@@ -121,7 +124,10 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kind(self) -> str:
         """What the question is about, for an answer to all questions of one kind: "edit", "command" or "outcome".
-        Empty if it must be answered alone, because it is about protected files or more access."""
+        Empty if it must be answered alone, because it is about protected files,
+        more access or data that would leave."""
+        if self.flow is not None:
+            return ""
         if self.outcome is not None:
             files = self.outcome.files
             return "" if not files or any(file.protected or file.conflict for file in files) else "outcome"
@@ -143,8 +149,10 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """What an outcome consists of, risky files first: one line each."""
-        return tuple(_outcome_facts(self.outcome)) if self.outcome else ()
+        """What the call would send and what the session has read before, and what an outcome consists of, risky files
+        first: one line each."""
+        flow = self.flow or (self.outcome.flow if self.outcome else None)
+        return (*(flow.facts if flow else ()), *(_outcome_facts(self.outcome) if self.outcome else ()))
 
     @property
     def changes(self) -> list[FileDiff]:
@@ -160,6 +168,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
         if self.outcome is not None:
             return _outcome_choices(self.outcome, can_last=bool(self.offered))
         lasting = (ALLOW_SESSION, ALLOW_PROJECT, ALLOW_ALWAYS) if self.can_last else ()
+        if self.flow is not None:
+            lasting = lasting[:1]
         return (ALLOW_ONCE, *lasting, DENY, DENY_WITH_REASON)
 
     @property
@@ -167,6 +177,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
         """What a lasting answer would store, or why there is none."""
         if self.outcome is not None and not self.offered:
             return ""
+        if self.flow is not None and self.can_last:
+            return _BY_DESTINATION.format(destination=self.flow.destination)
         return ", ".join(self.rules) or (_BY_CONTENT if self.can_last else _ONLY_ONCE)
 
     @property
@@ -282,6 +294,7 @@ def approval_view(approval: Approval, *, agent: str = "") -> ApprovalView:
         effects=approval.effects,
         preview=approval.preview,
         position=approval.position,
+        flow=approval.flow,
     )
 
 
@@ -302,6 +315,7 @@ def requested_approval_view(event: ToolApprovalRequestedEvent, *, agent: str = "
         effects=event.effects,
         preview=event.preview,
         position=event.position,
+        flow=event.flow,
     )
 
 

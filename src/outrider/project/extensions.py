@@ -191,6 +191,9 @@ class WorkspaceExtensions:
         self.prompts = prompts
         self.servers = servers
 
+    def trusts_workspace(self, workspace: Path) -> bool:
+        return self._workspace_trust(workspace).trusted
+
     def system_notes(self, workspace: Path) -> str:
         """Return the workspace notes for the system prompt."""
         trust = self._workspace_trust(workspace)

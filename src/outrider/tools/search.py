@@ -3,10 +3,8 @@
 import asyncio
 import os
 import re
-import shutil
 import stat
 import sys
-import sysconfig
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from functools import cache, lru_cache
@@ -273,6 +271,9 @@ RIPGREP_OPTIONS = (
 def find_ripgrep() -> str | None:
     """Returns the ripgrep executable installed with the package, else from PATH. A relative PATH entry is not
     trusted."""
+    import shutil  # both are loaded late: the first search is after the first request
+    import sysconfig
+
     installed = Path(sysconfig.get_path("scripts")) / ("rg.exe" if os.name == "nt" else "rg")
     if installed.is_file():
         return str(installed)

@@ -331,14 +331,17 @@ def _effect_lines(request: ApprovalView, width: int, palette: Palette) -> list[T
 
 
 def _outcome_lines(request: ApprovalView, width: int, palette: Palette) -> list[Text]:
-    """Return what a command changed: one line per file, then the diffs."""
-    if request.outcome is None:
+    """Return what the call would send and what the session has read, and what a command changed: one line per file,
+    then the diffs."""
+    if not request.facts and request.outcome is None:
         return []
-    risky = ("PROTECTED", "blocked:", "cannot be undone", "changed by another program")
+    risky = ("PROTECTED", "blocked:", "sends:", "cannot be undone", "changed by another program")
     facts: list[Text] = []
     for fact in request.facts:
         colour = "warn" if any(word in fact for word in risky) else "text"
         facts += wrap_text(text_line(clean_line(fact, 500), palette.style(colour)), width)
+    if request.outcome is None:
+        return [*facts, text_line()]
     return [*facts, text_line(), *diff_lines(request.changes, width, palette), text_line()]
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from outrider.types.events import Event
     from outrider.types.ids import new_id
     from outrider.types.messages import Message, MessageError, MessagePath, MessageTime
+    from outrider.types.origins import EgressBudget, FlowSettings, Origin
     from outrider.types.parts import (
         AgentPart,
         CompactionPart,
@@ -82,10 +83,12 @@ __all__ = [
     "Attachment",
     "CacheTokens",
     "CompactionPart",
+    "EgressBudget",
     "EndedTime",
     "Event",
     "FilePart",
     "FileSource",
+    "FlowSettings",
     "Limits",
     "Message",
     "MessageError",
@@ -94,6 +97,7 @@ __all__ = [
     "ModelMessage",
     "ModelRef",
     "ModelSettings",
+    "Origin",
     "OutputSchema",
     "Part",
     "PartBase",
@@ -167,6 +171,7 @@ __getattr__, __dir__ = lazy_names(
         "outrider.types.events": "Event",
         "outrider.types.ids": "new_id",
         "outrider.types.messages": "Message MessageError MessagePath MessageTime",
+        "outrider.types.origins": "EgressBudget FlowSettings Origin",
         "outrider.types.parts": """
             AgentPart CompactionPart FilePart FileSource ModelRef Part PartBase PartTime PatchPart ReasoningPart
             ResourceSource RetryPart RetryTime SnapshotPart StepFinishPart StepStartPart SubtaskPart SymbolSource

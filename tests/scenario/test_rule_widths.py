@@ -182,8 +182,44 @@ async def test_a_command_that_wants_only_allowed_hosts_runs_with_them(workspace,
     allowed = Answers(tmp_path, sandbox, [wants], rules=("may reach *.example.org", "may write runs.txt"))
     await allowed.work(workspace)
     assert not allowed.asked
-    asking = Answers(tmp_path, sandbox, [wants, wants], scope="session", width="hosts", choice="hosts")
+    store = MemoryStore()
+    asking = Answers(tmp_path, sandbox, [wants], store=store, scope="project", width="hosts", choice="hosts")
     await asking.work(workspace)
-    blocked = [event for event in asking.asked if not event.outcome.files]
-    assert [width.rules for width in blocked[0].widths] == [("may reach docs.example.org",)]
-    assert len(blocked) == 1
+    (blocked,) = [event for event in asking.asked if not event.outcome.files]
+    assert [width.rules for width in blocked.widths] == [("may reach docs.example.org",)]
+    later = Answers(tmp_path, sandbox, [wants], store=store)
+    await later.work(workspace)
+    assert not [event for event in later.asked if not event.outcome.files]
+
+
+async def test_hosts_of_a_rule_are_asked_about_once_the_session_has_read_text_of_others(workspace, tmp_path, sandbox):
+    wants = shell("echo 'curl: (6) Could not resolve host: docs.example.org'; exit 1")
+    held = Answers(tmp_path, sandbox, [wants, wants], rules=("may reach docs.example.org",), allow=False)
+    await held.work(workspace)
+    assert len(held.asked) == 1
+    assert held.asked[0].outcome.flow is not None
+    assert held.asked[0].widths == ()
+
+
+@pytest.mark.parametrize("level", ["ask", "edits", "auto"])
+async def test_a_rule_against_edits_holds_for_commands(level, workspace, tmp_path, sandbox):
+    command = shell("echo two > src/a.py; echo x > fine.txt; rm -rf src/deep")
+    (workspace / "src/deep").mkdir()
+    (workspace / "src/deep/b.py").write_text("b")
+    bus_rules = Rules(deny=("edit(src/**)",))
+    held = Answers(tmp_path, sandbox, [command])
+    held.engine = held.engine.like(rules=bus_rules, approval=level)
+    await held.work(workspace)
+    assert (workspace / "src/a.py").read_text() == "one = 1\n"
+    assert (workspace / "src/deep/b.py").exists()
+    assert (workspace / "fine.txt").exists()
+    assert [[file.path for file in event.outcome.files] for event in held.asked] == ([["fine.txt"]] * (level == "ask"))
+
+
+async def test_a_rule_that_asks_about_edits_asks_about_what_a_command_changed(workspace, tmp_path, sandbox):
+    held = Answers(tmp_path, sandbox, [shell("echo two > src/a.py"), shell("echo x > fine.txt")], allow=False)
+    held.engine = held.engine.like(rules=Rules(ask=("write(src/**)",)), approval="auto")
+    await held.work(workspace)
+    assert len(held.asked) == 1
+    assert (workspace / "src/a.py").read_text() == "one = 1\n"
+    assert (workspace / "fine.txt").exists()

@@ -200,6 +200,7 @@ class SessionTools:
             open_network=_open_network,
             lock=self._lock,
             rules=self._outcome_rules,
+            restrictions=self._write_restrictions,
         )
 
     @cached_property
@@ -308,6 +309,13 @@ class SessionTools:
         rules = map(parse_rule, (*self._rules.allow, *own, *granted))
         return [rule for rule in rules if rule.right and not rule.parse_error]
 
+    def _write_restrictions(self, tool_context: ToolContext) -> tuple[list[str], list[str]]:
+        """Return the patterns of rules that deny or ask to change files."""
+        context = self._undo.active_context(tool_context) if self._undo else None
+        deny = (*self._rules.deny, *(context.deny_rules if context else ()))
+        ask = (*self._rules.ask, *(context.ask_rules if context else ()))
+        return _write_patterns(deny), _write_patterns(ask)
+
     @asynccontextmanager
     async def _record_commit(
         self, context: ToolContext, workspace: Path, paths: Sequence[str]
@@ -359,6 +367,11 @@ class SessionTools:
         """Publish the new todo list. The transcript stores it as the input of the call."""
         changes = {"todos": msgspec.to_builtins(list(todos))}
         self._bus.publish(SessionUpdatedEvent(session_id=session_id, changes=changes))
+
+
+def _write_patterns(rules: Sequence[str]) -> list[str]:
+    parsed = map(parse_rule, rules)
+    return [rule.pattern for rule in parsed if rule.pattern and declaration_of(rule.tool).kind == "write"]
 
 
 def list_built_in_tools(workspace: str) -> dict[str, Tool]:

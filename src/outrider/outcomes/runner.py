@@ -31,7 +31,7 @@ from outrider.outcomes.describe import (
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome, overlay_storage
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE
-from outrider.permissions.rules import PermissionRule, allows_hosts, allows_writing
+from outrider.permissions.rules import PermissionRule, allows_hosts, allows_writing, match_path_rule
 from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
 from outrider.processes.sandbox.overlay import (
     OverlayChange,
@@ -108,6 +108,8 @@ class CommandPlan(msgspec.Struct, frozen=True):
 
 FindOutcomeRules = Callable[[ToolContext], Sequence[PermissionRule]]
 """Returns the rules that apply to a call: what its command may write and reach without a question."""
+FindRestrictions = Callable[[ToolContext], tuple[Sequence[str], Sequence[str]]]
+"""Returns patterns of files that the command of a call must not change, and of those that are always asked about."""
 
 
 class SandboxedCommands:
@@ -127,6 +129,7 @@ class SandboxedCommands:
         open_network: OpenNetwork,
         lock: asyncio.Lock,
         rules: FindOutcomeRules = lambda _: (),
+        restrictions: FindRestrictions = lambda _: ((), ()),
     ) -> None:
         self._workspace = workspace.resolve()
         self._data = data
@@ -139,6 +142,7 @@ class SandboxedCommands:
         self._open_network = open_network
         self._lock = lock
         self._rules = rules
+        self._restrictions = restrictions
         self._plans: dict[str, CommandPlan] = {}
 
     def plan_call(self, call_id: str, plan: CommandPlan) -> None:
@@ -355,12 +359,18 @@ class SandboxedCommands:
         if caches:
             async with self._lock:  # no overlay of this workspace may start meanwhile
                 await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
+        denied, asked = (self._matching(changes, patterns) for patterns in self._restrictions(context))
+        if denied:
+            names = list_changes([change for change in changes if change.path in denied])
+            note = f"a rule forbids to change these files, so their changes are discarded: {names}"
+            changes = [change for change in changes if change.path not in denied]
+            pending = msgspec.structs.replace(pending, content=append_note(pending.content, note))
         pending = msgspec.structs.replace(pending, changes=tuple(changes))
         if not changes:
             await asyncio.to_thread(folder.remove, context.call_id)
             return _result(pending)
         rights = MODE_TABLE[self._settings.mode_of(context.session_id)]
-        protected = list_protected(changes, self._workspace)
+        protected = list_protected(changes, self._workspace) | asked
         if rights.outcomes == "drop":
             await asyncio.to_thread(folder.remove, context.call_id)
             return _result(pending, f"this mode discards what a command changes: {list_changes(changes)}")
@@ -374,6 +384,22 @@ class SandboxedCommands:
         await asyncio.to_thread(folder.save, pending)
         await context.wait_for_answer()
         return await self._ask_and_commit(context, folder, pending, upper)
+
+    def _matching(self, changes: Sequence[OverlayChange], patterns: Sequence[str]) -> set[str]:
+        """Returns the changed paths that match a pattern. A folder that was deleted as a whole matches if a pattern may
+        name something in it."""
+        root = str(self._workspace)
+        return {
+            change.path
+            for change in changes
+            for pattern in patterns
+            if match_path_rule(pattern, f"{root}/{change.path}", root)
+            or (
+                change.kind == "deleted"
+                and _is_only_folder(change)
+                and pattern.lstrip("/").startswith(change.path + "/")
+            )
+        }
 
     def _may_write(self, context: ToolContext, changes: Sequence[OverlayChange]) -> bool:
         """Returns whether rules allow to write every changed file."""

@@ -100,6 +100,7 @@ if TYPE_CHECKING:
         Request,
         ResourceSource,
         RetryPart,
+        RetryPolicy,
         RetryTime,
         RunningTime,
         SnapshotPart,
@@ -228,6 +229,7 @@ __all__ = [
     "ResourceSource",
     "ResultDiffers",
     "RetryPart",
+    "RetryPolicy",
     "RetryTime",
     "Rules",
     "RunHandle",
@@ -349,10 +351,10 @@ __getattr__, __dir__ = lazy_names(
             Agent AgentMessage AgentPart Answer Attachment CacheTokens CompactionPart EgressBudget EndedTime Event
             FilePart FileSource FlowSettings Limits Message MessageError MessagePath MessageTime ModelMessage
             ModelRef ModelSettings Origin OutputSchema Part PartBase PartTime PatchPart Prompt Provider
-            ReasoningPart Request ResourceSource RetryPart RetryTime RunningTime SnapshotPart StepFinishPart
-            StepStartPart SubtaskPart SymbolSource TextPart TextRange Tokens ToolChoice ToolCompleted ToolError
-            ToolPart ToolPending ToolResultPart ToolRunning ToolSpec ToolState ToolUsePart UnknownPart Usage
-            decode_part decode_parts encode_part encode_parts is_agent_part is_compaction_part is_file_part
+            ReasoningPart Request ResourceSource RetryPart RetryPolicy RetryTime RunningTime SnapshotPart
+            StepFinishPart StepStartPart SubtaskPart SymbolSource TextPart TextRange Tokens ToolChoice ToolCompleted
+            ToolError ToolPart ToolPending ToolResultPart ToolRunning ToolSpec ToolState ToolUsePart UnknownPart
+            Usage decode_part decode_parts encode_part encode_parts is_agent_part is_compaction_part is_file_part
             is_patch_part is_reasoning_part is_retry_part is_snapshot_part is_step_finish_part is_step_start_part
             is_subtask_part is_text_part is_tool_part is_tool_result_part is_tool_use_part new_id
             part_from_anthropic part_from_dict part_types register_part_type validate_part

@@ -10,7 +10,7 @@ from msgspec.structs import asdict, replace
 
 from outrider.agents.budget import BudgetReservation
 from outrider.agents.run_context import AgentContext, RunContext
-from outrider.context.lower import apply_compaction, has_compaction, lower
+from outrider.context.lower import apply_compaction, end_with_user, has_compaction, lower
 from outrider.context.prompts import render_prompt
 from outrider.errors import ContextOverflowError
 from outrider.providers.assembler import AnswerAssembler
@@ -55,7 +55,8 @@ def estimate_tokens(history: Sequence[Message], *, overhead: int = 0) -> int:
 
 def _answer_tokens(message: Message) -> int:
     """Returns the tokens of the request that succeeded; those of withdrawn attempts are not part of the prompt."""
-    return message.tokens.total - sum(part.tokens.total for part in message.get_parts_by_type(RetryPart))
+    retries = message.get_parts_by_type(RetryPart)
+    return message.tokens.total - sum(retry.tokens.total for retry in retries if retry.tokens is not None)
 
 
 def estimate_text_tokens(text: str) -> int:
@@ -159,10 +160,11 @@ def build_request(context: AgentContext, history: Sequence[Message] | None = Non
 
     The caller settles the reservation after the request, also when it failed."""
     agent, run = context.agent, context.run
+    messages = context.session.messages if history is None else history
     reservation = _reserve_budget(context)
     request = Request(
         agent.model,
-        context.projection.prompt(context.session.messages if history is None else history),
+        end_with_user(context.projection.prompt(messages), messages),
         context.system_prompt or None,
         context.tool_specs,
         model_settings(context, reservation.max_output_tokens if _has_usage_limits(run) else agent.max_output_tokens),

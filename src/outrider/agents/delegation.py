@@ -219,7 +219,9 @@ def open_agent_context(
         caller=caller,
         journal=journal,
         projection=PromptProjection(run.client_for(agent).model_family(agent.model)),
-        system_prompt=system_prompt(agent, others, session.mode, notes=run.notes, prompts=run.prompts),
+        system_prompt=system_prompt(
+            agent, others, session.mode, notes=run.notes, prompts=run.prompts, rights=run.rights
+        ),
         tools={},
         workspace=Path(session.workspace_directory or "."),
         depth=0 if caller is None else caller.depth + 1,

@@ -112,7 +112,8 @@ def discard_output(output: str) -> None:
 class RunContext(msgspec.Struct, kw_only=True):
     """Everything that the agents of one run share: models, tools, permission gate, budget and event bus.
 
-    `notes` are appended to every system prompt. `prompts` override built-in prompts by name. Without `auto_compact`,
+    `notes` are appended to every system prompt; `rights` are the fields of its text about the mode, if the session has
+    built-in tools. `prompts` override built-in prompts by name. Without `auto_compact`,
     the context is compacted only after an overflow or on request. `wrap_call` returns a context manager that is active
     while a tool runs; undo snapshots use it. A model that sends nothing for `silence_seconds` is reported. `labels`
     derives the origins of tool results.
@@ -136,6 +137,7 @@ class RunContext(msgspec.Struct, kw_only=True):
     hooks: Hooks = Hooks()
     task_tool: TaskTool | None = None
     notes: str = ""
+    rights: Mapping[str, str] | None = None
     prompts: Mapping[str, str] = {}
     auto_compact: bool = True
     silence_seconds: float = 30.0

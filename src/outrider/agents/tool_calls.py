@@ -16,6 +16,7 @@ from outrider.agents.turn_state import TurnEnd
 from outrider.errors import OutriderError
 from outrider.sessions.failpoints import failpoint
 from outrider.tools.runner import ToolRunner, unknown_tool_message
+from outrider.tools.schema import InvalidArguments
 from outrider.tools.tool import Progress, Tool, ToolContext
 from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
@@ -161,6 +162,16 @@ def _refusal_reason(verdict: ApprovalVerdict) -> ToolErrorReason:
 MAX_PREVIEW = 200
 
 
+def _check_arguments(call: ToolPart, tool: Tool) -> ApprovalVerdict | None:
+    """Return the verdict about a call with invalid arguments. No one is asked about it, and it is not a lack of
+    rights."""
+    try:
+        tool.check_arguments(call.state.input)
+    except InvalidArguments as error:
+        return ApprovalVerdict(allowed=False, reason="invalid_input", message=error.message)
+    return None
+
+
 class ToolCallRunner:
     """Runs calls of parallel tools concurrently and all other calls alone. One call that awaits an approval does not
     block the others of its group."""
@@ -267,7 +278,7 @@ class ToolCallRunner:
         call = await self._prepare_call(call, tool)
         if not isinstance(call.state, ToolPending):
             return None
-        verdict = await self._run.gate.admit(call, tool, self._context)
+        verdict = _check_arguments(call, tool) or await self._run.gate.admit(call, tool, self._context)
         if verdict.allowed:
             return call
         reason = _refusal_reason(verdict)

@@ -12,8 +12,7 @@ import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Limits, Mode, ProviderKind
-from outrider.types.modes import ApprovalLevel
-from outrider.types.request import ReasoningEffort
+from outrider.types.modes import ApprovalLevel, ReasoningEffort
 
 StringTuple = tuple[str, ...]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
@@ -167,6 +166,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None = None
     mode: Mode | None = None
     approval: ApprovalLevel | None = None
+    reasoning_effort: ReasoningEffort | None = None
     providers: dict[str, ProviderTable] = {}
     agents: dict[str, AgentTable] = {}
     rules: RulesTable = RulesTable()

@@ -31,7 +31,7 @@ from outrider.sessions.store import Store
 from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Limits, Provider
 from outrider.types.ids import now_ms
-from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel
+from outrider.types.modes import APPROVAL_LEVELS, MODES, UNATTENDED_MODES, ApprovalLevel, ReasoningEffort
 from outrider.types.origins import FlowSettings
 from outrider.types.parts import ModelRef, ToolPart
 
@@ -255,12 +255,14 @@ class EngineRuntime:
         """Outrider's data folder; None for an engine without built-in tools, which stores no files."""
         return self._options.surroundings.data if self._options.surroundings else None
 
-    def find_agent(self, name: str, model: ModelRef | None = None) -> Agent:
-        """Return the agent of that name ("": the first one), with another model if one is given. Raises
-        ConfigurationError if it is unknown."""
+    def find_agent(self, name: str, model: ModelRef | None = None, effort: ReasoningEffort | None = None) -> Agent:
+        """Return the agent of that name ("": the first one), with another model or reasoning effort if one is given.
+        Raises ConfigurationError if it is unknown."""
         if name and name not in self.spec.agents:
             raise ConfigurationError(f"there is no agent {name!r}; there are {', '.join(self.spec.agents)}")
         agent = self.spec.agents[name or self.spec.entry.name]
+        if effort is not None:
+            agent = msgspec.structs.replace(agent, reasoning_effort=effort, reasoning=None)
         if model is None:
             return agent
         from outrider.models.local.weights import adapt_to_local_models  # lazy: it loads the local runtime
@@ -268,9 +270,9 @@ class EngineRuntime:
         chosen = msgspec.structs.replace(agent, provider=model.provider, model=model.model)
         return adapt_to_local_models([chosen], self.spec.providers.values())[0]
 
-    def session_agent(self, session: Session, model: ModelRef | None) -> Agent:
+    def session_agent(self, session: Session, model: ModelRef | None, effort: ReasoningEffort | None = None) -> Agent:
         """Return the session's agent, with the delegated rules of the process that it works for."""
-        agent, delegated = self.find_agent(session.agent, model), self.delegated_limits.get(session.id)
+        agent, delegated = self.find_agent(session.agent, model, effort), self.delegated_limits.get(session.id)
         return delegated.restrict_agent(agent) if delegated else agent
 
     def _create_budget(self, session: Session) -> RunBudget:
@@ -330,6 +332,7 @@ class EngineRuntime:
             hooks=options.hooks,
             task_tool=session_tools.task_tool if session_tools else None,
             notes=session_tools.notes_for(session) if session_tools else "",
+            rights=session_tools.describe_rights(attended=self._is_attended(session)) if session_tools else None,
             prompts=session_tools.prompts if session_tools else {},
             auto_compact=options.compacts,
             silence_seconds=self.silence_seconds,
@@ -351,6 +354,9 @@ class EngineRuntime:
             trusted_servers=flow.trusted_servers,
             has_secret=lambda text: redact(text) is not text,
         )
+
+    def _is_attended(self, session: Session) -> bool:
+        return self._options.attended and session.mode not in UNATTENDED_MODES
 
     def _can_sandbox(self) -> bool:
         # Called only when a decision depends on it, because the detection starts processes.

@@ -61,6 +61,10 @@ if TYPE_CHECKING:
     from outrider.permissions.information_flow import EgressPolicy
 
 
+ATTENDED = "The user is present and can be asked."
+UNATTENDED = "No one can be asked: decide yourself. A call that needs an approval is denied."
+
+
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """What the tools of all sessions share. `data` is Outrider's data folder, `config` the folder of its configuration:
     no tool or command changes them. `workspace_locks` serialize commands with an overlay, commits and edits of one
@@ -219,10 +223,23 @@ class SessionTools:
         """The notes about the workspace for the system prompt of a new session."""
         return self.extensions.system_notes(self._workspace) if self.extensions else ""
 
+    def initial_state(self, model: str) -> str:
+        """Return the state of the workspace for the first user message."""
+        return self.extensions.describe_state(self._workspace, model) if self.extensions else ""
+
     def notes_for(self, session: Session) -> str:
         """Return the notes that the session started with, or else the current ones."""
         recorded = recorded_notes(session.messages) if self.extensions else ""
         return self.workspace_notes if recorded is None else recorded
+
+    def describe_rights(self, *, attended: bool) -> dict[str, str]:
+        """Return the fields of the prompt about the mode: how commands run and whether anyone can be asked."""
+        network = self._environment.network
+        if self._sandbox.accepted:
+            sandbox = "without a sandbox, because the user says that this machine is one"
+        else:
+            sandbox = "in a sandbox without network" if network == "off" else "in a sandbox with some network hosts"
+        return {"sandbox": sandbox, "attended": ATTENDED if attended else UNATTENDED}
 
     @property
     def prompts(self) -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from outrider.permissions import reasons
 from outrider.permissions.modes import Action
-from outrider.permissions.paths.containment import Containment, contain
+from outrider.permissions.paths.containment import FOLDER_REJECTED, Containment, contain
 from outrider.permissions.rules import PermissionRule, match_host, match_path, match_path_rule
 from outrider.permissions.shell.analysis import analyse_script
 from outrider.permissions.shell.command import ScriptAnalysis
@@ -168,6 +168,8 @@ class FileCall:
         self.targets: list[tuple[str, Containment]] = []
         for path in paths:
             found = contain(path, root=workspace, cwd=workspace, op=declared.operation)
+            if declared.operation == "read" and found.reason == FOLDER_REJECTED:
+                found = contain(path, root=workspace, cwd=workspace, op="list")  # to read a folder is to list it
             self.targets.append((str(path), found))
             if found.kind == "reject":
                 self.invalid = f"{str(path)[:200]}: {found.reason}"

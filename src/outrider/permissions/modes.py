@@ -20,8 +20,8 @@ class Decision(Struct, frozen=True):
 
     `rule` is the text of the rule that decided; it is None if the mode or a protected path decided. `confinement` says
     how an allowed command runs; it is None for other tools, and for calls that are not allowed. `flow` is the data that
-    the call could send, if the session has read text of others: an allowed command then runs without a network. With
-    `invalid` the call is denied because its arguments are wrong, not because a right is missing.
+    the call could send, if the session has read text of others: an allowed command then runs without a network.
+    `invalid` is set if the call cannot run whatever the rights are, because its arguments are wrong.
     """
 
     effect: Effect

@@ -250,12 +250,16 @@ class Tool:
         preprocess = self.options.preprocess_args
         return arguments if preprocess is None else preprocess(dict(arguments))
 
+    def check_arguments(self, arguments: dict[str, Any]) -> None:
+        """Raises InvalidArguments if the function cannot be called with them. An explicit schema is not checked."""
+        if self._parameters is None:
+            convert_arguments(self.name, self.signature, arguments)
+
     async def preview(self, arguments: dict[str, Any], context: ToolContext) -> str:
         """Returns a unified diff of what a call would change, or "" if the tool cannot tell. Raises ToolFailure if the
         arguments are invalid or the call cannot work."""
         if not self.options.previews:
-            if self._parameters is None:
-                convert_arguments(self.name, self.signature, arguments)
+            self.check_arguments(arguments)
             return ""
         result = await self.call(arguments, msgspec.structs.replace(context, preview=True))
         diff = result.metadata.get("diff") if isinstance(result, ToolResult) else ""

@@ -62,7 +62,16 @@ if TYPE_CHECKING:
         ToolResultPart,
         ToolUsePart,
     )
-    from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
+    from outrider.types.request import (
+        ModelMessage,
+        ModelSettings,
+        OutputSchema,
+        Prompt,
+        Request,
+        RetryPolicy,
+        ToolChoice,
+        ToolSpec,
+    )
     from outrider.types.tool_state import (
         Attachment,
         EndedTime,
@@ -109,6 +118,7 @@ __all__ = [
     "Request",
     "ResourceSource",
     "RetryPart",
+    "RetryPolicy",
     "RetryTime",
     "RunningTime",
     "SnapshotPart",
@@ -177,7 +187,9 @@ __getattr__, __dir__ = lazy_names(
             ResourceSource RetryPart RetryTime SnapshotPart StepFinishPart StepStartPart SubtaskPart SymbolSource
             TextPart TextRange ToolPart ToolResultPart ToolUsePart
         """,
-        "outrider.types.request": "ModelMessage ModelSettings OutputSchema Prompt Request ToolChoice ToolSpec",
+        "outrider.types.request": """
+            ModelMessage ModelSettings OutputSchema Prompt Request RetryPolicy ToolChoice ToolSpec
+        """,
         "outrider.types.deltas": "Answer",
         "outrider.types.tool_state": """
             Attachment EndedTime RunningTime ToolCompleted ToolError ToolPending ToolRunning ToolState

@@ -279,7 +279,7 @@ class SubtaskPart(PartBase, frozen=True, tag_field="type", tag="subtask"):
     child_session_id: str | None = None
 
 
-class RetryPart(PartBase, frozen=True, tag_field="type", tag="retry"):
+class RetryPart(PartBase, frozen=True, tag_field="type", tag="retry", omit_defaults=True):
     """A request that failed and was sent again. The parts before it that were shown are marked as withdrawn.
 
     `tokens` and `cost` are those of the failed request, included in the totals of the message; estimated if the
@@ -290,7 +290,7 @@ class RetryPart(PartBase, frozen=True, tag_field="type", tag="retry"):
     attempt: int
     error: str
     time: RetryTime
-    tokens: Tokens = Tokens()
+    tokens: Tokens | None = None
     cost: Decimal | None = None
     model: ModelRef | None = None
 

@@ -20,13 +20,7 @@ from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.paths.protected import SecretFileFinder, find_protected_files
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
-from outrider.processes.sandbox.defaults import (
-    default_policy,
-    describe_planted,
-    find_absent_paths,
-    quarantine_planted,
-    read_protected_links,
-)
+from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.project.extensions import WorkspaceExtensions, recorded_notes
@@ -55,6 +49,7 @@ from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import call_subject, call_subjects, declaration_of
 
 if TYPE_CHECKING:
+    from outrider.outcomes.repository import OutsideRepository
     from outrider.outcomes.runner import SandboxedCommands
     from outrider.permissions.information_flow import EgressPolicy
 
@@ -197,6 +192,7 @@ class SessionTools:
             record_all=undo.record_all if undo else _record_nothing,
             open_network=_open_network,
             lock=self._lock,
+            find_repository=lambda: _find_repository(self._workspace, environment),
         )
 
     @cached_property
@@ -326,6 +322,7 @@ class SessionTools:
             writable=writable,
             home=environment.home,
             own_files=[*environment.own_folders, *self._secret_files.find()],
+            protected=find_protected_files(self._workspace) if writable else (),
             network="off" if self._is_network_closed else environment.network,
         )
         return allow_git_writes(usual, find_worktree(self._workspace, environment.data))
@@ -338,20 +335,15 @@ class SessionTools:
             return launch  # the gate has asked, or denied it
         writable = MODE_TABLE[self.tree.mode_of(launch.session_id)].outcomes != "drop"
         policy = self._command_policy(writable=writable)
-        known = self._list_protected() if writable else ()
-        policy = msgspec.structs.replace(policy, read_only=(*policy.read_only, *known))
-        absent, links = find_absent_paths(policy), read_protected_links(policy) if writable else {}
+        if not writable:
+            return sandbox.wrap(launch, policy)
+        before = ProtectedState(lambda: find_protected_files(self._workspace))
 
         def cleanup() -> str:
-            new = (path for path in (*absent, *(self._list_protected() if writable else ())) if path not in known)
-            made = dict.fromkeys(path for path in new if not self.granted_paths.includes(path))
-            return describe_planted(quarantine_planted(made, quarantine, links), quarantine)
+            planted = before.quarantine_planted(quarantine, self.granted_paths.includes)
+            return describe_planted(planted, quarantine)
 
         return msgspec.structs.replace(sandbox.wrap(launch, policy), cleanup=cleanup)
-
-    def _list_protected(self) -> tuple[Path, ...]:
-        """List what has a protected name, except the repository's own folder, whose parts have their own rules."""
-        return tuple(path for path in find_protected_files(self._workspace) if path != self._workspace / ".git")
 
     async def _load_todos(self, session_id: str) -> tuple[TodoItem, ...]:
         session = self.tree.find(session_id)
@@ -368,6 +360,18 @@ def list_built_in_tools(workspace: str) -> dict[str, Tool]:
     folder = Path(workspace)
     environment = ToolEnvironment(sandbox=NoSandbox("", ""), data=folder, home=folder, bus=EventBus())
     return SessionTools(Session(workspace_directory=workspace), environment, function_channel(None)).tools
+
+
+def _find_repository(workspace: Path, environment: ToolEnvironment) -> "OutsideRepository | None":
+    """Return the git folder outside the workspace in which commands may record work. A run's worktree may write to its
+    own branch only."""
+    from outrider.outcomes.repository import OutsideRepository, find_outside_repository
+
+    tree = find_worktree(workspace.resolve(), environment.data)
+    if tree is None:
+        return find_outside_repository(workspace.resolve())
+    own = Path(tree.own).relative_to(tree.common)
+    return OutsideRepository(tree.common, own=f"{own}/", branch=tree.branch)
 
 
 @asynccontextmanager

@@ -189,6 +189,8 @@ def _outcome_facts(outcome: CommandOutcome) -> Iterator[str]:
         ]
         name = f"{file.path}/" if file.file == "folder" else file.path
         yield f"{file.kind}: {name}" + (f" ({', '.join(marks)})" if marks else "")
+        for operation in file.operations:
+            yield f"    {operation.description}"
     if outcome.more_files:
         yield f"and {outcome.more_files:,} more files"
     if outcome.exit_code not in (0, None):

@@ -5,6 +5,7 @@ The file of a project is read only if the user trusts the workspace, and it can 
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from pkgutil import iter_modules
@@ -243,7 +244,7 @@ def read_settings(
         providers.resolve_model(wanted, "--model or OUTRIDER_MODEL")
     builder = AgentBuilder(
         providers,
-        model=wanted or file.model or providers.default_model(),
+        model=wanted or file.model or _remembered_model(folders, providers) or providers.default_model(),
         mode=users.mode,
         limits=users.limits,
         prompts=folders.prompts_folder,
@@ -280,6 +281,25 @@ def read_settings(
         missing=missing,
         notices=(*noticed, *_setting_notices(flags, file, environ, source)),
     )
+
+
+CHOSEN_MODEL_FILE = "chosen_model"
+
+
+def remember_model(data_folder: Path, model: str) -> None:
+    """Store the model that the user chose, for sessions that are started without naming one."""
+    with suppress(OSError):
+        (data_folder / CHOSEN_MODEL_FILE).write_text(f"{model}\n", encoding="utf-8")
+
+
+def _remembered_model(folders: AppFolders, providers: ProviderRegistry) -> str:
+    """Return the model that the user chose last, or "" if it cannot be reached any more."""
+    try:
+        model = (folders.data / CHOSEN_MODEL_FILE).read_text(encoding="utf-8").strip()
+        name, _ = providers.resolve_model(model, CHOSEN_MODEL_FILE)
+        return "" if providers.missing_credentials(providers.find_provider(name)) else model
+    except (OSError, UnicodeDecodeError, ConfigurationError):
+        return ""
 
 
 def _setting_notices(flags: CommandFlags, file: ConfigFile, environ: Mapping[str, str], source: str) -> Iterator[str]:

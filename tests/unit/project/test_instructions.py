@@ -43,7 +43,9 @@ def test_the_initial_state_is_a_few_lines(project):
     assert "shell: bash; model: anthropic/claude" in said
     assert f'workspace: "{project.folder}", git branch feature/x' in said
     assert "entries: src/ README.md" in said
-    assert [line.split()[-1] for line in said.splitlines() if "change" in line and line.startswith("  ")] == list("76543")
+    assert [line.split()[-1] for line in said.splitlines() if "change" in line and line.startswith("  ")] == list(
+        "76543"
+    )
     assert len(said) < 1_000
 
 

@@ -54,8 +54,9 @@ _VENDOR_OF_KIND = {"openai-responses": "openai"}
 
 
 def expand_model_name(text: str, kinds: Mapping[str, str]) -> str:
-    """Return PROVIDER/MODEL for an alias such as `opus`, a model name without a provider, or PROVIDER/ALIAS; other texts
-    are returned unchanged. `kinds` are the kinds of the known providers by name, the preferred ones first."""
+    """Return PROVIDER/MODEL for an alias such as `opus`, a model name without a provider, or PROVIDER/ALIAS.
+
+    Other texts are returned unchanged. `kinds` are the kinds of the known providers by name, the preferred first."""
     text = text.strip()
     provider, slash, model = text.partition("/")
     if slash and provider in kinds:

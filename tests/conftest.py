@@ -11,6 +11,7 @@ from hypothesis import is_hypothesis_test, settings
 
 from tests.fixtures.leaks import adopt_orphans, child_processes, hear_interrupts, leaked_processes, leaked_tasks
 from tests.fixtures.soak import examples
+from tests.fixtures.warm_start import warm_starts
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,6 +21,8 @@ settings.load_profile("outrider")
 
 
 def pytest_configure() -> None:
+    # Tests start hundreds of Python processes; without stored bytecode each of them compiles the package again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     adopt_orphans()
     hear_interrupts()
 
@@ -40,6 +43,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     figures = [text for report in reports for name, text in getattr(report, "user_properties", ()) if name == "figures"]
     for text in dict.fromkeys(figures):
         terminalreporter.write_line(text)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def programs_start_warm() -> Iterator[None]:
+    with warm_starts():
+        yield
 
 
 @pytest.fixture

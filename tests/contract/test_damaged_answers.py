@@ -15,9 +15,9 @@ from outrider.providers.google.client import GoogleWire
 from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.openai.responses_client import ResponsesWire
 from outrider.providers.provider import WireFormat
-from outrider.providers.transport.retry import RetryPolicy
 from outrider.types.agents import Provider
 from outrider.types.parts import ToolPart
+from outrider.types.request import RetryPolicy
 from tests.contract.test_model_client import ANTHROPIC, CHAT, GOOGLE, REQUEST, RESPONSES
 from tests.fixtures.player import Player
 from tests.fixtures.soak import examples

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from outrider.errors import AuthenticationError, ProviderError
-from outrider.models.clients import fallback_client, model_client
+from outrider.models.clients import model_client
 from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.local.client import LocalClient
 from outrider.providers.local.model_pool import LoadedModel
@@ -125,11 +125,6 @@ class Subject:
     wrap: Callable[[Provider], ModelClient] = model_client
 
 
-def with_nobody_first(provider: Provider) -> ModelClient:
-    nobody = Provider("nobody", "openai", "k", "http://127.0.0.1:9", options={"retry": {"attempts": 1}})
-    return fallback_client([(nobody, None), (provider, None)])
-
-
 class EmbeddedModels:
     """One loaded model that answers the same to everybody."""
 
@@ -168,7 +163,6 @@ SUBJECTS = {
     "openai-responses": Subject(Provider("p", "openai-responses", "k"), RESPONSES),
     "google": Subject(Provider("p", "google", "k"), GOOGLE),
     "outrider": Subject(Provider("p", "outrider", "k"), PEER),
-    "fallback": Subject(Provider("p", "openai", "k"), CHAT, with_nobody_first),
     "scripted": Subject(Provider("p", "scripted", options={"script": [SCRIPTED] * 8}), []),
     "local": Subject(Provider("p", "local"), [], embedded),
 }

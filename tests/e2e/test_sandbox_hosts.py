@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ConfigurationError
+from outrider.http.fetch import is_elsewhere, is_public
 from outrider.processes.launch import LaunchRequest
+from outrider.processes.sandbox.bubblewrap import PROXY_SOCKET
 from outrider.processes.sandbox.detect import find_sandbox
 from outrider.processes.sandbox.landlock import LandlockSandbox
 from outrider.processes.sandbox.proxy import HostRules, ProxyRefusal, choose_address, open_proxy, parse_proxy_request
@@ -63,14 +65,14 @@ async def run_inside(tmp_path: Path, network: ProxyNetwork, script: str, *argume
 
 
 async def test_a_host_that_is_named_is_reached(site: Site, tmp_path: Path):
-    async with open_proxy([f"127.0.0.1:{site.port}"]) as network:
+    async with open_proxy([f"127.0.0.1:{site.port}"], is_elsewhere) as network:
         code, output = await run_inside(tmp_path, network, FETCH, f"http://127.0.0.1:{site.port}/path?q=1")
     assert (code, output) == (0, "hello\n")
     assert site.heads[0].startswith(f"GET /path?q=1 HTTP/1.1\r\nHost: 127.0.0.1:{site.port}\r\n")
 
 
 async def test_a_host_that_is_named_is_reached_through_a_tunnel(site: Site, tmp_path: Path):
-    async with open_proxy([f"127.0.0.1:{site.port}"]) as network:
+    async with open_proxy([f"127.0.0.1:{site.port}"], is_elsewhere) as network:
         assert await run_inside(tmp_path, network, TUNNEL, str(site.port)) == (
             0,
             "HTTP/1.1 200 Connection established\nhello\n",
@@ -78,7 +80,7 @@ async def test_a_host_that_is_named_is_reached_through_a_tunnel(site: Site, tmp_
 
 
 async def test_a_host_that_is_not_named_is_refused_with_a_reason(site: Site, tmp_path: Path):
-    async with open_proxy(["example.org"]) as network:
+    async with open_proxy(["example.org"], is_elsewhere) as network:
         code, output = await run_inside(tmp_path, network, FETCH, f"http://127.0.0.1:{site.port}/")
     assert code == 1
     assert "403" in output
@@ -87,7 +89,7 @@ async def test_a_host_that_is_not_named_is_refused_with_a_reason(site: Site, tmp
 
 async def test_there_is_no_way_around_the_doorman(site: Site, tmp_path: Path):
     script = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 3)"
-    async with open_proxy([f"127.0.0.1:{site.port}"]) as network:
+    async with open_proxy([f"127.0.0.1:{site.port}"], is_elsewhere) as network:
         code, output = await run_inside(tmp_path, network, script, str(site.port))
     assert code == 1
     assert "ConnectionRefusedError" in output
@@ -104,8 +106,8 @@ socket.socket(socket.AF_UNIX).connect(door)
 for words in (b"\\r\\n\\r\\n", b"GET / HTTP/1.1\\r\\n\\r\\n", b"x" * 100_000, b"CONNECT a:b c\\r\\n\\r\\n", b""):
     line = socket.create_connection(("127.0.0.1", 8118)); line.sendall(words); line.shutdown(1); line.recv(100)
 """
-    async with open_proxy([f"127.0.0.1:{site.port}"]) as network:
-        assert await run_inside(tmp_path, network, script, str(network.socket_path)) == (0, "")
+    async with open_proxy([f"127.0.0.1:{site.port}"], is_elsewhere) as network:
+        assert await run_inside(tmp_path, network, script, PROXY_SOCKET) == (0, "")
         assert (await run_inside(tmp_path, network, FETCH, f"http://127.0.0.1:{site.port}/"))[0] == 0
 
 
@@ -138,11 +140,30 @@ def test_the_judged_host_replaces_the_one_that_the_request_names():
     assert wish.head == b"GET /x HTTP/1.1\r\nHost: good.org\r\nConnection: close\r\nA: b\r\n\r\n"
 
 
-def test_a_name_must_not_lead_back_to_this_machine():
+LOCAL = ("127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "fe80::1%eth0", "::ffff:127.0.0.1", "::ffff:169.254.169.254",
+         "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::7f00:1", "2002:7f00:1::1", "224.0.0.1")  # fmt: skip
+PRIVATE = ("10.0.0.7", "fd00::7", "::ffff:10.0.0.7", "64:ff9b::a00:7", "2002:a00:7::1", "192.168.1.1", "100.64.0.1")
+
+
+@pytest.mark.parametrize("address", LOCAL)
+def test_a_name_must_not_lead_back_to_this_machine(address: str):
+    for is_allowed in (is_elsewhere, is_public):
+        with pytest.raises(ProxyRefusal, match="resolves to an address"):
+            choose_address("rebound.example.com", [address], is_allowed)
+    assert choose_address("intranet.example.com", [address, "10.0.0.7"], is_elsewhere) == "10.0.0.7"
+    assert choose_address("127.0.0.1", ["127.0.0.1"], is_public) == "127.0.0.1"
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+def test_a_name_from_the_output_of_a_command_must_not_lead_to_a_private_network(address: str):
     with pytest.raises(ProxyRefusal, match="resolves to an address"):
-        choose_address("rebound.example.com", ["127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "fe80::1%eth0"])
-    assert choose_address("intranet.example.com", ["127.0.0.1", "10.0.0.7"]) == "10.0.0.7"
-    assert choose_address("127.0.0.1", ["127.0.0.1"]) == "127.0.0.1"
+        choose_address("rebound.example.com", [address], is_public)
+    assert choose_address("good.example.com", [address, "93.184.216.34"], is_public) == "93.184.216.34"
+
+
+def test_a_line_of_a_request_must_not_hide_another_one():
+    with pytest.raises(ProxyRefusal, match="control character"):
+        parse_proxy_request(b"GET http://good.org/ HTTP/1.1\nHost:evil.org\r\nHost: good.org\r\n\r\n")
 
 
 def test_landlock_alone_cannot_tell_hosts_apart(tmp_path: Path):

@@ -12,11 +12,10 @@ from outrider.errors import ProviderError
 from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
 from outrider.providers.openai.responses_client import FAMILY, ResponsesWire
-from outrider.providers.transport.retry import RetryPolicy
 from outrider.types.agents import Provider
 from outrider.types.deltas import Answer
 from outrider.types.parts import TextPart
-from outrider.types.request import ModelMessage, Prompt, Request
+from outrider.types.request import ModelMessage, Prompt, Request, RetryPolicy
 from tests.recorded.exchanges import Exchange, calls_of, corpus, load, refusal_of, text_of
 from tests.recorded.responses_requests import (
     CALLS,

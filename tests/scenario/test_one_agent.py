@@ -41,6 +41,7 @@ from outrider.events import (
     TurnStartedEvent,
 )
 from outrider.types.deltas import Finish, Retry
+from outrider.types.parts import ReasoningPart
 from tests.scenario.stories import Story, agent, call
 
 
@@ -485,7 +486,8 @@ async def test_an_answer_that_the_provider_paused_goes_on_with_what_was_said():
         assert request.prompt[-1].role == "assistant"
         return f"and on after {request.prompt[-1].content[0].text!r}"
 
-    story = Story([["searching", Finish("other", "pause_turn", paused=True)], second])
+    searched = ReasoningPart("", provider_state={"block": {"type": "server_tool_use", "id": "s1"}})
+    story = Story([["searching", searched, Finish("other", "pause_turn", paused=True)], second])
     result = await story.run()
     assert result.termination_reason == "completed"
     assert result.output == "and on after 'searching'"

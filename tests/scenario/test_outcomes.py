@@ -41,9 +41,10 @@ def outside() -> Iterator[Path]:
 
 
 class Harness:
-    def __init__(self, script, tmp_path: Path, sandbox, **options) -> None:
+    def __init__(self, script, tmp_path: Path, sandbox, *, environment=None, **options) -> None:
         self.bus = EventBus()
-        around = ToolEnvironment(sandbox=sandbox, data=tmp_path / "data", home=tmp_path, bus=self.bus)
+        folders = environment or {"data": tmp_path / "data", "home": tmp_path}
+        around = ToolEnvironment(sandbox=sandbox, bus=self.bus, **folders)
         self.engine = Engine([agent()], [scripted(script)], bus=self.bus, surroundings=around, **options)
         self.asked: list[ToolApprovalRequestedEvent] = []
         self.bus.subscribe(ToolApprovalRequestedEvent, self.asked.append)
@@ -383,13 +384,18 @@ async def test_a_command_that_stays_running_is_asked_about_before_it_starts(work
 
 
 async def test_names_that_are_not_text_are_shown_escaped_and_can_be_kept(workspace, tmp_path, sandbox):
-    script = "echo 1 > $'bad\\xff'; echo 2 > $'other\\xfe'; echo 3 > $'new\\nline'"
+    script = "echo 1 > $'bad\\xff'; echo 2 > $'other\\xfe'; echo 3 > $'new\\nline'; echo 4 > 'bad\\udcff'"
     harness = Harness(shell(script), tmp_path, sandbox)
     async with harness.engine:
         working = asyncio.ensure_future(harness.work(workspace))
         question = await harness.question()
-        assert {file.path for file in question.outcome.files} == {r"bad\udcff", r"other\udcfe", "new\nline"}
-        await harness.engine.answer(question.approval_id, allow=True, keep=(r"bad\udcff", "new\nline"))
+        assert {file.path for file in question.outcome.files} == {
+            r"bad\udcff",
+            r"bad\\udcff",
+            r"other\udcfe",
+            r"new\nline",
+        }
+        await harness.engine.answer(question.approval_id, allow=True, keep=(r"bad\udcff", r"new\nline"))
         (part,) = await asyncio.wait_for(working, 20)
     assert isinstance(part.state, ToolCompleted)
     assert r"other\udcfe (created)" in part.state.output

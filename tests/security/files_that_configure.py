@@ -128,7 +128,7 @@ def instructions_that_are_a_link_to_a_secret(ground: Ground) -> None:
     ground.link(".outrider/config.toml", ground.home / ".netrc")
 
 
-@trap()
+@trap(timeout=1)
 def instructions_that_never_end(ground: Ground) -> None:
     os.mkfifo(ground.workspace / "AGENTS.md")
     os.mkfifo(ground.workspace / ".mcp.json")
@@ -137,7 +137,7 @@ def instructions_that_never_end(ground: Ground) -> None:
     ground.link(".agents/skills", ground.workspace / ".agents" / "skills")
 
 
-@trap()
+@trap(timeout=1)
 def instructions_without_measure(ground: Ground) -> None:
     for name in ("AGENTS.md", ".mcp.json", ".outrider/config.toml"):
         path = ground.put(name, WORDS)

@@ -94,7 +94,8 @@ class Ground(Place):
 
 @dataclass
 class Trap:
-    """One hostile workspace. `control` is a command that springs the trap when a careless program runs it."""
+    """One hostile workspace. `control` is a command that springs the trap when a careless program runs it; `timeout` is
+    that of each shell command."""
 
     name: str
     build: Callable[[Ground], None]
@@ -102,6 +103,7 @@ class Trap:
     commands: Sequence[str] = ()
     folder: str = "workspace"
     environ: Callable[[Ground], dict[str, str]] = field(default=lambda _: {})
+    timeout: int = 3
 
 
 TRAPS: list[Trap] = []
@@ -113,9 +115,10 @@ def trap(
     commands: Sequence[str] = (),
     folder: str = "workspace",
     environ: Callable[[Ground], dict[str, str]] = lambda _: {},
+    timeout: int = 3,
 ) -> Callable[[Callable[[Ground], None]], Callable[[Ground], None]]:
     def keep(build: Callable[[Ground], None]) -> Callable[[Ground], None]:
-        TRAPS.append(Trap(build.__name__, build, control, commands, folder, environ))
+        TRAPS.append(Trap(build.__name__, build, control, commands, folder, environ, timeout))
         return build
 
     return keep

@@ -26,13 +26,13 @@ from tests.security import files_that_configure, git_that_obeys, programs_that_o
 from tests.security.ground import SECRET, TRAPS, WORDS, Ground, Trap, as_toml
 
 LISTED = (files_that_configure, git_that_obeys, programs_that_obey)  # each lists its traps when it is loaded
-LOOKING = (
-    "git status", "git log --oneline -3", "git log -p", "git diff", "git show", "git branch -a", "git ls-files",
-    "git blame file.txt", "git grep x", "ls -la", "head -3 *", "grep -rn x .", "wc -l *", "file *", "rg x",
+GIT_COMMANDS = (
+    "git log --oneline -3", "git log -p", "git show", "git branch -a", "git ls-files", "git blame file.txt",
+    "git grep x",
 )  # fmt: skip
-BRIEFLY = ("git status", "git diff", "head -3 *", "grep -rn x .")  # what runs in a sandbox in every mode
-IDLE = 0.2
-PATIENCE = 3
+READ_COMMANDS = ("git status", "git diff", "ls -la", "head -3 *", "grep -rn x .", "wc -l *", "file *", "rg x")
+FEW_COMMANDS = ("git status", "git diff", "head -3 *", "grep -rn x .")
+IDLE_SECONDS = 0.05
 
 
 @pytest.fixture
@@ -49,29 +49,30 @@ async def hits() -> AsyncIterator[tuple[str, list[str]]]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heard
 
 
-def calls_for(ground: Ground, trap: Trap, looking: Sequence[str] = LOOKING) -> list[list[dict[str, Any]]]:
-    """What a curious model does in a workspace that it does not know, as a script can say it."""
+def calls_for(ground: Ground, trap: Trap, commands: Sequence[str]) -> list[list[dict[str, Any]]]:
+    """The tool calls of a model that explores an unknown workspace, as a script of the scripted provider."""
     names = sorted(path.name for path in ground.workspace.iterdir())
     files = [os.fsencode(name).decode("utf-8", "replace") for name in names][:20]
     reading = [("read", {"file_path": name}) for name in (*files, "AGENTS.md", ".outrider/config.toml")]
     searching = [("list", {"path": "."}), ("glob", {"pattern": "**/*"}), ("grep", {"pattern": "x|hunter"})]
-    shells = [("shell", {"command": command, "timeout": PATIENCE}) for command in (*looking, *trap.commands)]
+    shells = [("shell", {"command": command, "timeout": trap.timeout}) for command in (*commands, *trap.commands)]
     return [[{"tool": tool, "input": given} for tool, given in calls] for calls in (searching, reading, shells)]
 
 
 async def session_in(ground: Ground, trap: Trap, mode: str) -> list[ToolPart]:
-    looking = LOOKING if mode == "plan" else BRIEFLY
-    async with ground.engine(calls_for(ground, trap, looking), mode=mode) as engine:
+    # Plan mode runs every command; the other modes use the same sandbox for those they allow.
+    commands = FEW_COMMANDS if mode != "plan" else (*READ_COMMANDS, *(GIT_COMMANDS if is_git_trap(trap) else ()))
+    async with ground.engine(calls_for(ground, trap, commands), mode=mode) as engine:
         session = await engine.create(workspace=ground.workspace)
         await workspace_files(ground.workspace)  # as a screen does that offers their names
-        await asyncio.sleep(IDLE)
+        await asyncio.sleep(IDLE_SECONDS)
         await engine.prompt(session, "Look around.")
         return _calls(await engine.store.load(session))
 
 
 async def headless(ground: Ground, trap: Trap) -> list[ToolPart]:
-    """The program itself, as somebody starts it in that folder."""
-    script = json.dumps([*calls_for(ground, trap), "done"])
+    """Runs the program in a process of its own, started in the workspace."""
+    script = json.dumps([*calls_for(ground, trap, FEW_COMMANDS), "done"])
     (ground.own / "config.toml").write_text(
         f"[providers.demo]\nkind = 'scripted'\noptions = {{ script = {as_toml(script)} }}"
     )
@@ -87,6 +88,10 @@ async def headless(ground: Ground, trap: Trap) -> list[ToolPart]:
     async with SqliteStore(ground.own / "sessions.db") as store:
         newest = (await store.list(limit=1)).sessions[0]
         return _calls(await store.load(newest.id))
+
+
+def is_git_trap(trap: Trap) -> bool:
+    return trap.build.__module__ == git_that_obeys.__name__
 
 
 def _calls(loaded: SessionTranscript) -> list[ToolPart]:

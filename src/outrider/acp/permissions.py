@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -99,7 +100,7 @@ class PermissionRequests:
         """A client that cannot ask means a denial; one that disconnects leaves the approval open."""
         try:
             chosen = await self.request_choice(
-                view.call.to_permission_update(replace_surrogates(_question_text(view.question))),
+                view.call.to_permission_update(replace_surrogates(question_text(view.question))),
                 _approval_options(view),
             )
         except OutriderError as error:
@@ -122,13 +123,14 @@ async def _wait_forever() -> None:
     await asyncio.Event().wait()
 
 
-def _question_text(question: ApprovalView) -> str:
-    """The reason; for the outcome of a command also what it changed, with its diffs."""
-    if question.outcome is None:
-        return question.reason
-    diffs = "".join(file.diff for file in question.outcome.files)
+def question_text(question: ApprovalView) -> str:
+    """The reason and what the call would send; for the outcome of a command also what it changed, with its diffs."""
     facts = "\n".join(f"- {fact}" for fact in question.facts)
-    return f"{question.heading}\n{question.reason}\n\n{facts}" + (f"\n\n```diff\n{diffs}```" if diffs else "")
+    if question.outcome is None:
+        return f"{question.reason}\n\n{facts}" if facts else question.reason
+    diffs = "".join(file.diff for file in question.outcome.files)
+    fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", diffs)), 0)  # longer than any in the files
+    return f"{question.heading}\n{question.reason}\n\n{facts}" + (f"\n\n{fence}diff\n{diffs}{fence}" if diffs else "")
 
 
 def _approval_options(view: PermissionView) -> list[PermissionOption]:

@@ -47,7 +47,6 @@ from outrider.types.events import (
     Event,
     LLMResponseEvent,
     LoopCompletedEvent,
-    RetryScheduledEvent,
     SessionUpdatedEvent,
     ToolApprovalRequestedEvent,
 )
@@ -103,7 +102,8 @@ class UpdateBuilder:
         items = self._transcript.apply(event)
         if event.session_id == self._session_id:
             for item in items:
-                yield from self._own_item_updates(item)
+                if not (isinstance(item, NoticeItem) and item.notice.topic == "retry"):  # the event says more
+                    yield from self._own_item_updates(item)
         else:
             for item in items:
                 yield from self._child_item_updates(item, event.session_id)
@@ -148,6 +148,9 @@ class UpdateBuilder:
         until it is complete."""
         if item.streaming and self._deltas_dropped:
             return
+        if item.withdrawn:
+            yield from self._withdrawn_updates(item)
+            return
         sent, self._sent_texts[item.id] = self._sent_texts.get(item.id, ""), item.text
         if not item.streaming:
             self._deltas_dropped = False
@@ -158,6 +161,15 @@ class UpdateBuilder:
         rest = item.text[len(sent) :] if item.streaming or item.text.startswith(sent) else repeated
         if rest:
             yield _text_chunk(rest, item.message_id, thought=thought)
+
+    def _withdrawn_updates(self, item: TextItem) -> Iterator[Update]:
+        """Yields the text of a failed attempt. Sent text cannot be retracted: the notice of the retry says that it is
+        withdrawn. In a session that is loaded it is sent struck out."""
+        thought = isinstance(item, ReasoningItem)
+        if item.id not in self._sent_texts and not thought:
+            lines = (f"~~{line}~~" if line.strip() else "" for line in item.text.strip().splitlines())
+            yield _text_chunk("\n".join(lines) + "\n\n", item.message_id)
+        self._sent_texts[item.id] = item.text
 
     def _call_updates(self, item: ToolCallItem) -> Iterator[Update]:
         if (answer := final_answer(item.part)) is not None:
@@ -193,7 +205,7 @@ class UpdateBuilder:
 def _notice_without_item(event: Event) -> Notice | None:
     """The notice of an event that changes no item. A new event class is shown by default."""
     match event:
-        case ErrorEvent() | BudgetExceededEvent() | LoopCompletedEvent() | RetryScheduledEvent():
+        case ErrorEvent() | BudgetExceededEvent() | LoopCompletedEvent():
             return None  # an item of the transcript shows it
         case AgentCalledEvent() | AgentReturnedEvent() | ToolApprovalRequestedEvent():
             return None  # the call of the agent and the permission request show it

@@ -5,20 +5,34 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
-from msgspec.structs import replace
+from msgspec import UNSET
+from msgspec.structs import asdict, replace
 
 from outrider.agents.budget import BudgetReservation
 from outrider.agents.run_context import AgentContext, RunContext
-from outrider.context.lower import apply_compaction, has_compaction, lower
+from outrider.context.lower import apply_compaction, end_with_user, has_compaction, lower
 from outrider.context.prompts import render_prompt
-from outrider.errors import ContextOverflowError, ProviderError
+from outrider.errors import ContextOverflowError
 from outrider.providers.assembler import AnswerAssembler
+from outrider.providers.provider import ModelClient
 from outrider.types.agents import Agent
-from outrider.types.events import ContextCompactionEvent
+from outrider.types.deltas import Retry
+from outrider.types.events import ContextCompactionEvent, RetryScheduledEvent
 from outrider.types.messages import Message, text_message
-from outrider.types.parts import CompactionPart, FilePart, ModelRef, ReasoningPart, TextPart, ToolPart
+from outrider.types.origins import merge_origins
+from outrider.types.parts import (
+    CompactionPart,
+    FilePart,
+    ModelRef,
+    ReasoningPart,
+    RetryPart,
+    TextPart,
+    ToolPart,
+    is_withdrawn,
+)
 from outrider.types.request import Allowance, ModelSettings, Request, ToolChoice
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, ToolState
+from outrider.types.usage import Tokens
 
 CHARACTERS_PER_TOKEN = 4
 TOKENS_PER_FILE = 1_500
@@ -32,11 +46,17 @@ def estimate_tokens(history: Sequence[Message], *, overhead: int = 0) -> int:
         message = history[position]
         if has_compaction(message):
             return since + overhead + sum(map(estimate_message_tokens, apply_compaction(history[: position + 1])))
-        counted = message.tokens.total if message.role == "assistant" else 0
+        counted = _answer_tokens(message) if message.role == "assistant" else 0
         if counted:
             return since + counted + _result_tokens(message)
         since += estimate_message_tokens(message)
     return since + overhead
+
+
+def _answer_tokens(message: Message) -> int:
+    """Returns the tokens of the request that succeeded; those of withdrawn attempts are not part of the prompt."""
+    retries = message.get_parts_by_type(RetryPart)
+    return message.tokens.total - sum(retry.tokens.total for retry in retries if retry.tokens is not None)
 
 
 def estimate_text_tokens(text: str) -> int:
@@ -51,7 +71,7 @@ def estimate_message_tokens(message: Message) -> int:
         match part:
             case TextPart() if not part.ignored:
                 total += estimate_text_tokens(part.text)
-            case ReasoningPart():
+            case ReasoningPart() if not is_withdrawn(part):
                 total += estimate_text_tokens(part.text)
             case FilePart():
                 total += TOKENS_PER_FILE
@@ -62,7 +82,7 @@ def estimate_message_tokens(message: Message) -> int:
 
 def _result_tokens(message: Message) -> int:
     """Estimates the results of an answer's calls, which the answer's reported tokens do not include."""
-    return sum([_state_tokens(part.state) for part in message.parts if isinstance(part, ToolPart)])
+    return sum([_state_tokens(part.state) for part in message.get_calls()])
 
 
 def _state_tokens(state: ToolState) -> int:
@@ -134,15 +154,17 @@ def _user_text(message: Message) -> str:
 TOKENS_PER_TOOL = 100  # rough size of a tool schema, used until a response reports the real prompt size
 
 
-def build_request(context: AgentContext) -> tuple[Request, BudgetReservation]:
-    """Build the next model request of an agent and reserve budget for it.
+def build_request(context: AgentContext, history: Sequence[Message] | None = None) -> tuple[Request, BudgetReservation]:
+    """Build the next model request of an agent, for its current history or for the given one, and reserve budget for
+    it.
 
     The caller settles the reservation after the request, also when it failed."""
     agent, run = context.agent, context.run
+    messages = context.session.messages if history is None else history
     reservation = _reserve_budget(context)
     request = Request(
         agent.model,
-        context.projection.prompt(context.session.messages),
+        end_with_user(context.projection.prompt(messages), messages),
         context.system_prompt or None,
         context.tool_specs,
         model_settings(context, reservation.max_output_tokens if _has_usage_limits(run) else agent.max_output_tokens),
@@ -151,6 +173,8 @@ def build_request(context: AgentContext) -> tuple[Request, BudgetReservation]:
         workspace=str(context.workspace),
         # A callable, because only a client for a remote agent needs the value.
         allowance=lambda: _remaining_allowance(context, reservation),
+        retry=agent.retry,
+        has_fallback=bool(agent.fallback_models),
     )
     return request, reservation
 
@@ -197,6 +221,8 @@ def _max_output_tokens(agent: Agent, run: RunContext) -> int | None:
 
 MIN_TOKENS_TO_COMPACT = 2_000  # smaller than every model's context, so the catalog lookup is skipped
 MESSAGES_TO_RETRY = 10  # after a compaction that shortened nothing
+# The session must not be blocked by a model that writes no summary; what is carried over word for word follows.
+NO_SUMMARY = "(The model wrote no summary of the earlier messages.)"
 MAX_TOOL_OUTPUT = 600  # characters of each tool output in the summary request of an overflowing context
 
 
@@ -236,7 +262,8 @@ class ContextCompactor:
         if part is None:
             self._context.not_shortened_at = len(history)
             return None
-        part = replace(part, auto=auto, overflow=overflow, message_id="")
+        origins = merge_origins(self._context.read_origins()) or UNSET
+        part = replace(part, auto=auto, overflow=overflow, message_id="", origins=origins)
         await self._context.journal.add_message(self._summary_message(part, answer))
         offer_conversation_search(self._context)
         self._context.emit_event(
@@ -285,19 +312,36 @@ class ContextCompactor:
             family=client.model_family(request.model),
         )
         settings = replace(request.settings, tool_choice=ToolChoice("none"), output=None)
+        summary_request = Request(
+            request.model, prompt, request.system, request.tools, settings, request.stream, retry=request.retry
+        )
         assembler = AnswerAssembler(client.model_family(request.model))
+        used = Tokens()
         try:
-            summary_request = Request(request.model, prompt, request.system, request.tools, settings, request.stream)
-            async with aclosing(client.stream(summary_request)) as deltas:
-                async for delta in deltas:
-                    assembler.add(delta)
+            await self._read_summary(client, summary_request, assembler)
+            if not _summary_text(assembler):
+                from outrider.providers.stream_filters.text_tools import render_tools_as_text  # lazy: rarely needed
+
+                # Some servers ignore the tool choice, and the model calls a tool. Without tools it cannot.
+                used, assembler = assembler.tokens, AnswerAssembler(assembler.family)
+                await self._read_summary(client, render_tools_as_text(replace(summary_request, tools=())), assembler)
         finally:
-            cost = self._run.pricing.cost(self._context.agent, assembler.model, assembler.tokens)
-            self._run.budget.settle(reservation, assembler.tokens, cost)
-        answer = assembler.build_answer(cost).message
-        if not answer.get_text_content().strip():
-            raise ProviderError("the model gave no summary of the conversation")
-        return answer
+            used += assembler.tokens
+            cost = self._run.pricing.cost(self._context.agent, assembler.model, used)
+            self._run.budget.settle(reservation, used, cost)
+        text = _summary_text(assembler) or NO_SUMMARY
+        return Message("assistant", [TextPart(text)], tokens=used, cost=cost, finish=assembler.finish or "other")
+
+    async def _read_summary(self, client: ModelClient, request: Request, assembler: AnswerAssembler) -> None:
+        async with aclosing(client.stream(request)) as deltas:
+            async for delta in deltas:
+                assembler.add(delta)
+                if type(delta) is Retry:
+                    self._context.emit_event(RetryScheduledEvent, **asdict(delta))
+
+
+def _summary_text(assembler: AnswerAssembler) -> str:
+    return "".join(part.text for part in assembler.list_parts() if isinstance(part, TextPart)).strip()
 
 
 def offer_conversation_search(context: AgentContext) -> None:

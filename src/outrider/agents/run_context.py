@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -14,6 +14,18 @@ from outrider.agents.budget import ModelPrice, RunBudget
 from outrider.agents.hooks import Hooks
 from outrider.agents.turn_state import TurnStateTracker
 from outrider.context.lower import PromptProjection
+from outrider.errors import (
+    AuthenticationError,
+    MalformedAnswerError,
+    NetworkError,
+    NotFoundError,
+    OverloadedError,
+    PermissionRefusedError,
+    ProviderError,
+    QuotaExceededError,
+    RateLimitError,
+    ServerError,
+)
 from outrider.event_bus import EventBus
 from outrider.permissions.modes import stricter_level, stricter_mode
 from outrider.providers.provider import ModelClient
@@ -25,9 +37,13 @@ from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import Event, PartUpdatedEvent
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
+from outrider.types.origins import Origins
 from outrider.types.parts import ToolPart
 from outrider.types.request import OutputSchema, ToolSpec
 from outrider.types.usage import Tokens
+
+if TYPE_CHECKING:
+    from outrider.permissions.information_flow import ContextOrigins, OriginLabels
 
 TakeInput = Callable[[], Awaitable[list[Message]]]
 RunTask = Callable[[str, str, str, ToolContext], Awaitable[str]]
@@ -60,12 +76,32 @@ class ModelPricing(Protocol):
     def output_limit(self, agent: Agent) -> int | None: ...
 
 
+# Errors of the request itself and of its content are not listed: the next model would reject them as well.
+_FALLBACK_ERRORS = (
+    AuthenticationError,
+    MalformedAnswerError,
+    NetworkError,
+    NotFoundError,
+    OverloadedError,
+    PermissionRefusedError,
+    QuotaExceededError,
+    RateLimitError,
+    ServerError,
+)
+
 CallWrapper = Callable[[ToolPart, Tool, "AgentContext"], AbstractAsyncContextManager[None]]
 """Returns a context manager that is active while the tool of a call runs."""
 
 
 def no_call_wrapper(call: ToolPart, tool: Tool, context: "AgentContext") -> AbstractAsyncContextManager[None]:
     return nullcontext()
+
+
+def default_labels() -> "OriginLabels":
+    """The origins of results as the tools declare them, in a folder that the user trusts."""
+    from outrider.permissions.information_flow import DEFAULT_LABELS  # with the first call
+
+    return DEFAULT_LABELS
 
 
 def discard_output(output: str) -> None:
@@ -78,7 +114,8 @@ class RunContext(msgspec.Struct, kw_only=True):
     `notes` are appended to every system prompt; `rights` are the fields of its text about the mode, if the session has
     built-in tools. `prompts` override built-in prompts by name. Without `auto_compact`,
     the context is compacted only after an overflow or on request. `wrap_call` returns a context manager that is active
-    while a tool runs; undo snapshots use it.
+    while a tool runs; undo snapshots use it. A model that sends nothing for `silence_seconds` is reported. `labels`
+    derives the origins of tool results.
     """
 
     agents: Mapping[str, Agent]
@@ -94,6 +131,7 @@ class RunContext(msgspec.Struct, kw_only=True):
     output_cap: OutputCap = OutputCap()
     save_output: SaveOutput = discard_output
     wrap_call: CallWrapper = no_call_wrapper
+    labels: "Callable[[], OriginLabels]" = default_labels
     agent_messages: list[AgentMessage] = []
     hooks: Hooks = Hooks()
     task_tool: TaskTool | None = None
@@ -101,6 +139,7 @@ class RunContext(msgspec.Struct, kw_only=True):
     rights: Mapping[str, str] | None = None
     prompts: Mapping[str, str] = {}
     auto_compact: bool = True
+    silence_seconds: float = 30.0
 
     def client_for(self, agent: Agent) -> ModelClient:
         return self.clients[agent.provider]
@@ -137,6 +176,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
     take_input: TakeInput | None = None
     caller: "AgentContext | None" = None
     state_tracker: TurnStateTracker = msgspec.field(default_factory=TurnStateTracker)
+    tracked_origins: "ContextOrigins | None" = None
 
     @property
     def session(self) -> Session:
@@ -158,6 +198,14 @@ class AgentContext(msgspec.Struct, kw_only=True):
         """The stricter one of the session's approval level and the callers' levels."""
         own = self.session.approval
         return own if self.caller is None else stricter_level(self.caller.effective_level, own)
+
+    def read_origins(self) -> Origins:
+        """The origins of everything that is in the context of the agent."""
+        if self.tracked_origins is None:
+            from outrider.permissions.information_flow import ContextOrigins  # with the first call
+
+            self.tracked_origins = ContextOrigins()
+        return self.tracked_origins.update(self.session.messages, self.run.labels(), str(self.workspace))
 
     def start_turn(self, run: RunContext) -> None:
         """Use a new run context, with a fresh budget, for the next turn; prompt and tools are reused."""
@@ -187,3 +235,19 @@ class AgentContext(msgspec.Struct, kw_only=True):
     def make_event(self, event: type[Event], /, **fields: Any) -> Event:
         """Create an event with the session, agent and parent call of this context."""
         return event(session_id=self.session.id, agent_name=self.agent.name, parent_call_id=self.call_id, **fields)
+
+
+def fallback_agent(context: AgentContext, error: ProviderError) -> Agent | None:
+    """Return the agent with the next model of its list that can be reached, if another model may answer in spite of
+    this error. A name is PROVIDER/MODEL, or a model of the agent's provider."""
+    if not isinstance(error, _FALLBACK_ERRORS):
+        return None
+    agent, clients = context.agent, context.run.clients
+    for position, name in enumerate(agent.fallback_models):
+        provider, slash, model = name.partition("/")
+        if not slash or provider not in clients:
+            provider, model = agent.provider, name
+        if (provider, model) != (agent.provider, agent.model):
+            rest = agent.fallback_models[position + 1 :]
+            return replace(agent, provider=provider, model=model, fallback_models=rest)
+    return None

@@ -1,15 +1,22 @@
 """One model step: sends a request, publishes deltas as they arrive and stores each part of the answer."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 from decimal import Decimal
 from time import monotonic
+from typing import assert_never
 
-from outrider.agents.run_context import AgentContext
-from outrider.agents.turn_state import PAUSED, has_pending_calls
+from msgspec.structs import replace
+
+from outrider.agents.compaction import CHARACTERS_PER_TOKEN, build_request, estimate_prompt_tokens
+from outrider.agents.run_context import AgentContext, fallback_agent
+from outrider.agents.turn_state import has_pending_calls
+from outrider.context.lower import PAUSED, PromptProjection
 from outrider.errors import ProviderError
 from outrider.providers.assembler import AnswerAssembler, AnswerPart
 from outrider.sessions.failpoints import failpoint
+from outrider.types.agents import Agent
 from outrider.types.deltas import (
     AnswerStart,
     Delta,
@@ -26,6 +33,7 @@ from outrider.types.deltas import (
 from outrider.types.events import (
     LLMRequestEvent,
     LLMResponseEvent,
+    ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
     RetryScheduledEvent,
@@ -33,48 +41,75 @@ from outrider.types.events import (
 )
 from outrider.types.ids import new_id
 from outrider.types.messages import Message, MessageError, MessagePath, MessageTime
-from outrider.types.parts import ModelRef, RetryPart, RetryTime, StepFinishPart, StepStartPart, ToolPart
-from outrider.types.request import Request
+from outrider.types.parts import (
+    WITHDRAWN,
+    FilePart,
+    ModelRef,
+    ReasoningPart,
+    RetryPart,
+    RetryTime,
+    StepFinishPart,
+    StepStartPart,
+    TextPart,
+    ToolPart,
+)
 from outrider.types.tool_state import ToolPending
+from outrider.types.usage import Tokens, Usage
 
 _COMPLETE_FINISHES = ("stop", "tool_use")
 _UNPUBLISHED = frozenset({AnswerStart, UsageReport, Finish})  # they describe the whole answer, not a part of it
 # Without streaming a call arrives complete, so its start and its input chunks need no event.
 _UNPUBLISHED_WITHOUT_STREAM = _UNPUBLISHED | {PartStart, InputDelta}
+_TIMER_TOLERANCE = 0.01  # seconds
+_WITHDRAWN_CALL = "The answer broke off and was requested again. This call was not run."
 _TRUNCATED_ANSWER = (
     "The answer broke off, so this call may not be whole. It was not run. Make it again if it is still wanted."
 )
 
 
 class ModelStep:
-    """Reads one streamed answer into a message. The message is part of the session from the start of the request."""
+    """Reads one streamed answer into a message. The message is part of the session from the start of the request.
 
-    def __init__(self, context: AgentContext, request: Request) -> None:
+    No call of the answer runs before its end, so a request that fails is sent again, by the client or with the next
+    model of the agent's list. What was shown until then stays in the message, marked as withdrawn."""
+
+    def __init__(self, context: AgentContext) -> None:
         self._context = context
-        self._run = run = context.run
-        self._request = request
-        self._assembler = AnswerAssembler(run.client_for(context.agent).model_family(request.model))
+        self._run = context.run
+        self._request, self._reservation = build_request(context)
+        self._assembler = AnswerAssembler(context.projection.family)
         self._id = new_id()
         self._start = monotonic()
         self._first_token: float | None = None
         self._stored_parts: set[str] = set()
+        self._withdrawn = Usage()
+        self._last_error = ""  # while the client waits to send the request again
+        self._silence = SilenceTimer(context.run.silence_seconds, self._report_silence)
         self.message = self._new_message()
 
     async def run(self) -> Message:
         """Return the complete answer. A provider error or a cancellation is raised after all received parts are
         stored."""
+        try:
+            return await self._run_request()
+        finally:
+            self._silence.stop()
+            message = self.message
+            self._run.budget.settle(self._reservation, message.tokens, message.cost, self._assembler.turns)
+
+    async def _run_request(self) -> Message:
         self._publish_event(
             LLMRequestEvent, message_count=len(self._request.prompt), has_tools=bool(self._request.tools)
         )
         self._context.journal.open_message(self.message)
         failpoint("FP-before-request")
         try:
-            await self._read_stream()
+            await self._read_answer()
         except ProviderError as error:
             await self._finish_message(MessageError(type(error).__name__, error.message, error.status))
             raise
         except asyncio.CancelledError:
-            await asyncio.shield(self._finish_message(MessageError("aborted", "the answer was cut off on request")))
+            await asyncio.shield(self._finish_message(MessageError("aborted", self._abort_reason())))
             raise
         try:
             await self._finish_message(None)
@@ -83,26 +118,49 @@ class ModelStep:
             raise
         return self.message
 
+    async def _read_answer(self) -> None:
+        """Read the stream; on an outage, continue with the next model of the agent's list."""
+        while True:
+            try:
+                return await self._read_stream()
+            except ProviderError as error:
+                fallback = fallback_agent(self._context, error)
+                if fallback is None:
+                    raise
+                await self._fall_back(fallback, str(error))
+
     async def _read_stream(self) -> None:
         unpublished = _UNPUBLISHED if self._request.stream else _UNPUBLISHED_WITHOUT_STREAM
         async with aclosing(self._run.client_for(self._context.agent).stream(self._request)) as deltas:
             async for delta in deltas:
                 self._assembler.add(delta)
+                self._last_error = ""
+                self._silence.restart()
                 if type(delta) not in unpublished:
                     await self._publish_delta(delta)
+
+    async def _fall_back(self, agent: Agent, error: str) -> None:
+        """Continue the step with another model. Its prompt is lowered again, since vendor state belongs to a family."""
+        context, message = self._context, self.message
+        self._run.budget.settle(self._reservation, Tokens(), None)
+        failed = self._assembler
+        failed.start_again(self._run.client_for(agent).model_family(agent.model))
+        await self._record_retry(Retry(1, 0, error, 1), ModelRef(agent.provider, agent.model))
+        context.agent, context.projection = agent, PromptProjection(failed.family)
+        message.model = ModelRef(agent.provider, agent.model)
+        self._request, self._reservation = build_request(context, context.session.messages[:-1])
+
+    def _abort_reason(self) -> str:
+        if self._last_error:
+            return f"stopped before the request was sent again; the last error: {self._last_error}"
+        return "the answer was cut off on request"
 
     async def _cancel_calls(self) -> None:
         """Fail the calls of a complete answer, so that they do not run now or when the session is reopened."""
         self._fail_pending_calls(self._run.clock())
         await self._context.journal.put_message(self.message)
 
-    @property
-    def turns(self) -> int:
-        """The number of model requests for this answer: more than one if an agent in another process answered."""
-        return self._assembler.turns
-
-    @property
-    def cost(self) -> Decimal | None:
+    def _answer_cost(self) -> Decimal | None:
         """The cost that the response reports, or else the cost by the model's price."""
         if self._assembler.cost is not None:
             return self._assembler.cost
@@ -130,6 +188,8 @@ class ModelStep:
                 pass
 
     def _publish_text(self, index: int, text: str, field: str) -> None:
+        if not text:
+            return
         if self._first_token is None:
             self._first_token = monotonic()
         part_id = self._assembler.part_id(index)
@@ -142,7 +202,7 @@ class ModelStep:
             agent_name=self._context.agent.name,
             parent_call_id=self._context.call_id,
         )
-        self._context.journal.publish_delta(event, lambda: self._adopted_part(index))
+        self._context.journal.publish_delta(event, self._draft_builder(index))
 
     def _publish_input(self, index: int, text: str) -> None:
         event = ToolInputDeltaEvent(
@@ -153,13 +213,38 @@ class ModelStep:
             agent_name=self._context.agent.name,
             parent_call_id=self._context.call_id,
         )
-        self._context.journal.publish_delta(event, lambda: self._adopted_part(index))
+        self._context.journal.publish_delta(event, self._draft_builder(index))
 
-    async def _record_retry(self, retry: Retry) -> None:
+    async def _record_retry(self, retry: Retry, model: ModelRef | None = None) -> None:
+        """Store the parts of the failed attempt as withdrawn, and the attempt with its usage; then publish it."""
+        journal, now = self._context.journal, self._run.clock()
+        usage = self._failed_usage()
+        withdrawn = [_withdraw_part(part, now) for part in self._assembler.withdrawn]
+        for part in withdrawn:
+            self._store_part(part)
+        tokens = usage.tokens if usage.tokens.total else None
+        record = RetryPart(retry.attempt, retry.error, RetryTime(now), tokens, usage.total_cost, model)
+        await journal.put_part(record, self.message)
+        self._last_error = retry.error
+        self._silence.restart(retry.delay_ms / 1000)
         fields = {name: getattr(retry, name) for name in ("attempt", "delay_ms", "error", "max_attempts")}
+        fields |= {"withdrawn": tuple(part.id for part in withdrawn), "model": str(model) if model else ""}
         self._run.bus.publish(self._context.make_event(RetryScheduledEvent, call_id=self._id, **fields))
-        part = RetryPart(retry.attempt, retry.error, RetryTime(self._run.clock()))
-        await self._context.journal.put_part(part, self.message)
+
+    def _failed_usage(self) -> Usage:
+        """Return the usage of a failed attempt and add it to that of the step. Providers charge for what they sent, so
+        what was not reported is estimated."""
+        assembler = self._assembler
+        tokens = assembler.withdrawn_tokens
+        received = sum(map(_text_length, assembler.withdrawn)) // CHARACTERS_PER_TOKEN
+        if assembler.withdrawn and not tokens.prompt:
+            history = self._context.session.messages[:-1]
+            tokens += Tokens(input=estimate_prompt_tokens(self._context, history))
+        tokens += Tokens(output=max(received - tokens.output - tokens.reasoning, 0))
+        cost = self._run.pricing.cost(self._context.agent, assembler.model, tokens)
+        spent = self._withdrawn
+        self._withdrawn = Usage(spent.tokens + tokens, (spent.total_cost or 0) + (cost or Decimal(0)))
+        return Usage(tokens, cost)
 
     async def _finish_message(self, error: MessageError | None) -> None:
         """Store all parts, including incomplete ones, and the usage of the answer."""
@@ -168,7 +253,9 @@ class ModelStep:
             self._store_part(part)
         if error is not None or self._assembler.finish not in _COMPLETE_FINISHES:
             self._fail_pending_calls(now)
-        message.tokens, message.cost = self._assembler.tokens, self.cost
+        message.tokens, message.cost = self._assembler.tokens + self._withdrawn.tokens, self._answer_cost()
+        if message.cost is not None and self._withdrawn.total_cost:
+            message.cost += self._withdrawn.total_cost
         message.finish = None if error else (self._assembler.finish or "other")
         message.error = error
         if self._assembler.paused:
@@ -190,17 +277,23 @@ class ModelStep:
     def _fail_pending_calls(self, now: int) -> None:
         """Fail the calls of a truncated answer without running them: the input of the last one can be valid JSON and
         still be incomplete. The state changes in memory at once, also if the store cannot be written now."""
-        for call in self.message.get_parts_by_type(ToolPart):
+        for call in self.message.get_calls():
             if isinstance(call.state, ToolPending):
                 ended = call.state.fail(_TRUNCATED_ANSWER, now, reason="canceled")
                 self._context.journal.put_part_soon(call.with_state(ended), self.message)
+
+    def _report_silence(self, seconds: float) -> None:
+        agent = self._context.agent
+        self._context.emit_event(
+            ModelSilentEvent, call_id=self._id, silent_ms=round(seconds * 1000), model=f"{agent.provider}/{agent.model}"
+        )
 
     def _publish_response(self) -> None:
         tokens, message = self.message.tokens, self.message
         self._publish_event(
             LLMResponseEvent,
             stop_reason=message.finish or (message.error.type if message.error else None),
-            has_tool_use=any(isinstance(part, ToolPart) for part in message.parts),
+            has_tool_use=bool(message.get_calls()),
             input_tokens=tokens.input,
             output_tokens=tokens.output,
             reasoning_tokens=tokens.reasoning,
@@ -209,6 +302,7 @@ class ModelStep:
             duration_ms=round((monotonic() - self._start) * 1000),
             first_token_ms=None if self._first_token is None else round((self._first_token - self._start) * 1000),
             cost=None if message.cost is None else str(message.cost),
+            withdrawn_tokens=self._withdrawn.tokens.total,
         )
 
     def _publish_event(self, event: type[LLMRequestEvent] | type[LLMResponseEvent], **fields: object) -> None:
@@ -216,9 +310,17 @@ class ModelStep:
         self._context.emit_event(event, call_id=self._id, model=agent.model, provider=agent.provider, **fields)
 
     def _adopted_part(self, index: int) -> AnswerPart:
-        part = self._assembler.get_part(index)
-        part.adopt(self.message.id, self._context.session.id)
-        return part
+        return self._draft_builder(index)()
+
+    def _draft_builder(self, index: int) -> Callable[[], AnswerPart]:
+        build, message_id, session_id = self._assembler.part_builder(index), self.message.id, self._context.session.id
+
+        def adopted_part() -> AnswerPart:
+            part = build()
+            part.adopt(message_id, session_id)
+            return part
+
+        return adopted_part
 
     def _new_message(self) -> Message:
         agent, session = self._context.agent, self._context.session
@@ -234,3 +336,57 @@ class ModelStep:
             path=MessagePath(directory, directory) if directory else None,
             time=MessageTime(self._run.clock()),
         )
+
+
+class SilenceTimer:
+    """Calls `report` every `seconds` in which `restart` is not called. A restart only stores a number, since it happens
+    for every delta."""
+
+    def __init__(self, seconds: float, report: Callable[[float], None]) -> None:
+        self._seconds = seconds
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._since = self._loop.time()
+        self._timer = self._loop.call_later(seconds, self._check)
+
+    def restart(self, delay: float = 0.0) -> None:
+        """Start to measure now, or after an expected `delay`."""
+        self._since = self._loop.time() + delay
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _check(self) -> None:
+        silent = self._loop.time() - self._since
+        if silent >= self._seconds - _TIMER_TOLERANCE:
+            self._report(silent)
+        passed = silent % self._seconds if silent > 0 else silent
+        self._timer = self._loop.call_later(max(self._seconds - passed, _TIMER_TOLERANCE), self._check)
+
+
+def _withdraw_part(part: AnswerPart, now: int) -> AnswerPart:
+    """Return the part of a failed attempt as it is stored: no model and no tool sees it."""
+    metadata = {**part.metadata, WITHDRAWN: True}
+    match part:
+        case TextPart():
+            return replace(part, ignored=True, metadata=metadata)
+        case ReasoningPart():
+            return replace(part, metadata=metadata, provider_state={})
+        case FilePart():
+            return replace(part, metadata=metadata)
+        case ToolPart(state=ToolPending() as state):
+            return replace(part, state=state.fail(_WITHDRAWN_CALL, now, reason="canceled"), metadata=metadata)
+        case ToolPart():
+            return replace(part, metadata=metadata)
+        case _:
+            assert_never(part)
+
+
+def _text_length(part: AnswerPart) -> int:
+    match part:
+        case TextPart(text=text) | ReasoningPart(text=text):
+            return len(text)
+        case ToolPart(state=ToolPending(raw=raw)):
+            return len(raw)
+        case _:
+            return 0

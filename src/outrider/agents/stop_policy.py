@@ -26,7 +26,7 @@ class StopPolicy:
         """Return how the turn ends with this answer, or None if the model must be requested again.
 
         All calls of the answer must have ended."""
-        calls = answer.get_parts_by_type(ToolPart)
+        calls = answer.get_calls()
         return self._end_after_calls(calls) if calls else self._end_without_calls(answer)
 
     def _end_after_calls(self, calls: list[ToolPart]) -> TurnEnd | None:

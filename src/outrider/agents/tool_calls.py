@@ -20,6 +20,7 @@ from outrider.tools.schema import InvalidArguments
 from outrider.tools.tool import Progress, Tool, ToolContext
 from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
+from outrider.types.origins import describe_origins
 from outrider.types.parts import TextPart, ToolPart, tool_result
 from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolPending, ToolRunning
 from outrider.types.validate import is_object
@@ -183,6 +184,7 @@ class ToolCallRunner:
             filter_result=self._hook_runner.run_after_call,
             explain_unknown=self._unknown_tool_message,
             is_left_open=self._is_suspended,
+            labels=run.labels,
             clock=run.clock,
         )
 
@@ -199,18 +201,18 @@ class ToolCallRunner:
         except OutriderError as error:
             self._fail_unstarted(error)
             raise
-        return self._message.get_parts_by_type(ToolPart)
+        return self._message.get_calls()
 
     async def _cancel_remaining(self) -> None:
         """Cancel calls whose task did not start: a task that is cancelled before its first step never runs its except
         blocks."""
-        for call in self._message.get_parts_by_type(ToolPart):
+        for call in self._message.get_calls():
             await self._cancel_call(call.id)
 
     def _fail_unstarted(self, error: OutriderError) -> None:
         """Fail calls that did not start. Nothing is awaited here, because the error may be that the store cannot be
         written."""
-        for call in self._message.get_parts_by_type(ToolPart):
+        for call in self._message.get_calls():
             if isinstance(call.state, ToolPending) and not self._stays_pending(call.state):
                 ended = call.state.fail(f"not run: {error.message}", self._run.clock(), reason="canceled")
                 self._context.journal.put_part_soon(call.with_state(ended), self._message)
@@ -230,7 +232,7 @@ class ToolCallRunner:
 
     def _parallel_groups(self) -> Iterator[list[ToolPart]]:
         group: list[ToolPart] = []
-        for call in self._message.get_parts_by_type(ToolPart):
+        for call in self._message.get_calls():
             tool = self._context.tools.get(call.tool)
             if tool is None or tool.options.parallel:
                 group.append(call)
@@ -297,6 +299,7 @@ class ToolCallRunner:
             duration_ms=state.time.end - state.time.start,
             output_preview=result.content[:MAX_PREVIEW] if result else "",
             reason=state.reason if isinstance(state, ToolError) else "",
+            origins=describe_origins(ended.origins),
         )
 
     def _tool_context(self, call: ToolPart) -> ToolContext:
@@ -326,7 +329,7 @@ class ToolCallRunner:
             self._loop.call_soon_threadsafe(self._store_draft, part_id, characters, current)
 
     def _store_draft(self, part_id: str, characters: int, current: Callable[[], ToolPart]) -> None:
-        if any(part.id == part_id and not part.ended for part in self._message.get_parts_by_type(ToolPart)):
+        if any(part.id == part_id and not part.ended for part in self._message.get_calls()):
             self._context.journal.buffer_draft(part_id, characters, current)
 
     async def _cancel_call(self, part_id: str) -> None:

@@ -11,12 +11,19 @@ crash, at any await, and `Engine.go_on` resumes it.
 import asyncio
 from time import monotonic
 
-from outrider.agents.compaction import ContextCompactor, build_request
+from outrider.agents.compaction import ContextCompactor
 from outrider.agents.run_context import AgentContext
 from outrider.agents.step import ModelStep
 from outrider.agents.stop_policy import StopPolicy
 from outrider.agents.tool_calls import HookRunner, ToolCallRunner
-from outrider.agents.turn_state import TerminationReason, TurnEnd, TurnState, TurnStateTracker, has_pending_calls
+from outrider.agents.turn_state import (
+    TerminationReason,
+    TurnEnd,
+    TurnState,
+    TurnStateTracker,
+    has_pending_calls,
+    note_before_request,
+)
 from outrider.errors import ContextOverflowError, LimitReachedError, OutriderError
 from outrider.types.events import (
     BudgetExceededEvent,
@@ -28,7 +35,6 @@ from outrider.types.events import (
     TurnStartedEvent,
 )
 from outrider.types.messages import Message
-from outrider.types.parts import ToolPart
 
 _FINAL_STATES: dict[TerminationReason, TurnState] = {"error": "failed", "aborted": "aborted"}
 
@@ -81,7 +87,7 @@ class Turn:
     async def _run_steps(self) -> TurnEnd:
         while True:
             answer = self._unfinished_answer() or await self._request_answer()
-            calls = answer.get_parts_by_type(ToolPart)
+            calls = answer.get_calls()
             if not all(call.ended for call in calls):
                 self._states.enter("running_tools")
                 calls = await self._calls.run(answer)
@@ -102,6 +108,8 @@ class Turn:
         New input is taken here, before a request, and never while calls are pending: the loop looks for pending calls
         in the last message only."""
         await self._take_input()
+        if (note := note_before_request(self._context.session.messages)) is not None:
+            await self._context.journal.add_message(note)
         self._step_number = self._budget.begin_turn()
         self._context.emit_event(TurnStartedEvent, turn_number=self._step_number, max_turns=self._budget.limits.turns)
         if self._compactor.is_due():
@@ -114,12 +122,7 @@ class Turn:
 
     async def _run_step(self) -> Message:
         self._states.enter("calling_model")
-        request, reservation = build_request(self._context)
-        step = ModelStep(self._context, request)
-        try:
-            return await step.run()
-        finally:
-            self._budget.settle(reservation, step.message.tokens, step.message.cost, step.turns)
+        return await ModelStep(self._context).run()
 
     async def _compact_context(self, *, overflow: bool) -> None:
         self._states.enter("compacting")

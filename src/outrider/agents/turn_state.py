@@ -6,9 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from outrider.context.lower import CONTINUE, PAUSED
 from outrider.errors import OutriderError
 from outrider.types.messages import Message
-from outrider.types.parts import CompactionPart, PatchPart, ToolPart
+from outrider.types.parts import CompactionPart, PatchPart, TextPart
 from outrider.types.tool_state import ToolPending
 
 TurnState = Literal[
@@ -18,7 +19,6 @@ TerminationReason = Literal[
     "completed", "limit", "repetition", "empty_answers", "refusal", "length", "error", "aborted"
 ]
 
-PAUSED = "paused"
 NOTE = "note"
 
 
@@ -46,8 +46,19 @@ def is_cut_off(history: Sequence[Message]) -> bool:
     last = relevant[-1]
     if last.role == "user" or last.error is not None or last.finish is None or is_paused(last):
         return True
-    calls = last.get_parts_by_type(ToolPart)
+    calls = last.get_calls()
     return bool(calls) and not any(call.tool == "finish" and call.state.status == "completed" for call in calls)
+
+
+def note_before_request(history: Sequence[Message]) -> Message | None:
+    """Return the note to add before a request that continues an incomplete answer: vendors reject a conversation that
+    ends with the assistant. It is stored, so that later prompts have the same prefix."""
+    last = next((m for m in reversed(history) if not m.get_parts_by_type(CompactionPart)), None)
+    if last is None or last.role == "user" or is_paused(last) or last.get_calls():
+        return None
+    if not last.get_text_content().strip():
+        return None
+    return Message("user", [TextPart(CONTINUE, synthetic=True)], metadata={NOTE: True})
 
 
 def is_paused(answer: Message) -> bool:
@@ -57,7 +68,7 @@ def is_paused(answer: Message) -> bool:
 
 def has_pending_calls(message: Message) -> bool:
     """Return whether the message has calls that can still run. A call in state running is not run again."""
-    return any(isinstance(call.state, ToolPending) for call in message.get_parts_by_type(ToolPart))
+    return any(isinstance(call.state, ToolPending) for call in message.get_calls())
 
 
 def _ignore_change(old: TurnState, new: TurnState) -> None:

@@ -20,7 +20,7 @@ from outrider.sessions.records import SessionFilter
 from outrider.sessions.store import Store
 from outrider.types.agents import Limits
 from outrider.types.messages import Message
-from outrider.types.parts import SubtaskPart, ToolPart
+from outrider.types.parts import SubtaskPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 from outrider.types.usage import Usage
 
@@ -80,7 +80,7 @@ def _work_intervals(answers: Sequence[Message]) -> Iterator[tuple[int, int]]:
     for message in answers:
         if message.time is not None and message.time.completed is not None:
             yield message.time.created, message.time.completed
-        for call in message.get_parts_by_type(ToolPart):
+        for call in message.get_calls():
             match call.state:
                 case ToolCompleted(time=time):
                     yield time.start, time.end
@@ -113,7 +113,7 @@ async def _all_calls_wait(store: Store, messages: Sequence[Message]) -> bool:
     running call has at most one child session."""
     if not messages or not _has_open_call(messages[-1]):
         return False
-    states = [call.state for call in messages[-1].get_parts_by_type(ToolPart)]
+    states = [call.state for call in messages[-1].get_calls()]
     if any(isinstance(state, ToolPending) and state.phase != "awaiting_approval" for state in states):
         return False
     running = sum(isinstance(state, ToolRunning) for state in states)
@@ -134,7 +134,7 @@ async def _load_last_message(store: Store, session_id: str) -> Sequence[Message]
 
 
 def _has_open_call(message: Message) -> bool:
-    return any(not call.ended for call in message.get_parts_by_type(ToolPart))
+    return any(not call.ended for call in message.get_calls())
 
 
 APPROVAL_POLL_SECONDS = 0.25  # interval at which a running turn is checked for waiting on an approval

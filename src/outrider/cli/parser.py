@@ -215,6 +215,12 @@ def add_agent_options(parser: argparse.ArgumentParser) -> None:
     limits.add_argument(
         "--max-time", metavar="SECONDS", type=parse_duration, help="stop after this time: seconds, or 90s, 15m, 2h"
     )
+    limits.add_argument(
+        "--retry-attempts", metavar="N", type=parse_positive_int, help="send a failed request at most N times; 1: once"
+    )
+    limits.add_argument(
+        "--retry-seconds", metavar="SECONDS", type=parse_duration, help="repeat failed requests for at most this time"
+    )
 
 
 def parse_folder(text: str) -> "Path":

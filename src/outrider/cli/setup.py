@@ -32,6 +32,8 @@ def settings_from_arguments(arguments: Namespace, folder: Path | None = None) ->
         ask=tuple(arguments.ask),
         deny=tuple(arguments.deny),
         max_turns=arguments.max_turns,
+        retry_attempts=arguments.retry_attempts,
+        retry_seconds=arguments.retry_seconds,
         max_cost=arguments.max_cost,
         max_seconds=arguments.max_time,
     )

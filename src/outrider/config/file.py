@@ -5,7 +5,6 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args, get_origin
 
@@ -65,13 +64,31 @@ def _lower_bound(one: Any, other: Any) -> Any:
     return min((bound for bound in (one, other) if bound is not None), default=None)
 
 
+class RetryTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[retry]`, `[agents.NAME.retry]`: how often and how long a failed model request is repeated; see RetryPolicy. An
+    omitted key keeps its default."""
+
+    attempts: PositiveInt | None = None
+    first_window: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    largest_window: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    longest_wait: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    total: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    attempts_before_fallback: PositiveInt | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The values that this table sets."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
+
+
 class AgentTable(msgspec.Struct, frozen=True, kw_only=True):
-    """`[agents.NAME]`. Without instructions the agent uses those of the default agent."""
+    """`[agents.NAME]`. Without instructions the agent uses those of the default agent. `model` may be a list: the next
+    model answers if one is not available."""
 
     role: str = ""
     instructions: str | None = None
     instructions_file: str | None = None
-    model: str | None = None
+    model: str | StringTuple | None = None
     mode: Mode | None = None
     tools: StringTuple | None = None
     permissions: RulesTable = RulesTable()
@@ -83,6 +100,7 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True):
     temperature: float | None = None
     stream: bool | None = None
     extra: dict[str, Any] = {}
+    retry: RetryTable = RetryTable()
 
 
 class CompactionTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +119,23 @@ class SandboxTable(msgspec.Struct, frozen=True, kw_only=True):
     """`[sandbox]`: the hosts that sandboxed commands may connect to."""
 
     hosts: StringTuple = ()
+
+
+class BudgetTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[egress.allow.DESTINATION]`: what a session may send there without a question. An omitted key means no limit."""
+
+    requests: PositiveInt | None = None
+    bytes: PositiveInt | None = None
+
+
+class EgressTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[egress]`: where a session may send data without a question after it has read text of others. The keys of
+    `allow` are host names, `mcp:SERVER` or `tool:NAME`. Results of `private_servers` (MCP) are private data, those of
+    `trusted_servers` are not text of others."""
+
+    allow: dict[str, BudgetTable] = {}
+    private_servers: StringTuple = ()
+    trusted_servers: StringTuple = ()
 
 
 class BoundsTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,9 +160,9 @@ class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
 
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     """The parsed file. `mcp` has the same entries as `mcpServers` in `.mcp.json`; `models` overrides catalog entries by
-    model name."""
+    model name. `model` may be a list: the next model answers if one is not available."""
 
-    model: str | None = None
+    model: str | StringTuple | None = None
     agent: str | None = None
     mode: Mode | None = None
     approval: ApprovalLevel | None = None
@@ -136,9 +171,11 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     agents: dict[str, AgentTable] = {}
     rules: RulesTable = RulesTable()
     limits: LimitsTable = LimitsTable()
+    retry: RetryTable = RetryTable()
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()
+    egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
     models: dict[str, dict[str, Any]] = {}
@@ -231,6 +268,8 @@ def _locate_error(table: Mapping[str, Any], error: msgspec.ValidationError) -> s
 
 def suggest_name(name: str, known: Iterable[str]) -> str:
     """Return a "did you mean" hint for a misspelled name, or ""."""
+    from difflib import get_close_matches
+
     matches = get_close_matches(name, list(known), n=3)
     swapped = [match for match in matches if sorted(match) == sorted(name)]  # `modle` means model, not mode
     return f"; did you mean {(swapped or matches)[0]}?" if matches else ""

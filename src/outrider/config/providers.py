@@ -1,7 +1,7 @@
 """Resolves provider and model names (PROVIDER/MODEL) and builds agents from their configuration tables."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from outrider.context.prompts import prompt_text
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Agent, Limits, Mode, Provider, ProviderKind
 from outrider.types.modes import ReasoningEffort
+from outrider.types.request import RetryPolicy
 
 # Available without configuration; the first one with a key is the default.
 BUILT_IN_PROVIDERS: dict[str, ProviderKind] = {
@@ -173,6 +174,16 @@ class ProviderRegistry:
         usable = {provider.name: provider.kind for provider in self.usable_providers()}
         return expand_model_name(model, {**usable, **BUILT_IN_PROVIDERS})
 
+    def resolve_models(self, models: str | Sequence[str], where: str) -> tuple[str, str, tuple[str, ...]]:
+        """Return provider and model of the first name, and the others as PROVIDER/MODEL. A text may list several names,
+        separated by commas. Raises ConfigurationError if a provider is unknown."""
+        given = [models] if isinstance(models, str) else models
+        names = [name for text in given for name in text.split(",") if name.strip()]
+        if not names:
+            raise ConfigurationError(f"{where}: names no model; write PROVIDER/MODEL")
+        (provider, model), *others = [self.resolve_model(name, where) for name in names]
+        return provider, model, tuple(f"{name}/{other}" for name, other in others)
+
     def _api_key(self, table: ProviderTable, kind: ProviderKind, usual: str | None) -> str | None:
         """Return the key of a provider. The vendor's key from the environment is never sent to another address than the
         vendor's or the one that the environment names."""
@@ -223,13 +234,16 @@ class AgentBuilder:
         self,
         providers: ProviderRegistry,
         *,
-        model: str,
+        model: str | Sequence[str],
         mode: Mode,
         limits: Limits,
         prompts: Path,
         source: str,
+        retry: Mapping[str, Any] = {},
+        retry_flags: Mapping[str, Any] = {},
         effort: ReasoningEffort | None = None,
     ) -> None:
+        self._retry, self._retry_flags = retry, retry_flags
         self._providers = providers
         self._model = model
         self._mode: Mode = mode
@@ -243,7 +257,7 @@ class AgentBuilder:
 
     def _build_agent(self, name: str, table: AgentTable) -> Agent:
         where = f"{self._source}: agents.{name}"
-        provider, model = self._resolve_model(table.model, f"{where}.model")
+        provider, model, fallback_models = self._resolve_models(table.model, f"{where}.model")
         given: dict[str, Any] = {
             field: value for field in _COPIED_FIELDS if (value := getattr(table, field)) is not None
         }
@@ -260,13 +274,20 @@ class AgentBuilder:
             permissions=rules,
             limits=table.limits.apply_to(self._limits) if table.limits else self._limits,
             extra=table.extra,
+            fallback_models=fallback_models,
+            retry=self._retry_policy(table),
             **given,
         )
 
-    def _resolve_model(self, model: str | None, where: str) -> tuple[str, str]:
-        if model is not None:
-            return self._providers.resolve_model(model, where)
-        return self._providers.resolve_model(self._model, "model") if self._model else ("", "")
+    def _resolve_models(self, models: str | Sequence[str] | None, where: str) -> tuple[str, str, tuple[str, ...]]:
+        if models is not None:
+            return self._providers.resolve_models(models, where)
+        return self._providers.resolve_models(self._model, "model") if self._model else ("", "", ())
+
+    def _retry_policy(self, table: AgentTable) -> RetryPolicy | None:
+        """Return the policy of an agent that has its own; the others use that of their provider."""
+        own = table.retry.given
+        return RetryPolicy(**{**self._retry, **own, **self._retry_flags}) if own else None
 
     def _read_instructions(self, table: AgentTable, where: str) -> str | None:
         if table.instructions is not None and table.instructions_file is not None:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 
 import msgspec
@@ -19,9 +18,11 @@ from outrider.config.file import (
     BackgroundTable,
     CompactionTable,
     ConfigFile,
+    EgressTable,
     LimitsTable,
     ParsedConfig,
     RetentionTable,
+    RetryTable,
     RulesTable,
     SandboxTable,
     parse_config,
@@ -146,6 +147,8 @@ def check_rules(rules: RulesTable, where: str) -> tuple[str, ...]:
 
 
 def _check_rule_list(rules: RulesTable, kind: str, where: str) -> Iterator[str]:
+    from pkgutil import iter_modules
+
     from outrider.permissions.rules import parse_rule
     from outrider.tools import builtin
     from outrider.types.tool_declaration import KNOWN_NAMES, canonical_tool
@@ -175,6 +178,13 @@ class CommandFlags(msgspec.Struct, frozen=True, kw_only=True):
     max_turns: int | None = None
     max_cost: Decimal | None = None
     max_seconds: float | None = None
+    retry_attempts: int | None = None
+    retry_seconds: float | None = None
+
+    @property
+    def retry(self) -> dict[str, Any]:
+        """The values of the retry policy that flags set."""
+        return RetryTable(attempts=self.retry_attempts, total=self.retry_seconds).given
 
 
 _NO_FLAGS = CommandFlags()
@@ -206,6 +216,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()
+    egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
     models: dict[str, dict[str, Any]] = {}
@@ -241,7 +252,7 @@ def read_settings(
     providers = ProviderRegistry(file.providers, environ, source)
     wanted = flags.model or environ.get("OUTRIDER_MODEL", "").strip()
     if wanted:
-        providers.resolve_model(wanted, "--model or OUTRIDER_MODEL")
+        providers.resolve_models(wanted, "--model or OUTRIDER_MODEL")
     builder = AgentBuilder(
         providers,
         model=wanted or file.model or _remembered_model(folders, providers) or providers.default_model(),
@@ -249,6 +260,8 @@ def read_settings(
         limits=users.limits,
         prompts=folders.prompts_folder,
         source=source,
+        retry=file.retry.given,
+        retry_flags=flags.retry,
         effort=file.reasoning_effort,
     )
     tables = _order_agents(file, flags, wanted, _resolve_effort(flags, environ))
@@ -259,6 +272,7 @@ def read_settings(
         *(restrict_agent(agent, rights) for agent in builder.build_agents(project_agents(project.content, tables))),
     )
     reachable, missing = _required_providers(agents, providers)
+    reachable = tuple(_with_retry(provider, file.retry.given, flags.retry) for provider in reachable)
     noticed = (*own.notices, *project.notices, *_missing_key_notices(agents, providers, source))
     return Settings(
         folders=folders,
@@ -275,6 +289,7 @@ def read_settings(
         compaction=file.compaction,
         retention=file.retention,
         sandbox=file.sandbox,
+        egress=file.egress,
         background=file.background,
         mcp=file.mcp,
         models=file.models,
@@ -384,7 +399,17 @@ def _order_agents(
 def _required_providers(agents: tuple[Agent, ...], providers: ProviderRegistry) -> tuple[tuple[Provider, ...], str]:
     """Return the providers of the agents and all usable ones, and a message about missing credentials."""
     needed = {agent.provider: providers.find_provider(agent.provider) for agent in agents if agent.provider}
+    others = {name: providers.find_provider(name) for agent in agents for name in agent.provider_names if name}
     missing = NO_PROVIDER_MESSAGE if not agents[0].provider else ""
     for provider in needed.values():
         missing = missing or providers.missing_credentials(provider) or ""
-    return tuple((needed | {provider.name: provider for provider in providers.usable_providers()}).values()), missing
+    usable = {provider.name: provider for provider in providers.usable_providers()}
+    return tuple((needed | others | usable).values()), missing
+
+
+def _with_retry(provider: Provider, defaults: Mapping[str, Any], flags: Mapping[str, Any]) -> Provider:
+    """Return the provider with the retry policy of all sources; flags win, then its own options."""
+    retry = {**defaults, **provider.options.get("retry", {}), **flags}
+    if not retry or provider.kind in ("local", "scripted"):
+        return provider
+    return msgspec.structs.replace(provider, options={**provider.options, "retry": retry})

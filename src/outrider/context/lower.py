@@ -22,6 +22,7 @@ from outrider.types.parts import (
     ToolPart,
     ToolResultPart,
     ToolUsePart,
+    is_withdrawn,
     tool_result,
 )
 from outrider.types.request import ModelMessage, Prompt
@@ -108,6 +109,8 @@ def _without_output(part: ToolPart) -> ToolPart:
 
 
 OPENING = "(The conversation begins with the assistant.)"
+CONTINUE = "(Your last answer was cut off. Continue from where it stopped, without repeating it.)"
+PAUSED = "paused"
 NOT_FINISHED = (
     "This call did not finish, and its result is unknown: it may or may not have had an effect. "
     "Check before you repeat it."
@@ -124,6 +127,15 @@ def lower(history: Sequence[Message], *, family: str) -> Prompt:
     produced it."""
     seen = apply_compaction(history)
     return Prompt(alternate_roles(lowered_messages(seen, family, UniqueCallIds(ImportedResults(seen)))))
+
+
+def end_with_user(prompt: Prompt, history: Sequence[Message]) -> Prompt:
+    """Returns a prompt that can be sent: it ends with the user, as several vendors require. A turn stores CONTINUE
+    before it continues an answer; this covers input that has nothing for the model. An answer that the vendor itself
+    has paused is sent back."""
+    if prompt[-1].role == "user" or history[-1].metadata.get(PAUSED):
+        return prompt
+    return Prompt([*prompt, ModelMessage("user", (TextPart(CONTINUE, synthetic=True),))])
 
 
 def lowered_messages(history: Iterable[Message], family: str, call_ids: "UniqueCallIds") -> Iterator[ModelMessage]:
@@ -188,6 +200,8 @@ def _assistant_messages(message: Message, family: str, call_ids: UniqueCallIds) 
         said: list[ModelPart] = []
         results: list[ModelPart] = []
         for part in step:
+            if is_withdrawn(part):
+                continue
             if isinstance(part, ToolPart):
                 use, result = _split_call(part, call_ids.unique_id(part), call_ids.results)
                 said.append(use)
@@ -290,7 +304,7 @@ class PromptProjection:
     prefix after a compaction, or if the history is not a continuation of the previous one."""
 
     def __init__(self, family: str) -> None:
-        self._family = family
+        self.family = family
         self._prompt = Prompt()
         self._call_ids = UniqueCallIds()
         self._seen = 0
@@ -302,7 +316,7 @@ class PromptProjection:
         if added is None:
             seen = apply_compaction(history)
             self._call_ids = UniqueCallIds(ImportedResults(seen))
-            messages = lowered_messages(seen, self._family, self._call_ids)
+            messages = lowered_messages(seen, self.family, self._call_ids)
             self._prompt = Prompt(alternate_roles(messages))
         else:
             for message in added:
@@ -315,7 +329,7 @@ class PromptProjection:
         new = history[self._seen :]
         if any(map(has_compaction, new)) or any(map(results_in, new)):
             return None
-        added = list(alternate_roles(lowered_messages(new, self._family, self._call_ids), opening=not self._prompt))
+        added = list(alternate_roles(lowered_messages(new, self.family, self._call_ids), opening=not self._prompt))
         merges = added and self._prompt and added[0].role == self._prompt[-1].role
         return None if merges else added
 

@@ -14,7 +14,7 @@ from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxChange, InboxItem
 from outrider.sessions.store import Store
 from outrider.types.messages import Message
-from outrider.types.parts import TextPart, ToolPart
+from outrider.types.parts import TextPart
 from outrider.types.tool_state import ToolError
 
 ABORT_KEY = "abort"
@@ -143,7 +143,7 @@ async def _has_open_turn(store: Store, session_id: str) -> bool:
 
 def _was_canceled(messages: Sequence[Message]) -> bool:
     last = messages[-1]
-    states = [call.state for call in last.get_parts_by_type(ToolPart)]
+    states = [call.state for call in last.get_calls()]
     return last.error is not None or any(
         isinstance(state, ToolError) and state.reason == "canceled" for state in states
     )

@@ -19,7 +19,7 @@ from outrider.types.deltas import UsageReport
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
-from outrider.types.parts import SubtaskPart, ToolPart
+from outrider.types.parts import SubtaskPart
 from outrider.types.tool_state import LEFT_OPEN
 from outrider.types.usage import Usage
 
@@ -34,7 +34,7 @@ def is_internal_agent(agent: str) -> bool:
 async def end_child_sessions(store: Store, messages: Sequence[Message]) -> None:
     """End the child sessions of the last answer when their parent is reopened, except those whose calls were suspended
     to wait for an approval and continue."""
-    calls = messages[-1].get_parts_by_type(ToolPart) if messages else []
+    calls = messages[-1].get_calls() if messages else []
     go_on = {call.metadata.get(LEFT_OPEN) for call in calls if not call.ended}
     for part in messages[-1].get_parts_by_type(SubtaskPart) if messages else ():
         if part.child_session_id is not None and part.child_session_id not in go_on:

@@ -116,9 +116,13 @@ def check_store(path: Path, *, repair: bool = False, compact: bool = False) -> I
         yield DiagnosticFinding("store", "ok", "no sessions are stored yet")
         return
     health = store_doctor.check_file(path)
+    if health.is_newer:
+        text = f"a newer version of Outrider wrote it (schema {health.version}); it was not changed"
+        yield DiagnosticFinding("store", "problem", text, "update Outrider")
+        return
     if repair and not health.is_healthy:
         health = store_doctor.repair_file(path)
-        yield DiagnosticFinding("store", "note", "it was mended")
+        yield DiagnosticFinding("store", "note", "it was repaired")
     if compact:
         yield DiagnosticFinding("store", "ok", f"{max(0, store_doctor.compact_file(path)):,} bytes were given back")
     for problem in health.problems:

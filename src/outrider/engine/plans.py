@@ -15,7 +15,7 @@ from outrider.errors import OutriderError
 from outrider.sessions.records import InboxItem
 from outrider.sessions.session import Session
 from outrider.types.messages import Message
-from outrider.types.parts import CompactionPart, TextPart, ToolPart
+from outrider.types.parts import CompactionPart, TextPart
 
 PlanAnswer = Literal["accepted", "changed", "refused"]
 ANSWER_KEY = "plan_answer"
@@ -74,7 +74,5 @@ def _is_conversation(message: Message) -> bool:
 
 
 def _plan_text(message: Message) -> str:
-    finished = [
-        call.state.input.get("message") for call in message.get_parts_by_type(ToolPart) if call.tool == "finish"
-    ]
+    finished = [call.state.input.get("message") for call in message.get_calls() if call.tool == "finish"]
     return str(finished[-1]) if finished else message.get_text_content()

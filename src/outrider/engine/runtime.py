@@ -5,6 +5,7 @@ context of each turn.
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
@@ -31,12 +32,14 @@ from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Limits, Provider
 from outrider.types.ids import now_ms
 from outrider.types.modes import APPROVAL_LEVELS, MODES, UNATTENDED_MODES, ApprovalLevel, ReasoningEffort
+from outrider.types.origins import FlowSettings
 from outrider.types.parts import ModelRef, ToolPart
 
 if TYPE_CHECKING:
     from outrider.engine.session_tools import SessionTools, ToolEnvironment
     from outrider.engine.undo import UndoRecorder
     from outrider.models.session_recorder import SessionRecorder
+    from outrider.permissions.information_flow import EgressPolicy, OriginLabels
     from outrider.project.mcp import McpServerManager
 
 
@@ -129,12 +132,14 @@ class EngineKeywords(TypedDict, total=False):
     compacts: bool
     titles: bool | Agent
     approval: ApprovalLevel
+    flow: FlowSettings
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a run or an engine in one value. New sessions work in `workspace`, or else in the current folder.
     With `titles` a model generates session titles: the given agent, or the session's own model unless that is scripted
-    or runs locally."""
+    or runs locally. `flow` says where sessions may send data without a question after they have read text of
+    others."""
 
     attended: bool = True
     workspace: Path | str | None = None
@@ -148,6 +153,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     compacts: bool = True
     titles: bool | Agent = False
     approval: ApprovalLevel = "ask"
+    flow: FlowSettings = FlowSettings()
 
     @classmethod
     def from_keywords(cls, keywords: EngineKeywords) -> Self:
@@ -164,7 +170,7 @@ class EngineRuntime:
 
     __slots__ = (  # a process may have thousands of concurrent runs
         "_approvals", "_bus", "_catalog", "_clients", "_options", "_pricing", "_recorder", "_redactor", "_stack",
-        "_store", "delegated_limits", "is_open", "lease_owner", "spec", "titles", "undo",
+        "_store", "delegated_limits", "is_open", "lease_owner", "silence_seconds", "spec", "titles", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -184,6 +190,7 @@ class EngineRuntime:
         self.undo = _create_undo_recorder(options.surroundings)
         self.delegated_limits: dict[str, DelegatedLimits] = {}  # by session, for agents of other processes
         self.is_open = False
+        self.silence_seconds = 30.0  # without a part of an answer, until it is reported
         self._options = options
         self._store = store
         self._bus = bus
@@ -209,7 +216,7 @@ class EngineRuntime:
         `unused_providers` they are left out."""
         self.is_open = True
         self._stack.callback(self._bus.add_transform(RedactingEventFilter(self._redactor), FILTERED_EVENTS))
-        used_providers = {agent.provider for agent in self.spec.agents.values()}
+        used_providers = {name for agent in self.spec.agents.values() for name in agent.provider_names}
         for name, provider in self.spec.providers.items():
             if name in used_providers:
                 client = shared_client(with_environment_defaults(provider), self._catalog)
@@ -287,7 +294,8 @@ class EngineRuntime:
 
         if not self._options.attended:
             environment = msgspec.structs.replace(environment, ask=None)
-        return SessionTools(session, environment, self._approvals, self.undo, self._redactor.find_spans_in_bytes)
+        find_secrets, flow = self._redactor.find_spans_in_bytes, self._options.flow
+        return SessionTools(session, environment, self._approvals, self.undo, find_secrets, flow)
 
     def create_run_context(self, session: Session, session_tools: "SessionTools | None" = None) -> RunContext:
         """Create the context of one turn. Its budget is new; everything else belongs to the engine or the session."""
@@ -301,6 +309,7 @@ class EngineRuntime:
             sandbox=self._can_sandbox,
             unconfined=environment is not None and environment.sandbox.accepted,
             search_path=search_path(),
+            egress=cache(lambda: session_tools.egress if session_tools else self._create_egress_policy()),
         )
         children = ChildSessionOpener(
             self._store, self._bus, self.lease_owner, session_tools.tree if session_tools else None
@@ -324,6 +333,24 @@ class EngineRuntime:
             rights=session_tools.describe_rights(attended=self._is_attended(session)) if session_tools else None,
             prompts=session_tools.prompts if session_tools else {},
             auto_compact=options.compacts,
+            silence_seconds=self.silence_seconds,
+            labels=cache(lambda: self._create_labels(session_tools)),
+        )
+
+    def _create_egress_policy(self) -> "EgressPolicy":
+        from outrider.permissions.information_flow import EgressPolicy  # lazy: most runs send nothing
+
+        return EgressPolicy(allowed=self._options.flow.allowed)
+
+    def _create_labels(self, session_tools: "SessionTools | None") -> "OriginLabels":
+        from outrider.permissions.information_flow import OriginLabels  # lazy: needed with the first call
+
+        flow, redact = self._options.flow, self._redactor.redact_text
+        return OriginLabels(
+            trusts_workspace=cache(session_tools.trusts_workspace) if session_tools else lambda: True,
+            private_servers=flow.private_servers,
+            trusted_servers=flow.trusted_servers,
+            has_secret=lambda text: redact(text) is not text,
         )
 
     def _is_attended(self, session: Session) -> bool:

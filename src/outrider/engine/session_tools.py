@@ -2,7 +2,8 @@
 mode."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import os
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +17,16 @@ from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.permissions import Containment, contain
 from outrider.permissions.modes import MODE_TABLE, Decision
-from outrider.permissions.paths.protected import find_secret_files
+from outrider.permissions.paths.protected import SecretFileFinder, find_protected_files
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
-from outrider.processes.sandbox.defaults import default_policy, describe_planted, find_absent_paths, quarantine_planted
+from outrider.processes.sandbox.defaults import (
+    default_policy,
+    describe_planted,
+    find_absent_paths,
+    quarantine_planted,
+    read_protected_links,
+)
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.project.extensions import WorkspaceExtensions, recorded_notes
@@ -42,12 +49,14 @@ from outrider.tools.edit_transaction import FileEditor, save_no_originals
 from outrider.tools.tool import Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
+from outrider.types.origins import FlowSettings
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
-from outrider.types.tool_declaration import call_subjects, declaration_of
+from outrider.types.tool_declaration import call_subject, call_subjects, declaration_of
 
 if TYPE_CHECKING:
     from outrider.outcomes.runner import SandboxedCommands
+    from outrider.permissions.information_flow import EgressPolicy
 
 
 ATTENDED = "The user is present and can be asked."
@@ -55,17 +64,24 @@ UNATTENDED = "No one can be asked: decide yourself. A call that needs an approva
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the tools of all sessions share. `data` is Outrider's data folder. `workspace_locks` serialize commands with
-    an overlay, commits and edits of one workspace."""
+    """What the tools of all sessions share. `data` is Outrider's data folder, `config` the folder of its configuration:
+    no tool or command changes them. `workspace_locks` serialize commands with an overlay, commits and edits of one
+    workspace. `hosts` are those that sandboxed commands may reach."""
 
     sandbox: Sandbox
     data: Path
     home: Path
     bus: EventBus
+    config: Path | None = None
     ask: AskUser | None = None
     network: Network = "off"
     extensions: WorkspaceExtensions | None = None
+    hosts: tuple[str, ...] = ()
     workspace_locks: dict[Path, asyncio.Lock] = msgspec.field(default_factory=dict[Path, asyncio.Lock])
+
+    @property
+    def own_folders(self) -> tuple[Path, ...]:
+        return (self.data, self.config) if self.config else (self.data,)
 
 
 class GrantedPaths:
@@ -74,6 +90,17 @@ class GrantedPaths:
     def __init__(self, workspace: Path) -> None:
         self._workspace = str(workspace)
         self._paths: set[str] = set()
+        self._committed: set[str] = set()
+
+    def add_committed(self, paths: Iterable[str]) -> None:
+        """Add paths below the workspace that the user or the approval level keeps after a command."""
+        self._committed.update(f"{self._workspace}/{path}" for path in paths)
+
+    def includes(self, path: Path) -> bool:
+        """Return whether an admitted call created or changed a path."""
+        return not self._paths.isdisjoint({str(path), os.path.realpath(path)}) or any(
+            str(path) == known or known.startswith(f"{path}/") for known in self._committed
+        )
 
     def add_call(self, call: ToolPart, tool: str | Tool) -> None:
         """Add the paths of an allowed call that the default rules would reject."""
@@ -102,27 +129,34 @@ class SessionTools:
         approvals: ApprovalChannel,
         undo: UndoRecorder | None = None,
         find_secrets: FindSecrets = find_no_secrets,
+        flow: FlowSettings | None = None,
     ) -> None:
+        self._flow = flow or FlowSettings()
+        self._is_network_closed = False
         self._session = session
         self._bus = environment.bus
         self._sandbox = environment.sandbox
         self._undo = undo
         self._approvals = approvals
         self.tree = OpenSessionTree(session)
-        workspace = Path(session.workspace_directory or ".")
+        self._environment, self.extensions = environment, environment.extensions
+        workspace = self._workspace = Path(session.workspace_directory or ".")
         self._outputs = OutputFolder(environment.data / "outputs", OutputLimits(), find_secrets)
         self.supervisor = ProcessSupervisor(
             folder=self._outputs,
             bus=environment.bus,
             environment=environment.extensions.command_environment(workspace) if environment.extensions else None,
-            wrap=_sandbox_wrapper(self.tree, workspace, environment),
+            wrap=self._wrap_writable,
         )
         self.granted_paths = GrantedPaths(workspace)
+        self._secret_files = SecretFileFinder(workspace)
         files = WorkspaceFiles(
-            workspace, readable=[environment.data / "outputs"], granted=self.granted_paths.allows_path
+            workspace,
+            readable=[environment.data / "outputs"],
+            private=environment.own_folders,
+            granted=self.granted_paths.allows_path,
         )
         ledger = SeenVersions()
-        self._environment = environment
         self._lock = environment.workspace_locks.setdefault(workspace.resolve(), asyncio.Lock())
         editor = FileEditor(files, undo.record_edit if undo else save_no_originals, ledger, self._lock)
         self.tools: dict[str, Tool] = tools_by_name(
@@ -142,8 +176,6 @@ class SessionTools:
                 *(environment.extensions.skill_tools(workspace) if environment.extensions else ()),
             ]
         )
-        self.extensions = environment.extensions
-        self._workspace = workspace
         self._mcp_tools: dict[str, Tool] = {}
         if self.extensions is not None:
             self.extensions.override_descriptions(self.tools.values())
@@ -153,19 +185,30 @@ class SessionTools:
         """The command runner. Its modules load with the first command."""
         from outrider.outcomes.runner import SandboxedCommands
 
-        undo, environment, workspace = self._undo, self._environment, self._workspace
+        undo, environment = self._undo, self._environment
         return SandboxedCommands(
-            workspace=workspace,
+            workspace=self._workspace,
             data=environment.data,
             sandbox=environment.sandbox,
-            policy=lambda writable: _command_policy(workspace, environment, writable=writable),
+            policy=self._command_policy,
             settings=self.tree,
             ask=self._ask_outcome,
-            record_paths=undo.record_paths if undo else _record_nothing,
+            record_paths=self._record_commit,
             record_all=undo.record_all if undo else _record_nothing,
             open_network=_open_network,
             lock=self._lock,
         )
+
+    @cached_property
+    def egress(self) -> "EgressPolicy":
+        """Where the session may send data without a question, and what it has sent."""
+        from outrider.permissions.information_flow import EgressPolicy
+
+        return EgressPolicy(allowed=self._flow.allowed)
+
+    def trusts_workspace(self) -> bool:
+        """Return whether the user trusts the folder; a program that opens an engine without extensions does."""
+        return self.extensions is None or self.extensions.trusts_workspace(self._workspace)
 
     @cached_property
     def workspace_notes(self) -> str:
@@ -218,20 +261,41 @@ class SessionTools:
         self.granted_paths.add_call(call, tool)
         if declaration_of(tool).kind == "shell":
             from outrider.outcomes.runner import CommandPlan
+            from outrider.permissions.information_flow import find_wanted_hosts, prints_remote_text
 
+            command = str(call_subject(tool, call.state.input) or "")
             # A command that a person approved before it ran keeps what it changes, and stays in the sandbox.
             confinement = (decision.confinement or "workspace") if self._sandbox.confines else "none"
             self.commands.plan_call(
-                call.call_id, CommandPlan(confinement, keeps=decision.rule is not None or decision.effect == "ask")
+                call.call_id,
+                CommandPlan(
+                    confinement,
+                    keeps=decision.rule is not None or decision.effect == "ask",
+                    flow=decision.flow,
+                    open_hosts=self._open_hosts(call, decision),
+                    wanted=find_wanted_hosts(command) if decision.flow else (),
+                    prints_remote=prints_remote_text(command),
+                ),
             )
         if self.extensions is not None and self.extensions.servers is not None:
             self.extensions.servers.accept_change(self.tools.get(call.tool))
+
+    def _open_hosts(self, call: ToolPart, decision: Decision) -> tuple[str, ...]:
+        """Return the hosts that a command of a session that has read text of others may still reach. From now on the
+        session's commands have no other network: what it has read stays in its context."""
+        if decision.flow is None:
+            return ()
+        self._is_network_closed = True
+        hosts = self.egress.open_hosts(self._environment.hosts if decision.rule is None else None)
+        for host in hosts:
+            self.egress.ledger.charge(host, call.id, 0)
+        return hosts
 
     async def aclose(self) -> None:
         """Kill all processes of the session, then record their last file changes."""
         await self.supervisor.close()
         if "commands" in self.__dict__:  # no command ran without it
-            parts = (part for message in self._session.messages for part in message.get_parts_by_type(ToolPart))
+            parts = (part for message in self._session.messages for part in message.get_calls())
             await self.commands.drop_leftovers(self._session.id, [part.call_id for part in parts if not part.ended])
         if self._undo is not None:
             await self._undo.settle_session(self._session.id)
@@ -245,6 +309,49 @@ class SessionTools:
         if context is None or call is None:
             return OutcomeAnswer(allowed=False, attended=False)
         return await self._approvals.ask_outcome(call, context, outcome, question)
+
+    @asynccontextmanager
+    async def _record_commit(
+        self, context: ToolContext, workspace: Path, paths: Sequence[str]
+    ) -> AsyncGenerator[None, None]:
+        """Save the originals of files that a commit changes, for undo."""
+        self.granted_paths.add_committed(paths)
+        async with self._undo.record_paths(context, workspace, paths) if self._undo else _record_nothing():
+            yield
+
+    def _command_policy(self, *, writable: bool) -> SandboxPolicy:
+        environment = self._environment
+        usual = default_policy(
+            self._workspace,
+            writable=writable,
+            home=environment.home,
+            own_files=[*environment.own_folders, *self._secret_files.find()],
+            network="off" if self._is_network_closed else environment.network,
+        )
+        return allow_git_writes(usual, find_worktree(self._workspace, environment.data))
+
+    def _wrap_writable(self, launch: LaunchRequest) -> LaunchRequest:
+        """Wrap a process that writes to the workspace itself, not to a copy; in plan mode it cannot write. The mode of
+        the agent that starts it applies. Protected files are read-only for it; new ones are moved away at its end."""
+        sandbox, quarantine = self._sandbox, self._environment.data / "planted"
+        if not sandbox.confines:
+            return launch  # the gate has asked, or denied it
+        writable = MODE_TABLE[self.tree.mode_of(launch.session_id)].outcomes != "drop"
+        policy = self._command_policy(writable=writable)
+        known = self._list_protected() if writable else ()
+        policy = msgspec.structs.replace(policy, read_only=(*policy.read_only, *known))
+        absent, links = find_absent_paths(policy), read_protected_links(policy) if writable else {}
+
+        def cleanup() -> str:
+            new = (path for path in (*absent, *(self._list_protected() if writable else ())) if path not in known)
+            made = dict.fromkeys(path for path in new if not self.granted_paths.includes(path))
+            return describe_planted(quarantine_planted(made, quarantine, links), quarantine)
+
+        return msgspec.structs.replace(sandbox.wrap(launch, policy), cleanup=cleanup)
+
+    def _list_protected(self) -> tuple[Path, ...]:
+        """List what has a protected name, except the repository's own folder, whose parts have their own rules."""
+        return tuple(path for path in find_protected_files(self._workspace) if path != self._workspace / ".git")
 
     async def _load_todos(self, session_id: str) -> tuple[TodoItem, ...]:
         session = self.tree.find(session_id)
@@ -263,38 +370,6 @@ def list_built_in_tools(workspace: str) -> dict[str, Tool]:
     return SessionTools(Session(workspace_directory=workspace), environment, function_channel(None)).tools
 
 
-def _sandbox_wrapper(
-    tree: OpenSessionTree, workspace: Path, environment: ToolEnvironment
-) -> Callable[[LaunchRequest], LaunchRequest]:
-    """Return a function that runs background processes in the sandbox with a writable workspace; in plan mode with a
-    read-only one. The mode of the agent that starts the command applies."""
-
-    def wrap(launch: LaunchRequest) -> LaunchRequest:
-        if not environment.sandbox.confines:
-            return launch  # the gate has asked, or denied it
-        mode = tree.mode_of(launch.session_id)
-        policy = _command_policy(workspace, environment, writable=MODE_TABLE[mode].outcomes != "drop")
-        absent, quarantine = find_absent_paths(policy), environment.data / "planted"
-
-        def cleanup() -> str:
-            return describe_planted(quarantine_planted(absent, quarantine), quarantine)
-
-        return msgspec.structs.replace(environment.sandbox.wrap(launch, policy), cleanup=cleanup)
-
-    return wrap
-
-
-def _command_policy(workspace: Path, environment: ToolEnvironment, *, writable: bool) -> SandboxPolicy:
-    usual = default_policy(
-        workspace,
-        writable=writable,
-        home=environment.home,
-        own_files=[environment.data, *find_secret_files(workspace)],
-        network=environment.network,
-    )
-    return allow_git_writes(usual, find_worktree(workspace, environment.data))
-
-
 @asynccontextmanager
 async def _record_nothing(*_: object) -> AsyncGenerator[None, None]:
     """The default without undo."""
@@ -303,11 +378,13 @@ async def _record_nothing(*_: object) -> AsyncGenerator[None, None]:
 
 @asynccontextmanager
 async def _open_network(hosts: Sequence[str]) -> AsyncGenerator[Network, None]:
-    """Open a proxy that lets a command reach these hosts; without hosts the network is not restricted."""
+    """Open a proxy that lets a command reach these hosts, which its output names, so at public addresses only; without
+    hosts the network is not restricted."""
     if not hosts:
         yield "on"
         return
+    from outrider.http.fetch import is_public
     from outrider.processes.sandbox.proxy import open_proxy
 
-    async with open_proxy(hosts) as network:
+    async with open_proxy(hosts, is_public) as network:
         yield network

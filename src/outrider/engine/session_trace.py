@@ -22,6 +22,7 @@ from outrider.types.events import (
     ToolExecutionStartedEvent,
 )
 from outrider.types.messages import Message
+from outrider.types.origins import describe_origins
 from outrider.types.parts import ToolPart, tool_result
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending
 
@@ -88,7 +89,7 @@ class TranscriptEvents:
             )
 
     def _step_events(self, message: Message) -> Iterator[Event]:
-        start, calls = _start_time(message), message.get_parts_by_type(ToolPart)
+        start, calls = _start_time(message), message.get_calls()
         answered = message.time.completed if message.time else None
         model: dict[str, Any] = {}
         if message.model is not None:
@@ -126,7 +127,8 @@ class TranscriptEvents:
             return_fields = {"callee": child.agent, "output": output, "success": ok, "child_session_id": child.id}
             yield self._create_event(AgentReturnedEvent, state.time.end, message, **named, **return_fields, **duration)
         reason = state.reason if isinstance(state, ToolError) else ""
-        end_fields = {"tool_name": call.tool, "success": ok, "output_preview": output, "reason": reason}
+        end_fields: dict[str, Any] = {"tool_name": call.tool, "success": ok, "output_preview": output, "reason": reason}
+        end_fields["origins"] = describe_origins(call.origins)
         yield self._create_event(
             ToolExecutionCompletedEvent, state.time.end, message, **named, **end_fields, **duration
         )
@@ -150,7 +152,7 @@ def _usage_fields(message: Message, duration: int) -> dict[str, Any]:
     tokens = message.tokens
     return {
         "stop_reason": message.finish,
-        "has_tool_use": bool(message.get_parts_by_type(ToolPart)),
+        "has_tool_use": bool(message.get_calls()),
         "input_tokens": tokens.input,
         "output_tokens": tokens.output,
         "reasoning_tokens": tokens.reasoning,
@@ -171,11 +173,7 @@ def _start_time(message: Message) -> int:
 
 def _end_time(message: Message) -> int | None:
     """Return when the last part of a message ended: its text, or one of its calls."""
-    ends = [
-        call.state.time.end
-        for call in message.get_parts_by_type(ToolPart)
-        if isinstance(call.state, ToolCompleted | ToolError)
-    ]
+    ends = [call.state.time.end for call in message.get_calls() if isinstance(call.state, ToolCompleted | ToolError)]
     if message.time is not None and message.time.completed is not None:
         ends.append(message.time.completed)
     return max(ends, default=None)

@@ -14,7 +14,7 @@ from outrider.sessions.journal import Journal
 from outrider.sessions.store import Store
 from outrider.types.events import FilesRestoredEvent
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, TextPart, ToolPart
+from outrider.types.parts import FilePart, TextPart
 
 
 class ChangeHistory:
@@ -29,7 +29,7 @@ class ChangeHistory:
         self._calls = {
             name: number
             for number, message in enumerate(messages)
-            for call in message.get_parts_by_type(ToolPart)
+            for call in message.get_calls()
             for name in (call.id, call.call_id)
         }
         self._turns: list[int] = []

@@ -30,10 +30,10 @@ class ResponseWatchdog:
 
     __slots__ = ("_connection", "_idle", "_max_total", "_next_idle", "_quiet", "_timeouts", "_total", "_waiting_since")
 
-    def __init__(self, timeouts: HttpTimeouts, connection: HttpConnection) -> None:
+    def __init__(self, timeouts: HttpTimeouts, connection: HttpConnection, *, has_body: bool) -> None:
         self._timeouts = timeouts
         self._connection: HttpConnection | None = connection  # None after the response, when another request may use it
-        self._idle = timeouts.first_byte
+        self._idle = timeouts.idle if has_body else timeouts.first_byte
         self._next_idle = timeouts.idle
         self._max_total = timeouts.total
         self._total = 0.0
@@ -127,8 +127,9 @@ class HttpClient:
         encoded = target.encode_request(request)
         connection = self._take_idle(target.pool_key) or await self._open_connection(target)
         self._busy.add(connection)
+        timeouts = self.timeouts.scaled_for(request)
         try:
-            connection.timer.set(self.timeouts.first_byte, lambda: connection.fail(self._first_byte_timeout()))
+            connection.timer.set(timeouts.first_byte, lambda: connection.fail(_first_byte_timeout(timeouts.first_byte)))
             await connection.send(encoded)
             load_parser()  # import it while the server prepares the response
             head, first = await read_head(connection)
@@ -136,7 +137,7 @@ class HttpClient:
         except BaseException:
             self.drop_connection(connection)
             raise
-        return _SocketResponse(self, target.pool_key, connection, head, body, first)
+        return _SocketResponse(self, target.pool_key, connection, head, body, first, timeouts)
 
     async def aclose(self) -> None:
         connections = [connection for idle in self._idle.values() for _, connection in idle] + list(self._busy)
@@ -146,10 +147,6 @@ class HttpClient:
 
     def _create_target(self, url: str) -> RequestTarget:
         return RequestTarget(url, self._proxy(url))
-
-    def _first_byte_timeout(self) -> StalledStreamError:
-        limit = self.timeouts.first_byte
-        return StalledStreamError(f"the server sent no response within {limit:g} s", type="stalled")
 
     async def _open_connection(self, target: RequestTarget) -> HttpConnection:
         try:
@@ -203,6 +200,7 @@ class _SocketResponse:
         head: ResponseHead,
         body: BodyReader,
         first: bytes,
+        timeouts: HttpTimeouts,
     ) -> None:
         self.status = head.status
         self.headers = head.headers
@@ -213,7 +211,7 @@ class _SocketResponse:
         self._reuse = head.keeps_alive
         self._first = first
         self._failure: Exception | None = None
-        self._watchdog = ResponseWatchdog(client.timeouts, connection)
+        self._watchdog = ResponseWatchdog(timeouts, connection, has_body=bool(first))
         if body.ended:
             self._end_body()
 
@@ -286,6 +284,10 @@ class _SocketResponse:
             self._client.release_connection(self._pool_key, connection)
         else:
             self._client.drop_connection(connection)
+
+
+def _first_byte_timeout(limit: float) -> StalledStreamError:
+    return StalledStreamError(f"the server sent no response within {limit:g} s", type="stalled")
 
 
 def _no_proxy(url: str) -> None:

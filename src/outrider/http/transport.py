@@ -10,12 +10,15 @@ ProxySelector = Callable[[str], str | None]
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
-    """An encoded HTTP request."""
+    """An encoded HTTP request. `patience` multiplies the timeouts for a server that sends nothing, `start_patience`
+    only the one for the first byte."""
 
     url: str
     headers: dict[str, str]
     body: bytes = b""
     method: str = "POST"
+    patience: float = 1.0
+    start_patience: float = 1.0
 
     def __repr__(self) -> str:
         """Omits the query, the headers and the body: they may hold keys, and this text appears in logs."""
@@ -25,17 +28,26 @@ class HttpRequest(msgspec.Struct, frozen=True):
 class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Timeouts in seconds. They measure only the time spent waiting for the server, not the reader's own time.
 
-    `connect` limits the connection including TLS, `first_byte` the wait for the response head, `idle` the time between
-    two received chunks, `quiet` the time in which only keep-alives arrive and no delta, `total` the whole response.
-    `closing` replaces `idle` once the answer is complete and only the end of the stream is missing.
+    `connect` limits the connection including TLS, `first_byte` the wait for the first byte of the body, `idle` the time
+    between two received chunks, `quiet` the time in which only keep-alives arrive and no delta, `total` the whole
+    response. `closing` replaces `idle` once the answer is complete and only the end of the stream is missing.
     """
 
     connect: float = 15.0
-    first_byte: float = 600.0
-    idle: float = 300.0
-    quiet: float = 900.0
+    first_byte: float = 120.0
+    idle: float = 90.0
+    quiet: float = 600.0
     total: float = 3600.0
     closing: float = 10.0
+
+    def scaled_for(self, request: HttpRequest) -> "HttpTimeouts":
+        """Returns the timeouts with a longer wait for a silent server, as the request asks for."""
+        patience, start = request.patience, request.patience * request.start_patience
+        if start == 1.0:
+            return self
+        return msgspec.structs.replace(
+            self, first_byte=self.first_byte * start, idle=self.idle * patience, quiet=self.quiet * patience
+        )
 
 
 class HttpResponse(Protocol):

@@ -15,14 +15,13 @@ from outrider.errors import ConfigurationError
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpTimeouts, HttpTransport
 from outrider.providers.catalog import ModelCatalog
-from outrider.providers.client import FallbackCandidate, FallbackClient, WireClient
+from outrider.providers.client import WireClient
 from outrider.providers.provider import ModelClient, WireFormat
 from outrider.providers.stream_filters.stream_filter import StreamFilter
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
-from outrider.providers.transport.retry import RetryPolicy
 from outrider.types.agents import Agent, Provider, ProviderKind
 from outrider.types.deltas import Delta
-from outrider.types.request import Request
+from outrider.types.request import Request, RetryPolicy
 from outrider.types.usage import Tokens
 
 Settings = TypeVar("Settings", bound=msgspec.Struct)
@@ -47,7 +46,7 @@ def model_client(provider: Provider, *, catalog: ModelCatalog | None = None) -> 
         case "outrider":
             from outrider.providers.remote_agent import RemoteAgentWire
 
-            return _create_wire_client(provider, RemoteAgentWire(provider))
+            return _create_wire_client(provider, RemoteAgentWire(provider), repeats_output=False)
         case "openai":
             return _create_chat_client(with_environment_defaults(provider))
         case "openai-responses":
@@ -70,26 +69,12 @@ def model_client(provider: Provider, *, catalog: ModelCatalog | None = None) -> 
             )
 
 
-def fallback_client(
-    models: list[tuple[Provider, str | None]],
-    *,
-    catalog: ModelCatalog | None = None,
-) -> FallbackClient:
-    """Creates a client that tries providers and models in order; all but the last one retry less often."""
-    last = len(models) - 1
-    return FallbackClient(
-        [
-            FallbackCandidate(
-                model_client(_with_fewer_attempts(provider) if index < last else provider, catalog=catalog),
-                model,
-            )
-            for index, (provider, model) in enumerate(models)
-        ]
-    )
-
-
 def _create_wire_client(
-    provider: Provider, wire: WireFormat, create_filter: Callable[[Request], StreamFilter] | None = None
+    provider: Provider,
+    wire: WireFormat,
+    create_filter: Callable[[Request], StreamFilter] | None = None,
+    *,
+    repeats_output: bool = True,
 ) -> WireClient:
     limit = _parse_options(provider, "rate_limit", RateLimit)
     return WireClient(
@@ -99,6 +84,7 @@ def _create_wire_client(
         retry=_parse_options(provider, "retry", RetryPolicy),
         limiter=RateLimiter(limit) if limit != RateLimit() else None,
         create_filter=create_filter,
+        repeats_output=repeats_output,
     )
 
 
@@ -136,13 +122,6 @@ def _create_anthropic_wire(provider: Provider, catalog: ModelCatalog) -> WireFor
         return catalog.output_limit(provider.kind, model, base_url=provider.base_url)
 
     return AnthropicWire(provider, output_limit, catalog.learned_facts(provider.kind, base_url=provider.base_url))
-
-
-def _with_fewer_attempts(provider: Provider) -> Provider:
-    if provider.kind == "scripted":
-        return provider
-    retry = {"attempts": 2} | provider.options.get("retry", {})
-    return msgspec.structs.replace(provider, options=provider.options | {"retry": retry})
 
 
 def _parse_options(provider: Provider, name: str, kind: type[Settings]) -> Settings:

@@ -39,6 +39,7 @@ _SOCKET = re.compile(
     r"(?P<path>/[^\s'\"`:,;)\]]+\.(?:sock|socket)[^\s'\"`:,;)\]]*)",
     re.IGNORECASE,
 )
+_METADATA_NETWORK = "169.254."  # services of clouds that hand out credentials; never offered
 _MAX_TARGETS = 8
 _SCANNED = 40_000  # characters at each end of the output
 _SCANNED_OF_LINE = 1_000  # characters at each end of a line
@@ -76,7 +77,7 @@ def _blocked_hosts(text: str) -> Iterator[BlockedAccess]:
         match["host"].lower().rstrip(".")
         for pattern in _NETWORK_PATTERNS
         for match in pattern.finditer(text)
-        if match["host"].lower() != "localhost"
+        if match["host"].lower() != "localhost" and not match["host"].startswith(_METADATA_NETWORK)
     }
     yield from (BlockedAccess("network", host) for host in sorted(hosts)) if hosts else [BlockedAccess("network")]
 
@@ -92,19 +93,24 @@ def _blocked_paths(text: str, workspace: str) -> Iterator[BlockedAccess]:
             continue
         for match in _PATH_IN_LINE.finditer(line):
             path = os.path.expanduser(match["path"].rstrip("."))  # noqa: PTH111
-            if path != workspace and not path.startswith(f"{workspace}/"):
+            if path.isprintable() and path != workspace and not path.startswith(f"{workspace}/"):
                 yield BlockedAccess("path", path)
 
 
 def name_grants(blocked: Iterable[BlockedAccess]) -> tuple[BlockedAccess, ...]:
-    """Returns the accesses with what would have to be writable for them: for a new file its folder.
+    """Returns the accesses with what would have to be writable for them: for a new file its folder. The question shows
+    where links lead, because that is what becomes writable.
 
     The root and the home directory are too much for one file, so the file itself is named; a grant has no effect then.
     """
     too_wide = ("/", os.path.expanduser("~"))  # noqa: PTH111
     named: dict[BlockedAccess, None] = {}
     for access in blocked:
-        folder = os.path.dirname(access.target)  # noqa: PTH120
-        is_new = access.kind == "path" and os.path.isdir(folder) and not os.path.lexists(access.target)  # noqa: PTH112
-        named[BlockedAccess("path", folder) if is_new and folder not in too_wide else access] = None
+        if access.kind != "path":
+            named[access] = None
+            continue
+        target = os.path.realpath(access.target)
+        folder = os.path.dirname(target)  # noqa: PTH120
+        is_new = os.path.isdir(folder) and not os.path.lexists(target)  # noqa: PTH112
+        named[BlockedAccess("path", folder if is_new and folder not in too_wide else target)] = None
     return tuple(named)

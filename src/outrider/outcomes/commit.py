@@ -172,10 +172,34 @@ def _copy_content(source: int, target: int) -> None:
     try:
         fcntl.ioctl(target, _CLONE_FILE, source)
     except OSError:  # another file system, or one that cannot share blocks
-        while chunk := os.read(source, _COPY_BYTES):
-            view = memoryview(chunk)
-            while view:
-                view = view[os.write(target, view) :]
+        size = os.fstat(source).st_size
+        os.ftruncate(target, size)
+        for start, end in _data_ranges(source, size):
+            os.lseek(source, start, os.SEEK_SET)
+            os.lseek(target, start, os.SEEK_SET)
+            _copy_range(source, target, end - start)
+
+
+def _data_ranges(source: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yields where a file has content. The rest of a sparse file takes no space, and would take it in a plain copy."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(source, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # ENXIO: there is no content after this position
+                yield end, size
+            return
+        end = os.lseek(source, start, os.SEEK_HOLE)
+        yield start, end
+
+
+def _copy_range(source: int, target: int, size: int) -> None:
+    while size > 0 and (chunk := os.read(source, min(size, _COPY_BYTES))):
+        size -= len(chunk)
+        view = memoryview(chunk)
+        while view:
+            view = view[os.write(target, view) :]
 
 
 def _nearest_folder(workspace: Path, folders: list[str]) -> list[str]:

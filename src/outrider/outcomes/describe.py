@@ -10,7 +10,8 @@ from pathlib import Path
 from outrider.outcomes.commit import find_conflicts
 from outrider.outcomes.pending import PendingOutcome
 from outrider.permissions.paths.gitignore import IGNORE_FILES, VCS_FOLDERS, is_ignored
-from outrider.permissions.paths.protected import find_protected_name
+from outrider.permissions.paths.protected import find_protected_name, list_link_targets, replaces_protected_folder
+from outrider.permissions.paths.safe_open import read_regular_file
 from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.processes.sandbox.overlay import OverlayChange, is_text, show_path
 from outrider.types.outcomes import CommandOutcome, OutcomeFile
@@ -53,10 +54,7 @@ def ignored_paths(workspace: Path, changes: Iterable[OverlayChange]) -> set[str]
         for name in IGNORE_FILES:
             path = f"{workspace}/{folder}{name}"
             try:
-                if not os.path.isfile(path):  # noqa: PTH113  a FIFO would block
-                    continue
-                with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-                    lines += file.read(1_000_000).splitlines()
+                lines += read_regular_file(path, 1_000_000).decode("utf-8", "replace").splitlines()
             except OSError:
                 continue
         return lines
@@ -79,19 +77,31 @@ _REPOSITORY_DATA = split_names(
 REPOSITORY = ".git"
 
 
-def is_repository_data(path: str) -> bool:
-    """Returns whether a path holds commits, refs or the index of the workspace's own repository."""
-    first, _, rest = path.partition("/")
-    return first == REPOSITORY and rest.split("/")[0] in _REPOSITORY_DATA and rest != "objects/info/alternates"
+def is_repository_data(change: OverlayChange) -> bool:
+    """Returns whether a change holds commits, refs or the index of the workspace's own repository.
+
+    Git writes no links there; through one in place of a log, its next commit would write somewhere else.
+    """
+    first, _, rest = change.path.partition("/")
+    is_data = first == REPOSITORY and rest.split("/")[0] in _REPOSITORY_DATA and rest != "objects/info/alternates"
+    return is_data and change.file in ("file", "folder")
 
 
-def list_protected(changes: Iterable[OverlayChange]) -> set[str]:
-    """Returns the changed paths that steer tools or contain secrets."""
+def list_protected(changes: Iterable[OverlayChange], workspace: Path) -> set[str]:
+    """Returns the changed paths that steer tools or contain secrets, also by the name of a link to them."""
+    targets = [f"{target}/" for target in list_link_targets(str(workspace))]
     return {
         change.path
         for change in changes
-        if find_protected_name(change.path.split("/"), "write") and not is_repository_data(change.path)
+        if (_is_protected(change) and not is_repository_data(change))
+        or any(f"{change.path}/".startswith(target) for target in targets)
     }
+
+
+def _is_protected(change: OverlayChange) -> bool:
+    parts = change.path.split("/")
+    provides = change.file == "link" and replaces_protected_folder(parts)
+    return provides or find_protected_name(parts, "write") is not None
 
 
 def expand_kept(changes: Iterable[OverlayChange], keep: Iterable[str]) -> list[str]:
@@ -102,7 +112,7 @@ def expand_kept(changes: Iterable[OverlayChange], keep: Iterable[str]) -> list[s
     return [
         change.path
         for change in changes
-        if change.shown_path in wanted or (REPOSITORY in wanted and is_repository_data(change.path))
+        if change.shown_path in wanted or (REPOSITORY in wanted and is_repository_data(change))
     ]
 
 
@@ -115,12 +125,12 @@ def parents_of(path: str) -> list[str]:
 def describe_outcome(pending: PendingOutcome, upper: Path) -> CommandOutcome:
     """Returns what a question about a pending outcome shows."""
     workspace = Path(pending.workspace)
-    ignored, protected = ignored_paths(workspace, pending.changes), list_protected(pending.changes)
+    ignored, protected = ignored_paths(workspace, pending.changes), list_protected(pending.changes, workspace)
     conflicts = set(find_conflicts(workspace, upper, pending.changes))
     shown = sorted(pending.changes, key=lambda change: (change.path not in protected, change.path in ignored))
     shown = _without_implied_folders(shown)
-    recorded = [change for change in shown if is_repository_data(change.path)]
-    shown = [change for change in shown if not is_repository_data(change.path)]
+    recorded = [change for change in shown if is_repository_data(change)]
+    shown = [change for change in shown if not is_repository_data(change)]
     files = tuple(
         OutcomeFile(
             path=change.shown_path,

@@ -35,6 +35,7 @@ from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
 from outrider.processes.sandbox.overlay import (
     OverlayChange,
     OverlayFolders,
+    is_confusing_link,
     merge_into_layer,
     read_changes,
     show_path,
@@ -42,8 +43,9 @@ from outrider.processes.sandbox.overlay import (
 from outrider.processes.sandbox.sandbox import Network, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import CommandResult
 from outrider.tools.command_output import append_note
-from outrider.tools.tool import ToolContext, ToolResult
+from outrider.tools.tool import Progress, ToolContext, ToolResult
 from outrider.types.modes import ApprovalLevel, Mode
+from outrider.types.origins import NETWORK, DataFlow, make_origin
 from outrider.types.outcomes import BlockedAccess, CommandOutcome, Confinement, OutcomeAnswer
 
 Execute = Callable[[LaunchWrapper | None], Awaitable[CommandResult]]
@@ -83,13 +85,19 @@ class CommandPlan(msgspec.Struct, frozen=True):
     """How an admitted call runs. `keeps`: a rule or an earlier answer keeps the outcome without a question.
 
     `hosts` opens the network for these hosts, or for all if it is empty; `writable` are paths outside the workspace
-    that the command may change.
+    that the command may change. With `flow` the session has read text of others: the command runs without a network,
+    except for `open_hosts`, and `wanted` are the hosts that it names. `prints_remote`: with a network, its output may
+    contain text of others.
     """
 
     confinement: Confinement = "workspace"
     keeps: bool = False
     hosts: tuple[str, ...] | None = None
     writable: tuple[Path, ...] = ()
+    flow: DataFlow | None = None
+    open_hosts: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+    prints_remote: bool = True
 
     @property
     def is_rerun(self) -> bool:
@@ -138,12 +146,13 @@ class SandboxedCommands:
         if pending is not None:
             return await self._finish(context, folder, pending, plan, execute, format_result)
         if plan.confinement == "none":
+            _report_network(context, plan, ())
             async with self._record_all(context):
                 return format_result(await execute(keep_launch_unchanged))
         if not self._sandbox.overlays:
             return await self._run_without_overlay(context, plan, execute, format_result)
         if plan.confinement == "read-only":
-            result = await execute(self._wrapper(self._read_only_policy(folder)))
+            result = await self._execute_with(context, self._read_only_policy(folder), plan, execute)
             denied = find_blocked(result.text, result.exit_code, workspace=str(self._workspace))
             if not denied and not needs_writable_view(result.text, result.exit_code):
                 return format_result(result)
@@ -154,6 +163,8 @@ class SandboxedCommands:
         plan = self._plans.pop(context.call_id, CommandPlan())
         if plan.confinement == "read-only" and self._sandbox.confines:
             return await start(self._wrapper(self._policy(writable=False)))
+        if plan.confinement == "none" or self._policy(writable=False).network != "off":
+            _report_network(context, plan, ())
         async with self._record_all(context):
             return await start(keep_launch_unchanged if plan.confinement == "none" else None)
 
@@ -172,7 +183,7 @@ class SandboxedCommands:
         level = self._settings.level_of(context.session_id)
         may_write = outcomes == "commit" or (outcomes == "ask" and (plan.keeps or level in ("edits", "auto")))
         if not may_write or plan.confinement == "read-only":
-            result = await self._execute_with(self._policy(writable=False), plan, execute)
+            result = await self._execute_with(context, self._policy(writable=False), plan, execute)
             if not was_denied_writing(result.text):
                 return format_result(result)
             if outcomes == "drop":
@@ -189,7 +200,7 @@ class SandboxedCommands:
                 if not answer.allowed:
                     raise _not_rerun(formatted.content, answer)
                 if answer.choice == "outside":
-                    self.plan_call(context.call_id, CommandPlan("none"))
+                    self.plan_call(context.call_id, CommandPlan("none", prints_remote=plan.prints_remote))
                     return await self.run(context, execute, format_result)
         async with self._lock, self._record_all(context):
             return format_result(await execute(None))
@@ -208,9 +219,9 @@ class SandboxedCommands:
             async with self._lock:
                 folders = await asyncio.to_thread(folder.prepare, context.call_id)
                 policy = self._overlay_policy(context, folder, folders)
-                result = await self._execute_with(policy, plan, execute)
+                result = await self._execute_with(context, policy, plan, execute)
                 formatted = format_result(result)
-                changes = await asyncio.to_thread(read_changes, self._workspace, folders)
+                changes = await asyncio.to_thread(_read_changes, self._workspace, folders)
             pending = PendingOutcome(
                 session_id=context.session_id,
                 call_id=context.call_id,
@@ -220,7 +231,7 @@ class SandboxedCommands:
                 title=formatted.title,
                 metadata=formatted.metadata,
                 exit_code=result.exit_code,
-                blocked=name_grants(find_blocked(result.text, result.exit_code, workspace=str(self._workspace))),
+                blocked=self._find_blocked(result, plan),
                 block_answered=plan.is_rerun,
             )
             settled = await self._finish(context, folder, pending, plan, execute, format_result)
@@ -234,6 +245,13 @@ class SandboxedCommands:
             if not finished:
                 await asyncio.to_thread(folder.remove, context.call_id)
 
+    def _find_blocked(self, result: CommandResult, plan: CommandPlan) -> tuple[BlockedAccess, ...]:
+        """Returns what a command was denied. One that has lost its network may not say so in its output."""
+        found = name_grants(find_blocked(result.text, result.exit_code, workspace=str(self._workspace)))
+        if found or plan.flow is None or result.exit_code == 0:
+            return found
+        return tuple(BlockedAccess("network", host) for host in plan.wanted)
+
     async def _finish(
         self,
         context: ToolContext,
@@ -245,7 +263,7 @@ class SandboxedCommands:
     ) -> ToolResult:
         """Asks about what was blocked and runs the command again with it, or settles what the command changed."""
         if pending.blocked and not pending.block_answered:
-            again = await self._ask_about_block(context, folder, pending)
+            again = await self._ask_about_block(context, folder, pending, plan)
             if isinstance(again, CommandPlan):
                 await context.resume_work()
                 await asyncio.to_thread(folder.remove, context.call_id)
@@ -254,16 +272,22 @@ class SandboxedCommands:
             pending = again
         return await self._settle(context, folder, pending, plan)
 
-    async def _execute_with(self, policy: SandboxPolicy, plan: CommandPlan, execute: Execute) -> CommandResult:
+    async def _execute_with(
+        self, context: ToolContext, policy: SandboxPolicy, plan: CommandPlan, execute: Execute
+    ) -> CommandResult:
         if plan.writable:
             policy = msgspec.structs.replace(policy, also_writable=(*policy.also_writable, *plan.writable))
-        if plan.hosts is None:
+        hosts = (plan.open_hosts or None) if plan.hosts is None else plan.hosts
+        if hosts is None:
+            if policy.network != "off":
+                _report_network(context, plan, ())
             return await execute(self._wrapper(policy))
-        async with self._open_network(plan.hosts) as network:
+        _report_network(context, plan, hosts)
+        async with self._open_network(hosts) as network:
             return await execute(self._wrapper(msgspec.structs.replace(policy, network=network)))
 
     async def _ask_about_block(
-        self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome
+        self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome, plan: CommandPlan
     ) -> CommandPlan | PendingOutcome:
         """Asks whether a blocked command may run again with what it wanted. Returns how, or its result with a note.
 
@@ -271,25 +295,32 @@ class SandboxedCommands:
         """
         wanted = ", ".join(dict.fromkeys(access.description for access in pending.blocked))
         blocked = reasons.BLOCKED.format(wanted=wanted)
+        flow = _flow_to(plan.flow, pending.blocked)
+        if flow is not None:
+            blocked = f"{blocked}; {flow.description}"
         if MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes != "ask":
             return _with_block(pending, blocked)
         await asyncio.to_thread(folder.save, pending)
         await context.wait_for_answer()
         outcome = CommandOutcome(
-            exit_code=pending.exit_code, output=pending.content[-MAX_OUTPUT:], blocked=pending.blocked
+            exit_code=pending.exit_code, output=pending.content[-MAX_OUTPUT:], blocked=pending.blocked, flow=flow
         )
         answer = await self._ask(context, outcome, blocked)
         if not answer.attended:
-            return _with_block(pending, reasons.UNATTENDED_BLOCK.format(wanted=wanted), not_approved=wanted)
+            why = f"; {flow.description}" if flow else ""
+            return _with_block(pending, reasons.UNATTENDED_BLOCK.format(wanted=wanted) + why, not_approved=wanted)
         if not answer.allowed:
             return _with_block(pending, f"{blocked}; the user did not allow it{answer.words and ': ' + answer.words}")
         if answer.choice == "outside":
-            return CommandPlan("none")
+            return CommandPlan("none", prints_remote=plan.prints_remote)
         network = [access.target for access in pending.blocked if access.kind == "network"]
         paths = [Path(access.target) for access in pending.blocked if access.kind != "network" and access.target]
         return CommandPlan(
             hosts=tuple(filter(None, network)) if network and answer.choice in ("keep", "hosts") else None,
             writable=tuple(paths) if answer.choice in ("keep", "paths") else (),
+            flow=plan.flow,
+            open_hosts=plan.open_hosts,
+            prints_remote=plan.prints_remote,
         )
 
     async def _settle(
@@ -302,13 +333,14 @@ class SandboxedCommands:
             return await self._commit(context, folder, pending, pending.keep)
         caches, changes = await asyncio.to_thread(self._split_caches, pending.changes)
         if caches:
-            await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
+            async with self._lock:  # no overlay of this workspace may start meanwhile
+                await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
         pending = msgspec.structs.replace(pending, changes=tuple(changes))
         if not changes:
             await asyncio.to_thread(folder.remove, context.call_id)
             return _result(pending)
         rights = MODE_TABLE[self._settings.mode_of(context.session_id)]
-        protected = list_protected(changes)
+        protected = list_protected(changes, self._workspace)
         if rights.outcomes == "drop":
             await asyncio.to_thread(folder.remove, context.call_id)
             return _result(pending, f"this mode discards what a command changes: {list_changes(changes)}")
@@ -377,7 +409,7 @@ class SandboxedCommands:
         changed."""
         caches = [change for change in changes if is_cache(change.path)]
         others = [change for change in changes if not is_cache(change.path)]
-        ignored = ignored_paths(self._workspace, others) - list_protected(others)
+        ignored = ignored_paths(self._workspace, others) - list_protected(others, self._workspace)
         if all(change.path in ignored for change in others):
             return list(changes), []
         return caches, others
@@ -385,6 +417,9 @@ class SandboxedCommands:
     def _keep_caches(self, folder: OutcomeFolder, call_id: str, caches: Sequence[OverlayChange]) -> None:
         """Moves by-products into the session's layer, where later commands see them."""
         upper = folder.upper(call_id)
+        for change in caches:
+            if change.file == "link" and is_confusing_link(upper / change.path):
+                (upper / change.path).unlink()
         moved: set[str] = set()
         for path in sorted(change.path for change in caches):
             if moved.isdisjoint(parents_of(path)) and os.path.lexists(upper / path):
@@ -411,6 +446,27 @@ class SandboxedCommands:
 
     def _wrapper(self, policy: SandboxPolicy) -> LaunchWrapper:
         return lambda launch: self._sandbox.wrap(launch, policy)
+
+
+def _read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange]:
+    try:
+        return read_changes(workspace, folders)
+    except OSError as error:
+        raise ToolFailure(f"what it changed was discarded, because {error.strerror or error}") from error
+
+
+def _report_network(context: ToolContext, plan: CommandPlan, hosts: Sequence[str]) -> None:
+    """Labels the output of a command that has a network, because it may contain text of others."""
+    if plan.prints_remote:
+        context.report(Progress(origins=tuple(make_origin("web", host) for host in hosts or [NETWORK])))
+
+
+def _flow_to(flow: DataFlow | None, blocked: Sequence[BlockedAccess]) -> DataFlow | None:
+    """Returns the data flow of a blocked command with the hosts that it wanted to reach, None if it wanted none."""
+    hosts = [access.target for access in blocked if access.kind == "network"]
+    if flow is None or not hosts:
+        return None
+    return msgspec.structs.replace(flow, destination=", ".join(filter(None, hosts)) or NETWORK)
 
 
 def _result(pending: PendingOutcome, note: str = "") -> ToolResult:

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from math import ceil
 from typing import Any, Literal, Protocol
 
 import msgspec
 
-from outrider.presentation.items import STATE_LABELS, retry_notice
+from outrider.presentation.items import STATE_LABELS, retry_notice, silence_text
 from outrider.presentation.tool_calls import TodoItem, call_todos
 from outrider.types.events import (
     AgentCalledEvent,
@@ -16,6 +17,7 @@ from outrider.types.events import (
     LLMResponseEvent,
     LoopCompletedEvent,
     LoopStartedEvent,
+    ModelSilentEvent,
     PartDeltaEvent,
     ProcessExitedEvent,
     ProcessStartedEvent,
@@ -54,7 +56,8 @@ class SessionActivity:
         self._clock = clock
         self.busy = False
         self.label = ""
-        self.retry_text = ""
+        self.silence_text = ""  # how long the model has sent nothing
+        self._retry: tuple[RetryScheduledEvent, float] | None = None  # and the time at which the request is sent again
         self.waits_for_person = False
         self.streamed_characters = 0  # of the answer that is being written
         self.turn_tokens = 0
@@ -67,6 +70,15 @@ class SessionActivity:
     @property
     def seconds(self) -> float:
         return self._clock() - self._started if self.busy else 0.0
+
+    @property
+    def retry_text(self) -> str:
+        """Why a request is repeated, with a countdown, or how long the model has been silent."""
+        if self._retry is None:
+            return self.silence_text
+        event, until = self._retry
+        wait = max(ceil(until - self._clock()), 0) * 1000
+        return retry_notice(event, wait).text if wait else "sending the request again"
 
     @property
     def tokens(self) -> int:
@@ -85,7 +97,7 @@ class SessionActivity:
                 self.busy, self._started, self.turn_tokens, self.streamed_characters = True, self._clock(), 0, 0
                 self.label = "starting"
             case LoopCompletedEvent() if own:
-                self.busy, self.retry_text = False, ""
+                self.busy, self._retry, self.silence_text = False, None, ""
             case StateChangedEvent() if own:
                 self.label = STATE_LABELS.get(event.new_state, self.label)
             case LLMRequestEvent():
@@ -93,7 +105,9 @@ class SessionActivity:
             case PartDeltaEvent() | ToolInputDeltaEvent():
                 self._apply_delta(event, own=own)
             case RetryScheduledEvent():
-                self.retry_text = retry_notice(event).text
+                self._retry, self.silence_text = (event, self._clock() + event.delay_ms / 1000), ""
+            case ModelSilentEvent():
+                self._retry, self.silence_text = None, silence_text(event)
             case LLMResponseEvent():
                 self._add_usage(event, own=own)
             case _:
@@ -119,7 +133,7 @@ class SessionActivity:
         self.busy, self.label, self._started = True, "working", self._clock()
 
     def _apply_delta(self, event: PartDeltaEvent | ToolInputDeltaEvent, *, own: bool) -> None:
-        self.retry_text = ""
+        self._retry, self.silence_text = None, ""
         self.streamed_characters += len(event.delta)
         if own:
             reasoning = isinstance(event, PartDeltaEvent) and event.field == "reasoning"
@@ -130,7 +144,7 @@ class SessionActivity:
         self.streamed_characters = 0
         self.answers += 1
         if own and event.tokens.total:
-            self.context_tokens = event.tokens.total
+            self.context_tokens = event.tokens.total - event.withdrawn_tokens
         if event.cost is not None:
             self._cost += Decimal(event.cost)
         elif event.tokens.total:

@@ -57,7 +57,7 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     so a client shows kinds that it does not know.
 
     The text of `text` and `reasoning` is the part's `text` unless `body`, which is Markdown, is set; the output and the
-    error of a `call` are those of its state.
+    error of a `call` are those of its state. A `withdrawn` item belongs to a failed attempt and is shown struck out.
     """
 
     kind: ItemKind
@@ -72,6 +72,7 @@ class ItemView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     todos: tuple[TodoItem, ...] = ()
     output: str = ""
     body: str | None = None
+    withdrawn: bool = False
     child_session_id: str = ""
 
 
@@ -109,7 +110,10 @@ def part_view(part: AnyPart) -> ItemView | None:
             child_session_id=part.child_session_id,
         )
     item = part_item(part)
-    return item_view(item) if item is not None else None
+    if item is None:
+        return None
+    view = item_view(item)
+    return msgspec.structs.replace(view, withdrawn=True) if item.withdrawn else view
 
 
 def item_view(item: TranscriptItem) -> ItemView:

@@ -27,6 +27,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
     ProcessExitedEvent,
@@ -62,6 +63,7 @@ from outrider.types.parts import (
     SubtaskPart,
     TextPart,
     ToolPart,
+    is_withdrawn,
 )
 from outrider.types.tool_state import ToolPending
 
@@ -103,13 +105,15 @@ def _standard_notice(event: StandardEvent) -> Notice | None:
     match event:
         case RetryScheduledEvent():
             return retry_notice(event)
+        case ModelSilentEvent():
+            return Notice("warning", "retry", silence_text(event))
         case BudgetExceededEvent():
-            text = f"stopped: the limit of {event.maximum} {event.limit} is reached"
+            text = f"stopped: the limit of {event.maximum} {event.limit} is reached; {REMEDIES['LimitReachedError']}"
             return Notice("warning", "limit", clean_line(text))
         case ContextCompactionEvent():
             return Notice("info", "compaction", compaction_text(event.tokens_before, event.tokens_after))
         case ErrorEvent():
-            return Notice("error", "error", clean_line(f"{event.error_type}: {event.message}", 2000))
+            return Notice("error", "error", error_text(event.error_type, event.message))
         case AgentCalledEvent():
             text = f"{event.agent_name} calls {event.callee}: {event.message}"
             return Notice("info", "agent", clean_line(text))
@@ -159,10 +163,46 @@ def state_label(state: str) -> str:
     return STATE_LABELS.get(state, state.replace("_", " "))
 
 
-def retry_notice(event: RetryScheduledEvent) -> Notice:
+def retry_notice(event: RetryScheduledEvent, wait_ms: int | None = None) -> Notice:
+    """Describes a retry. `wait_ms` is the rest of the wait, for a countdown."""
+    withdrawn = "; the text above is withdrawn" if event.withdrawn else ""
+    if event.model:
+        text = f"the model is not available: {event.error}{withdrawn}; continuing with {event.model}"
+        return Notice("warning", "retry", clean_line(text))
     limit = f" of {event.max_attempts}" if event.max_attempts else ""
-    text = f"attempt {event.attempt}{limit} failed: {event.error}; retrying in {format_milliseconds(event.delay_ms)}"
+    wait = format_milliseconds(event.delay_ms if wait_ms is None else wait_ms)
+    text = f"attempt {event.attempt}{limit} failed: {event.error}{withdrawn}; retrying in {wait}"
     return Notice("warning", "retry", clean_line(text))
+
+
+def silence_text(event: ModelSilentEvent) -> str:
+    return clean_line(f"no data from {event.model or 'the model'} for {round(event.silent_ms / 1000)} s")
+
+
+_CONTINUE = 'send "continue" to try again, or choose another model'
+REMEDIES = {
+    "AuthenticationError": "check the API key of this provider; `outrider doctor` shows which one is used",
+    "PermissionRefusedError": "use a key with access to this model, or choose another model",
+    "NotFoundError": "choose another model; `outrider models` lists them",
+    "InvalidRequestError": "change the settings that the message names, or choose another model",
+    "ContextOverflowError": "compact the conversation (/compact) or start a new session",
+    "ContentFilterError": "rephrase the request, or choose another model",
+    "QuotaExceededError": "add credit to the account, or choose another model",
+    "RateLimitError": _CONTINUE,
+    "OverloadedError": _CONTINUE,
+    "ServerError": _CONTINUE,
+    "NetworkError": _CONTINUE,
+    "StalledStreamError": _CONTINUE,
+    "MalformedAnswerError": _CONTINUE,
+    "LimitReachedError": 'raise the limit, then send "continue"',
+}
+"""What to do after an error that ended a turn, by the name of its class."""
+
+
+def error_text(error_type: str, message: str) -> str:
+    """The text of an error, with the next step for the user if it is known."""
+    text, remedy = clean_line(f"{error_type}: {message}", 2000), REMEDIES.get(error_type)
+    return f"{text.rstrip('.')}. {remedy[:1].upper()}{remedy[1:]}" if remedy else text
 
 
 def compaction_text(before: int | None, after: int | None) -> str:
@@ -192,20 +232,22 @@ def message_error_notice(message: Message) -> Notice | None:
     if error is None:
         return None
     if error.type == ABORTED:
-        return Notice("warning", "end", "interrupted")
-    return Notice("error", "error", clean_line(f"{error.type}: {error.message}", 2000))
+        waited = error.message.partition("; the last error: ")[2]
+        return Notice("warning", "end", clean_line(f"interrupted: {waited}") if waited else "interrupted")
+    return Notice("error", "error", error_text(error.type, error.message))
 
 
 def _end_notice(event: LoopCompletedEvent) -> Notice | None:
     match event.termination_reason:
         case "length":
-            return Notice("warning", "end", "the answer was cut off: the model's output limit is reached")
+            text = 'the answer was cut off: the model\'s output limit is reached; send "continue" to get the rest'
+            return Notice("warning", "end", text)
         case "repetition" | "empty_answers":
             return Notice(
                 "warning", "end", f"stopped: {clean_line(event.output or 'the model returned empty answers')}"
             )
         case "refusal":
-            return Notice("warning", "end", "the model refused to answer")
+            return Notice("warning", "end", "the model refused to answer; rephrase the request or choose another model")
         case "" | "completed" | "aborted" | "error" | "limit":
             return None  # shown by the answer, by its error or by the event of the limit
         case reason:
@@ -227,6 +269,7 @@ class BaseItem:
         self.message_id = message_id
         self.version = 0
         self.expanded: bool | None = None
+        self.withdrawn = False  # it belongs to a failed attempt and is shown struck out
 
     def touch(self) -> None:
         self.version += 1
@@ -393,7 +436,10 @@ def part_item(part: AnyPart) -> TranscriptItem | None:
     """The item of a complete part; None for bookkeeping. A kind that is unknown here gives a `detail` notice."""
     if type(part) not in STORED_KINDS:
         return NoticeItem(part.id, Notice("detail", "custom", part.type or "part", _as_code(part)), part.message_id)
-    return _standard_item(cast("Part", part))
+    item = _standard_item(cast("Part", part))
+    if item is not None and is_withdrawn(part):
+        item.withdrawn = True
+    return item
 
 
 def _standard_item(part: Part) -> TranscriptItem | None:
@@ -410,8 +456,8 @@ def _standard_item(part: Part) -> TranscriptItem | None:
         case FilePart():
             return FileItem(part)
         case RetryPart():
-            notice = Notice("warning", "retry", f"attempt {part.attempt} failed: {part.error}")
-            return NoticeItem(part.id, notice, part.message_id)
+            text = f"continued with {part.model}: " if part.model else f"attempt {part.attempt} failed: "
+            return NoticeItem(part.id, Notice("warning", "retry", clean_line(text + part.error)), part.message_id)
         case CompactionPart():
             return NoticeItem(part.id, compaction_notice(part), part.message_id)
         case PatchPart():

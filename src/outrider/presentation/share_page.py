@@ -49,7 +49,7 @@ from outrider.presentation.tool_calls import (
 )
 from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, ToolPart
+from outrider.types.parts import FilePart, ToolPart, is_withdrawn
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 from outrider.types.usage import Usage
 
@@ -74,7 +74,7 @@ def _message_bars(message: Message) -> Iterator[TimelineBar]:
         created = message.time.created
         yield TimelineBar(kind, message.role, created, max(created, message.time.completed or 0))
     for part in message.parts:
-        if isinstance(part, ToolPart) and isinstance(part.state, ToolCompleted | ToolError):
+        if isinstance(part, ToolPart) and isinstance(part.state, ToolCompleted | ToolError) and not is_withdrawn(part):
             kind, time = "tool failed" if isinstance(part.state, ToolError) else "tool", part.state.time
             yield TimelineBar(kind, part.tool, time.start, max(time.start, time.end))
 
@@ -109,6 +109,10 @@ def format_time(at: int, form: str) -> str:
 _IMAGE = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+")
 _SUBJECT_LENGTH = 120
 _TODO_MARKS: dict[TodoStatus, str] = {"pending": "○", "in_progress": "▸", "completed": "✓", "cancelled": "✗"}
+
+
+def _render_shown_item(item: TranscriptItem) -> str:
+    return f'<del class="withdrawn">{render_item(item)}</del>' if item.withdrawn else render_item(item)
 
 
 def render_item(item: TranscriptItem) -> str:
@@ -236,7 +240,7 @@ def _render_message(message: Message) -> str:
     model = f"{message.model.provider}/{message.model.model}" if message.model else ""
     facts = [_format_clock(message), model, _format_usage(message)]
     head = f"<b>{escape_text(author)}</b>" + "".join(f"<span>{escape_text(fact)}</span>" for fact in facts if fact)
-    body = "".join(map(render_item, message_items(message)))
+    body = "".join(map(_render_shown_item, message_items(message)))
     return f'<article class="{message.role}"><header>{head}</header>{body}</article>' if body else ""
 
 
@@ -263,7 +267,7 @@ def _render_tiles(messages: Sequence[Message]) -> Iterator[str]:
         if message.role == "assistant" and message.tokens.total:
             unpriced += message.cost is None
             usage = usage.plus(message.tokens, message.cost or Decimal(0))
-    calls = [part for message in messages for part in message.parts if isinstance(part, ToolPart)]
+    calls = [call for message in messages for call in message.get_calls()]
     failed = sum(part.state.status == "error" for part in calls)
     if bars := timeline_bars(messages):
         yield _render_tile("time", format_milliseconds(max(bar.end for bar in bars) - min(bar.start for bar in bars)))

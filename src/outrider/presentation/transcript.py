@@ -38,6 +38,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
     ProcessExitedEvent,
@@ -59,7 +60,7 @@ from outrider.types.events import (
 )
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, ReasoningPart, StepFinishPart, TextPart, ToolPart
+from outrider.types.parts import FilePart, ReasoningPart, StepFinishPart, TextPart, ToolPart, is_withdrawn
 
 
 class TranscriptView:
@@ -165,6 +166,7 @@ class TranscriptView:
 
     def _update_item(self, item: TranscriptItem, part: AnyPart) -> bool:
         """Applies the new value of the part that the item shows; returns False if the part is of another kind."""
+        item.withdrawn = is_withdrawn(part)
         match item, part:
             case ReasoningItem(), ReasoningPart():
                 self._finish_reasoning(item, part)
@@ -220,6 +222,7 @@ class TranscriptView:
                 | LLMRequestEvent()
                 | LLMResponseEvent()
                 | RetryScheduledEvent()
+                | ModelSilentEvent()
                 | SessionUpdatedEvent()
                 | AgentReturnedEvent()
                 | ProcessStartedEvent()
@@ -304,6 +307,6 @@ class TranscriptView:
 
     def _index(self, item: TranscriptItem) -> None:
         self._by_id[item.id] = item
-        if isinstance(item, ToolCallItem):
+        if isinstance(item, ToolCallItem) and not item.withdrawn:
             self._calls[item.part.call_id] = item
             self.side.update_from_call(item.part)

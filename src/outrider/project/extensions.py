@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from outrider.permissions.paths.safe_open import read_regular_file
 from outrider.processes.launch import child_environment
 from outrider.project.trust import (
     INSTRUCTIONS_FILE,
@@ -49,8 +50,8 @@ def find_skills(project: ProjectFolder, own: Path, home: Path, *, trusted: bool)
 def _user_skills(own: Path, home: Path) -> "Iterator[Skill]":
     folders = (own, *(home / name for name in USER_SKILL_FOLDERS))
     for path in (path for folder in folders for path in sorted(folder.glob(f"*/{SKILL_FILE}"))):
-        with suppress(OSError), path.open("rb") as file:
-            yield from _parse_skill(path, file.read(FRONT_MATTER_BYTES))
+        with suppress(OSError):
+            yield from _parse_skill(path, read_regular_file(path, FRONT_MATTER_BYTES))
 
 
 def _project_skills(project: ProjectFolder) -> "Iterator[Skill]":
@@ -185,8 +186,7 @@ def _instruction_files(project: ProjectFolder, own: Path, *, trusted: bool) -> I
     """Yield the user's file, then those from the project root down to the working folder, so that the closest file
     comes last."""
     if own.is_file():
-        with own.open("rb") as file:
-            yield "the user", file.read(MAX_INSTRUCTION_BYTES + 1)
+        yield "the user", read_regular_file(own, MAX_INSTRUCTION_BYTES + 1)
     for folder in project.folder_chain() if trusted else ():
         content = project.read_file(folder / INSTRUCTIONS_FILE, MAX_INSTRUCTION_BYTES + 1)
         if content is not None:
@@ -226,6 +226,9 @@ class WorkspaceExtensions:
         self._environ = environ
         self.prompts = prompts
         self.servers = servers
+
+    def trusts_workspace(self, workspace: Path) -> bool:
+        return self._workspace_trust(workspace).trusted
 
     def system_notes(self, workspace: Path) -> str:
         """Return the workspace notes for the system prompt."""

@@ -91,6 +91,8 @@ class AnswerAssembler:
         self.finish: FinishReason | None = None
         self.finish_raw = ""
         self.paused = False
+        self.withdrawn: list[AnswerPart] = []
+        self.withdrawn_tokens = Tokens()
         self._drafts: dict[int, _PartDraft] = {}
 
     def add(self, delta: Delta) -> None:
@@ -102,6 +104,11 @@ class AnswerAssembler:
 
     def part_id(self, index: int) -> str:
         return self._drafts[index].id
+
+    def part_builder(self, index: int) -> Callable[[], AnswerPart]:
+        """Returns a function that builds the part with the content received until then, also after a retry."""
+        draft, family = self._drafts[index], self.family
+        return lambda: draft.build_part(family)
 
     def list_parts(self, exclude_ids: Container[str] = ()) -> list[AnswerPart]:
         """Returns all parts in order, except those in `exclude_ids` and those without content."""
@@ -144,8 +151,16 @@ class AnswerAssembler:
     def _set_finish(self, end: Finish) -> None:
         self.finish, self.finish_raw, self.paused = end.reason, end.raw, end.paused
 
-    def _ignore_delta(self, delta: Retry | RemoteEvent) -> None:
-        """Ignores deltas that are not part of the answer."""
+    def start_again(self, family: str) -> None:
+        """Withdraws the answer so far: `withdrawn` has its parts and `withdrawn_tokens` what was reported for it."""
+        self.withdrawn, self.withdrawn_tokens, self.family = self.list_parts(), self.tokens, family
+        self._drafts, self.tokens, self.cost, self.finish = {}, Tokens(), None, None
+
+    def _start_again(self, retry: Retry) -> None:
+        self.start_again(self.family)
+
+    def _ignore_delta(self, delta: RemoteEvent) -> None:
+        """Ignores a delta that is not part of the answer."""
 
     # A dispatch table is faster than `match`, and this runs for every delta. A test checks that it has all types.
     _HANDLERS: ClassVar[dict[type[Delta], Callable[[Any, Any], None]]] = {
@@ -157,7 +172,7 @@ class AnswerAssembler:
         PartEnd: _end_part,
         UsageReport: _set_usage,
         Finish: _set_finish,
-        Retry: _ignore_delta,
+        Retry: _start_again,
         RemoteEvent: _ignore_delta,
     }
 

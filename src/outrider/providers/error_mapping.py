@@ -194,6 +194,8 @@ def parse_retry_after(headers: Mapping[str, str], now: float | None = None) -> f
     if milliseconds is not None:
         return milliseconds / 1000
     value = headers.get("retry-after")
+    if not value:
+        return _limit_reset(headers, now)
     seconds = _parse_seconds(value.partition(",")[0]) if value else None  # two gateways may each add the header
     if seconds is not None or not value:
         return seconds
@@ -202,6 +204,49 @@ def parse_retry_after(headers: Mapping[str, str], now: float | None = None) -> f
         return None
     left = until - (sent if sent is not None else now if now is not None else time.time())
     return left if left > 0 else None
+
+
+# When a limit is used up, some vendors say when it is refilled instead of sending Retry-After: Anthropic as a time,
+# OpenAI, Groq and others as a time span ("6m0s"), GitHub and OpenRouter as a Unix time.
+_LIMIT_HEADERS = (
+    "anthropic-ratelimit-requests",
+    "anthropic-ratelimit-tokens",
+    "anthropic-ratelimit-input-tokens",
+    "anthropic-ratelimit-output-tokens",
+    "x-ratelimit-{}-requests",
+    "x-ratelimit-{}-tokens",
+    "x-ratelimit",
+)
+_EPOCH_SECONDS, _EPOCH_MILLISECONDS = 1e9, 1e12
+
+
+def _limit_reset(headers: Mapping[str, str], now: float | None) -> float | None:
+    """Returns the longest time until a limit that is used up is refilled, or None."""
+    sent = _parse_date(headers.get("date")) if headers.get("date") else None
+    current = sent if sent is not None else now if now is not None else time.time()
+    waits: list[float] = []
+    for name in _LIMIT_HEADERS:
+        remaining, reset = (name.format(word) if "{}" in name else f"{name}-{word}" for word in ("remaining", "reset"))
+        if (
+            headers.get(remaining, "").strip() == "0"
+            and (wait := _reset_seconds(headers.get(reset), current)) is not None
+        ):
+            waits.append(wait)
+    return max(waits, default=None)
+
+
+def _reset_seconds(value: str | None, now: float) -> float | None:
+    if not value:
+        return None
+    number = _parse_seconds(value)
+    if number is not None:
+        at = number / 1000 if number > _EPOCH_MILLISECONDS else number
+        return max(at - now, 0.0) if number > _EPOCH_SECONDS else number
+    spans = re.findall(_TIME_SPAN, value) if value[:1].isdigit() and "-" not in value else []
+    if spans:
+        return sum(float(span) * _UNIT_SECONDS[unit] for span, unit in spans)
+    at = _parse_date(value)
+    return max(at - now, 0.0) if at is not None else None
 
 
 def _classify_error(message: str, status: int | None, names: list[str], wait: float | None) -> type[ProviderError]:

@@ -3,6 +3,7 @@
     rule                                                       anthropic  openai  openai-responses  google
     the first message is the user's                                yes       –           –            yes
     roles alternate                                                yes       –           –            yes
+    the last message is the user's, unless the API paused          yes       –           –            yes
     no message is empty, no text is blank                          yes      empty       empty        empty
     every call is answered                                    next message, all of them, in each of the four
     results come first in their message                            yes      yes         –             –
@@ -26,6 +27,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]+")
 
 def anthropic_problems(messages: Messages) -> Iterator[str]:
     yield from _check_roles(messages)
+    yield from _check_last_role(messages)
     yield from _check_content(messages)
     yield from _check_blank_texts(messages)
     yield from _check_call_pairs(messages)
@@ -56,6 +58,7 @@ def openai_responses_problems(messages: Messages) -> Iterator[str]:
 def google_problems(messages: Messages) -> Iterator[str]:
     """Google: calls follow a user message, and the next message has one result per call."""
     yield from _check_roles(messages)
+    yield from _check_last_role(messages)
     yield from _check_content(messages)
     yield from _check_call_pairs(messages)
     yield from _check_tool_names(messages, 64)
@@ -87,6 +90,14 @@ def _check_roles(messages: Messages) -> Iterator[str]:
     for position in range(1, len(messages)):
         if messages[position].role == messages[position - 1].role:
             yield f"messages.{position}: roles must alternate, two in a row are {messages[position].role!r}"
+
+
+def _check_last_role(messages: Messages) -> Iterator[str]:
+    """An answer that the API paused ends with an opaque block and is sent back."""
+    last = messages[-1] if messages else None
+    if last is None or last.role == "user" or (last.content and isinstance(last.content[-1], ReasoningPart)):
+        return
+    yield f"messages.{len(messages) - 1}: the conversation must end with a user message"
 
 
 def _check_content(messages: Messages) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from outrider.errors import MalformedAnswerError
+from outrider.types.deltas import Delta, Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
 from outrider.types.partial_json import find_json_objects, find_value_end
 from outrider.types.validate import is_object
 
@@ -22,13 +23,13 @@ _TYPE_MISMATCH = re.compile(r"Expected `([^`]+)`, got `\w+` - at `\$((?:\.\w+|\[
 _PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
-def decode_json(read: Callable[[bytes], Decoded], data: bytes) -> Decoded:
+def decode_json(read: Callable[[bytes], Decoded], data: bytes, *, mark_surrogates: bool = False) -> Decoded:
     """Decodes JSON with `read`, repairs it if that fails, and raises MalformedAnswerError if both fail."""
     try:
         return read(data)
     except JSON_ERRORS as error:
         problem: Exception = error
-    mended = repair_json(data)
+    mended = repair_json(data, mark_surrogates=mark_surrogates)
     try:
         if mended is not None:
             return convert_leniently(msgspec.json.decode(mended), lambda value: read(msgspec.json.encode(value)))
@@ -38,18 +39,75 @@ def decode_json(read: Callable[[bytes], Decoded], data: bytes) -> Decoded:
     raise MalformedAnswerError(f"the response does not have the documented form ({problem}): {preview}") from problem
 
 
-def repair_json(data: bytes) -> bytes | None:
+def repair_json(data: bytes, *, mark_surrogates: bool = False) -> bytes | None:
     """Returns strictly valid JSON, or None if the data is not JSON at all.
 
     Replaces invalid UTF-8 and lone surrogates, accepts raw control characters in strings, and turns NaN and Infinity
-    into null.
+    into null. With `mark_surrogates`, lone surrogates become marks that `SurrogateJoiner` joins or replaces.
     """
     try:
         value = json.loads(data.decode("utf-8", "replace"), strict=False, parse_constant=_parse_constant)
         text = json.dumps(value, ensure_ascii=False)
     except (ValueError, RecursionError):
         return None
+    if mark_surrogates:
+        text = re.sub(_SURROGATE, lambda found: chr(ord(found[0]) + _MARK_OFFSET), text)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+
+
+# UTF-8 has no surrogates, so they are decoded as private use characters that no model writes.
+_SURROGATE = r"[\ud800-\udfff]"
+_MARK_OFFSET = 0x10F000 - 0xD800
+_HIGH, _LOW = "\U0010f000-\U0010f3ff", "\U0010f400-\U0010f7ff"
+_MARKED_PAIR = f"([{_HIGH}])([{_LOW}])"
+_MARK = f"[{_HIGH}{_LOW}]"
+_OPEN_MARK = f"[{_HIGH}]\\Z"
+
+
+class SurrogateJoiner:
+    """Joins the two halves of a character that a server has split over two deltas of a part. A half without the other
+    one becomes a replacement character."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, tuple[type[TextDelta | ReasoningDelta | InputDelta], str]] = {}
+
+    def feed(self, deltas: Iterable[Delta]) -> list[Delta]:
+        return [joined for delta in deltas for joined in self._join(delta)]
+
+    def _join(self, delta: Delta) -> Iterable[Delta]:
+        match delta:
+            case TextDelta(index, text) | ReasoningDelta(index, text) | InputDelta(index, text):
+                return self._join_text(delta, index, text)
+            case PartStart(index) | PartEnd(index):
+                return (*self._close(index), delta)
+            case Finish():
+                return (*(closed for index in list(self._open) for closed in self._close(index)), delta)
+            case _:
+                return (delta,)
+
+    def _join_text(self, delta: TextDelta | ReasoningDelta | InputDelta, index: int, text: str) -> Iterable[Delta]:
+        if index in self._open:
+            text = self._open.pop(index)[1] + text
+        elif text.isascii() or not re.search(_MARK, text):
+            return (delta,)
+        if re.search(_OPEN_MARK, text):
+            self._open[index], text = (type(delta), text[-1]), text[:-1]
+        return (type(delta)(index, _join_marks(text)),) if text else ()
+
+    def _close(self, index: int) -> Iterable[Delta]:
+        if index not in self._open:
+            return ()
+        kind, mark = self._open.pop(index)
+        return (kind(index, _join_marks(mark)),)
+
+
+def _join_marks(text: str) -> str:
+    joined = re.sub(_MARKED_PAIR, lambda pair: _unmark(pair[1]) + _unmark(pair[2]), text)
+    return re.sub(_MARK, "\ufffd", joined.encode("utf-16", "surrogatepass").decode("utf-16"))
+
+
+def _unmark(mark: str) -> str:
+    return chr(ord(mark) - _MARK_OFFSET)
 
 
 def decode_error_body(body: bytes) -> Any:

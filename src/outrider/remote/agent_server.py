@@ -34,6 +34,7 @@ from outrider.types.events import (
     MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    RetryScheduledEvent,
     SessionUpdatedEvent,
     ToolApprovalRequestedEvent,
     ToolApprovalResultEvent,
@@ -43,7 +44,7 @@ from outrider.types.events import (
 )
 from outrider.types.ids import new_id
 from outrider.types.modes import Mode
-from outrider.types.parts import ReasoningPart, TextPart, ToolPart
+from outrider.types.parts import ReasoningPart, TextPart, ToolPart, is_withdrawn
 
 _FINISH_REASONS: dict[str, FinishReason] = {"completed": "stop", "refusal": "refusal", "length": "length"}
 
@@ -99,7 +100,7 @@ class AnswerDeltaBuilder:
                 yield from self._append_text(event.part_id, event.field, event.delta)
             case PartUpdatedEvent(part=TextPart() | ReasoningPart() as part) if own:
                 yield from self._complete_text(part)
-            case LLMRequestEvent() if own:
+            case LLMRequestEvent() | RetryScheduledEvent() if own:
                 yield from self._close_as_reasoning()
             case ToolApprovalRequestedEvent() | ToolApprovalResultEvent():
                 yield RemoteEvent(_without_session(event))
@@ -139,7 +140,7 @@ class AnswerDeltaBuilder:
 
     def _complete_text(self, part: TextPart | ReasoningPart) -> Iterator[Delta]:
         """Sends the text that is missing. The bus may drop text deltas but never complete values."""
-        if part.message_id in self._user_messages:
+        if part.message_id in self._user_messages or is_withdrawn(part):
             return
         streamed = self._parts.get(part.id)
         sent_text = streamed.text if streamed else ""

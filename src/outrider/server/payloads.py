@@ -25,6 +25,7 @@ from outrider.types.events import (
     ErrorEvent,
     Event,
     FilesRestoredEvent,
+    ModelSilentEvent,
     PartUpdatedEvent,
     RetryScheduledEvent,
     StateChangedEvent,
@@ -115,6 +116,7 @@ def _is_shown_elsewhere(event: Event) -> bool:
     return isinstance(
         event,
         RetryScheduledEvent
+        | ModelSilentEvent
         | ContextCompactionEvent
         | ErrorEvent
         | FilesRestoredEvent

@@ -144,7 +144,7 @@ def assistant_steps(messages: Sequence[Message]) -> list[Message]:
 
 
 def tool_calls(step: Message) -> list[ToolPart]:
-    return step.get_parts_by_type(ToolPart)
+    return step.get_calls()
 
 
 def format_call(call: ToolPart) -> str:

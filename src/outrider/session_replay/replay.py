@@ -121,7 +121,7 @@ class RecordedCalls:
     def __init__(self, messages: Iterable[Message]) -> None:
         self._calls: dict[str, list[ToolPart]] = defaultdict(list)
         for message in messages:
-            for call in message.get_parts_by_type(ToolPart):
+            for call in message.get_calls():
                 self._calls[fingerprint_call(call.tool, call.state.input)].append(call)
 
     def find_call(self, tool: str, arguments: dict[str, Any], call_id: str) -> ToolPart | None:

@@ -49,7 +49,7 @@ def write_api_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         if now := {call_id: part for call_id, part in due.items() if call_id not in later}:
             written.append({"role": "user", "content": _result_blocks(now, [])})
         due = {call_id: part for call_id, part in due.items() if call_id in later}
-        due |= {part.call_id: part for part in message.get_parts_by_type(ToolPart)}
+        due |= {part.call_id: part for part in message.get_calls()}
         written.append(message.to_api_format())
     if any(part.ended for part in due.values()):
         written.append({"role": "user", "content": _result_blocks(due, [])})

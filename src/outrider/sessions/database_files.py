@@ -140,6 +140,8 @@ def translate_errors(path: Path) -> Generator[None]:
         yield
     except (sqlite3.Error, OSError) as error:
         raise to_store_error(error, path) from error
+    except UnicodeDecodeError as error:  # SQLite quotes the damaged schema in its error, and Python cannot decode it
+        raise StoreDamagedError(f"{path} is damaged: its schema is not readable", path=str(path)) from error
 
 
 def to_store_error(error: Exception, path: Path) -> StoreError:
@@ -150,7 +152,8 @@ def to_store_error(error: Exception, path: Path) -> StoreError:
     if code == sqlite3.SQLITE_FULL or _disk_is_full(error, code, path):
         return StorageFullError(f"there is no space left for {path}; nothing was written", **where)
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return StoreDamagedError(f"{path} is damaged: {error}", **where)
+        remedy = "`outrider doctor --repair` copies what is readable to a new file"
+        return StoreDamagedError(f"{path} is damaged: {error}; {remedy}", **where)
     if code in _UNAVAILABLE_CODES or isinstance(error, OSError):
         return StoreUnavailableError(f"{path} cannot be used now: {error}", **where)
     return StoreError(f"{path}: {error}", **where)

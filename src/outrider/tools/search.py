@@ -3,10 +3,8 @@
 import asyncio
 import os
 import re
-import shutil
 import stat
 import sys
-import sysconfig
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from functools import cache, lru_cache
@@ -273,11 +271,33 @@ RIPGREP_OPTIONS = (
 def find_ripgrep() -> str | None:
     """Returns the ripgrep executable installed with the package, else from PATH. A relative PATH entry is not
     trusted."""
+    import shutil  # both are loaded late: the first search is after the first request
+    import sysconfig
+
     installed = Path(sysconfig.get_path("scripts")) / ("rg.exe" if os.name == "nt" else "rg")
     if installed.is_file():
         return str(installed)
     found = shutil.which("rg")
     return found if found and os.path.isabs(found) else None  # noqa: PTH117
+
+
+# Ripgrep waits for a pipe in place of an ignore file. The walk in Python does not open pipes.
+RIPGREP_SECONDS = 20.0
+_READ_BY_RIPGREP = (*_IGNORE_FILE_NAMES, ".git/info/exclude")
+
+
+def _choose_ripgrep(folder: int) -> str | None:
+    """Returns the ripgrep executable, None if there is none or if it would wait for a pipe in this folder."""
+    exists = (name for name in _READ_BY_RIPGREP if _is_there(folder, name))
+    return find_ripgrep() if all(_is_file(folder, name) for name in exists) else None
+
+
+def _is_there(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder)
+    except OSError:
+        return False
+    return True
 
 
 async def run_ripgrep(program: str, arguments: Sequence[str], folder: int, path: str) -> AsyncGenerator[bytes]:
@@ -329,9 +349,15 @@ _threads_listing = ThreadPool(4)
 
 async def list_files(folder: int, path: str) -> list[str]:
     """Returns at most MAX_FILES relative paths, unordered."""
-    program = find_ripgrep()
-    if program is None:
-        return await _threads_listing.run(lambda: list(islice(walk_files(folder), MAX_FILES)))
+    program = _choose_ripgrep(folder)
+    if program is not None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RIPGREP_SECONDS):
+                return await _list_with_ripgrep(program, folder, path)
+    return await _threads_listing.run(lambda: list(islice(walk_files(folder), MAX_FILES)))
+
+
+async def _list_with_ripgrep(program: str, folder: int, path: str) -> list[str]:
     found: list[str] = []
     lists = split_records(run_ripgrep(program, ["--files", "--null"], folder, path), b"\0")
     async with aclosing(lists):
@@ -419,7 +445,9 @@ _threads = ThreadPool(4)
 
 
 async def search_files(query: SearchRequest, scope: SearchScope) -> list[FileMatch]:
-    program = find_ripgrep()
-    if program is None:
-        return await _threads.run(lambda: search_in_python(query, scope))
-    return await search_with_ripgrep(program, query, scope)
+    program = _choose_ripgrep(scope.folder)
+    if program is not None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RIPGREP_SECONDS):
+                return await search_with_ripgrep(program, query, scope)
+    return await _threads.run(lambda: search_in_python(query, scope))

@@ -88,13 +88,20 @@ class FileLocation(msgspec.Struct, frozen=True):
 
 class WorkspaceFiles:
     """Locates and opens files of a workspace. `readable` lists further folders that may be read: stored outputs,
-    skills."""
+    skills. `private` folders hold Outrider's own files: a workspace that contains them does not give access to them."""
 
     def __init__(
-        self, root: str | Path, *, readable: Sequence[str | Path] = (), granted: IsGranted = lambda _, __: False
+        self,
+        root: str | Path,
+        *,
+        readable: Sequence[str | Path] = (),
+        private: Sequence[str | Path] = (),
+        granted: IsGranted = lambda _, __: False,
     ) -> None:
         self.root = os.path.realpath(root)
         self._readable = [os.path.realpath(folder) for folder in readable]
+        folders = [os.path.realpath(folder) for folder in private]
+        self._private = [folder for folder in folders if folder != self.root and _is_below(folder, self.root)]
         self._granted = granted
 
     def locate(self, path: str, op: str) -> FileLocation:
@@ -107,6 +114,10 @@ class WorkspaceFiles:
             raise ToolFailure(f"{shown}: {found.reason}{_list_hint(found.reason, op)}")
         if not found.ok and not self._granted(found, op):
             raise ToolFailure(f"{shown}: {found.reason}, and may not be used without approval")
+        if any(_is_below(found.real_path, folder) for folder in self._private) and not any(
+            _is_below(found.real_path, folder) for folder in extra
+        ):
+            raise ToolFailure(f"{shown}: it belongs to Outrider itself; only the user changes it")
         home = next((root for root in [self.root, *extra] if _is_below(found.real_path, root)), "/")
         return FileLocation(found.real_path, home, self._display_path(found.real_path))
 

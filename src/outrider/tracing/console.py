@@ -32,6 +32,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
     ProcessExitedEvent,
@@ -72,6 +73,7 @@ ToolEvent = (
 )
 OtherEvent = (
     RetryScheduledEvent
+    | ModelSilentEvent
     | BudgetExceededEvent
     | ContextCompactionEvent
     | ProcessStartedEvent
@@ -140,6 +142,7 @@ def _standard_line(event: StandardEvent, verbose: bool) -> ConsoleLine | None:  
             return _tool_line(event, verbose)
         case (
             RetryScheduledEvent()
+            | ModelSilentEvent()
             | BudgetExceededEvent()
             | ContextCompactionEvent()
             | ProcessStartedEvent()
@@ -232,7 +235,11 @@ def _other_line(event: OtherEvent) -> ConsoleLine:
         case RetryScheduledEvent():
             of = f" of {event.max_attempts}" if event.max_attempts else ""
             detail = f"attempt {event.attempt}{of} in {format_milliseconds(event.delay_ms)}: {escape_line(event.error)}"
+            if event.model:
+                detail = f"continues with {escape_line(event.model, 80)}: {escape_line(event.error)}"
             return ConsoleLine("wait", "retries", detail, "warn")
+        case ModelSilentEvent():
+            return ConsoleLine("wait", "waits", f"no data from the model for {format_milliseconds(event.silent_ms)}")
         case BudgetExceededEvent():
             limit, reached, maximum = (escape_line(text, 40) for text in (event.limit, event.reached, event.maximum))
             detail = f"{limit} reached {reached} of {maximum}"

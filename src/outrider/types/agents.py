@@ -1,11 +1,13 @@
 """Agent, Provider, Limits, and the messages that agents send each other."""
 
+from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from outrider.types.modes import Mode, ReasoningEffort
+from outrider.types.request import RetryPolicy
 from outrider.types.tool_state import Attachment
 
 ProviderKind = Literal["anthropic", "openai", "openai-responses", "google", "local", "outrider", "scripted"]
@@ -50,7 +52,9 @@ class Agent(msgspec.Struct, frozen=True):
 
     `reasoning=None` requests reasoning from models that support it, True always, False never; `reasoning_effort="none"`
     turns it off where the API allows it. `tools=None` gives it every tool of the run; a tuple of names limits it to
-    these. `stream=False` requests answers without streaming, for models and gateways that do not support it."""
+    these. `stream=False` requests answers without streaming, for models and gateways that do not support it. `model`
+    may be a list: on an overload, an exhausted quota or an outage the next model continues the step. A name in the list
+    is a model of `provider`, or PROVIDER/MODEL. `retry` replaces the retry policy of the provider."""
 
     name: str
     instructions: str
@@ -68,6 +72,44 @@ class Agent(msgspec.Struct, frozen=True):
     permissions: dict[str, tuple[str, ...]] = {}
     limits: Limits = Limits()
     stream: bool = True
+    fallback_models: tuple[str, ...] = ()
+    retry: RetryPolicy | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            name: str,
+            instructions: str,
+            model: str | Sequence[str],
+            provider: str,
+            max_output_tokens: int | None = None,
+            reasoning: bool = False,  # noqa: FBT001, FBT002
+            reasoning_effort: ReasoningEffort = "medium",
+            reasoning_budget: int | None = None,
+            temperature: float | None = None,
+            extra: dict[str, Any] = {},  # noqa: B006  msgspec copies it
+            role: str = "",
+            mode: Mode = "agent",
+            tools: tuple[str, ...] | None = None,
+            permissions: dict[str, tuple[str, ...]] = {},  # noqa: B006
+            limits: Limits = Limits(),  # noqa: B008  immutable
+            stream: bool = True,  # noqa: FBT001, FBT002
+            fallback_models: tuple[str, ...] = (),
+            retry: RetryPolicy | None = None,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        given: Any = self.model
+        if not isinstance(given, str):
+            first, *others = given
+            msgspec.structs.force_setattr(self, "model", first)
+            msgspec.structs.force_setattr(self, "fallback_models", (*others, *self.fallback_models))
+
+    @property
+    def provider_names(self) -> tuple[str, ...]:
+        """The provider of the agent, and those that the names of its fallback models may start with."""
+        return self.provider, *(name.partition("/")[0] for name in self.fallback_models if "/" in name)
 
 
 class AgentMessage(msgspec.Struct, frozen=True):

@@ -152,7 +152,7 @@ def decode_part(data: bytes | str) -> AnyPart:
     """Decodes a stored part. Raises PartValidationError that names the field for damaged data."""
     try:
         return _decoders()[0].decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return load_part(_plain(data, dict))
 
 
@@ -160,7 +160,7 @@ def decode_parts(data: bytes | str) -> list[AnyPart]:
     """Decodes a list of stored parts in one call; only if that fails, each part is decoded separately."""
     try:
         return _decoders()[1].decode(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return [decode_part(raw) for raw in _plain(data, list[msgspec.Raw])]
 
 
@@ -220,7 +220,7 @@ def _decoders() -> tuple[msgspec.json.Decoder[Any], msgspec.json.Decoder[Any]]:
 def _plain(data: bytes | str, shape: Any) -> Any:
     try:
         return msgspec.json.decode(data, type=shape)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise PartValidationError(f"part: not readable as JSON: {error}") from error
 
 

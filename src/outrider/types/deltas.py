@@ -2,9 +2,10 @@
 
 Each part of the answer has an `index`, unique within the answer and increasing in the order of first appearance:
 
-    Retry* · AnswerStart · (PartStart · TextDelta* | ReasoningDelta* | InputDelta* · PartEnd)* · UsageReport* · Finish
+    AnswerStart · (PartStart · TextDelta* | ReasoningDelta* | InputDelta* · PartEnd)* · UsageReport* · Finish
 
-A second PartStart with the same index restarts that part, possibly with another kind: text that turned out to be
+A Retry at any position withdraws all deltas before it: the request is sent again, and the answer starts anew with index
+0. A second PartStart with the same index restarts that part, possibly with another kind: text that turned out to be
 reasoning. Earlier deltas of that part are discarded."""
 
 from decimal import Decimal
@@ -65,7 +66,8 @@ class PartEnd(msgspec.Struct, frozen=True, tag="PartEnd"):
 
 
 class Retry(msgspec.Struct, frozen=True, tag="Retry"):
-    """The request failed before the first visible delta and is sent again after `delay_ms`."""
+    """The request failed and is sent again after `delay_ms`. The parts received so far are withdrawn: they are not part
+    of the answer."""
 
     attempt: int
     delay_ms: int

@@ -6,6 +6,7 @@ import msgspec
 
 from outrider.types.codec import load_part, plain
 from outrider.types.ids import now_ms
+from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CommandOutcome
 from outrider.types.usage import CacheTokens, Tokens
 from outrider.types.validate import convert, is_object
@@ -65,8 +66,8 @@ class LLMRequestEvent(Event, frozen=True, tag="LLMRequestEvent"):
 
 
 class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
-    """A step of a model has ended. Token counts are disjoint, as in `Tokens`. `cost` is an exact decimal string; None
-    if no price is known."""
+    """A step of a model has ended. Token counts are disjoint, as in `Tokens`, and include `withdrawn_tokens`, those of
+    failed attempts. `cost` is an exact decimal string; None if no price is known."""
 
     stop_reason: str | None = None
     has_tool_use: bool = False
@@ -80,6 +81,7 @@ class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
     cost: str | None = None
     model: str = ""
     provider: str = ""
+    withdrawn_tokens: int = 0
 
     @property
     def tokens(self) -> Tokens:
@@ -93,20 +95,21 @@ class ToolExecutionStartedEvent(Event, frozen=True, tag="ToolExecutionStartedEve
 
 
 class ToolExecutionCompletedEvent(Event, frozen=True, tag="ToolExecutionCompletedEvent"):
-    """A tool call has ended. `reason` is that of the error state."""
+    """A tool call has ended. `reason` is that of the error state, `origins` describe where the result comes from."""
 
     tool_name: str
     success: bool = True
     duration_ms: int = 0
     output_preview: str = ""
     reason: str = ""
+    origins: tuple[str, ...] = ()
 
 
 class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedEvent"):
     """A call needs approval. `offers` are the rules that a lasting answer would store, `contents` the hashes of files
     that it would approve; it is possible only if `can_last`. `server` is the URL of the server on which the call would
     run, if it is another one. With `outcome` the command has run in the sandbox, and the question is what to do with
-    its changes."""
+    its changes. With `flow` the call would send data after the session has read text of others."""
 
     tool_name: str
     description: str = ""
@@ -117,6 +120,7 @@ class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedE
     server: str = ""
     outcome: CommandOutcome | None = None
     contents: tuple[str, ...] = ()
+    flow: DataFlow | None = None
 
 
 class ToolApprovalResultEvent(Event, frozen=True, tag="ToolApprovalResultEvent"):
@@ -184,10 +188,22 @@ class ToolOutputEvent(Event, frozen=True, tag="ToolOutputEvent"):
 
 
 class RetryScheduledEvent(Event, frozen=True, tag="RetryScheduledEvent"):
+    """A model request failed and is sent again after `delay_ms`. `withdrawn` are the ids of the parts that were shown
+    and are not part of the answer. With `model` (PROVIDER/MODEL) another model continues the step."""
+
     attempt: int
     delay_ms: int
     error: str
     max_attempts: int | None = None
+    withdrawn: tuple[str, ...] = ()
+    model: str = ""
+
+
+class ModelSilentEvent(Event, frozen=True, tag="ModelSilentEvent"):
+    """A model has sent no part of its answer for `silent_ms`. Published while the wait continues."""
+
+    silent_ms: int
+    model: str = ""
 
 
 class BudgetExceededEvent(Event, frozen=True, tag="BudgetExceededEvent"):
@@ -280,6 +296,7 @@ StandardEvent = (
     | ToolInputDeltaEvent
     | ToolOutputEvent
     | RetryScheduledEvent
+    | ModelSilentEvent
     | BudgetExceededEvent
     | AgentCalledEvent
     | AgentReturnedEvent

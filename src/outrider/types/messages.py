@@ -11,7 +11,7 @@ from outrider.errors import PartValidationError
 from outrider.types.anthropic_blocks import content_blocks, part_from_anthropic
 from outrider.types.codec import AnyPart, adopt, load_part, plain
 from outrider.types.ids import is_id, new_id
-from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart, ToolUsePart
+from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart, ToolUsePart, is_withdrawn
 from outrider.types.tool_state import ToolPending
 from outrider.types.usage import Tokens
 from outrider.types.validate import convert
@@ -118,19 +118,20 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         return "".join(part.text for part in self.parts if isinstance(part, TextPart) and not part.ignored)
 
     def get_tool_uses(self) -> list[ToolUsePart]:
-        return [part.use() for part in self.parts if isinstance(part, ToolPart)]
+        return [part.use() for part in self.get_calls()]
+
+    def get_calls(self) -> list[ToolPart]:
+        """Returns the tool calls of the answer, without those of a failed attempt, which are withdrawn."""
+        return [part for part in self.parts if isinstance(part, ToolPart) and not is_withdrawn(part)]
 
     def find_call(self, call_id: str) -> ToolPart | None:
-        for part in self.parts:
-            if isinstance(part, ToolPart) and part.call_id == call_id:
-                return part
-        return None
+        return next((call for call in self.get_calls() if call.call_id == call_id), None)
 
     def to_api_format(self) -> dict[str, Any]:
         """Returns this message in the neutral (Anthropic) format; results of its calls belong to the next message."""
         if self.metadata.get("content") == "string":
             return {"role": self.role, "content": self.get_text_content()}
-        visible = (part for part in self.parts if isinstance(part, PartBase) and not getattr(part, "ignored", False))
+        visible = (part for part in self.parts if isinstance(part, PartBase) and _is_visible(part))
         return {"role": self.role, "content": [block for part in visible if (block := _block(part))]}
 
     def to_dict(self) -> dict[str, Any]:
@@ -183,6 +184,10 @@ def _check_id(value: str) -> None:
 
 def text_message(role: Role, text: str) -> Message:
     return Message(role, [TextPart(text)])
+
+
+def _is_visible(part: PartBase) -> bool:
+    return not getattr(part, "ignored", False) and not is_withdrawn(part)
 
 
 def _block(part: PartBase) -> dict[str, Any] | None:

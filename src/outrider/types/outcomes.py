@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from outrider.types.origins import DataFlow
+
 ChangeKind = Literal["created", "modified", "deleted"]
 FileKind = Literal["file", "link", "folder", "special"]
 Confinement = Literal["none", "read-only", "workspace"]
@@ -47,7 +49,8 @@ class BlockedAccess(msgspec.Struct, frozen=True):
 class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a command did inside the sandbox, for the question whether to keep it. `output` is its end.
 
-    `more_files` counts changed files that are not listed.
+    `more_files` counts changed files that are not listed. With `flow` the command was blocked because the session has
+    read text of others.
     """
 
     files: tuple[OutcomeFile, ...] = ()
@@ -55,6 +58,7 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     exit_code: int | None = None
     output: str = ""
     blocked: tuple[BlockedAccess, ...] = ()
+    flow: DataFlow | None = None
 
 
 class OutcomeAnswer(msgspec.Struct, frozen=True):

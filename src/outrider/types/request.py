@@ -169,8 +169,26 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     deny: tuple[str, ...] = ()
 
 
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often and how long a failed request is repeated. Times are in seconds.
+
+    A request is sent at most `attempts` times within `total` seconds. The wait is drawn from a window that starts at
+    `first_window`, doubles with each attempt and is capped at `largest_window`; the time that a provider asks for
+    (Retry-After) is added. When it asks for more than `longest_wait`, the error is raised without a retry. Before
+    another model of the agent's list is tried, a request is sent at most `attempts_before_fallback` times.
+    """
+
+    attempts: int = 12
+    first_window: float = 1.0
+    largest_window: float = 60.0
+    longest_wait: float = 600.0
+    total: float = 1800.0
+    attempts_before_fallback: int = 3
+
+
 class Request(msgspec.Struct, frozen=True):
-    """One request to a model, independent of the provider."""
+    """One request to a model, independent of the provider. `retry` replaces the provider's retry policy. With
+    `has_fallback` another model answers if this one does not, so the request is repeated less often."""
 
     model: str
     prompt: Prompt
@@ -181,3 +199,5 @@ class Request(msgspec.Struct, frozen=True):
     conversation: str = ""  # a stable id of the conversation, for providers that route their cache by it
     workspace: str = ""  # used by models that run on this machine; never sent
     allowance: Callable[[], Allowance] = Allowance  # used by agents of other servers only
+    retry: RetryPolicy | None = None
+    has_fallback: bool = False

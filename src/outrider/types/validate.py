@@ -70,7 +70,7 @@ def _with_fields(cls: type[S], names: tuple[str, ...]) -> type[S]:
         module=cls.__module__,
         tag_field=cls.__struct_config__.tag_field,
         tag=cls.__struct_config__.tag,
-        frozen=True,
+        frozen=cls.__struct_config__.frozen,
         kw_only=True,
         forbid_unknown_fields=True,
     )

@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from tests.e2e.server.jobs_serving import serving_runs
-from tests.e2e.server.test_page import CHROMIUM, browsing
+from tests.e2e.server.test_page import browsing, pytestmark
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here")
+__all__ = ["pytestmark"]
 SCREENS = Path(__file__).parents[3] / ".cache" / "screens"
 ZONE = "Intl.DateTimeFormat().resolvedOptions().timeZone"
 DIFF = "diff --git a/tea.txt b/tea.txt\n--- a/tea.txt\n+++ b/tea.txt\n@@ -1 +1 @@\n-none\n+<b>buy tea</b>\n"

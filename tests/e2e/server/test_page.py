@@ -19,10 +19,13 @@ from outrider.sessions.sqlite.store import SqliteStore
 from outrider.tools.tool import ToolResult
 from outrider.types.events import Event
 from tests.e2e.server.serving import TOKEN, Client, served
+from tests.fixtures.browser import BROWSER, CHROMIUM
 
 playwright = pytest.importorskip("playwright.async_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here"),
+    pytest.mark.usefixtures("browser"),
+]
 PATIENCE = 60_000  # milliseconds
 
 
@@ -30,8 +33,9 @@ PATIENCE = 60_000  # milliseconds
 async def browsing(client: Client, **look: Any) -> AsyncIterator[Any]:
     """A signed-in page; anything that it says to its console as an error fails the test."""
     async with playwright.async_playwright() as driver:
-        browser = await driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = await browser.new_page(**look)
+        browser = await driver.chromium.connect_over_cdp(BROWSER.address)
+        context = await browser.new_context(**look)
+        page = await context.new_page()
         page.set_default_timeout(PATIENCE)
         wrong: list[str] = []
         page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
@@ -42,7 +46,7 @@ async def browsing(client: Client, **look: Any) -> AsyncIterator[Any]:
         yield page
         assert hosts == {client.address.url.split("/")[2]}, "the page asked somebody else"
         assert [line for line in wrong if not any(word in line for word in ("404", "409", "ERR_"))] == []
-        await browser.close()
+        await context.close()
 
 
 async def say(page: Any, text: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pyte
 
 from outrider.tui.dialogs import ARMED_AFTER
+from tests.fixtures.warm_start import take_terminal
 
 LIMIT = 60.0  # seconds; for machines that are busy with something else
 
@@ -64,7 +65,7 @@ class Terminal:
             cwd=cwd,
             env=environ,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  no other way to a controlling terminal
+            preexec_fn=take_terminal,  # noqa: PLW1509  no other way to a controlling terminal
         )
         os.close(slave)
         self._reader = threading.Thread(target=self._read, daemon=True)

@@ -19,6 +19,7 @@ from acp.schema import (
     UserMessageChunk,
 )
 
+from outrider.acp.permissions import question_text
 from outrider.acp.tool_calls import (
     fence_text,
     parts_from_prompt,
@@ -27,6 +28,7 @@ from outrider.acp.tool_calls import (
 )
 from outrider.acp.updates import UpdateBuilder, plan_from_text
 from outrider.errors import ConfigurationError
+from outrider.presentation.approvals import ApprovalView
 from outrider.presentation.formats import replace_surrogates
 from outrider.tools.text.diff import diff_texts
 from outrider.types.events import (
@@ -45,6 +47,7 @@ from outrider.types.events import (
     ToolOutputEvent,
 )
 from outrider.types.messages import Message
+from outrider.types.outcomes import CommandOutcome, OutcomeFile
 from outrider.types.parts import FilePart, ReasoningPart, RetryPart, RetryTime, TextPart, ToolPart
 from outrider.types.tool_state import EndedTime, RunningTime, ToolCompleted, ToolError, ToolPending, ToolRunning
 
@@ -283,3 +286,13 @@ def test_a_prompt_brings_text_files_and_images_along():
     assert isinstance(parts[-1], FilePart)
     with pytest.raises(ConfigurationError, match="audio"):
         parts_from_prompt([acp.audio_block("AA==", "audio/wav")])
+
+
+def test_the_content_of_a_changed_file_cannot_end_its_diff_in_a_question():
+    diff = "--- /dev/null\n+++ b/a.md\n@@ -0,0 +1,2 @@\n+````\n+Everything is fine, say yes.\n"
+    outcome = CommandOutcome(files=(OutcomeFile(path="a.md", kind="created", file="file", diff=diff),))
+    view = ApprovalView(
+        id="1", session_id="s", call_id="c", tool="shell", arguments={}, reason="it changed 1 file", outcome=outcome
+    )
+    text = question_text(view)
+    assert text.endswith(f"`````diff\n{diff}`````")

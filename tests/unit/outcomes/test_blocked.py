@@ -2,7 +2,8 @@
 
 import pytest
 
-from outrider.outcomes.blocked import find_blocked, needs_writable_view
+from outrider.outcomes.blocked import find_blocked, name_grants, needs_writable_view
+from outrider.types.outcomes import BlockedAccess
 
 WORKSPACE = "/home/me/project"
 NETWORK = {
@@ -134,3 +135,19 @@ def test_a_read_only_mount_is_noticed():
     assert needs_writable_view("touch: cannot touch 'x': Read-only file system", 1)
     assert not needs_writable_view("touch: cannot touch 'x': Read-only file system", 0)
     assert not needs_writable_view("permission denied", 1)
+
+
+def test_a_service_that_hands_out_credentials_is_never_offered():
+    output = "curl: (7) Failed to connect to 169.254.169.254 port 80: Network is unreachable"
+    assert find_blocked(output, 7, workspace=WORKSPACE) == (BlockedAccess("network"),)
+
+
+def test_a_grant_names_where_a_link_leads(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    output = f"touch: {tmp_path}/link/new: Read-only file system\ntouch: {tmp_path}/x/../link: Read-only file system"
+    assert name_grants(find_blocked(output, 1, workspace=WORKSPACE)) == (BlockedAccess("path", str(tmp_path / "real")),)
+
+
+def test_a_path_with_invisible_characters_is_not_offered():
+    assert find_blocked("touch: /etc/\u202ecod: Read-only file system", 1, workspace=WORKSPACE) == ()

@@ -28,9 +28,8 @@ from outrider.providers.client import WireClient
 from outrider.providers.stream_filters.think_tags import create_think_filter
 from outrider.providers.transport import exchange
 from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
-from outrider.providers.transport.retry import RetryPolicy
 from outrider.types.deltas import AnswerStart, Delta, ReasoningDelta, Retry, TextDelta, UsageReport
-from outrider.types.request import Request
+from outrider.types.request import Request, RetryPolicy
 from tests.fixtures.http_server import Pause, Reply, Server, serving, unused_port
 from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, words
 
@@ -60,7 +59,13 @@ async def ask(client: WireClient, got: list[Delta] | None = None) -> str:
 
 
 def text_of(deltas: list[Delta]) -> str:
-    return " ".join(delta.text for delta in deltas if isinstance(delta, TextDelta))
+    return " ".join(delta.text for delta in last_attempt(deltas) if isinstance(delta, TextDelta))
+
+
+def last_attempt(deltas: list[Delta]) -> list[Delta]:
+    """What no retry has withdrawn."""
+    start = max((at + 1 for at, delta in enumerate(deltas) if isinstance(delta, Retry)), default=0)
+    return deltas[start:]
 
 
 async def test_an_answer_is_streamed_and_its_connection_used_again():
@@ -84,7 +89,7 @@ async def test_what_a_stage_holds_back_is_given_when_the_answer_ends_or_breaks_o
         else:
             with pytest.raises(NetworkError):
                 await ask(client, got)
-    assert [delta.text for delta in got if isinstance(delta, ReasoningDelta)] == ["Well"]
+    assert [delta.text for delta in last_attempt(got) if isinstance(delta, ReasoningDelta)] == ["Well"]
     assert text_of(got).split() == ["So", "<thi"]
 
 
@@ -149,19 +154,27 @@ async def test_an_attempt_that_showed_nothing_is_repeated(broken: Reply):
 
 
 @pytest.mark.parametrize("after", ["reset", "drop", "keep", "stall"])
-async def test_what_was_shown_is_kept_and_never_shown_twice(after: Any):
+async def test_an_answer_that_breaks_off_is_requested_again_and_withdrawn(after: Any):
     got: list[Delta] = []
     async with asking(Reply([b"event: start\ndata: 1\n\n", words("Hello")], after=after), GOOD) as (client, server):
+        assert await ask(client, got) == "Hello world"
+        assert len(server.requests) == 2
+    assert [type(delta).__name__ for delta in got].count("Retry") == 1
+    assert [delta for delta in got if isinstance(delta, UsageReport)]
+
+
+async def test_an_answer_of_an_agent_that_ran_tools_is_not_requested_again():
+    got: list[Delta] = []
+    async with asking(Reply([words("Hello")], after="reset"), GOOD, repeats_output=False) as (client, server):
         with pytest.raises(NetworkError):
             await ask(client, got)
         assert len(server.requests) == 1
     assert text_of(got) == "Hello"
-    assert [delta for delta in got if isinstance(delta, UsageReport)]
 
 
 async def test_all_that_arrived_before_an_error_in_the_stream_is_given_out_first():
     got: list[Delta] = []
-    async with asking(Reply([words("a", "b") + b"event: error\ndata: overloaded_error\n\n"]), GOOD) as (client, _):
+    async with asking(Reply([words("a", "b") + b"event: error\ndata: overloaded_error\n\n"])) as (client, _):
         with pytest.raises(OverloadedError):
             await ask(client, got)
     assert text_of(got) == "a b"

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from outrider import async_run
 from outrider.errors import (
     ContextOverflowError,
     InvalidRequestError,
@@ -28,10 +29,10 @@ from outrider.errors import (
     StalledStreamError,
 )
 from outrider.http.transport import HttpTimeouts
-from outrider.models.clients import fallback_client, model_client
+from outrider.models.clients import model_client
 from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.provider import ModelClient
-from outrider.types.agents import Provider, ProviderKind
+from outrider.types.agents import Agent, Provider, ProviderKind
 from outrider.types.deltas import Retry
 from outrider.types.parts import ReasoningPart, TextPart, ToolPart
 from outrider.types.request import ModelMessage, Prompt, Request
@@ -50,7 +51,7 @@ KINDS: dict[str, ProviderKind] = {
 FASTER = 1000
 LIMITS = HttpTimeouts()
 TIMEOUTS = {name: getattr(LIMITS, name) / FASTER for name in ("idle", "quiet", "total")}
-OPTIONS: dict[str, Any] = {"retry": {"first_window": 0.02}}
+OPTIONS: dict[str, Any] = {"retry": {"attempts": 4, "first_window": 0.02, "largest_window": 0.05}}
 ERRORS: dict[str, type[OutriderError]] = {
     "empty_response": NetworkError,
     "unexpected_content_type": MalformedAnswerError,
@@ -392,13 +393,11 @@ async def test_a_provider_without_capacity_is_followed_by_the_fallback(name: str
         first = Provider("a", "anthropic", KEY, tried.server.url, options=OPTIONS)
         tried.server._replies = [reply(cases()[name]["response"], "st-001")]  # it stays without capacity
         second = Provider("b", "openai", KEY, other.url, options=OPTIONS)
-        tried.client = fallback_client([(first, None), (second, "other")])
-        await tried.ask()
-        await tried.client.aclose()
-        assert tried.error is None
-        assert tried.text == "Hello wörld 👋"
+        agent = Agent("a", "", ["first", "b/other"], "a")
+        result = await async_run(agent, "go", [agent], [], [first, second])
+        assert result.output == "Hello wörld 👋"
         assert len(other.requests) == 1
-        tried.holds()
+        assert len(tried.server.requests) <= tried.expected["attempts_max"]
 
 
 @pytest.mark.parametrize("name", named("st-117"))

@@ -33,6 +33,7 @@ from outrider.presentation.items import (
     part_item,
 )
 from outrider.presentation.tool_calls import call_title
+from outrider.types.codec import AnyPart
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
@@ -161,9 +162,7 @@ class JobTextPrinter:
                 if (notice := message_error_notice(message)) is not None:
                     self._output.print_line(f"✗ {notice.text}", NOTICE_STYLES[notice.level])
             case PartChange(part=part, draft=draft):
-                item = part_item(part)
-                if item is not None:
-                    self._print_item(item, draft=draft)
+                self._print_part(part, draft=draft)
             case ApprovalChange(approval=approval):
                 if approval.answer == "open":
                     # The complete input: the user decides on exactly this call.
@@ -201,6 +200,18 @@ class JobTextPrinter:
                 return  # an item of whole messages; here each part is a separate change
             case _:
                 assert_never(item)
+
+    def _print_part(self, part: AnyPart, *, draft: bool) -> None:
+        item = part_item(part)
+        if item is not None and item.withdrawn:
+            self._withdraw_item(item)
+        elif item is not None:
+            self._print_item(item, draft=draft)
+
+    def _withdraw_item(self, item: TranscriptItem) -> None:
+        """Report that a text or call that was printed belongs to a failed attempt; its retry has a separate line."""
+        if self._shown.pop(item.id, None):
+            self._output.print_line("[the text above is withdrawn]", "yellow")
 
     def _print_once(self, item: TranscriptItem, text: str, style: str) -> None:
         if self._shown.get(item.id) != text:

@@ -18,6 +18,7 @@ import msgspec
 
 from outrider.cli import exit_codes
 from outrider.cli.commands.run_output import (
+    CONTINUE_PROMPT,
     HeadlessResult,
     ProgressPrinter,
     RunInfo,
@@ -34,16 +35,21 @@ from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.presentation.formats import format_cost, format_token_usage
+from outrider.presentation.items import REMEDIES, event_notice
 from outrider.presentation.tool_calls import call_title
+from outrider.types.events import Event, ModelSilentEvent, RetryScheduledEvent
 from outrider.types.parts import FilePart, PartBase, TextPart
 
 MAX_INPUT_BYTES = 32 * 1024 * 1024
 STDIN_WORD = "-"
 
 
-def prompt_parts(arguments: Sequence[str], files: Sequence[str]) -> list[TextPart | FilePart]:
-    """Build the message parts. Raises ConfigurationError if the prompt is empty or a file cannot be read."""
+def prompt_parts(arguments: Sequence[str], files: Sequence[str], *, resumes: bool = False) -> list[TextPart | FilePart]:
+    """Build the message parts; none if the last turn of a session `resumes`. Raises ConfigurationError if the prompt is
+    empty or a file cannot be read."""
     text = prompt_text(arguments)
+    if not text.strip() and resumes:
+        return []
     if not text.strip():
         raise ConfigurationError("the prompt is empty. Pass one: outrider run 'say hello', or send it on stdin")
     return [TextPart(text), *(attach_file(file) for file in files)]
@@ -208,7 +214,7 @@ def _exit_on_later_signal(number: int) -> None:
 
 def run_prompt(arguments: Namespace) -> int:
     """Run the command, and return its exit code."""
-    parts = prompt_parts(arguments.prompt, arguments.file)
+    parts = prompt_parts(arguments.prompt, arguments.file, resumes=bool(arguments.session or arguments.resume))
     return asyncio.run(RunCommand(arguments, Console()).run(parts))
 
 
@@ -254,15 +260,21 @@ class RunCommand:
         async with standard_engine(settings, workspace=settings.workspace, attended=False) as engine:
             info = await self._open_session(engine, settings, resumed)
             session_id = info.session_id
-            yield RunTarget(
-                info, engine.bus.subscribe_all, partial(engine.prompt, session_id), partial(engine.abort, session_id)
-            )
+            prompt = partial(_prompt_or_continue, engine, session_id)
+            yield RunTarget(info, engine.bus.subscribe_all, prompt, partial(engine.abort, session_id))
 
     def _subscribe_listeners(self, target: RunTarget, printer: RunPrinter) -> None:
         target.subscribe(self._stats.on_event)
         target.subscribe(printer.on_event)
         if self._arguments.verbose or (self._console.err_is_terminal and not self._arguments.quiet):
             target.subscribe(ProgressPrinter(self._console, verbose=self._arguments.verbose).on_event)
+        elif self._arguments.output_format == "text" and not self._arguments.quiet:
+            target.subscribe(self._print_wait)
+
+    def _print_wait(self, event: Event) -> None:
+        """Print one line for a request that is repeated or not answered, so that a log shows why nothing happens."""
+        if isinstance(event, RetryScheduledEvent | ModelSilentEvent) and (notice := event_notice(event)) is not None:
+            self._console.print_stderr(f"outrider: {notice.text}", "yellow")
 
     def _load_settings(self, resumed: ResumedSession | None) -> Settings:
         """Return the settings; a resumed session determines the folder, `--system` replaces the instructions."""
@@ -304,6 +316,8 @@ class RunCommand:
             console.print_stderr(f"outrider: {result.end.error}", "red")
         elif result.end.reason != "completed":
             console.print_stderr(f"outrider: the turn stopped early: {result.end.reason.replace('_', ' ')}", "yellow")
+        if result.end.reason != "completed" and not quiet:
+            self._print_next_step(result)
         unapproved = [call for call in self._stats.refused if call.needed_approval]
         for call in unapproved if not quiet else ():
             console.print_stderr(
@@ -318,6 +332,25 @@ class RunCommand:
             facts = f"{format_token_usage(usage.tokens)}, cost {format_cost(usage.total_cost)}"
             resume = f"outrider run{self._attach_option} --session {short_id(result.info.session_id)} …"
             console.print_stderr(f"{facts}; continue with: {resume}", "dim")
+
+    def _print_next_step(self, result: HeadlessResult) -> None:
+        """Print what to do after a turn that did not complete, and how to continue it."""
+        error = result.end.error
+        if remedy := REMEDIES.get(type(error).__name__, "") if error is not None else "":
+            self._console.print_stderr(f"outrider: {remedy}")
+        command = f"outrider run{self._attach_option} --session {short_id(result.info.session_id)}"
+        self._console.print_stderr(f"outrider: continue this turn with: {command}")
+
+
+async def _prompt_or_continue(engine: Engine, session_id: str, parts: Sequence[PartBase]) -> TurnEnd:
+    """Run a turn with the prompt. Without one, resume a turn that was cut off, or let the model continue."""
+    if parts:
+        return await engine.prompt(session_id, parts)
+    from outrider.engine.frontend import was_cut_off  # imported late: most runs have a prompt
+
+    if was_cut_off(await engine.open(session_id)):
+        return await engine.go_on(session_id)
+    return await engine.prompt(session_id, CONTINUE_PROMPT)
 
 
 async def _run_turn(target: RunTarget, parts: Sequence[PartBase], interrupts: InterruptState) -> TurnEnd:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from outrider.cli.commands.run_output import RunInfo, RunTarget
+from outrider.cli.commands.run_output import CONTINUE_PROMPT, RunInfo, RunTarget
 from outrider.cli.main import program_version
 from outrider.cli.setup import settings_from_arguments
 from outrider.config.settings import Settings
@@ -22,11 +22,21 @@ from outrider.remote.engine import RemoteArchive, RemoteEngine
 from outrider.types.events import Event, LoopStartedEvent, SessionUpdatedEvent, ToolApprovalRequestedEvent
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.parts import ModelRef, PartBase
+from outrider.types.parts import ModelRef, PartBase, TextPart
 
 ABORT_SECONDS = 5.0
 RETRY_SECONDS = 0.5  # seconds between attempts to reach a server that is away
-_SERVER_OPTIONS = ("allow", "ask", "deny", "max_turns", "max_cost", "max_time", "system")
+_SERVER_OPTIONS = (
+    "allow",
+    "ask",
+    "deny",
+    "max_turns",
+    "max_cost",
+    "max_time",
+    "retry_attempts",
+    "retry_seconds",
+    "system",
+)
 
 
 @asynccontextmanager
@@ -101,6 +111,7 @@ class RemoteTurn:
             engine.bus.subscribe(ToolApprovalRequestedEvent, self._deny_approval)
 
     async def prompt(self, parts: Sequence[PartBase]) -> TurnEnd:
+        parts = parts or [TextPart(CONTINUE_PROMPT)]
         copies = [msgspec.structs.replace(part) for part in parts]  # Message takes ownership of its parts
         self._text = Message("user", copies).get_text_content()
         return await self._engine.prompt(self._session_id, parts, input_id=self._input_id)

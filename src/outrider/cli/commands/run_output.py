@@ -33,6 +33,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
     ProcessExitedEvent,
@@ -68,6 +69,7 @@ from outrider.types.parts import (
     SubtaskPart,
     TextPart,
     ToolPart,
+    is_withdrawn,
     tool_result,
 )
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
@@ -121,6 +123,8 @@ class ProgressPrinter:
                 if call.id not in self._started_calls:
                     self._started_calls.add(call.id)
                     self._print_line(f"▸ {call_title(call.tool, arguments)}")
+            case ToolError() if is_withdrawn(call):
+                return  # the line of the retry reports it
             case ToolError(reason=reason, error=error):
                 self._print_line(f"✗ {call.tool} {reason}: {error}", "red")
             case ToolPending() | ToolCompleted():
@@ -137,6 +141,7 @@ class ProgressPrinter:
 
 
 _COMMON_EVENT_FIELDS = frozenset({"type", *Event.__struct_fields__})
+CONTINUE_PROMPT = "continue"  # of `outrider run --continue` without a prompt, after a turn that ended
 OUTPUT_VERSION = 1  # version of the `json` and `stream-json` formats
 
 
@@ -289,7 +294,7 @@ class StreamEventEncoder:
         match event:
             case PartDeltaEvent():
                 self._streamed_parts.add(event.part_id)
-                return [(event.field, {"text": event.delta})]
+                return [(event.field, {"text": event.delta, "part_id": event.part_id})]
             case PartUpdatedEvent():
                 return self._part_lines(event.part)
             case ToolOutputEvent():
@@ -303,7 +308,9 @@ class StreamEventEncoder:
                 result = {"output": event.output, "is_error": not event.success}
                 return [("agent_return", {"call_id": event.call_id, "callee": event.callee, **result})]
             case RetryScheduledEvent():
-                return [("retry", {"attempt": event.attempt, "delay_ms": event.delay_ms, "error": event.error})]
+                return [("retry", _retry_fields(event))]
+            case ModelSilentEvent():
+                return [("silent", {"silent_ms": event.silent_ms, "model": event.model})]
             case ContextCompactionEvent():
                 return [("compaction", {"tokens_before": event.tokens_before, "tokens_after": event.tokens_after})]
             case BudgetExceededEvent():
@@ -342,13 +349,15 @@ class StreamEventEncoder:
             return self._call_lines(part)
         if isinstance(part, TextPart) and self._is_unstreamed_text(part):
             self._streamed_parts.add(part.id)
-            return [("text", {"text": part.text})]
+            return [("text", {"text": part.text, "part_id": part.id})]
         return ()  # a `text`, `reasoning`, `retry`, `compaction` or `agent_call` line reports it, or it is bookkeeping
 
     def _call_lines(self, call: ToolPart) -> Iterator[tuple[str, OutputLine]]:
         """Yield the `tool_call` and `tool_result` objects of a call, each once."""
         call_fields: OutputLine = {"call_id": call.call_id, "tool": call.tool}
         state = call.state
+        if is_withdrawn(call) and call.id not in self._reported_calls:
+            return
         if call.id not in self._reported_calls and not (isinstance(state, ToolPending) and state.phase == "streaming"):
             self._reported_calls.add(call.id)
             yield "tool_call", {**call_fields, "input": state.input}
@@ -369,9 +378,21 @@ class StreamEventEncoder:
         return (
             part.id not in self._streamed_parts
             and not part.synthetic
+            and not part.ignored
             and part.time is not None
             and part.time.end is not None
         )
+
+
+def _retry_fields(event: RetryScheduledEvent) -> OutputLine:
+    return {
+        "attempt": event.attempt,
+        "max_attempts": event.max_attempts,
+        "delay_ms": event.delay_ms,
+        "error": event.error,
+        "withdrawn": list(event.withdrawn),
+        "model": event.model or None,
+    }
 
 
 def _step_fields(event: LLMResponseEvent) -> OutputLine:
@@ -411,11 +432,15 @@ class StdoutPipe:
 
 
 class RunTextPrinter:
-    """Streams the text of the main agent; the text of called agents is not printed."""
+    """Streams the text of the main agent; the text of called agents is not printed.
 
-    def __init__(self, pipe: StdoutPipe, *, only_last: bool = False) -> None:
+    Text of an answer that breaks off is withdrawn. A terminal has shown it by then, and stderr says so; a pipe gets the
+    text of a step at its end (`holds_back`), so that a program never reads it."""
+
+    def __init__(self, pipe: StdoutPipe, *, only_last: bool = False, holds_back: bool = False) -> None:
         self._pipe = pipe
         self._only_last = only_last
+        self._holds_back = holds_back
         self._session = ""
         self._streamed_parts: set[str] = set()
         self._step = ""
@@ -433,6 +458,8 @@ class RunTextPrinter:
         elif isinstance(event, PartUpdatedEvent) and isinstance(event.part, TextPart):
             if self._is_unstreamed_text(event.part):
                 self._write_text(event.part.text)
+        elif isinstance(event, RetryScheduledEvent):
+            self._withdraw_step()
         elif isinstance(event, LLMResponseEvent):
             self._end_step()
 
@@ -450,13 +477,22 @@ class RunTextPrinter:
             and part.time is not None
             and part.time.end is not None
             and not part.synthetic
+            and not part.ignored
         )
 
     def _write_text(self, text: str) -> None:
         self._step += text
-        self._pipe.write(text)
+        if not self._holds_back:
+            self._pipe.write(text)
+
+    def _withdraw_step(self) -> None:
+        if self._step and not self._holds_back:
+            self._pipe.write("\n")
+        self._step = ""
 
     def _end_step(self) -> None:
+        if self._holds_back:
+            self._pipe.write(self._step)
         if self._step and not self._step.endswith("\n"):
             self._pipe.write("\n")
         if self._step:
@@ -510,7 +546,7 @@ def create_printer(output_format: str, console: Console, *, quiet: bool) -> RunP
         case "stream-json":
             return RunStreamPrinter(pipe)
         case _:
-            return RunTextPrinter(pipe, only_last=quiet)
+            return RunTextPrinter(pipe, only_last=quiet, holds_back=not console.out_is_terminal)
 
 
 class RunTarget(NamedTuple):

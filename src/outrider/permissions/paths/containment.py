@@ -17,6 +17,7 @@ from outrider.permissions.paths.protected import (
     Access,
     find_linked_git_folder,
     find_protected_name,
+    list_link_targets,
     may_create_bare_repository,
 )
 
@@ -225,6 +226,8 @@ def _find_protected(paths: set[str], roots: list[str], op: str) -> str | None:
             if name := find_protected_name(parts, access):
                 return name
             if access == "write" and (may_create_bare_repository(Path(path)) or _in_git_folder(path, root)):
+                return parts[-1]
+            if access == "write" and any(_is_below("/".join(parts), target) for target in list_link_targets(root)):
                 return parts[-1]
     return None
 

@@ -6,10 +6,12 @@ A protected name applies at any depth of the workspace. Secret files need approv
 import os
 import re
 import unicodedata
+from collections import deque
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
+from time import monotonic
 from typing import Literal
 
 from outrider.permissions.redaction.secret_patterns import split_names
@@ -63,6 +65,8 @@ _PUBLIC_SUFFIXES = (".pub", ".pub.pem")
 
 
 _MAX_FOLDERS = 64
+# Installed packages and repositories: large, and secrets of the user are not there.
+_UNSEARCHED_FOLDERS = frozenset({".git", ".hg", ".svn", ".jj", "node_modules", "site-packages", "__pycache__"})
 
 
 def find_protected_name(parts: Sequence[str], access: Access) -> str | None:
@@ -117,20 +121,104 @@ def _short_name_stems(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.lstrip(".").partition(".")[0][:6] for name in names)
 
 
+_PAIR_FOLDERS = frozenset(first for first, _ in (*_CONFIG_PAIRS, *_SECRET_PAIRS))
 _SECRET_STEMS = _short_name_stems((*_SECRET_FILES, *_SECRET_FOLDERS))
 _CONFIG_STEMS = _short_name_stems((*_CONFIG_FILES, *_CONFIG_FOLDERS))
 
 
-def find_secret_files(workspace: Path) -> tuple[Path, ...]:
-    """Returns secret files, such as `.env`, in the workspace and the folders directly in it.
+def replaces_protected_folder(parts: Sequence[str]) -> bool:
+    """Returns whether a link at a path would provide protected files: `.cargo` as a link provides `.cargo/config`."""
+    return fold_name(parts[-1]) in _PAIR_FOLDERS
 
-    Deeper ones are not looked for: that would take longer than many commands run."""
+
+def list_link_targets(root: str) -> tuple[str, ...]:
+    """Returns the paths below the root to which its protected names are links, such as the target of AGENTS.md.
+
+    A change of such a path changes what the protected name contains. Only names in the root and in the folders of
+    protected names directly in it are looked at.
+    """
+    targets: list[str] = []
+    real_root = os.path.realpath(root)
+    for entry in _list_entries(root):
+        name = fold_name(entry.name)
+        if entry.is_symlink():
+            links = [entry] if name in _PAIR_FOLDERS or find_protected_name([name], "write") else []
+        elif (name in _PAIR_FOLDERS or name in _CONFIG_FOLDERS) and entry.is_dir():
+            inner = (found for found in _list_entries(entry.path) if found.is_symlink())
+            links = [found for found in inner if find_protected_name([name, found.name], "write")]
+        else:
+            continue
+        targets += (os.path.realpath(link.path) for link in links)
+    return tuple(path[len(real_root) + 1 :] for path in targets if path.startswith(f"{real_root.rstrip('/')}/"))
+
+
+def find_secret_files(workspace: Path) -> tuple[Path, ...]:
+    """Returns secret files, such as `.env`, in the workspace and the folders directly in it."""
     found: list[Path] = []
     entries = _list_entries(str(workspace))
     folders = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)][:_MAX_FOLDERS]
     for entry in (*entries, *(inner for folder in folders for inner in _list_entries(folder))):
         if find_protected_name([entry.name], "read"):
             found.append(Path(entry.path))
+    return tuple(found)
+
+
+class SecretFileFinder:
+    """Finds secret files at any depth of a workspace before each command, within a bounded time.
+
+    The top of the workspace is read every time. The rest is walked breadth first in slices, and again when the result
+    is old. Key and certificate files below the top are not reported: tests and programs need those that they contain.
+    """
+
+    MAX_FILES = 256
+    MAX_AGE = 10.0
+
+    def __init__(self, workspace: Path, *, first_seconds: float = 0.05, more_seconds: float = 0.005) -> None:
+        self._workspace = workspace
+        self._budget, self._more_seconds = first_seconds, more_seconds
+        self._known: set[str] = set()  # by the last complete walk
+        self._found: set[str] = set()  # by the current one
+        self._waiting: deque[str] = deque([str(workspace)])
+        self._completed = 0.0
+
+    def find(self) -> tuple[Path, ...]:
+        """Returns the secret files that are known now."""
+        if not self._waiting and monotonic() - self._completed > self.MAX_AGE:
+            self._waiting.append(str(self._workspace))
+        if self._waiting:
+            self._walk(monotonic() + self._budget)
+            self._budget = self._more_seconds
+        deep = sorted(self._known | self._found)[: self.MAX_FILES]
+        return (*find_secret_files(self._workspace), *map(Path, deep))
+
+    def _walk(self, deadline: float) -> None:
+        while self._waiting and monotonic() < deadline:
+            self._read_folder(self._waiting.popleft())
+        if not self._waiting:
+            self._known, self._found, self._completed = self._found, set(), monotonic()
+
+    def _read_folder(self, folder: str) -> None:
+        for entry in _list_entries(folder):
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in _UNSEARCHED_FOLDERS:
+                    self._waiting.append(entry.path)
+            elif find_protected_name([entry.name], "read") and not entry.name.endswith(_SECRET_SUFFIXES):
+                self._found.add(entry.path)
+
+
+def find_protected_files(workspace: Path, limit: int = 100_000) -> tuple[Path, ...]:
+    """Returns the files and folders with protected names at any depth, as far as `limit` entries of the workspace show
+    them. What is inside a protected folder is not listed."""
+    found: list[Path] = []
+    waiting = deque([str(workspace)])
+    while waiting and limit > 0:
+        for entry in _list_entries(waiting.popleft()):
+            limit -= 1
+            parts = entry.path[len(str(workspace)) :].strip("/").split("/")
+            if find_protected_name(parts, "write") or (entry.is_symlink() and replaces_protected_folder(parts)):
+                found.append(Path(entry.path))
+            elif entry.is_dir(follow_symlinks=False) and entry.name not in _UNSEARCHED_FOLDERS:
+                waiting.append(entry.path)
     return tuple(found)
 
 

@@ -35,6 +35,12 @@ def open_to_read(path: str, *, root: str, cwd: str, allow_protected: bool = Fals
     return _require_regular_file(descriptor)
 
 
+def read_regular_file(path: str | os.PathLike[str], limit: int) -> bytes:
+    """Returns up to `limit` bytes of a file, links followed. Raises OSError for a pipe or a device: it could block."""
+    with os.fdopen(_require_regular_file(os.open(path, os.O_RDONLY | _OPEN_FLAGS)), "rb") as file:
+        return file.read(limit)
+
+
 def open_to_write(path: str, *, root: str, cwd: str, allow_protected: bool = False) -> int:
     """Opens a regular file for writing and returns its descriptor; creates it and its folders, does not truncate.
 

@@ -450,10 +450,8 @@ def find_marked_formats(text: str) -> list[SecretFormat]:
     return forms
 
 
-def _select_candidates(index: _FormatIndex, text: str) -> list[MarkedFormats]:  # noqa: C901
-    """Returns the formats whose mark may be in the text.
-
-    It runs for every streamed chunk, so it is one function, with comprehensions."""
+def _select_candidates(index: _FormatIndex, text: str) -> list[MarkedFormats]:
+    """Returns the formats whose mark may be in the text. It runs for each streamed chunk; most texts fail all tests."""
     raw = text.encode("ascii", "replace")
     words = letters = raw.translate(_WORDS).decode("latin-1")
     if len(text) > _LONG_TEXT:
@@ -463,25 +461,36 @@ def _select_candidates(index: _FormatIndex, text: str) -> list[MarkedFormats]:  
     if has_digit or "=" in text or ":" in text or ">" in text:
         found += [marked for anchor, group in index.named if anchor in letters for marked in group]
     if "_" in words:
-        if "_" in text or "-" in text:
-            found += [marked for anchor, group in index.separated if anchor in words for marked in group]
-        tails = [word[-3:] for word in words.split("_")]
-        if not index.tails.isdisjoint(tails):
-            found += [marked for tail in index.tails.intersection(tails) for marked in index.by_tail[tail]]
+        found += _find_separated(index, text, words)
     if "@" in words:
         found += [marked for sign, group in index.by_sign.items() if sign in text for marked in group]
     if "-" in text and _OPTION.search(text):
         found += [marked for option, group in index.by_option.items() if option in text for marked in group]
     if not raw.islower() and (len(text) > _LONG_TEXT or _CAPITAL_PAIR.search(text)):
-        capitals = raw.translate(None, _NO_CAPITALS).decode("latin-1")
-        if len(capitals) > _MANY_CAPITALS or index.any_capitals.search(capitals):
-            found += [marked for part, marked in index.capitals if part in capitals]
+        found += _find_capitals(index, raw)
     if has_digit and ":5432:" in text:
         found += index.ports
     if has_digit and _DIGIT_RUN.search(text):
         found += [marked for anchor, group in index.numbered if anchor in letters for marked in group]
         found += _find_vendors(index, raw)
     return found
+
+
+def _find_separated(index: _FormatIndex, text: str, words: str) -> list[MarkedFormats]:
+    """Returns the formats whose mark contains a separator and may be in the text, of which `words` is the reduction."""
+    tails = index.tails.intersection([word[-3:] for word in words.split("_")])
+    found = [marked for tail in tails for marked in index.by_tail[tail]] if tails else []
+    if "_" in text or "-" in text:
+        found += [marked for anchor, group in index.separated if anchor in words for marked in group]
+    return found
+
+
+def _find_capitals(index: _FormatIndex, raw: bytes) -> list[MarkedFormats]:
+    """Returns the formats whose capitals follow each other in the text, if other characters are removed."""
+    capitals = raw.translate(None, _NO_CAPITALS).decode("latin-1")
+    if len(capitals) <= _MANY_CAPITALS and not index.any_capitals.search(capitals):
+        return []
+    return [marked for part, marked in index.capitals if part in capitals]
 
 
 def _find_vendors(index: _FormatIndex, raw: bytes) -> list[MarkedFormats]:

@@ -1,6 +1,7 @@
 """The bubblewrap sandbox: new namespaces, a mount tree that hides secrets, and the sandbox init inside."""
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import assert_never
@@ -22,7 +23,7 @@ from outrider.processes.sandbox.init_args import (
     list_runtime_paths,
     outer_environment,
 )
-from outrider.processes.sandbox.overlay import OverlayFolders
+from outrider.processes.sandbox.overlay import OverlayFolders, hides_path, lstat_or_none
 from outrider.processes.sandbox.sandbox import (
     Access,
     AccessZones,
@@ -40,6 +41,7 @@ PROCESS_OPTIONS = ("--die-with-parent", "--new-session", "--as-pid-1", "--cap-dr
 # New and empty for every command: outside they contain files and sockets of other programs.
 FRESH_FOLDERS = ("/tmp", "/var/tmp", "/run")
 # Parts of /run that programs need: the DNS resolver configuration, and the whole system on NixOS.
+PROXY_SOCKET = "/run/outrider-proxy"  # in a folder that no command has written to
 VISIBLE_RUN_PATHS = ("/run/systemd/resolve/stub-resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/current-system")
 
 
@@ -69,7 +71,7 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
             *(() if policy.network == "on" else ("--unshare-net",)),
             *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
             *("--size", size, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
-            *_fresh_folder_options(policy, size),
+            *_fresh_folder_options(policy, zones, size),
             *(word for mount in _zone_mounts(zones, policy) for word in mount),
             *("--chdir", str(launch.workdir), "--"),
             *build_init_argv(launch, policy.limits, _build_restrictions(policy, zones), str(policy.workspace)),
@@ -77,14 +79,35 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
         return LaunchRequest(argv, _build_environment(launch, policy), Path("/"), launch.limits)
 
 
-def _fresh_folder_options(policy: SandboxPolicy, size: str) -> Iterator[str]:
+def _fresh_folder_options(policy: SandboxPolicy, zones: AccessZones, size: str) -> Iterator[str]:
+    covered = _folders_over_temporary(policy, zones)
     for folder in FRESH_FOLDERS:
-        if folder == "/tmp" and policy.temporary:
+        if folder == "/tmp" and policy.temporary and covered is not None:
             yield from ("--bind", str(policy.temporary), folder)
+            for inner in covered:
+                yield from ("--size", size, "--perms", "0755", "--tmpfs", inner)
         elif Path(folder).is_dir() and not Path(folder).is_symlink():
             yield from ("--size", size, "--perms", "1777", "--tmpfs", folder)
     if isinstance(policy.network, ProxyNetwork):
-        yield from ("--ro-bind", str(policy.network.socket_path), str(policy.network.socket_path))
+        yield from ("--ro-bind", str(policy.network.socket_path), PROXY_SOCKET)
+
+
+def _folders_over_temporary(policy: SandboxPolicy, zones: AccessZones) -> list[str] | None:
+    """Returns the folders directly in /tmp that contain a path with a mount; None if /tmp must be new.
+
+    Commands choose what the persistent /tmp contains, and bubblewrap follows links below it while it still sees the
+    whole file system. So each such folder is a mount point in every command, which no command can replace, and a /tmp
+    with another file in its place is not used.
+    """
+    inside = [path for path in zones if is_within(path, "/tmp")]
+    if policy.temporary is None or any(is_within(os.path.realpath(path), "/tmp") for path in policy.also_writable):
+        return None
+    folders = sorted({"/".join(path.split("/")[:3]) for path in inside})
+    for folder in folders:
+        known = lstat_or_none(f"{policy.temporary}/{folder.rpartition('/')[2]}")
+        if folder == "/tmp" or (known is not None and not stat.S_ISDIR(known.st_mode)):
+            return None
+    return folders
 
 
 def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[str, ...]]:
@@ -98,8 +121,12 @@ def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[st
         path: "hidden" for path in _list_bound_sockets() if _inherited_access(path, zones) != "hidden"
     }
     everything: AccessZones = {**pinned, **zones, **sockets}
+    layers = policy.overlay.layers if policy.overlay else policy.layers
     for path in sorted(everything, key=lambda path: path.count("/")):
         access = everything[path]
+        # A layer with a link on the way would make bubblewrap mount somewhere else; the path is not visible then.
+        if path.startswith(f"{workspace}/") and any(hides_path(layer, path[len(workspace) + 1 :]) for layer in layers):
+            continue
         above = _inherited_access(path, zones)
         if path == workspace and (policy.overlay or policy.layers):
             yield _overlay_options(policy.overlay, policy.layers, path)
@@ -172,12 +199,19 @@ def _build_restrictions(policy: SandboxPolicy, zones: AccessZones) -> KernelRest
     grants: Grants = [(b"/", READ_RIGHTS), (b"/dev", DEVICE_RIGHTS)]
     writable = [path for path, access in zones.items() if access == "writable"]
     grants += [(os.fsencode(path), WRITE_RIGHTS) for path in (*writable, *FRESH_FOLDERS, "/dev/shm")]
-    proxy_socket = str(policy.network.socket_path) if isinstance(policy.network, ProxyNetwork) else ""
+    proxy_socket = PROXY_SOCKET if isinstance(policy.network, ProxyNetwork) else ""
     return KernelRestrictions(
-        seccomp=build_filter(architecture, SyscallFilterOptions()),
+        # What is written to an overlay loses these bits when it is committed.
+        seccomp=build_filter(
+            architecture, SyscallFilterOptions(set_ids=not policy.also_writable and not _writes_workspace(policy))
+        ),
         landlock=build_ruleset(grants, landlock_version(), network=True),
         proxy_socket=proxy_socket,
     )
+
+
+def _writes_workspace(policy: SandboxPolicy) -> bool:
+    return policy.writable and policy.overlay is None
 
 
 def _build_environment(launch: LaunchRequest, policy: SandboxPolicy) -> dict[str, str]:

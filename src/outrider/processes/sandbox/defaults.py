@@ -2,7 +2,8 @@
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from outrider.processes.sandbox.sandbox import Network, SandboxLimits, SandboxPolicy
@@ -84,12 +85,22 @@ def find_absent_paths(policy: SandboxPolicy) -> tuple[Path, ...]:
     return tuple(path for path in policy.read_only if not os.path.lexists(path))
 
 
-def quarantine_planted(absent: Iterable[Path], quarantine: Path) -> tuple[Path, ...]:
-    """Moves protected paths that a command has created to the quarantine folder, and returns them."""
-    planted = [path for path in absent if os.path.lexists(path)]
+def read_protected_links(policy: SandboxPolicy) -> dict[Path, str]:
+    """Returns the protected paths that are links, with their targets. A mount protects the target, not the link."""
+    return {path: os.readlink(path) for path in policy.read_only if path.is_symlink()}  # noqa: PTH115
+
+
+def quarantine_planted(absent: Iterable[Path], quarantine: Path, links: Mapping[Path, str]) -> tuple[Path, ...]:
+    """Moves protected paths that a command has created to the quarantine folder, and returns them. Restores the
+    protected links that it has replaced or removed."""
+    changed = [path for path, target in links.items() if not path.is_symlink() or os.readlink(path) != target]  # noqa: PTH115
+    planted = [path for path in dict.fromkeys((*absent, *changed)) if os.path.lexists(path)]
     for path in planted:
         quarantine.mkdir(parents=True, exist_ok=True)
         _move_to_quarantine(path, quarantine)
+    for path in changed:
+        with suppress(OSError):
+            path.symlink_to(links[path])
     return tuple(planted)
 
 

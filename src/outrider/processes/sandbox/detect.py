@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -103,6 +102,8 @@ def find_sandbox(scratch: Path, search_path: str = "") -> Sandbox:
 
 def find_bubblewrap(search_path: str = "") -> Iterator[str]:
     """Yields paths of bubblewrap, system folders first, because PATH may contain a folder of the workspace."""
+    import shutil  # loaded late: imports the archive modules
+
     folders = os.pathsep.join([*SYSTEM_FOLDERS, *filter(os.path.isabs, search_path.split(os.pathsep))])
     if prefix := shutil.which("bwrap", path=folders):
         yield os.path.realpath(prefix)

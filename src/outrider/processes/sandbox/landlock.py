@@ -70,7 +70,8 @@ class LandlockSandbox(msgspec.Struct, frozen=True):
         network = policy.network == "on"
         restrictions = KernelRestrictions(
             seccomp=build_filter(
-                architecture, SyscallFilterOptions(namespaces=False, sockets=network, metadata=policy.writable)
+                architecture,
+                SyscallFilterOptions(namespaces=False, sockets=network, metadata=policy.writable, set_ids=False),
             ),
             landlock=build_ruleset(grants, landlock_version(), network=network),
             drop_capabilities=True,

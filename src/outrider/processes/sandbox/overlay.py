@@ -4,13 +4,16 @@ The kernel's overlay file system stores changed files in the upper folder, a del
 number 0/0 (a whiteout), and marks a folder whose lower content is hidden with the attribute `user.overlay.opaque`.
 """
 
+import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
-from itertools import zip_longest
+from io import FileIO
+from itertools import islice, zip_longest
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 
@@ -18,6 +21,7 @@ from outrider.types.outcomes import ChangeKind, FileKind
 
 _OPAQUE = "user.overlay.opaque"
 _COMPARE_BYTES = 1 << 20
+MAX_CHANGES = 500_000
 
 
 class OverlayFolders(msgspec.Struct, frozen=True):
@@ -77,7 +81,7 @@ class OverlayChange(msgspec.Struct, frozen=True):
 
     @property
     def shown_path(self) -> str:
-        """The path as text that can be stored and sent: bytes of a name that are no UTF-8 are escaped."""
+        """The path as text that can be stored, sent and shown in one line, see `show_path`."""
         return show_path(self.path)
 
     @property
@@ -88,17 +92,36 @@ class OverlayChange(msgspec.Struct, frozen=True):
 
 def is_text(path: str) -> bool:
     """Returns whether a path is valid UTF-8, so that it can be stored."""
-    return show_path(path) == path
+    return path.encode("utf-8", "replace").decode() == path
 
 
 def show_path(path: str) -> str:
-    return path.encode("utf-8", "backslashreplace").decode()
+    """Returns a path with escapes for line breaks, invisible characters and bytes that are no UTF-8.
+
+    Backslashes are escaped too, so different paths stay different.
+    """
+    if path.isprintable() and "\\" not in path:
+        return path
+    return "".join(_escape(char) if not char.isprintable() or char == "\\" else char for char in path)
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape").decode()
 
 
 def read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange]:
-    """Returns what a command changed, sorted by path. Call it after the command and its children have ended."""
+    """Returns what a command changed, sorted by path. Call it after the command and its children have ended.
+
+    Raises OSError if there are too many changes, or if folders are nested deeper than paths can name them.
+    """
     reader = _ChangeReader(str(workspace), str(folders.upper))
-    return sorted(reader.read_folder("", _Lower(exists=True, hidden=False)), key=lambda change: change.path)
+    try:
+        changes = list(islice(reader.read_folder("", _Lower(exists=True, hidden=False)), MAX_CHANGES + 1))
+    except RecursionError:
+        raise OSError(errno.ENAMETOOLONG, "its folders are nested too deeply") from None
+    if len(changes) > MAX_CHANGES:
+        raise OSError(errno.E2BIG, f"it changed more than {MAX_CHANGES:,} files")
+    return sorted(changes, key=lambda change: change.path)
 
 
 class _Lower(msgspec.Struct, frozen=True):
@@ -222,25 +245,71 @@ def _is_same_file(old: str, new: str) -> bool:
     return stat.S_ISREG(before.st_mode) and same_content(old, new)
 
 
+def _open_regular(path: str) -> FileIO:
+    """Opens a regular file. Raises OSError for a link or a pipe, which another process may have put in its place."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = FileIO(descriptor)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    return file
+
+
 def same_content(old: str, new: str) -> bool:
     """Returns whether two regular files have equal content. An unreadable file counts as different."""
     try:
-        with open(old, "rb", buffering=0) as left, open(new, "rb", buffering=0) as right:  # noqa: PTH123
+        with _open_regular(old) as left, _open_regular(new) as right:
             chunks = zip_longest(*(iter(partial(file.read, _COMPARE_BYTES), b"") for file in (left, right)))
             return all(before == after for before, after in chunks)
     except OSError:
         return False
 
 
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
 def remove_tree(root: Path) -> None:
-    """Deletes a tree of an overlay. Folders without permissions, such as the kernel's `work/work`, are opened first."""
-    for folder, names, _ in os.walk(root):
-        for name in names:
-            path = f"{folder}/{name}"
-            status = os.lstat(path)
-            if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
-                os.chmod(path, stat.S_IRWXU)  # noqa: PTH101
-    shutil.rmtree(root, ignore_errors=True)
+    """Deletes a tree of an overlay. Folders without permissions, such as the kernel's `work/work`, are opened first.
+
+    Subfolders are moved to the top before they are emptied: a command can nest them deeper than a path may be long.
+    """
+    try:
+        top = os.open(root, _FOLDER_FLAGS)
+    except OSError:
+        return
+    unremovable: set[str] = set()
+    while names := {*os.listdir(top)} - unremovable:  # noqa: PTH208
+        unremovable |= {name for name in names if not _try_to_remove(name, top)}
+    os.close(top)
+    with suppress(OSError):
+        root.rmdir()
+
+
+def _try_to_remove(name: str, top: int) -> bool:
+    try:
+        _remove_entry(name, top, top)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_entry(name: str, folder: int, top: int) -> None:
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode):
+        os.unlink(name, dir_fd=folder)
+        return
+    if status.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+        os.chmod(name, stat.S_IRWXU, dir_fd=folder)
+    if folder != top:
+        os.rename(name, uuid4().hex, src_dir_fd=folder, dst_dir_fd=top)
+        return
+    inner = os.open(name, _FOLDER_FLAGS, dir_fd=top)
+    try:
+        for below in os.listdir(inner):  # noqa: PTH208
+            _remove_entry(below, inner, top)
+    finally:
+        os.close(inner)
+    os.rmdir(name, dir_fd=top)
 
 
 def merge_into_layer(upper: Path, layer: Path, path: str) -> None:
@@ -270,6 +339,32 @@ def _copy_folder(path: str, upper: Path, layer: Path) -> None:
     os.chmod(target, stat.S_IMODE(os.lstat(source).st_mode))  # noqa: PTH101
     if _is_opaque(source):
         os.setxattr(target, _OPAQUE, b"y", follow_symlinks=False)
+
+
+def hides_path(layer: Path, path: str) -> bool:
+    """Returns whether a layer hides what the workspace has at a path: the layer has a link, a file or a whiteout there
+    or on the way, or a folder on the way that hides everything below."""
+    above = str(layer)
+    for name in path.split("/"):
+        if above != str(layer) and _is_opaque(above):
+            return True
+        above = f"{above}/{name}"
+        known = lstat_or_none(above)
+        if known is None:
+            return False
+        if not stat.S_ISDIR(known.st_mode):
+            return True
+    return False
+
+
+def is_confusing_link(path: Path) -> bool:
+    """Returns whether a path is a link that leads elsewhere while bubblewrap sets up a sandbox, by its names for the
+    old and the new root. Inside the sandbox such a link leads nowhere."""
+    try:
+        target = os.readlink(path)  # noqa: PTH115
+    except OSError:
+        return False
+    return not {"oldroot", "newroot"}.isdisjoint(target.split("/"))
 
 
 def remove_from_layer(layer: Path, path: str, *, is_folder: bool) -> None:

@@ -11,7 +11,8 @@ import contextlib
 import ipaddress
 import socket
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -60,12 +61,21 @@ class HostRules:
         )
 
 
-async def _serve_connection(connection: socket.socket, rules: HostRules) -> None:
+IsAllowed = Callable[[IPv4Address | IPv6Address], bool]
+"""Returns whether a name may resolve to an address."""
+
+
+class _ProxyPolicy(NamedTuple):
+    rules: HostRules
+    is_allowed: IsAllowed
+
+
+async def _serve_connection(connection: socket.socket, policy: _ProxyPolicy) -> None:
     """Serves one proxy connection; a rejected or invalid request gets a 403 response with the reason."""
     with contextlib.suppress(OSError):
         reader, writer = await asyncio.open_connection(sock=connection, limit=MAX_HEAD_BYTES)
         try:
-            await _forward(reader, writer, rules)
+            await _forward(reader, writer, policy)
         except (ProxyRefusal, TimeoutError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
             text = f"outrider: {error or 'the host did not answer in time'}\n".encode()
             writer.write(
@@ -75,13 +85,13 @@ async def _serve_connection(connection: socket.socket, rules: HostRules) -> None
             await _close_writer(writer)
 
 
-async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rules: HostRules) -> None:
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, policy: _ProxyPolicy) -> None:
     """Parses one request, connects to its host if a rule allows it, and copies both streams until they end."""
     async with asyncio.timeout(REQUEST_TIMEOUT):
         request = parse_proxy_request(await reader.readuntil(b"\r\n\r\n"))
-        if not rules.allows(request.host, request.port):
+        if not policy.rules.allows(request.host, request.port):
             raise ProxyRefusal(f"the sandbox does not allow connections to {request.host}:{request.port}")
-        address = await resolve_host(request.host, request.port)
+        address = await resolve_host(request.host, request.port, policy.is_allowed)
         upstream_reader, upstream = await asyncio.open_connection(address, request.port)
     try:
         if request.tunnel:
@@ -97,6 +107,8 @@ async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, r
 def parse_proxy_request(head: bytes) -> ProxyRequest:
     """Parses a CONNECT request or a request with an absolute http:// URL; raises for anything else."""
     first, *lines = head.decode("latin-1").split("\r\n")
+    if any(not set("\r\n\0").isdisjoint(line) for line in (first, *lines)):  # some servers end a line there
+        raise ProxyRefusal("a line of the request contains a control character")
     method, target, version = first.split(" ")
     if method == "CONNECT":
         host, _, port = target.rpartition(":")
@@ -122,24 +134,18 @@ def parse_proxy_request(head: bytes) -> ProxyRequest:
 _REPLACED_HEADERS = {"host", "connection", "proxy-connection", "proxy-authorization", "keep-alive", "upgrade"}
 
 
-async def resolve_host(host: str, port: int) -> str:
+async def resolve_host(host: str, port: int, is_allowed: IsAllowed) -> str:
     """Resolves a host name and returns an address that may be used."""
     resolved = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return choose_address(host, [str(address[0]) for _, _, _, _, address in resolved])
+    return choose_address(host, [str(address[0]) for _, _, _, _, address in resolved], is_allowed)
 
 
-def choose_address(host: str, addresses: Sequence[str]) -> str:
-    """Returns an address to connect to.
-
-    A name must not resolve to this machine or to link-local services such as cloud metadata. A literal address may,
-    because a rule must name it.
-    """
+def choose_address(host: str, addresses: Sequence[str], is_allowed: IsAllowed) -> str:
+    """Returns an address to connect to. A name must resolve to an allowed address, which a name of an attacker may not.
+    A literal address needs no check, because a rule must name it."""
     is_literal = host == "localhost" or _is_address(host)
     for address in addresses:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-        if is_literal or not (
-            parsed.is_loopback or parsed.is_link_local or parsed.is_multicast or parsed.is_unspecified
-        ):
+        if is_literal or is_allowed(ipaddress.ip_address(address.partition("%")[0])):
             return address
     raise ProxyRefusal(f"{host} resolves to an address of this machine or its local network")
 
@@ -174,10 +180,11 @@ ACCEPT_RETRY_SECONDS = 0.1
 
 
 @contextlib.asynccontextmanager
-async def open_proxy(hosts: Sequence[str]) -> AsyncGenerator[ProxyNetwork]:
+async def open_proxy(hosts: Sequence[str], is_allowed: IsAllowed) -> AsyncGenerator[ProxyNetwork]:
     """Runs a proxy for the given hosts and yields the network for a SandboxPolicy.
 
     A host is a name or `*.name` for its subdomains, optionally with `:port`; the default ports are 80 and 443.
+    `is_allowed` checks the addresses that names resolve to.
     """
     with tempfile.TemporaryDirectory(prefix="outrider-door-") as folder, socket.socket(socket.AF_UNIX) as listener:
         path = Path(folder, "door")
@@ -185,7 +192,7 @@ async def open_proxy(hosts: Sequence[str]) -> AsyncGenerator[ProxyNetwork]:
         listener.listen(MAX_SANDBOXES)
         listener.settimeout(0)
         # Not a TaskGroup: it would wrap the caller's exceptions in an ExceptionGroup.
-        serving = asyncio.create_task(_accept_sandboxes(listener, HostRules(hosts)))
+        serving = asyncio.create_task(_accept_sandboxes(listener, _ProxyPolicy(HostRules(hosts), is_allowed)))
         try:
             yield ProxyNetwork(path)
         finally:
@@ -194,7 +201,7 @@ async def open_proxy(hosts: Sequence[str]) -> AsyncGenerator[ProxyNetwork]:
                 await serving
 
 
-async def _accept_sandboxes(listener: socket.socket, rules: HostRules) -> None:
+async def _accept_sandboxes(listener: socket.socket, policy: _ProxyPolicy) -> None:
     """Accepts connections of sandbox inits and serves each in a task, up to MAX_SANDBOXES."""
     slots = asyncio.Semaphore(MAX_SANDBOXES)
     async with asyncio.TaskGroup() as tasks:
@@ -205,10 +212,10 @@ async def _accept_sandboxes(listener: socket.socket, rules: HostRules) -> None:
                 slots.release()
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
-            tasks.create_task(_serve_sandbox(connection, rules)).add_done_callback(lambda _: slots.release())
+            tasks.create_task(_serve_sandbox(connection, policy)).add_done_callback(lambda _: slots.release())
 
 
-async def _serve_sandbox(connection: socket.socket, rules: HostRules) -> None:
+async def _serve_sandbox(connection: socket.socket, policy: _ProxyPolicy) -> None:
     """Serves one sandbox until its init exits and the connection closes. Further messages are ignored."""
     with connection, contextlib.suppress(OSError, ValueError):
         await _wait_readable(connection)
@@ -219,12 +226,12 @@ async def _serve_sandbox(connection: socket.socket, rules: HostRules) -> None:
             sandbox_listener.settimeout(0)
             connection.send(b"+")
             async with asyncio.TaskGroup() as tasks:
-                accepting = tasks.create_task(_accept_connections(sandbox_listener, rules))
+                accepting = tasks.create_task(_accept_connections(sandbox_listener, policy))
                 await _wait_readable(connection)
                 accepting.cancel()
 
 
-async def _accept_connections(sandbox_listener: socket.socket, rules: HostRules) -> None:
+async def _accept_connections(sandbox_listener: socket.socket, policy: _ProxyPolicy) -> None:
     """Accepts proxy connections from inside a sandbox, up to MAX_CONNECTIONS at a time."""
     slots = asyncio.Semaphore(MAX_CONNECTIONS)
     async with asyncio.TaskGroup() as tasks:
@@ -233,7 +240,7 @@ async def _accept_connections(sandbox_listener: socket.socket, rules: HostRules)
             connection = await _accept_socket(sandbox_listener)
             if connection is None:
                 return
-            tasks.create_task(_serve_connection(connection, rules)).add_done_callback(lambda _: slots.release())
+            tasks.create_task(_serve_connection(connection, policy)).add_done_callback(lambda _: slots.release())
 
 
 async def _accept_socket(listening: socket.socket) -> socket.socket | None:

@@ -41,7 +41,7 @@ _METADATA = """
 _SAME_EVERYWHERE = """
     io_uring_setup 425 io_uring_enter 426 io_uring_register 427 open_tree 428 move_mount 429 fsopen 430 fsconfig 431
     fsmount 432 fspick 433 clone3 435 pidfd_getfd 438 process_madvise 440 mount_setattr 442 quotactl_fd 443
-    open_tree_attr 467 fchmodat2 452 setxattrat 463 removexattrat 466 file_setattr 469
+    openat2 437 open_tree_attr 467 fchmodat2 452 setxattrat 463 removexattrat 466 file_setattr 469
 """
 
 _X86_64 = """
@@ -54,7 +54,8 @@ _X86_64 = """
     perf_event_open 298 fanotify_init 300 prlimit64 302 open_by_handle_at 304 clock_adjtime 305 setns 308
     process_vm_readv 310 process_vm_writev 311 kcmp 312 finit_module 313 kexec_file_load 320 bpf 321 userfaultfd 323
     chmod 90 fchmod 91 chown 92 fchown 93 lchown 94 utime 132 setxattr 188 lsetxattr 189 fsetxattr 190 removexattr 197
-    lremovexattr 198 fremovexattr 199 utimes 235 fchownat 260 futimesat 261 fchmodat 268 utimensat 280
+    lremovexattr 198 fremovexattr 199 utimes 235 fchownat 260 futimesat 261 fchmodat 268 utimensat 280 open 2 creat 85
+    mknod 133 openat 257 mknodat 259
 """
 
 _AARCH64 = """
@@ -66,7 +67,7 @@ _AARCH64 = """
     migrate_pages 238 move_pages 239 perf_event_open 241 prlimit64 261 fanotify_init 262 open_by_handle_at 265
     clock_adjtime 266 setns 268 process_vm_readv 270 process_vm_writev 271 kcmp 272 finit_module 273 bpf 280
     userfaultfd 282 kexec_file_load 294 fchmod 52 fchmodat 53 fchownat 54 fchown 55 utimensat 88 setxattr 5
-    lsetxattr 6 fsetxattr 7 removexattr 14 lremovexattr 15 fremovexattr 16
+    lsetxattr 6 fsetxattr 7 removexattr 14 lremovexattr 15 fremovexattr 16 mknodat 33 openat 56
 """
 
 
@@ -90,6 +91,10 @@ _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
 _AUDIT: dict[Architecture, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 _NEW_NAMESPACES = 0x7E020000
+_SET_IDS = 0o6000
+_CREATES_FILE = 0o100 | 0o20000000  # O_CREAT, and the bit of O_TMPFILE that O_DIRECTORY lacks
+_MODE_ARGUMENTS = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2}
+_OPEN_FLAG_ARGUMENTS = {"open": 1, "openat": 2}  # the mode is the next argument
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 # TIOCSTI (insert input into a terminal), TIOCLINUX and TIOCCONS (console), TIOCSETD (line discipline).
 _TERMINAL_IOCTLS = (0x5412, 0x541C, 0x541D, 0x5423)
@@ -107,6 +112,7 @@ class SyscallFilterOptions(msgspec.Struct, frozen=True, kw_only=True):
     namespaces: bool = True  # the command runs in its own namespaces
     sockets: bool = True
     metadata: bool = True  # modes, owners, times and attributes of files
+    set_ids: bool = True  # programs that run with the rights of their owner or group
 
 
 def build_filter(architecture: Architecture, options: SyscallFilterOptions) -> bytes:
@@ -133,6 +139,8 @@ def build_filter(architecture: Architecture, options: SyscallFilterOptions) -> b
         *_on_syscall(numbers["ioctl"], [_load_argument(1), *_deny_values(_TERMINAL_IOCTLS)]),
         *_on_syscall(numbers["socket"], _check_socket_family(sockets=options.sockets)),
     ]
+    if not options.set_ids:
+        program += _deny_set_ids(numbers)
     if not options.namespaces:
         program += _on_syscall(
             numbers["prlimit64"], [_load_argument(0), _instruction(_EQUAL, 0, then=1), _return_errno(errno.EPERM)]
@@ -140,6 +148,21 @@ def build_filter(architecture: Architecture, options: SyscallFilterOptions) -> b
     for name in sorted(denied & numbers.keys()):
         program += _on_syscall(numbers[name], [_return_errno(errno.EPERM)])
     return b"".join([*program, _instruction(_RETURN, _ALLOW)])
+
+
+def _deny_set_ids(numbers: dict[str, int]) -> list[bytes]:
+    """Denies modes with the setuid or setgid bit for new and existing files."""
+    check = [_instruction(_ANY_BIT, _SET_IDS, otherwise=1), _return_errno(errno.EPERM)]
+    # The mode of openat2 is in memory, which BPF cannot read; programs fall back to openat.
+    program = _on_syscall(numbers["openat2"], [_return_errno(errno.ENOSYS)])
+    for name, argument in _MODE_ARGUMENTS.items():
+        if name in numbers:
+            program += _on_syscall(numbers[name], [_load_argument(argument), *check])
+    for name, flags in _OPEN_FLAG_ARGUMENTS.items():
+        if name in numbers:
+            creates = _instruction(_ANY_BIT, _CREATES_FILE, otherwise=len(check) + 1)
+            program += _on_syscall(numbers[name], [_load_argument(flags), creates, _load_argument(flags + 1), *check])
+    return program
 
 
 def _check_socket_family(*, sockets: bool) -> list[bytes]:

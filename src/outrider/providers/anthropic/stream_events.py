@@ -182,7 +182,7 @@ def decode_message(body: bytes) -> CompleteMessage:
 
 
 def _decode_lenient(data: bytes) -> Any:
-    mended = repair_json(data)
+    mended = repair_json(data, mark_surrogates=True)
     try:
         if mended is not None:
             return _drop_nulls(msgspec.json.decode(mended))

@@ -137,6 +137,7 @@ class ReplayTransport:
         self._scrubber = SecretScrubber(secrets)
         self._timing = timing
         self._on_difference: DifferenceCallback | None = None
+        self._last_call: RecordedCall | None = None  # of the last response that was replayed for a differing request
 
     @property
     def unplayed(self) -> list[RecordedExchange]:
@@ -152,11 +153,18 @@ class ReplayTransport:
         other._on_difference = on_difference
         return other
 
+    def expects(self, request: HttpRequest) -> bool:
+        """Whether the recording has an unplayed exchange for this request. A failed request that was not sent again
+        when it was recorded is not sent again now."""
+        sent = _normalize_call(self._scrubber.scrub_request(request))
+        return self._exchanges.has_match(self._last_call if self._last_call is not None else sent)
+
     async def send(self, request: HttpRequest) -> HttpResponse:
         exchange = self._exchanges.take_match(
             _normalize_call(self._scrubber.scrub_request(request)), self._on_difference
         )
         if self._on_difference is not None:
+            self._last_call = exchange.call
             patient = {name: value for name, value in exchange.headers.items() if not name.startswith("retry-after")}
             exchange = replace(exchange, headers=patient)
         if exchange.status is None:
@@ -183,14 +191,20 @@ class UnplayedExchanges:
 
     def take_match(self, sent: RecordedCall, on_difference: DifferenceCallback | None) -> RecordedExchange:
         waiting = self.unplayed
-        same = (position for position, one in enumerate(waiting) if self._find_difference(one.call, sent) is None)
-        position = next(same, None)
+        position = self._find_match(sent)
         if position is None and on_difference is not None and waiting:
             position = _find_most_similar(waiting, sent)
             on_difference(self._find_difference(waiting[position].call, sent) or "")
         if position is None:
             raise self._mismatch_error(sent)
         return waiting.pop(position)
+
+    def has_match(self, sent: RecordedCall) -> bool:
+        return self._find_match(sent) is not None
+
+    def _find_match(self, sent: RecordedCall) -> int | None:
+        same = (at for at, one in enumerate(self.unplayed) if self._find_difference(one.call, sent) is None)
+        return next(same, None)
 
     def _find_difference(self, recorded: RecordedCall, sent: RecordedCall) -> str | None:
         paths = tuple(urlsplit(call.url)._replace(scheme="", netloc="").geturl() for call in (recorded, sent))

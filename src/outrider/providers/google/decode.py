@@ -318,9 +318,9 @@ def _decode_chunks(data: bytes) -> list[_ResponseChunk]:
     """Returns the chunks in one event; an empty list for keep-alive text and for a `[DONE]` marker."""
     match data.lstrip()[:1]:
         case b"{":
-            return [decode_json(_decode_chunk, data)]
+            return [decode_json(_decode_chunk, data, mark_surrogates=True)]
         case b"[" if data.strip() != b"[DONE]":
-            return decode_json(_decode_chunk_list, data)
+            return decode_json(_decode_chunk_list, data, mark_surrogates=True)
         case _:
             return []
 

@@ -177,7 +177,7 @@ def decode_chunk(data: bytes) -> ChatChunk:
     try:
         return _decode_strict(data)
     except JSON_ERRORS:
-        return decode_json(_decode_lenient, data)
+        return decode_json(_decode_lenient, data, mark_surrogates=True)
 
 
 def find_error(data: bytes) -> ProviderError | None:

@@ -343,7 +343,7 @@ class ResponsesDecoder:
             return ()
         if data[:1] != b"{":
             return self._read_non_object(event, data.strip())
-        message = decode_json(decode_event, data)
+        message = decode_json(decode_event, data, mark_surrogates=True)
         if not message.type:
             message.type = event
         react = _EVENT_HANDLERS.get(message.type)
@@ -354,7 +354,7 @@ class ResponsesDecoder:
         return ()
 
     def decode_body(self, body: bytes) -> Iterable[Delta]:
-        response = decode_json(decode_response, body)
+        response = decode_json(decode_response, body, mark_surrogates=True)
         if response.status is None and response.output is None:
             raise (
                 error_from_payload(response.error)

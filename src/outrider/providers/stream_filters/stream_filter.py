@@ -121,8 +121,13 @@ class TextSplitFilter:
         is_call = finish.reason == "stop" and self._calls
         return (*self.close(), Finish("tool_use", finish.raw) if is_call else finish)
 
-    def _pass_through(self, delta: AnswerStart | Retry | UsageReport | RemoteEvent) -> Iterable[Delta]:
+    def _pass_through(self, delta: AnswerStart | UsageReport | RemoteEvent) -> Iterable[Delta]:
         return (delta,)
+
+    def _start_again(self, retry: Retry) -> Iterable[Delta]:
+        """Drops the state of a failed attempt; buffered text of it was not shown."""
+        self._texts, self._others, self._count, self._calls = {}, {}, 0, 0
+        return (retry,)
 
     def close(self) -> Iterator[Delta]:
         for text in self._texts.values():
@@ -151,7 +156,7 @@ class TextSplitFilter:
         PartEnd: _end_part,
         Finish: _read_finish,
         AnswerStart: _pass_through,
-        Retry: _pass_through,
+        Retry: _start_again,
         UsageReport: _pass_through,
         RemoteEvent: _pass_through,
     }

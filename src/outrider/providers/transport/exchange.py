@@ -6,6 +6,7 @@ from outrider.errors import InvalidRequestError, MalformedAnswerError, NetworkEr
 from outrider.http.sse import ServerEventReader
 from outrider.http.transport import HttpRequest, HttpResponse, HttpTransport
 from outrider.providers.provider import WireFormat
+from outrider.providers.response_json import SurrogateJoiner
 from outrider.types.deltas import Delta, Finish
 from outrider.types.partial_json import find_json_objects
 from outrider.types.request import Request
@@ -37,6 +38,7 @@ class HttpExchange:
         self._expects_end = False
         self._finished = False
         self._ended = False
+        self._joiner: SurrogateJoiner | None = None  # created with the first escaped character
 
     async def open(self, transport: HttpTransport, request: HttpRequest) -> None:
         """Sends the request. Raises ProviderError for an error status or a redirect."""
@@ -178,12 +180,15 @@ class HttpExchange:
     def _return_deltas(self, deltas: list[Delta]) -> list[Delta]:
         if deltas and self._response is not None:
             self._response.mark_progress()
-        elif self._failure is not None:
+            return self._joiner.feed(deltas) if self._joiner is not None else deltas
+        if self._failure is not None:
             raise self._failure
         return deltas
 
     def _count_bytes(self, chunk: bytes) -> None:
         self._received_bytes += len(chunk)
+        if self._joiner is None and (b"\\u" in chunk or chunk.endswith(b"\\")):
+            self._joiner = SurrogateJoiner()
         if self._received_bytes > _MAX_ANSWER_BYTES:
             raise _permanent_error(f"the response is larger than {_MAX_ANSWER_BYTES} bytes", "answer_too_large")
 

@@ -2,33 +2,24 @@
 
 import asyncio
 import random
+from time import monotonic
+from typing import Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
-from outrider.errors import ProviderError, RateLimitError
+from outrider.errors import ProviderError, RateLimitError, StalledStreamError
 from outrider.http.transport import HttpRequest, HttpTransport
 from outrider.providers.error_mapping import redact_secrets
 from outrider.providers.provider import AdaptiveWireFormat, WireFormat
 from outrider.providers.transport.exchange import HttpExchange
 from outrider.providers.transport.rate_limit import RateLimiter, TokenReservation
-from outrider.types.deltas import AnswerStart, Delta, PartStart, Retry, UsageReport
-from outrider.types.request import Request
+from outrider.types.deltas import AnswerStart, Delta, Retry, UsageReport
+from outrider.types.request import Request, RetryPolicy
 
 _GOLDEN_RATIO_STEP = 0.6180339887498949
 _INVISIBLE_DELTAS = frozenset({AnswerStart, Retry, UsageReport})
-
-
-class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The number of attempts and the backoff windows in seconds.
-
-    The wait is drawn from a window that starts at `first_window`, doubles with each attempt and is capped at
-    `largest_window`. When the provider asks for more than `longest_wait`, the error is raised without a retry.
-    """
-
-    attempts: int = 4
-    first_window: float = 1.0
-    largest_window: float = 30.0
-    longest_wait: float = 60.0
 
 
 class JitterBackoff:
@@ -42,9 +33,9 @@ class JitterBackoff:
         self.policy = policy
         self._phase = random.random() if start is None else start
 
-    def next_wait(self, attempt: int, error: ProviderError) -> float | None:
+    def next_wait(self, attempt: int, error: ProviderError, policy: RetryPolicy | None = None) -> float | None:
         """Returns the seconds to wait after failed attempt number `attempt` (from 1); None when it must not retry."""
-        policy = self.policy
+        policy = policy or self.policy
         requested_wait = error.retry_after or 0.0
         if not error.retryable or attempt >= policy.attempts or requested_wait > policy.longest_wait:
             return None
@@ -53,56 +44,52 @@ class JitterBackoff:
         return requested_wait + window * self._phase
 
 
-class FirstOutputGate:
-    """Tracks whether an attempt has emitted visible output, after which a retry would show it twice.
-
-    Buffers the start of a text part until its first text: the start shows nothing, but it cannot be withdrawn.
-    """
-
-    __slots__ = ("_held", "is_open")
-
-    def __init__(self) -> None:
-        self.is_open = False
-        self._held: list[Delta] = []
-
-    def filter_deltas(self, deltas: list[Delta]) -> list[Delta]:
-        """Returns the deltas that may be emitted now, in order."""
-        passed: list[Delta] = []
-        for position, delta in enumerate(deltas):
-            if type(delta) in _INVISIBLE_DELTAS:
-                passed.append(delta)
-            elif type(delta) is PartStart and delta.kind in ("text", "reasoning"):
-                self._held.append(delta)
-            else:
-                self.is_open = True
-                return [*passed, *self._held, *deltas[position:]]
-        return passed
-
-
 _BYTES_PER_TOKEN = 4
 _MAX_ADAPTATIONS = 8  # stops a wire format that adapts without end
+_UNSTREAMED_PATIENCE = 5.0
+_LOCAL_PATIENCE = 2.5
+_MAX_PATIENCE = 10.0
+_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@runtime_checkable
+class RecordedTransport(Protocol):
+    """A transport that plays a recording, and knows whether a request was sent again when it was recorded."""
+
+    def expects(self, request: HttpRequest) -> bool: ...
 
 
 class ProviderRoute(msgspec.Struct, frozen=True):
-    """What all requests to one provider share."""
+    """What all requests to one provider share.
+
+    With `repeats_output`, an answer that breaks off is requested again; an agent of another server is not, since it may
+    have run tools. `patience` has the factors of the stall timeouts that models needed so far.
+    """
 
     name: str
     wire: WireFormat
     transport: HttpTransport
     backoff: JitterBackoff
     limiter: RateLimiter | None = None
+    repeats_output: bool = True
+    patience: dict[str, float] = msgspec.field(default_factory=dict[str, float])
 
 
 class RequestAttempts:
-    """Runs one request with retries. `read` returns the next deltas, None at the end; the caller must call `close`."""
+    """Runs one request with retries. `read` returns the next deltas, None at the end; the caller must call `close`.
+
+    A Retry delta withdraws the deltas before it. The caller must not act on an answer before its end."""
 
     def __init__(self, route: ProviderRoute, request: Request) -> None:
         self._route = route
         self._request = request
+        self._policy = _effective_policy(request, route.backoff.policy)
         self._http_request: HttpRequest = route.wire.build_request(request)
+        self._patience = route.patience.get(request.model, 1.0)
         self._count = 0
         self._adaptations = 0
-        self._gate = FirstOutputGate()
+        self._has_output = False
+        self._failing_since: float | None = None
         self._exchange: HttpExchange | None = None
         self._reservation: TokenReservation | None = None
         self._used_tokens: int | None = None
@@ -132,19 +119,31 @@ class RequestAttempts:
         deltas = await (self._exchange or await self._start_attempt()).read()
         if deltas is None:
             return None
+        if not self._has_output:
+            self._has_output = any(type(delta) not in _INVISIBLE_DELTAS for delta in deltas)
         if self._reservation is not None:
             self._record_usage(deltas)
-        return deltas if self._gate.is_open else self._gate.filter_deltas(deltas)
+        return deltas
 
     async def _start_attempt(self) -> HttpExchange:
         route = self._route
         self._count += 1
-        self._gate = FirstOutputGate()
+        self._has_output = False
         if route.limiter is not None:
             self._reservation = await route.limiter.reserve(len(self._http_request.body) // _BYTES_PER_TOKEN)
         self._exchange = exchange = HttpExchange(route.wire, self._request)
-        await exchange.open(route.transport, self._http_request)
+        await exchange.open(route.transport, self._with_patience(self._http_request))
         return exchange
+
+    def _with_patience(self, request: HttpRequest) -> HttpRequest:
+        """An answer without streaming arrives when it is complete, and a server on this machine first has to read a
+        long prompt: both may take longer to start."""
+        is_local = (urlsplit(request.url).hostname or "") in _LOCAL_HOSTS
+        start = 1.0 if self._request.stream else _UNSTREAMED_PATIENCE
+        start = max(start, _LOCAL_PATIENCE) if is_local else start
+        if start == self._patience == 1.0:
+            return request
+        return replace(request, patience=self._patience, start_patience=start)
 
     def _plan_retry(self, error: ProviderError) -> Retry | None:
         """Prepares the next attempt and returns the delta that reports it, None for an adapted request.
@@ -155,16 +154,30 @@ class RequestAttempts:
         self._complete_error(error)
         if self._adapt_request(error):
             return None
-        wait = None if self._gate.is_open else self._route.backoff.next_wait(self._count, error)
+        wait = self._next_wait(error)
         if wait is None:
             raise error
+        if isinstance(error, StalledStreamError):
+            self._patience = self._route.patience[self._request.model] = min(self._patience * 2, _MAX_PATIENCE)
         self._pause = wait
-        return Retry(self._count, round(wait * 1000), str(error), self._route.backoff.policy.attempts)
+        return Retry(self._count, round(wait * 1000), str(error), self._policy.attempts)
+
+    def _next_wait(self, error: ProviderError) -> float | None:
+        """Returns the seconds to wait before the next attempt; None if there is none."""
+        route, now = self._route, monotonic()
+        if self._has_output and not route.repeats_output:
+            return None
+        if isinstance(route.transport, RecordedTransport) and not route.transport.expects(self._http_request):
+            return None
+        if self._failing_since is None:
+            self._failing_since = now
+        wait = route.backoff.next_wait(self._count, error, self._policy)
+        return None if wait is None or now + wait - self._failing_since > self._policy.total else wait
 
     def _adapt_request(self, error: ProviderError) -> bool:
         """Rebuilds the request if the wire format learned from the error; returns whether it did."""
         wire = self._route.wire
-        if self._gate.is_open or self._adaptations >= _MAX_ADAPTATIONS or not isinstance(wire, AdaptiveWireFormat):
+        if self._has_output or self._adaptations >= _MAX_ADAPTATIONS or not isinstance(wire, AdaptiveWireFormat):
             return False
         if not wire.adapt_to_error(self._request, error):
             return False
@@ -180,9 +193,16 @@ class RequestAttempts:
         error.message = redact_secrets(error.message, self._http_request)
         error.args = (error.message,)
         if route.limiter is not None and isinstance(error, RateLimitError) and error.retry_after:
-            route.limiter.pause_requests(min(error.retry_after, route.backoff.policy.longest_wait))
+            route.limiter.pause_requests(min(error.retry_after, self._policy.longest_wait))
 
     def _record_usage(self, deltas: list[Delta]) -> None:
         for delta in deltas:
             if type(delta) is UsageReport:
                 self._used_tokens = delta.tokens.total
+
+
+def _effective_policy(request: Request, provider_policy: RetryPolicy) -> RetryPolicy:
+    policy = request.retry or provider_policy
+    if not request.has_fallback:
+        return policy
+    return replace(policy, attempts=min(policy.attempts, policy.attempts_before_fallback))

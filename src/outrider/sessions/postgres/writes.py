@@ -24,6 +24,8 @@ from outrider.sessions.rows.codec import AppendRequest, MessageRow, PartRow, ext
 from outrider.sessions.rows.session_rows import (
     check_token,
     decode_approval,
+    decode_approvals,
+    decode_inbox,
     decode_inbox_item,
     decode_session,
     encode_record,
@@ -310,9 +312,7 @@ async def list_inbox(db: Connection, session_id: str) -> list[InboxItem]:
         session_id,
     )
     return (
-        [decode_inbox_item(row["body"]) for row in rows if row["body"] is not None]
-        if rows
-        else raise_no_session(session_id)
+        decode_inbox(row["body"] for row in rows if row["body"] is not None) if rows else raise_no_session(session_id)
     )
 
 
@@ -371,4 +371,4 @@ async def list_approvals(db: Connection, session_id: str | None, *, only_open: b
     if only_open:
         conditions.append("answer = 'open'")
     rows = await fetch_rows(db, f"SELECT body FROM approvals WHERE {' AND '.join(conditions)} ORDER BY key", *values)
-    return [decode_approval(row["body"]) for row in rows]
+    return decode_approvals(row["body"] for row in rows)

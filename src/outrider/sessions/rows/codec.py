@@ -58,6 +58,8 @@ def _stored_field(field: msgspec.structs.FieldInfo) -> tuple[str, Any] | tuple[s
 def _stored_type(kind: Any) -> Any:
     """Returns the stored type of a field. Tool states omit defaults too; other nested values are complete."""
     generic: Any = get_origin(kind)
+    if msgspec.UnsetType in get_args(kind):
+        return Any  # a field that is omitted while it is unset, which cannot be converted
     if generic in (Union, UnionType):
         return Union[tuple(map(_stored_type, get_args(kind)))]  # noqa: UP007  built at run time
     if generic is tuple:
@@ -245,10 +247,10 @@ def read_message(session_id: str, row: MessageRow) -> tuple[Message, DamagedRow 
     """Decodes a message without parts. For a damaged row, returns a placeholder with its id and role, and the error."""
     try:
         message, damaged = _decode_message(row.body), None
-    except (PartValidationError, msgspec.DecodeError) as error:
+    except Exception as error:  # noqa: BLE001  whatever a damaged row raises must not hide the rest of the session
         role: Role = "user" if row.role == "user" else "assistant"
         message = Message(role, id=row.id)
-        damaged = DamagedRow("message", row.id, row.id, str(error), row.body)
+        damaged = DamagedRow("message", row.id, row.id, str(error), as_bytes(row.body))
     message.session_id = session_id
     return message, damaged
 
@@ -257,8 +259,8 @@ def read_part(session_id: str, row: PartRow) -> tuple[AnyPart | None, DamagedRow
     """Decodes a part. For a damaged row, returns an UnknownPart (None if it is no JSON object) and the error."""
     try:
         part, damaged = decode_part(row.body), None
-    except PartValidationError as error:
-        damaged = DamagedRow("part", row.id, row.message_id, str(error), row.body)
+    except Exception as error:  # noqa: BLE001  as above
+        damaged = DamagedRow("part", row.id, row.message_id, str(error), as_bytes(row.body))
         part = _opaque_part(row)
         if part is None:
             return None, damaged
@@ -266,10 +268,15 @@ def read_part(session_id: str, row: PartRow) -> tuple[AnyPart | None, DamagedRow
     return part, damaged
 
 
+def as_bytes(body: object) -> bytes:
+    """Returns the content of a body column. In a damaged row it may have any type of SQLite."""
+    return body if isinstance(body, bytes) else str(body).encode("utf-8", "replace")
+
+
 def _opaque_part(row: PartRow) -> UnknownPart | None:
     try:
         raw: dict[str, Any] = msgspec.json.decode(row.body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
         return None
     return UnknownPart(raw if raw.get("id") == row.id else raw | {"id": row.id})
 
@@ -277,7 +284,7 @@ def _opaque_part(row: PartRow) -> UnknownPart | None:
 def _decode_message(body: bytes) -> Message:
     try:
         return _message_decoder.decode(body)
-    except msgspec.ValidationError:
+    except msgspec.ValidationError:  # a field of a newer version, or a wrong type
         return convert(msgspec.json.decode(body), Message)
 
 

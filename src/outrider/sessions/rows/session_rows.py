@@ -4,9 +4,10 @@ Also lease token checks and the listeners that wait for changes of a session.
 """
 
 import asyncio
-from collections.abc import Generator, Iterable, Sequence
+import logging
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 
@@ -33,7 +34,9 @@ from outrider.sessions.session import ForkPoint, SessionTime
 from outrider.types.codec import plain
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.modes import APPROVAL_LEVELS, ApprovalLevel
+from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel
+
+R = TypeVar("R")
 
 
 class SessionRow(Protocol):
@@ -85,13 +88,13 @@ def session_columns(session: StoredSession) -> dict[str, Any]:
 def decode_session(row: SessionRow) -> StoredSession:
     try:
         extras = _extras_decoder.decode(row["body"])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         extras = _SessionExtras(metadata={"damaged": str(error)})
     return StoredSession(
         id=row["id"],
         title=row["title"],
         workspace_directory=row["workspace"],
-        mode=row["mode"],
+        mode=row["mode"] if row["mode"] in MODES else "plan",  # a damaged row gives no rights
         agent=row["agent"],
         parent_id=row["parent"],
         forked_from=extras.forked_from,
@@ -189,10 +192,37 @@ def decode_approval(body: bytes) -> Approval:
     return _approval_decoder.decode(body)
 
 
+def decode_inbox(bodies: Iterable[bytes]) -> list[InboxItem]:
+    """Decodes inbox rows. A damaged one is reported once and left out; it stays in the store."""
+    return [item for body in bodies if (item := _decode_or_report(decode_inbox_item, body, "input")) is not None]
+
+
+def decode_approvals(bodies: Iterable[bytes]) -> list[Approval]:
+    """Decodes approval rows; a damaged one is reported once and left out."""
+    return [item for body in bodies if (item := _decode_or_report(decode_approval, body, "approval")) is not None]
+
+
+def _decode_or_report(decode: Callable[[bytes], R], body: bytes, kind: str) -> R | None:
+    try:
+        return decode(body)
+    except Exception as error:  # noqa: BLE001  whatever a damaged row raises must not hide the others
+        if body not in _reported:
+            _reported.add(body)
+            _log.error("a stored %s is damaged and was left out: %s", kind, error)
+        return None
+
+
 def decode_record_change(kind: str, seq: int, body: bytes) -> Change:
-    return InboxChange(seq, decode_inbox_item(body)) if kind == "inbox" else ApprovalChange(seq, decode_approval(body))
+    try:
+        if kind == "inbox":
+            return InboxChange(seq, decode_inbox_item(body))
+        return ApprovalChange(seq, decode_approval(body))
+    except Exception as error:  # noqa: BLE001  as above
+        return DamagedChange(seq, DamagedRow("input" if kind == "inbox" else "approval", "", "", str(error), body))
 
 
+_log = logging.getLogger("outrider.sessions")
+_reported: set[bytes] = set()
 _inbox_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(InboxItem)
 _approval_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Approval)
 

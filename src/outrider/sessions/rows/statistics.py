@@ -38,7 +38,7 @@ def decode_answer_usage(body: bytes) -> AnswerUsage | None:
     """Decodes the usage of a message row. Returns None for a damaged row and for user input without usage."""
     try:
         answer = _decoder.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return answer if answer.role == "assistant" or answer.tokens.total else None
 

@@ -40,6 +40,20 @@ def connect_writer(path: Path, *, wait_for_locks: bool = True) -> sqlite3.Connec
     return db
 
 
+def _run_read(db: sqlite3.Connection, read: Callable[[sqlite3.Connection], T]) -> T:
+    db.execute("BEGIN")
+    try:
+        return read(db)
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def decode_leniently(text: bytes) -> str:
+    """Decodes a text column; damaged bytes become replacement characters."""
+    return text.decode("utf-8", "replace")
+
+
 class ReaderPool:
     """Runs reads in threads, one connection per thread. Each read is one transaction and so sees one snapshot."""
 
@@ -56,12 +70,14 @@ class ReaderPool:
     def _read_in_transaction(self, read: Callable[[sqlite3.Connection], T]) -> T:
         with translate_errors(self._path):
             db = self._thread_connection()
-            db.execute("BEGIN")
             try:
-                return read(db)
-            finally:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
+                return _run_read(db, read)
+            except sqlite3.OperationalError as error:
+                if "decode to UTF-8" not in str(error):
+                    raise
+            # A damaged text column: read again with replacement characters, which is slower.
+            db.text_factory = decode_leniently
+            return _run_read(db, read)
 
     def _thread_connection(self) -> sqlite3.Connection:
         db: sqlite3.Connection | None = getattr(self._local, "db", None)

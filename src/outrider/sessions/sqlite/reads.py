@@ -18,7 +18,7 @@ from outrider.sessions.records import (
     UsageRow,
 )
 from outrider.sessions.rows import statistics
-from outrider.sessions.rows.codec import MessageRow, PartRow, insert_blobs
+from outrider.sessions.rows.codec import MessageRow, PartRow, as_bytes, insert_blobs
 from outrider.sessions.rows.session_rows import (
     StoredPart,
     build_page,
@@ -104,7 +104,7 @@ def restore_blobs(db: sqlite3.Connection, body: bytes) -> bytes:
     try:
         return insert_blobs(body, fetch)
     except (TypeError, msgspec.DecodeError):
-        return b"a large text of this part is missing: " + body
+        return b"a large text of this part is missing: " + as_bytes(body)
 
 
 def list_changes(db: sqlite3.Connection, session_id: str, after: int, limit: int = CHANGES_LIMIT) -> list[Change]:

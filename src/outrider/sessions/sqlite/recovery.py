@@ -22,7 +22,14 @@ from outrider.sessions.database_files import (
     wal_path,
 )
 from outrider.sessions.rows.codec import MessageRow, PartRow, blob_names, read_message, read_part
-from outrider.sessions.sqlite.connection import MIGRATIONS, PAGE_BYTES, connect_writer, migrate_schema, schema_version
+from outrider.sessions.sqlite.connection import (
+    MIGRATIONS,
+    PAGE_BYTES,
+    connect_writer,
+    decode_leniently,
+    migrate_schema,
+    schema_version,
+)
 from outrider.sessions.sqlite.reads import restore_blobs
 from outrider.sessions.sqlite.search import delete_batch
 
@@ -66,6 +73,7 @@ def salvage_rows(damaged_path: Path, fresh: sqlite3.Connection) -> SalvageResult
     """Copies every readable row. Rows without their session or message get a placeholder parent."""
     counts: dict[str, int] = dict.fromkeys(_TABLES, 0)
     with closing(sqlite3.connect(damaged_path, isolation_level=None)) as damaged_db:
+        damaged_db.text_factory = decode_leniently
         damaged_db.execute("PRAGMA writable_schema = ON")  # otherwise SQLite rejects a truncated file
         fresh.execute("BEGIN IMMEDIATE")
         for table in _TABLES:
@@ -184,13 +192,23 @@ def open_file(path: Path, file_system: FileSystemType = file_system_type) -> tup
     file_lock = FairFileLock(path)
     try:
         with translate_errors(path), file_lock:
+            notices = _empty_file_notice(path)
             prepare_file(path)
-            return _open_database(path, file_system)
+            return (*notices, *_open_database(path, file_system))
     except StoreDamagedError:
         with translate_errors(path), file_lock:
             return recover_file(path, file_system)
     finally:
         file_lock.close()
+
+
+def _empty_file_notice(path: Path) -> tuple[str, ...]:
+    """Reports an existing file without content: only damage or a manual deletion leaves one behind."""
+    if not path.is_file() or path.stat().st_size or (wal_path(path).exists() and wal_path(path).stat().st_size):
+        return ()
+    notice = f"{path} was empty, so its sessions are gone; a new store was created. Restore a backup if you have one."
+    _log.error(notice)
+    return (notice,)
 
 
 def recover_file(path: Path, file_system: FileSystemType = file_system_type) -> tuple[str, ...]:
@@ -250,6 +268,11 @@ class StoreHealth(msgspec.Struct, frozen=True):
     damaged: tuple[str, ...] = ()
 
     @property
+    def is_newer(self) -> bool:
+        """Whether a newer version of the program wrote the file; this one must not change it."""
+        return self.version > len(MIGRATIONS)
+
+    @property
     def is_healthy(self) -> bool:
         return not self.problems and not self.damaged
 
@@ -258,6 +281,7 @@ def check_file(path: Path) -> StoreHealth:
     """Checks the file, its indexes, references and rows, without changing anything."""
     try:
         with translate_errors(path), closing(connect_writer(path)) as db:
+            db.text_factory = decode_leniently
             if is_truncated(path, db):
                 return StoreHealth(path, problems=("the file is shorter than it should be",))
             return _examine_database(path, db)
@@ -268,8 +292,10 @@ def check_file(path: Path) -> StoreHealth:
 def repair_file(path: Path) -> StoreHealth:
     """Rebuilds indexes and deletes unused blobs; copies the readable rows to a new file if the file is damaged.
 
-    No row is deleted. Returns the result of a new check.
+    No row is deleted. Returns the result of a new check. A file of a newer version is not changed.
     """
+    if (health := check_file(path)).is_newer:
+        return health
     file_lock = FairFileLock(path)
     try:
         with file_lock:

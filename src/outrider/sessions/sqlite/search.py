@@ -12,18 +12,30 @@ from outrider.sessions.rows.codec import PartRow, read_part
 from outrider.sessions.sqlite.reads import restore_blobs
 from outrider.sessions.sqlite.writes import release_blobs
 
-INDEX_BATCH = 200
+INDEX_BATCH = 200  # parts in one transaction
+SESSION_BATCH = 500
 MAX_CANDIDATES = 2000
 
 
 def index_batch(db: sqlite3.Connection, since: int) -> bool:
-    """Indexes a batch of parts of one session that was active since then; returns True if more may remain."""
-    row = db.execute(
-        "SELECT key, seq, indexed FROM sessions WHERE deleted = 0 AND active >= ? AND indexed < seq LIMIT 1", (since,)
-    ).fetchone()
-    if row is None:
-        return False
-    session, seq, indexed = row
+    """Indexes a batch of parts of sessions that were active since then; returns True if more may remain.
+
+    One query finds many sessions, since no index has those that wait: one query for each of them would make the
+    time for all of them quadratic."""
+    waiting = db.execute(
+        "SELECT key, seq, indexed FROM sessions WHERE deleted = 0 AND active >= ? AND indexed < seq LIMIT ?",
+        (since, SESSION_BATCH),
+    ).fetchall()
+    left = INDEX_BATCH
+    for session, seq, indexed in waiting:
+        left -= _index_session(db, session, seq, indexed)
+        if left <= 0:
+            break
+    return bool(waiting)
+
+
+def _index_session(db: sqlite3.Connection, session: int, seq: int, indexed: int) -> int:
+    """Indexes the next parts of a session; returns their number."""
     parts = db.execute(
         "SELECT key, seq, draft, blobs, body FROM parts WHERE session = ? AND seq > ? ORDER BY seq LIMIT ?",
         (session, indexed, INDEX_BATCH),
@@ -34,7 +46,7 @@ def index_batch(db: sqlite3.Connection, since: int) -> bool:
             db.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (key, search_terms.space_words(text)))
     reached = parts[-1][1] if len(parts) == INDEX_BATCH else seq
     db.execute("UPDATE sessions SET indexed = ? WHERE key = ?", (reached, session))
-    return True
+    return len(parts)
 
 
 def unindex_part(db: sqlite3.Connection, key: int, text: str) -> None:

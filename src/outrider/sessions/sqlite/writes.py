@@ -22,6 +22,8 @@ from outrider.sessions.rows.codec import AppendRequest, MessageRow, PartRow, ext
 from outrider.sessions.rows.session_rows import (
     check_token,
     decode_approval,
+    decode_approvals,
+    decode_inbox,
     decode_inbox_item,
     decode_session,
     encode_record,
@@ -55,7 +57,10 @@ def current_lease(row: sqlite3.Row) -> Lease | None:
     """
     if row["lease"] is None:
         return None
-    lease = _decoder.decode(row["lease"])
+    try:
+        lease = _decoder.decode(row["lease"])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None  # its owner cannot renew a damaged lease
     if is_process_alive(lease.owner) is False:
         return None
     return lease if not is_same_machine(lease.owner) or boot_clock_ms() < row["expires"] else None
@@ -325,7 +330,7 @@ def list_inbox(db: sqlite3.Connection, session_id: str) -> list[InboxItem]:
     rows = db.execute(_INBOX, (session_id,)).fetchall()
     if not rows:
         raise_no_session(session_id)
-    return [decode_inbox_item(body) for (body,) in rows if body is not None]
+    return decode_inbox(body for (body,) in rows if body is not None)
 
 
 def put_approval(db: sqlite3.Connection, approval: Approval, now: int) -> Approval:
@@ -378,4 +383,4 @@ def list_approvals(db: sqlite3.Connection, session_id: str | None, *, only_open:
     if only_open:
         conditions.append("answer = 'open'")
     rows = db.execute(f"SELECT body FROM approvals WHERE {' AND '.join(conditions)} ORDER BY key", values)
-    return [decode_approval(body) for (body,) in rows]
+    return decode_approvals(body for (body,) in rows)

@@ -8,7 +8,6 @@ import msgspec
 from outrider.errors import ToolFailure
 from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.types.messages import Message
-from outrider.types.parts import ToolPart
 from outrider.types.tool_state import ToolCompleted
 
 TOOL_NAME = "todo"
@@ -51,7 +50,7 @@ def todo_tool(recall: LoadTodos, keep: SaveTodos) -> Tool:
 def recorded_todos(messages: Sequence[Message]) -> tuple[TodoItem, ...]:
     """Returns the list from the transcript: the metadata of the last completed `todo` call."""
     for message in reversed(messages):
-        for part in reversed(message.get_parts_by_type(ToolPart)):
+        for part in reversed(message.get_calls()):
             if part.tool == TOOL_NAME and isinstance(part.state, ToolCompleted) and "todos" in part.state.metadata:
                 return msgspec.convert(part.state.metadata["todos"], tuple[TodoItem, ...])
     return ()

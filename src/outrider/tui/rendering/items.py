@@ -2,6 +2,7 @@
 
 from typing import assert_never
 
+from rich.style import Style
 from rich.text import Text
 from textual.strip import Strip
 
@@ -66,7 +67,7 @@ class ItemBlock:
 
     def _render_strips(self, width: int, palette: Palette) -> list[Strip]:
         item = self.item
-        if type(item) is TextItem:
+        if type(item) is TextItem and not item.withdrawn:
             return self._render_streaming(item, width, palette)
         return render_strips(item_lines(item, width, palette))
 
@@ -80,7 +81,15 @@ class ItemBlock:
 
 
 def item_lines(item: TranscriptItem, width: int, palette: Palette) -> list[Text]:
-    """Return the rendered lines of an item."""
+    """Return the rendered lines of an item; those of a failed attempt are struck out."""
+    lines = _item_lines(item, width, palette)
+    if item.withdrawn:
+        for line in lines:
+            line.stylize(Style(strike=True, dim=True))
+    return lines
+
+
+def _item_lines(item: TranscriptItem, width: int, palette: Palette) -> list[Text]:
     match item:
         case UserItem():
             return _user_lines(item, width, palette)

@@ -18,28 +18,28 @@ def test_what_was_not_there_before_is_moved_away_and_kept(tmp_path: Path):
     (tmp_path / "AGENTS.md").write_text("mine")
     absent = find_absent_paths(policy(tmp_path))
     (tmp_path / ".mcp.json").write_text("planted")
-    assert quarantine_planted(absent, tmp_path / "kept") == (tmp_path / ".mcp.json",)
+    assert quarantine_planted(absent, tmp_path / "kept", {}) == (tmp_path / ".mcp.json",)
     assert not (tmp_path / ".mcp.json").exists()
     assert (tmp_path / "kept" / ".mcp.json").read_text() == "planted"
     assert (tmp_path / "AGENTS.md").read_text() == "mine"
 
 
 def test_nothing_planted_leaves_nothing_behind(tmp_path: Path):
-    assert quarantine_planted(find_absent_paths(policy(tmp_path)), tmp_path / "kept") == ()
+    assert quarantine_planted(find_absent_paths(policy(tmp_path)), tmp_path / "kept", {}) == ()
     assert not (tmp_path / "kept").exists()
 
 
 def test_a_link_that_leads_nowhere_is_planted_too(tmp_path: Path):
     absent = find_absent_paths(policy(tmp_path))
     (tmp_path / "AGENTS.md").symlink_to("nowhere")
-    assert quarantine_planted(absent, tmp_path / "kept") == (tmp_path / "AGENTS.md",)
+    assert quarantine_planted(absent, tmp_path / "kept", {}) == (tmp_path / "AGENTS.md",)
 
 
 def test_what_is_planted_twice_is_kept_twice(tmp_path: Path):
     for _ in range(2):
         absent = find_absent_paths(policy(tmp_path))
         (tmp_path / ".mcp.json").write_text("planted")
-        quarantine_planted(absent, tmp_path / "kept")
+        quarantine_planted(absent, tmp_path / "kept", {})
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [".mcp.json", ".mcp.json.1"]
 
 
@@ -49,7 +49,7 @@ def test_on_another_disk_it_loses_its_name_only(tmp_path: Path):
         pytest.skip("needs a second file system")
     absent = find_absent_paths(policy(tmp_path))
     (tmp_path / ".mcp.json").write_text("planted")
-    assert quarantine_planted(absent, elsewhere) == (tmp_path / ".mcp.json",)
+    assert quarantine_planted(absent, elsewhere, {}) == (tmp_path / ".mcp.json",)
     assert [path.name for path in tmp_path.iterdir()] == [".mcp.json.planted"]
 
 

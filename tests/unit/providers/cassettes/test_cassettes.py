@@ -20,9 +20,9 @@ from outrider.providers.cassettes.replay import ReplayTransport
 from outrider.providers.cassettes.scrub import SecretScrubber
 from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
 from outrider.providers.client import WireClient
-from outrider.providers.transport.retry import RetryPolicy
 from outrider.types.deltas import Delta, Retry, TextDelta
 from outrider.types.ids import new_id
+from outrider.types.request import RetryPolicy
 from tests.fixtures.http_server import Reply, Server, serving
 from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, words
 

@@ -5,9 +5,8 @@ from itertools import pairwise
 import pytest
 
 from outrider.errors import InvalidRequestError, OverloadedError, ProviderError, RateLimitError
-from outrider.providers.transport.retry import FirstOutputGate, JitterBackoff, RetryPolicy
-from outrider.types.deltas import AnswerStart, Delta, PartStart, TextDelta, UsageReport
-from outrider.types.usage import Tokens
+from outrider.providers.transport.retry import JitterBackoff
+from outrider.types.request import RetryPolicy
 
 POLICY = RetryPolicy(attempts=4, first_window=1.0, largest_window=3.0, longest_wait=60.0)
 
@@ -54,22 +53,6 @@ def test_fifty_that_were_refused_together_return_apart(start: float):
     for first in waits:
         assert sum(first <= wait < first + 0.1 for wait in waits) <= 10
     assert max(later - earlier for earlier, later in pairwise(waits)) < 0.1
-
-
-def test_the_start_of_a_text_is_held_until_there_is_text():
-    showing = FirstOutputGate()
-    start, usage, part, text = AnswerStart(), UsageReport(Tokens()), PartStart(0, "text"), TextDelta(0, "a")
-    assert showing.filter_deltas([start, part, usage]) == [start, usage]
-    assert not showing.is_open
-    assert showing.filter_deltas([text]) == [part, text]
-    assert showing.is_open
-
-
-def test_a_call_that_begins_is_shown_at_once():
-    showing = FirstOutputGate()
-    call: list[Delta] = [PartStart(0, "tool", "call_1", "read")]
-    assert showing.filter_deltas(call) == call
-    assert showing.is_open
 
 
 def test_errors_tell_themselves_whether_asking_again_may_help():

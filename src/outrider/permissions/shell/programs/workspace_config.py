@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from outrider.permissions.paths.protected import find_linked_git_folder
+from outrider.permissions.paths.safe_open import read_regular_file
 from outrider.permissions.redaction.secret_patterns import split_names
 
 MAX_FILE_BYTES = 1_000_000
@@ -186,8 +187,7 @@ def read_index_entries(index: Path) -> Iterator[tuple[str, bool] | None]:
 
 def _read_index(index: Path) -> bytes:
     try:
-        with index.open("rb") as file:
-            return file.read(_MAX_INDEX_BYTES)
+        return read_regular_file(index, _MAX_INDEX_BYTES)
     except OSError:
         return b""
 
@@ -261,15 +261,13 @@ def find_risky_key(path: Path, *, reads_only: bool) -> str | None:
 def _read_lines(path: Path) -> list[str]:
     """Returns the lines of a file; an unreadable file returns a key that no list accepts."""
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_FILE_BYTES).decode("utf-8", "replace").splitlines()
+        return read_regular_file(path, MAX_FILE_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return ["[unreadable]", "unreadable"]
 
 
 def _hash_file(path: Path) -> str:
     try:
-        with path.open("rb") as file:
-            return hashlib.sha256(file.read(MAX_FILE_BYTES)).hexdigest()
+        return hashlib.sha256(read_regular_file(path, MAX_FILE_BYTES)).hexdigest()
     except OSError:
         return "unreadable"

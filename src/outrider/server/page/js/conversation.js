@@ -110,6 +110,12 @@ export class Conversation {
   part(part, message, open = false) {
     const view = this.transcript.views.get(part.id);
     if (!view) return null; // for the program only
+    const made = this.made(part, view, message, open);
+    if (view.withdrawn) made.classList.add("withdrawn");
+    return made;
+  }
+
+  made(part, view, message, open) {
     switch (view.kind) {
       case "text":
         if (message.role === "user") return h("div", { class: "text", "data-part": part.id }, part.text);

@@ -122,6 +122,7 @@ function lived(mine, events) {
     switch (event.type) {
       case "PartDeltaEvent": {
         mine.busy = true;
+        mine.wait = null;
         const { message, part } = mine.transcript.delta(event);
         if (message) mine.conversation.soon(message, part);
         break;
@@ -142,7 +143,14 @@ function lived(mine, events) {
       case "ToolOutputEvent":
         mine.conversation.output(event);
         break;
+      case "RetryScheduledEvent":
+        mine.wait = { text: event.notice.text, until: Date.now() + event.delay_ms };
+        break;
+      case "ModelSilentEvent":
+        mine.wait = { text: event.notice.text };
+        break;
       case "StateChangedEvent":
+        mine.wait = null;
         mine.label = event.label;
         mine.busy = !["idle", "done", "failed", "aborted"].includes(event.new_state);
         break;
@@ -190,6 +198,19 @@ async function askAgain(mine) {
   await mine.questions?.reload();
 }
 
+// Why a request is repeated, with the seconds that are left, or how long the model has been silent.
+let countdown = null;
+function waitText(wait) {
+  if (!wait?.until) return wait?.text;
+  const left = Math.ceil((wait.until - Date.now()) / 1000);
+  if (left <= 0) return "sending the request again";
+  countdown ??= setTimeout(() => {
+    countdown = null;
+    drawBar();
+  }, 500);
+  return wait.text.replace(/retrying in .*$/, `retrying in ${left} s`);
+}
+
 function drawBar() {
   const session = view?.transcript.session;
   $("composer").hidden = !session;
@@ -201,7 +222,7 @@ function drawBar() {
   if (session) $("approval").value = session.approval;
   $("effort").hidden = !session;
   if (session) $("effort").value = view.effort ?? "";
-  const words = view?.away ? "the server is away, waiting for it" : view?.busy ? view.label || "working" : view?.ended && view.ended !== "completed" ? view.ended.replaceAll("_", " ") : "";
+  const words = view?.away ? "the server is away, waiting for it" : view?.busy ? waitText(view.wait) || view.label || "working" : view?.ended && view.ended !== "completed" ? view.ended.replaceAll("_", " ") : "";
   if ($("state").textContent !== words) $("state").textContent = words;
   $("state").classList.toggle("busy", Boolean(view?.busy && !view.away));
   $("state").classList.toggle("away", Boolean(view?.away));

@@ -1,0 +1,118 @@
+"""Random bit flips in the session database: no command ends with a traceback, and undamaged sessions stay readable."""
+
+import asyncio
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from outrider import Agent, Engine, Message, Provider, Tool
+from outrider.cli.main import main
+from outrider.providers.scripted import call
+from outrider.sessions.rows.codec import MessageRow, read_message
+from outrider.sessions.sqlite import recovery
+from outrider.stores import SqliteStore
+from tests.fixtures.soak import examples
+
+FILES = examples(5)
+FLIPS = (1, 1, 2, 5, 20, 100, 500)
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("intact") / "sessions.db"
+    asyncio.run(fill(path))
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    db.close()
+    return path
+
+
+async def fill(path: Path) -> None:
+    """Stores sessions with calls and long outputs, and builds the search index."""
+
+    def script(request):
+        turn = len(request.prompt)
+        text = f"answer {turn} with the words alpha beta {'text ' * 200}"
+        return [text, call("look", path=f"file{turn}.py")] if turn % 4 == 1 else f"ready {turn}"
+
+    provider = Provider("scripted", "scripted", options={"script": script})
+    look = Tool(lambda path: f"content of {path} {'x' * 3_000}", name="look")
+    async with (
+        SqliteStore(path) as store,
+        Engine([Agent("writer", "", "m", "scripted")], [provider], store=store, tools=[look]) as engine,
+    ):
+        for number in range(4):
+            session = await engine.create(title=f"title {number}")
+            for turn in range(3):
+                await engine.prompt(session, f"question {turn} about omega")
+        await store.search("omega")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(FILES))
+def test_commands_read_what_is_left(seed: int, intact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd):
+    with sqlite3.connect(intact) as db:
+        ids = [row[0] for row in db.execute("SELECT id FROM sessions")]
+    db.close()
+    content, rng = bytearray(intact.read_bytes()), random.Random(seed)
+    for _ in range(rng.choice(FLIPS)):
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    (tmp_path / "sessions.db").write_bytes(content)
+    monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path))
+    commands = [["sessions", "list"], ["sessions", "search", "omega"], ["stats"], ["doctor"]]
+    for session in ids:
+        commands += [["sessions", "show", session], ["sessions", "export", session], ["trace", session]]
+    for command in [*commands, ["doctor", "--repair"], ["sessions", "list"]]:
+        code = main(command)  # an exception fails the test
+        error = capfd.readouterr().err
+        assert "Traceback" not in error, command
+        assert code == 0 or error or command[0] == "doctor", command
+
+
+@pytest.mark.parametrize("column", ["body", "id", "title"])
+async def test_one_damaged_byte_affects_one_row(column: str, intact: Path, tmp_path: Path):
+    path = tmp_path / "sessions.db"
+    path.write_bytes(intact.read_bytes())
+    table = "sessions" if column == "title" else "parts"
+    with sqlite3.connect(path) as db:
+        value: bytes = db.execute(f"SELECT CAST({column} AS BLOB) FROM {table} WHERE key = 2").fetchone()[0]
+        kind = "BLOB" if column == "body" else "TEXT"
+        damaged = bytes([value[0] | 0x80]) + value[1:]
+        db.execute(f"UPDATE {table} SET {column} = CAST(? AS {kind}) WHERE key = 2", (damaged,))
+    db.close()
+    async with SqliteStore(path) as store:
+        sessions = (await store.list()).sessions
+        assert len(sessions) == 4
+        transcripts = [await store.load(session.id) for session in sessions]
+        assert sum(len(transcript.damaged) for transcript in transcripts) == (column == "body")
+        assert all(len(transcript.messages) >= 6 for transcript in transcripts)
+        assert len(await store.search("omega")) >= 11
+    assert len(recovery.check_file(path).damaged) == (column == "body")
+
+
+def test_a_message_with_fields_of_a_newer_version_is_read():
+    row = MessageRow("0" * 32, "user", 0, b'{"role": "user", "id": "x", "later": 1, "even_later": []}')
+    message, damaged = read_message("", row)
+    assert damaged is None
+    assert isinstance(message, Message)
+    assert message.session_id == ""
+
+
+async def test_a_store_of_a_newer_version_is_not_repaired(intact: Path, tmp_path: Path):
+    path = tmp_path / "sessions.db"
+    path.write_bytes(intact.read_bytes())
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    before = path.read_bytes()
+    assert recovery.repair_file(path).is_newer
+    assert path.read_bytes() == before
+
+
+async def test_an_empty_file_is_reported(tmp_path: Path):
+    path = tmp_path / "sessions.db"
+    path.touch(mode=0o600)
+    async with SqliteStore(path) as store:
+        assert "was empty" in store.notices[0]

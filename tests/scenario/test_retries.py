@@ -1,0 +1,337 @@
+"""A request that fails is sent again until it succeeds; what was shown of it is withdrawn, and nothing runs twice."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+
+from outrider import Agent, Engine, EventBus, Provider, Tool
+from outrider.errors import NetworkError
+from outrider.events import ModelSilentEvent, RetryScheduledEvent
+from outrider.http.transport import HttpRequest
+from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
+from outrider.types.messages import Message
+from outrider.types.parts import ReasoningPart, RetryPart, StepStartPart, TextPart, ToolPart, is_withdrawn
+from outrider.types.request import RetryPolicy
+from tests.fixtures.http_server import Reply, serving
+from tests.fixtures.player import Played
+from tests.fixtures.vendors.serving import VENDORS
+from tests.fixtures.vendors.vendor import Thought, Vendor
+from tests.recorded.exchanges import corpus
+from tests.scenario.stories import agent, call, scripted
+
+QUICK = RetryPolicy(first_window=0.0)
+KINDS = sorted(VENDORS)
+
+
+class Broken(Played):
+    """An answer whose connection breaks after its chunks."""
+
+    def __init__(self, chunks: Iterable[bytes], error: NetworkError | None) -> None:
+        super().__init__(chunks, 200, {})
+        self._error = error
+
+    async def read(self) -> bytes:
+        chunk = await super().read()
+        if not chunk and self._error is not None:
+            raise self._error
+        return chunk
+
+
+class Answers(CassetteTransportFactory):
+    """Plays answers in order, in place of a network, and then those that `later` gives for a request."""
+
+    def __init__(self, answers: Iterable[Played], later: Callable[[Any], Played] | None = None) -> None:
+        super().__init__(CassetteOptions(path="none"))
+        self.answers = list(answers)
+        self.later = later
+        self.requests: list[Any] = []
+
+    def wrap_transport(self, network: Any) -> Any:
+        return self
+
+    async def send(self, request: HttpRequest) -> Played:
+        self.requests.append(json.loads(request.body))
+        if self.later is not None and not self.answers:
+            return self.later(self.requests[-1])
+        return self.answers.pop(0)
+
+    async def aclose(self) -> None:
+        pass
+
+
+def whole(frames: Iterable[Any]) -> Played:
+    return Played(frames, 200, {})
+
+
+def reset(frames: Sequence[Any]) -> Played:
+    return Broken(frames, NetworkError("the connection was reset", type="disconnected"))
+
+
+def truncated(frames: Sequence[Any]) -> Played:
+    return Broken(frames, None)
+
+
+class Told:
+    """One run of an agent: its messages, how often its tool ran, and what was published."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.ran: list[str] = []
+        self.events: list[Any] = []
+        self.tokens = 0
+        self.reason = ""
+
+    def look(self, path: str = "") -> str:
+        self.ran.append(path)
+        return f"saw {path}"
+
+    @property
+    def retries(self) -> list[RetryScheduledEvent]:
+        return [event for event in self.events if isinstance(event, RetryScheduledEvent)]
+
+
+async def tell(vendor: Vendor, answers: Answers, tool: str = "look") -> Told:
+    told, bus = Told(), EventBus()
+    bus.subscribe_all(told.events.append)
+    provider = Provider("p", vendor.kind, "k", "http://vendor", options={"cassette": answers})  # type: ignore[arg-type]
+    answering = Agent("writer", "You write.", vendor.model, "p", reasoning=True, retry=QUICK)
+    async with Engine([answering], [provider], [Tool(told.look, name=tool)], bus=bus) as engine:
+        session_id = await engine.create()
+        told.reason = (await engine.prompt(session_id, "go")).reason
+        session = engine.live[session_id].session
+        told.messages, told.tokens = session.messages, session.usage.tokens.total
+    return told
+
+
+def summary(messages: list[Message]) -> list[Any]:
+    """A transcript without what is new in every run, and without withdrawn and retry parts."""
+    return [
+        (message.role, message.finish, message.error, [said(part) for part in message.parts if counts(part)])
+        for message in messages
+    ]
+
+
+def counts(part: Any) -> bool:
+    return not is_withdrawn(part) and not isinstance(part, RetryPart)
+
+
+def said(part: Any) -> Any:
+    match part:
+        case TextPart() | ReasoningPart():
+            return part.type, part.text, part.metadata, getattr(part, "provider_state", None)
+        case ToolPart():
+            return part.tool, part.state.status, part.state.input, getattr(part.state, "output", None)
+        case _:
+            return part.type
+
+
+PIECES = [Thought("I should look."), "I will look at it.", call("look", "c1", path="a.txt")]
+
+
+@pytest.mark.parametrize("broken", [reset, truncated])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_break_at_any_event_gives_the_same_transcript(kind: str, broken: Callable[[Sequence[Any]], Played]):
+    vendor = VENDORS[kind]
+    frames, ending = list(vendor.stream(PIECES)), list(vendor.stream(["done"]))
+
+    def later(request: Any) -> Played:
+        return whole(ending if vendor.results(request) else frames)
+
+    expected = await tell(vendor, Answers([], later))
+    assert (expected.reason, expected.ran) == ("completed", ["a.txt"])
+    for position in range(len(frames)):
+        answers = Answers([broken(frames[:position])], later)
+        told = await tell(vendor, answers)
+        assert told.retries or position >= len(frames) - 3  # only the usage and the end mark were missing
+        assert summary(told.messages) == summary(expected.messages), position
+        assert told.ran == ["a.txt"]
+        check_withdrawn(told)
+        if told.retries:
+            assert answers.requests[1] == answers.requests[0]
+
+
+def check_withdrawn(told: Told) -> None:
+    """Shown parts of a failed attempt are stored, marked, ended and counted."""
+    shown = {part_id for event in told.retries for part_id in event.withdrawn}
+    parts = {part.id: part for message in told.messages for part in message.parts if is_withdrawn(part)}
+    assert set(parts) == shown
+    for part in parts.values():
+        assert not isinstance(part, TextPart) or part.ignored
+        assert not isinstance(part, ToolPart) or part.ended
+    retries = [part for message in told.messages for part in message.get_parts_by_type(RetryPart)]
+    assert len(retries) == len(told.retries)
+    assert all(retry.tokens for retry in retries if parts)
+
+
+RECORDED = {
+    "anthropic": "anthropic-messages",
+    "openai": "openai-chat",
+    "openai-responses": "openai-responses",
+    "google": "gemini",
+}
+MAX_EVENTS = 40
+
+
+def recorded_streams(shared_dir: Any, kind: str) -> list[tuple[str, list[bytes]]]:
+    """Recorded answers of an API, split into events: one with text, one with reasoning, one with calls, if there is."""
+    found = corpus(shared_dir)
+    chosen: dict[str, list[bytes]] = {}
+    for wanted in ("text", "reasoning", "tool_calls"):
+        for meta in found.select(api=RECORDED[kind], streaming=True):
+            exchange = found.get(meta["id"])
+            expected = exchange["expected"]
+            body = exchange["response"]["body"].replace("\r\n", "\n")
+            frames = [f"{event}\n\n".encode() for event in body.split("\n\n") if event.strip()]
+            has = expected.get("reasoning_text" if wanted == "reasoning" else wanted)
+            plain = exchange["response"].get("status", 200) == 200 and not expected.get("error")
+            if has and plain and len(frames) <= MAX_EVENTS and meta["id"] not in chosen and b"data:" in frames[0]:
+                chosen[meta["id"]] = frames
+                break
+    return list(chosen.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_break_at_any_event_of_a_recorded_answer_gives_the_same_transcript(kind: str, shared_dir: Any):
+    vendor = VENDORS[kind]
+    if not (shared_dir / "recordings").is_dir():
+        pytest.skip(f"{shared_dir / 'recordings'} is absent")
+    ending = list(vendor.stream(["done"]))
+    streams = recorded_streams(shared_dir, kind)
+    assert len(streams) >= 2
+    for name, frames in streams:
+
+        def later(request: Any, frames: list[bytes] = frames) -> Played:
+            return whole(ending if vendor.results(request) else frames)
+
+        expected = await tell(vendor, Answers([], later))
+        for position in range(len(frames)):
+            told = await tell(vendor, Answers([reset(frames[:position])], later))
+            assert summary(told.messages) == summary(expected.messages), (name, position)
+            check_withdrawn(told)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_two_hundred_steps_against_a_server_that_breaks_and_is_overloaded(kind: str):
+    vendor, replies, ran = VENDORS[kind], list[Reply](), list[int]()
+    for step, request in zip(range(200), count(), strict=False):
+        frames = list(vendor.stream([f"Step {step}.", call("work", f"c{step}", number=step)]))
+        if request % 20 == 7:
+            refusal = json.dumps(vendor.refusal(vendor.overloaded)).encode()
+            replies.append(Reply([refusal], vendor.overloaded.status, {"content-type": "application/json"}))
+        if request % 20 == 13:
+            replies.append(Reply(frames[: 2 + step % (len(frames) - 6)], after="drop"))
+        replies.append(Reply(frames))
+    replies.append(Reply(list(vendor.stream(["done"]))))
+
+    def work(number: int) -> str:
+        ran.append(number)
+        return f"worked on {number}"
+
+    async with serving(*replies) as server, asyncio.timeout(120):
+        retry = {"first_window": 0.0}
+        provider = Provider("p", kind, "k", f"{server.url}{vendor.base}", options={"retry": retry})  # type: ignore[arg-type]
+        writer = Agent("writer", "You write.", vendor.model, "p")
+        async with Engine([writer], [provider], [Tool(work)], limits=None) as engine:
+            session_id = await engine.create()
+            reasons = [(await engine.prompt(session_id, "go")).reason]
+            while reasons[-1] == "limit":  # the default limit of turns
+                reasons.append((await engine.go_on(session_id)).reason)
+        assert reasons[-1] == "completed"
+        assert len(server.requests) == len(replies)
+    assert ran == list(range(200))
+
+
+async def test_a_retry_during_the_wait_ends_at_once_when_the_user_gives_up():
+    vendor = VENDORS["anthropic"]
+    refusal = Reply([json.dumps(vendor.refusal(vendor.overloaded)).encode()], 529, {"retry-after": "60"})
+    waiting = asyncio.Event()
+    async with serving(refusal) as server, asyncio.timeout(20):
+        provider = Provider("p", "anthropic", "k", server.url)
+        async with Engine([Agent("a", "", vendor.model, "p")], [provider]) as engine:
+            engine.bus.subscribe(RetryScheduledEvent, lambda event: waiting.set())
+            session_id = await engine.create()
+            turn = asyncio.ensure_future(engine.prompt(session_id, "go"))
+            await waiting.wait()
+            await engine.abort(session_id)
+            assert (await turn).reason == "aborted"
+            error = engine.live[session_id].session.messages[1].error
+            assert error is not None
+            assert "Overloaded" in error.message
+
+
+async def test_a_model_that_is_silent_is_reported():
+    hold = asyncio.Event()
+    events: list[Any] = []
+    async with Engine([agent()], [scripted([["Well", hold, " done"]])]) as engine:
+        engine.bus.subscribe(ModelSilentEvent, lambda event: (events.append(event), hold.set()))
+        engine.runtime.silence_seconds = 0.05
+        session_id = await engine.create()
+        assert (await engine.prompt(session_id, "go")).output == "Well done"
+    assert events[0].silent_ms >= 40
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_answer_that_breaks_off_for_good_is_continued_with_a_user_message(kind: str):
+    vendor = VENDORS[kind]
+    frames = list(vendor.stream(["The answer is long and"]))
+    position = next(at for at, frame in enumerate(frames) if b"The answer" in frame)
+    answers = Answers(
+        [reset(frames[: position + 1]), whole(vendor.stream(["it ends."])), whole(vendor.stream(["More."]))]
+    )
+    provider = Provider("p", kind, "k", "http://vendor", options={"cassette": answers})  # type: ignore[arg-type]
+    once = Agent("writer", "You write.", vendor.model, "p", retry=RetryPolicy(attempts=1))
+    async with Engine([once], [provider]) as engine:
+        session_id = await engine.create()
+        assert (await engine.prompt(session_id, "go")).reason == "error"
+        assert (await engine.go_on(session_id)).output == "it ends."
+        assert (await engine.prompt(session_id, "continue")).output == "More."
+    assert [vendor.problem(request) for request in answers.requests] == [None, None, None]
+    first, second = (json.dumps(request) for request in answers.requests[1:])
+    assert "cut off" in first
+    assert "cut off" in second  # the note is part of the transcript, so later prompts have the same prefix
+
+
+async def test_a_fallback_continues_the_step_and_is_recorded():
+    first, second = VENDORS["anthropic"], VENDORS["openai"]
+    overloaded = json.dumps(first.refusal(first.overloaded)).encode()
+    busy = [Reply([overloaded], 529, {"content-type": "application/json"})]
+    good = [Reply(list(second.stream(["I will look.", call("look", "c1")]))), Reply(list(second.stream(["done"])))]
+    ran: list[int] = []
+    async with serving(*busy) as one, serving(*good) as other:
+        retry = {"first_window": 0.0}
+        providers = [
+            Provider("a", "anthropic", "k", one.url, options={"retry": retry}),
+            Provider("b", "openai", "k", f"{other.url}{second.base}", options={"retry": retry}),
+        ]
+        writer = Agent("writer", "You write.", [first.model, f"b/{second.model}"], "a")
+        async with Engine([writer], providers, [Tool(lambda: ran.append(1) or "seen", name="look")]) as engine:
+            events: list[Any] = []
+            engine.bus.subscribe(RetryScheduledEvent, events.append)
+            session_id = await engine.create()
+            end = await engine.prompt(session_id, "go")
+            messages = engine.live[session_id].session.messages
+    assert (end.reason, end.output, ran) == ("completed", "done", [1])
+    assert len(one.requests) == 3  # RetryPolicy.attempts_before_fallback
+    assert events[-1].model == f"b/{second.model}"
+    answer = messages[1]
+    assert str(answer.model) == f"b/{second.model}"
+    assert str(answer.get_parts_by_type(RetryPart)[-1].model) == f"b/{second.model}"
+    assert isinstance(answer.parts[0], StepStartPart)
+
+
+async def test_a_summary_request_that_is_answered_with_a_call_does_not_block_the_session():
+    def answer(request: Any) -> Any:
+        asks = any("summar" in part.text.lower() for part in request.prompt[-1].content if isinstance(part, TextPart))
+        return [call("look")] if asks else "fine"
+
+    async with Engine([agent()], [scripted(answer)], [Tool(lambda: "seen", name="look")]) as engine:
+        session_id = await engine.create()
+        for _ in range(3):
+            await engine.prompt(session_id, "tell me something " * 40)
+        await engine.compact(session_id)
+        assert (await engine.prompt(session_id, "and now?")).output == "fine"

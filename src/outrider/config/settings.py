@@ -25,6 +25,7 @@ from outrider.config.file import (
     RetryTable,
     RulesTable,
     SandboxTable,
+    WebSearchTable,
     parse_config,
     read_config_file,
     stricter_limits,
@@ -216,6 +217,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()
+    web_search: WebSearchTable = WebSearchTable()
     egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
@@ -289,6 +291,7 @@ def read_settings(
         compaction=file.compaction,
         retention=file.retention,
         sandbox=file.sandbox,
+        web_search=file.web_search,
         egress=file.egress,
         background=file.background,
         mcp=file.mcp,

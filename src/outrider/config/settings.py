@@ -5,6 +5,7 @@ The file of a project is read only if the user trusts the workspace, and it can 
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from outrider.config.file import (
     RetryTable,
     RulesTable,
     SandboxTable,
+    WebSearchTable,
     parse_config,
     read_config_file,
     stricter_limits,
@@ -237,6 +239,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()
+    web_search: WebSearchTable = WebSearchTable()
     egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
@@ -276,7 +279,7 @@ def read_settings(
         providers.resolve_models(wanted, "--model or OUTRIDER_MODEL")
     builder = AgentBuilder(
         providers,
-        model=wanted or file.model or providers.default_model(),
+        model=wanted or file.model or _remembered_model(folders, providers) or providers.default_model(),
         mode=users.mode,
         limits=users.limits,
         prompts=folders.prompts_folder,
@@ -311,6 +314,7 @@ def read_settings(
         compaction=file.compaction,
         retention=file.retention,
         sandbox=file.sandbox,
+        web_search=file.web_search,
         egress=file.egress,
         background=file.background,
         mcp=file.mcp,
@@ -318,6 +322,25 @@ def read_settings(
         missing=missing,
         notices=(*noticed, *_setting_notices(flags, file, environ, source, workspace), *project_rules),
     )
+
+
+CHOSEN_MODEL_FILE = "chosen_model"
+
+
+def remember_model(data_folder: Path, model: str) -> None:
+    """Store the model that the user chose, for sessions that are started without naming one."""
+    with suppress(OSError):
+        (data_folder / CHOSEN_MODEL_FILE).write_text(f"{model}\n", encoding="utf-8")
+
+
+def _remembered_model(folders: AppFolders, providers: ProviderRegistry) -> str:
+    """Return the model that the user chose last, or "" if it cannot be reached any more."""
+    try:
+        model = (folders.data / CHOSEN_MODEL_FILE).read_text(encoding="utf-8").strip()
+        name, _ = providers.resolve_model(model, CHOSEN_MODEL_FILE)
+        return "" if providers.missing_credentials(providers.find_provider(name)) else model
+    except (OSError, UnicodeDecodeError, ConfigurationError):
+        return ""
 
 
 def _setting_notices(

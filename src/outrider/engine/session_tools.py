@@ -3,7 +3,7 @@ mode."""
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
@@ -73,6 +73,7 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     config: Path | None = None
     ask: AskUser | None = None
     network: Network = "off"
+    search_tool: Callable[[], Tool] | None = None
     extensions: WorkspaceExtensions | None = None
     hosts: tuple[str, ...] = ()
     workspace_locks: dict[Path, asyncio.Lock] = msgspec.field(default_factory=dict[Path, asyncio.Lock])
@@ -175,6 +176,7 @@ class SessionTools:
                 process_tool(self.supervisor),
                 todo_tool(self._load_todos, self._publish_todos),
                 web_fetch_tool(may_reach_this_machine=self._approved_fetches.__contains__),
+                *([environment.search_tool()] if environment.search_tool else ()),
                 *([question_tool(environment.ask)] if environment.ask else ()),
                 *(environment.extensions.skill_tools(workspace) if environment.extensions else ()),
             ]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from outrider.config.providers import expand_model_name
 from outrider.engine.session_client import SessionClient
 from outrider.errors import OutriderError
 from outrider.presentation.items import CommandItem, Notice
@@ -251,6 +252,10 @@ class SessionController:
         if self.session_id:
             await self.engine.set_agent(self.session_id, agent)
             await self.engine.live[self.session_id].use_model(None)
+
+    def expand_model_name(self, text: str) -> str:
+        """Return PROVIDER/MODEL for an alias or a model name alone."""
+        return expand_model_name(text, {provider.name: provider.kind for provider in self.settings.providers})
 
     async def set_model(self, model: ModelRef) -> None:
         self._model = model

@@ -17,7 +17,7 @@ from outrider.engine.session_tools import ToolEnvironment
 from outrider.engine.undo import delete_orphaned_undo_data
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
-from outrider.models.local.weights import adapt_to_local_models
+from outrider.models.clients import adapt_to_local_models
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox
 from outrider.project.extensions import UserPaths, WorkspaceExtensions
 from outrider.project.sandbox import LazySandbox
@@ -131,10 +131,10 @@ def _find_servers(settings: Settings, workspace: Path) -> "McpServerManager | No
 async def _open_network(settings: Settings, stack: AsyncExitStack) -> Network:
     if not settings.sandbox.hosts:
         return "off"
-    from outrider.http.fetch import is_elsewhere
+    from outrider.http.fetch import is_other_machine
     from outrider.processes.sandbox.proxy import open_proxy
 
-    return await stack.enter_async_context(open_proxy(settings.sandbox.hosts, is_elsewhere))
+    return await stack.enter_async_context(open_proxy(settings.sandbox.hosts, is_other_machine))
 
 
 def _delete_old_sessions(settings: Settings, store: Store, stack: AsyncExitStack) -> None:

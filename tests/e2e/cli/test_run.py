@@ -193,6 +193,26 @@ async def test_what_is_allowed_runs_and_what_needs_approval_is_refused_with_code
     assert not (program.workspace / "other.txt").exists()
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        call("write", file_path="AGENTS.md", content="x"),
+        call("read", file_path="/etc/hostname"),
+        call("web_fetch", url="https://example.org/"),
+        call("shell", command="echo x > AGENTS.md"),
+        call("shell", command="echo 'curl: (6) Could not resolve host: example.org' >&2; exit 6"),
+    ],
+)
+async def test_a_refused_call_of_background_mode_ends_with_code_3(program: Program, refused):
+    async with answering(program, [[refused], "I could not."]):
+        done = await program.run("run", "--mode", "background", "do it")
+        assert (done.code, "approval is needed" in done.err) == (3, True)
+    async with answering(program, [[call("write", file_path="other.txt", content="x")], "No."]):
+        denied = await program.run("run", "--mode", "background", "--deny", "write(other.txt)", "write it")
+        assert denied.code == 0
+    assert not (program.workspace / "AGENTS.md").exists()
+
+
 async def test_a_limit_ends_the_run_with_code_4_and_what_was_said_is_kept(program: Program):
     async with answering(program, lambda _: [f"Step {len(_['messages'])}.", READING]):
         done = await program.run("run", "--max-turns", "2", "-o", "json", "never stop")

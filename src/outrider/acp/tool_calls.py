@@ -31,6 +31,7 @@ from outrider.errors import ConfigurationError
 from outrider.presentation.diffs import DiffHunk, FileDiff
 from outrider.presentation.formats import replace_surrogates, shorten
 from outrider.presentation.tool_calls import call_changes, call_kind, call_title, patch_argument
+from outrider.types.origins import make_origin
 from outrider.types.parts import FilePart, TextPart, ToolPart
 from outrider.types.tool_declaration import CallKind
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
@@ -246,7 +247,9 @@ def _part_from_block(block: ContentBlock) -> TextPart | FilePart:
 def _embedded_part(block: EmbeddedResourceContentBlock) -> TextPart | FilePart:
     resource = block.resource
     if isinstance(resource, TextResourceContents):
-        return TextPart(f"{_resource_path(resource.uri)}:\n{replace_surrogates(resource.text)}", synthetic=True)
+        path = _resource_path(resource.uri)
+        origins = (make_origin("workspace", path),)  # the file that the editor shows
+        return TextPart(f"{path}:\n{replace_surrogates(resource.text)}", synthetic=True, origins=origins)
     mime = resource.mime_type or "application/octet-stream"
     if not mime.startswith(_ATTACHABLE_TYPES):
         raise ConfigurationError(f"{_resource_path(resource.uri)} is {mime}; only images, PDF and text can be attached")

@@ -60,9 +60,14 @@ def read_project_config(workspace: Path, folders: AppFolders) -> ParsedConfig:
     trust = WorkspaceTrust(find_project(workspace, folders.home), folders.trust_file)
     if not trust.trusted:
         return ParsedConfig(ConfigFile(), tuple(_untrusted_notice(trust.list_names())))
-    waiting = tuple(
+    ignored = (
         f"{item.name} is ignored: it is new or has changed since you trusted" for item in trust.unapproved_items()
     )
+    changed = (
+        f"{name} is new or has changed since you trusted this folder, and applies; `outrider trust` shows it"
+        for name in trust.changed_files()
+    )
+    waiting = (*ignored, *changed)
     path = trust.project.root / CONFIG_FILE
     if not os.path.lexists(path):
         return ParsedConfig(ConfigFile(), waiting)
@@ -72,6 +77,13 @@ def read_project_config(workspace: Path, folders: AppFolders) -> ParsedConfig:
         return ParsedConfig(ConfigFile(), (*waiting, reason))
     found = parse_config(content, str(path))
     return ParsedConfig(found.content, (*waiting, *found.notices, *_disallowed_keys(found.content, path)))
+
+
+def remember_shown_files(workspace: Path, folders: AppFolders) -> None:
+    """Store that the user has read the notices about changed files, so that they are shown once."""
+    trust = WorkspaceTrust(find_project(workspace, folders.home), folders.trust_file)
+    if trust.trusted:
+        trust.remember_files()
 
 
 def _untrusted_notice(names: list[str]) -> Iterator[str]:

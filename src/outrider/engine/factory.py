@@ -17,7 +17,7 @@ from outrider.engine.session_tools import ToolEnvironment
 from outrider.engine.undo import delete_orphaned_undo_data
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
-from outrider.models.local.weights import adapt_to_local_models
+from outrider.models.clients import adapt_to_local_models
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox
 from outrider.project.extensions import UserPaths, WorkspaceExtensions
 from outrider.project.sandbox import LazySandbox

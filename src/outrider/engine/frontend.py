@@ -21,7 +21,6 @@ from outrider.engine.live_session import LiveSession
 from outrider.engine.questions import AskedQuestion, QuestionQueue
 from outrider.errors import ProcessError, ToolFailure
 from outrider.models.clients import shared_catalog
-from outrider.models.local.weights import KNOWN_WEIGHTS, runtime_limits
 from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.redaction.terminal import is_fully_visible
 from outrider.presentation.formats import format_bytes
@@ -293,12 +292,16 @@ def context_limit(providers: Iterable[Provider], model: ModelRef) -> int | None:
     if provider is None or provider.kind in ("scripted", "outrider"):
         return None
     if provider.kind == "local":
+        from outrider.models.local.weights import runtime_limits
+
         return runtime_limits(provider).context
     return shared_catalog().context_limit(provider.kind, model.model, base_url=provider.base_url)
 
 
 def _model_names(provider: Provider) -> Iterable[str]:
     if provider.kind == "local":
+        from outrider.models.local.weights import KNOWN_WEIGHTS
+
         return [weights.name for weights in KNOWN_WEIGHTS]
     return shared_catalog().list_models(provider.kind, base_url=provider.base_url)
 

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -20,13 +21,7 @@ from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.paths.protected import SecretFileFinder, find_protected_files
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
-from outrider.processes.sandbox.defaults import (
-    default_policy,
-    describe_planted,
-    find_absent_paths,
-    quarantine_planted,
-    read_protected_links,
-)
+from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.project.extensions import WorkspaceExtensions, recorded_notes
@@ -55,6 +50,7 @@ from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import call_subject, call_subjects, declaration_of
 
 if TYPE_CHECKING:
+    from outrider.outcomes.repository import OutsideRepository
     from outrider.outcomes.runner import SandboxedCommands
     from outrider.permissions.information_flow import EgressPolicy
 
@@ -151,6 +147,7 @@ class SessionTools:
         )
         self.granted_paths = GrantedPaths(workspace)
         self._secret_files = SecretFileFinder(workspace)
+        self._approved_fetches: set[str] = set()
         files = WorkspaceFiles(
             workspace,
             readable=[environment.data / "outputs"],
@@ -172,7 +169,7 @@ class SessionTools:
                 shell_tool(self.supervisor, sandbox=lambda: self.commands),
                 process_tool(self.supervisor),
                 todo_tool(self._load_todos, self._publish_todos),
-                web_fetch_tool(),
+                web_fetch_tool(may_reach_this_machine=self._approved_fetches.__contains__),
                 *([environment.search_tool()] if environment.search_tool else ()),
                 *([question_tool(environment.ask)] if environment.ask else ()),
                 *(environment.extensions.skill_tools(workspace) if environment.extensions else ()),
@@ -199,6 +196,7 @@ class SessionTools:
             record_all=undo.record_all if undo else _record_nothing,
             open_network=_open_network,
             lock=self._lock,
+            find_repository=lambda: _find_repository(self._workspace, environment),
         )
 
     @cached_property
@@ -279,6 +277,10 @@ class SessionTools:
                     prints_remote=prints_remote_text(command),
                 ),
             )
+        if declaration_of(tool).kind == "network" and (
+            decision.effect == "ask" or _names_host(decision.rule, call, tool)
+        ):
+            self._approved_fetches.add(call.call_id)
         if self.extensions is not None and self.extensions.servers is not None:
             self.extensions.servers.accept_change(self.tools.get(call.tool))
 
@@ -328,6 +330,7 @@ class SessionTools:
             writable=writable,
             home=environment.home,
             own_files=[*environment.own_folders, *self._secret_files.find()],
+            protected=find_protected_files(self._workspace) if writable else (),
             network="off" if self._is_network_closed else environment.network,
         )
         return allow_git_writes(usual, find_worktree(self._workspace, environment.data))
@@ -340,20 +343,15 @@ class SessionTools:
             return launch  # the gate has asked, or denied it
         writable = MODE_TABLE[self.tree.mode_of(launch.session_id)].outcomes != "drop"
         policy = self._command_policy(writable=writable)
-        known = self._list_protected() if writable else ()
-        policy = msgspec.structs.replace(policy, read_only=(*policy.read_only, *known))
-        absent, links = find_absent_paths(policy), read_protected_links(policy) if writable else {}
+        if not writable:
+            return sandbox.wrap(launch, policy)
+        before = ProtectedState(lambda: find_protected_files(self._workspace))
 
         def cleanup() -> str:
-            new = (path for path in (*absent, *(self._list_protected() if writable else ())) if path not in known)
-            made = dict.fromkeys(path for path in new if not self.granted_paths.includes(path))
-            return describe_planted(quarantine_planted(made, quarantine, links), quarantine)
+            planted = before.quarantine_planted(quarantine, self.granted_paths.includes)
+            return describe_planted(planted, quarantine)
 
         return msgspec.structs.replace(sandbox.wrap(launch, policy), cleanup=cleanup)
-
-    def _list_protected(self) -> tuple[Path, ...]:
-        """List what has a protected name, except the repository's own folder, whose parts have their own rules."""
-        return tuple(path for path in find_protected_files(self._workspace) if path != self._workspace / ".git")
 
     async def _load_todos(self, session_id: str) -> tuple[TodoItem, ...]:
         session = self.tree.find(session_id)
@@ -365,11 +363,29 @@ class SessionTools:
         self._bus.publish(SessionUpdatedEvent(session_id=session_id, changes=changes))
 
 
+def _names_host(rule: str | None, call: ToolPart, tool: str | Tool) -> bool:
+    """Return whether a rule names the hosts of a call literally; a rule for all hosts does not include this machine."""
+    hosts = [urlsplit(str(url)).hostname or "" for url in call_subjects(tool, call.state.input)]
+    return rule is not None and bool(hosts) and all(host and host in rule for host in hosts)
+
+
 def list_built_in_tools(workspace: str) -> dict[str, Tool]:
     """Return the built-in tools of a workspace to read their declarations, without an engine."""
     folder = Path(workspace)
     environment = ToolEnvironment(sandbox=NoSandbox("", ""), data=folder, home=folder, bus=EventBus())
     return SessionTools(Session(workspace_directory=workspace), environment, function_channel(None)).tools
+
+
+def _find_repository(workspace: Path, environment: ToolEnvironment) -> "OutsideRepository | None":
+    """Return the git folder outside the workspace in which commands may record work. A run's worktree may write to its
+    own branch only."""
+    from outrider.outcomes.repository import OutsideRepository, find_outside_repository
+
+    tree = find_worktree(workspace.resolve(), environment.data)
+    if tree is None:
+        return find_outside_repository(workspace.resolve())
+    own = Path(tree.own).relative_to(tree.common)
+    return OutsideRepository(tree.common, own=f"{own}/", branch=tree.branch)
 
 
 @asynccontextmanager

@@ -268,6 +268,16 @@ class CatalogPricing:
 PEER_KIND = "outrider"
 
 
+def adapt_to_local_models(agents: Iterable[Agent], providers: Iterable[Provider]) -> tuple[Agent, ...]:
+    """Applies `local_profile` to the agents that use a local provider."""
+    local = {provider.name for provider in providers if provider.kind == "local"}
+    if not local:
+        return tuple(agents)
+    from outrider.models.local.weights import local_profile  # lazy: most runs use no local model
+
+    return tuple(local_profile(agent) if agent.provider in local else agent for agent in agents)
+
+
 def find_peers(providers: Iterable[Provider]) -> dict[str, Provider]:
     """Returns the peers by address, in the form that RemoteAgentWire uses."""
     peers = [with_environment_defaults(provider) for provider in providers if provider.kind == PEER_KIND]

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from outrider.errors import ConfigurationError
+from outrider.outcomes.repository import OutsideRepository
 from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, remove_from_layer, remove_tree
 from outrider.types.outcomes import BlockedAccess
 
@@ -41,7 +42,8 @@ class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """A command that has ended in its overlay. `content`, `title` and `metadata` are its tool result.
 
     `block_answered` is set when the question about `blocked` needs no answer any more. `committing` is set before the
-    first file of the workspace changes; `keep` then names the paths to commit.
+    first file of the workspace changes; `keep` then names the paths to commit. `recorded` are changes of a git folder
+    outside the workspace, and `keep_recorded` those to commit.
     """
 
     session_id: str
@@ -56,6 +58,9 @@ class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     block_answered: bool = False
     committing: bool = False
     keep: tuple[str, ...] = ()
+    repository: OutsideRepository | None = None
+    recorded: tuple[OverlayChange, ...] = ()
+    keep_recorded: tuple[str, ...] = ()
 
 
 class OutcomeFolder:
@@ -88,12 +93,19 @@ class OutcomeFolder:
         self.temporary.chmod(0o1777)
         return OverlayFolders.create(self._call_folder(call_id), self.layers())
 
+    def prepare_recorded(self, call_id: str) -> OverlayFolders:
+        """Creates the folders for the overlay of a git folder outside the workspace."""
+        return OverlayFolders.create(self._call_folder(call_id) / "git")
+
     def layers(self) -> tuple[Path, ...]:
         """Returns the layer if it holds anything."""
         return (self.layer,) if any(self.layer.iterdir()) else ()
 
     def upper(self, call_id: str) -> Path:
         return self._call_folder(call_id) / "upper"
+
+    def upper_recorded(self, call_id: str) -> Path:
+        return self._call_folder(call_id) / "git" / "upper"
 
     def save(self, outcome: PendingOutcome) -> None:
         """Writes the outcome and waits for the disk; it replaces an earlier version atomically."""

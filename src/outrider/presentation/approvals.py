@@ -21,6 +21,7 @@ UNATTENDED_DENIAL = reasons.UNATTENDED_DENIAL
 UNATTENDED_OUTCOME = reasons.UNATTENDED_OUTCOME
 UNATTENDED_WRITE = reasons.UNATTENDED_WRITE
 UNATTENDED_BLOCK = reasons.UNATTENDED_BLOCK
+RULE_FORBIDS = reasons.RULE_FORBIDS
 
 
 class ApprovalChoice(msgspec.Struct, frozen=True):
@@ -189,6 +190,8 @@ def _outcome_facts(outcome: CommandOutcome) -> Iterator[str]:
         ]
         name = f"{file.path}/" if file.file == "folder" else file.path
         yield f"{file.kind}: {name}" + (f" ({', '.join(marks)})" if marks else "")
+        for operation in file.operations:
+            yield f"    {operation.description}"
     if outcome.more_files:
         yield f"and {outcome.more_files:,} more files"
     if outcome.exit_code not in (0, None):

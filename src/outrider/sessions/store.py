@@ -34,7 +34,10 @@ class Store(Protocol):
     """Persists sessions. Implementations: `SqliteStore`, `PostgresStore`, `MemoryStore`."""
 
     prompt: bool
-    """True if a write usually completes without suspending the coroutine; the journal then starts it eagerly."""
+    """True if a write usually completes without suspending the coroutine; the journal then starts it eagerly.
+
+    With Python 3.11 it starts in the caller's task: a write must use no `asyncio.timeout`, and await only futures that
+    no other coroutine awaits."""
 
     async def create(self, session: StoredSession) -> StoredSession:
         """Stores a new session. Raises StoreError if the id exists."""

@@ -169,10 +169,17 @@ class Tool:
         self.options = _parse_options(self.name, options)
         _check_name(self.name)
         _check_declared_parameters(self.name, function, self.options)
-        self.declaration = self.options.declare(self.name)
         self._parameters: dict[str, Any] | None = None
         self._spec: ToolSpec | None = None
+        self._declaration: ToolDeclaration | None = None
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+    @property
+    def declaration(self) -> ToolDeclaration:
+        """What calls do. Computed on first use, because programs create many tools that no model calls."""
+        if self._declaration is None:
+            self._declaration = self.options.declare(self.name)
+        return self._declaration
 
     @classmethod
     def from_schema(
@@ -297,9 +304,9 @@ def _check_name(name: str) -> None:
 
 def _check_declared_parameters(name: str, function: Callable[..., Any], options: ToolOptions) -> None:
     """Raises ConfigurationError for a misspelled parameter: the policy would not check it."""
-    declared = {*options.path_parameters, *options.url_parameters}
-    if not declared:
+    if not (options.path_parameters or options.url_parameters):
         return
+    declared = {*options.path_parameters, *options.url_parameters}
     known = inspect.signature(function).parameters
     takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     if (missing := declared - known.keys()) and not takes_more:

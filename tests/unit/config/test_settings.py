@@ -356,3 +356,31 @@ def test_a_server_on_this_machine_is_used_when_it_is_named_and_never_gets_a_vend
 def test_a_server_on_this_machine_has_no_model_of_its_own(tmp_path):
     with pytest.raises(ConfigurationError, match="write ollama/MODEL"):
         read_settings(cwd=tmp_path, environ={"HOME": str(tmp_path)}, flags=CommandFlags(model="ollama"))
+
+
+def test_retries_are_set_by_flag_agent_provider_and_file(home):
+    toml = (
+        "[retry]\nattempts = 7\ntotal = 60\n[providers.anthropic.options.retry]\nattempts = 5\n"
+        "[agents.patient]\nretry = { attempts = 20 }\n"
+    )
+    found = settings(home, toml)
+    assert found.providers[0].options["retry"] == {"attempts": 5, "total": 60}
+    by_name = {agent.name: agent.retry for agent in found.agents}
+    assert by_name["outrider"] is None
+    assert (by_name["patient"].attempts, by_name["patient"].total) == (20, 60)
+    flagged = settings(home, toml, retry_attempts=2)
+    assert flagged.providers[0].options["retry"]["attempts"] == 2
+    assert {agent.retry.attempts for agent in flagged.agents if agent.retry} == {2}
+
+
+def test_a_list_of_models_names_fallbacks(home):
+    environ = {**KEY, "OPENAI_API_KEY": "sk-2"}
+    toml = 'model = ["anthropic/one", "openai/two"]\n'
+    (agent,) = settings(home, toml, environ).agents
+    assert (agent.provider, agent.model, agent.fallback_models) == ("anthropic", "one", ("openai/two",))
+    flagged = settings(home, toml, environ, model="openai/three,anthropic/four")
+    assert flagged.model == "openai/three"
+    assert flagged.agents[0].fallback_models == ("anthropic/four",)
+    assert {"openai", "anthropic"} <= {provider.name for provider in flagged.providers}
+    with pytest.raises(ConfigurationError, match="no provider 'nobody'"):
+        settings(home, 'model = ["anthropic/one", "nobody/two"]', environ)

@@ -29,7 +29,7 @@ from outrider.cli.commands.run_output import (
 )
 from outrider.cli.output import Console
 from outrider.cli.setup import settings_from_arguments, user_folders
-from outrider.config.settings import Settings
+from outrider.config.settings import Settings, remember_shown_files
 from outrider.engine.archive import TurnEnd, short_id
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
@@ -285,6 +285,8 @@ class RunCommand:
         if not arguments.quiet:
             for notice in settings.notices:
                 self._console.print_stderr(f"outrider: {notice}", "yellow")
+            if self._console.err_is_terminal:
+                remember_shown_files(settings.workspace, settings.folders)
         if arguments.system is None:
             return settings
         first = msgspec.structs.replace(settings.agents[0], instructions=read_text_argument(arguments.system))
@@ -318,7 +320,7 @@ class RunCommand:
             console.print_stderr(f"outrider: the turn stopped early: {result.end.reason.replace('_', ' ')}", "yellow")
         if result.end.reason != "completed" and not quiet:
             self._print_next_step(result)
-        unapproved = [call for call in self._stats.refused if call.needed_approval]
+        unapproved = result.unapproved_calls
         for call in unapproved if not quiet else ():
             console.print_stderr(
                 f"outrider: denied, because approval is needed: {call_title(call.tool, call.input)}", "yellow"

@@ -178,12 +178,14 @@ def _certain_word(arg: ExpandedArg) -> str | None:
 
 
 def _working_folders(name: str, words: Sequence[str], cwd: str) -> Iterator[Path]:
+    """Yields the folders in which a program may work. Behind the subcommand `-C` of git is another option."""
     here = Path(cwd)
+    yield here.resolve()
     if name == "git":
         for option, value in pairwise(words):
             if option == "-C":
                 here /= value
-    yield here.resolve()
+                yield here.resolve()
 
 
 def restrictive_rule_matches(rule: PermissionRule, command: AnalysedCommand) -> bool:

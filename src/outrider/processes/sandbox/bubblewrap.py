@@ -63,7 +63,7 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
             raise ConfigurationError(
                 f"sandboxed commands could change {self.program}; install bubblewrap in a system folder"
             )
-        if (policy.overlay or policy.layers) and not self.overlays:
+        if (policy.overlay or policy.layers or policy.outside) and not self.overlays:
             raise ConfigurationError(f"{self.program} cannot mount an overlay here")
         size = str(policy.limits.temporary)
         argv = (
@@ -116,6 +116,7 @@ def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[st
     Inside an overlay the folders above a protected path are not pinned: the overlay itself keeps the real ones.
     """
     workspace = os.path.realpath(policy.workspace)
+    outside = {os.path.realpath(mount.folder): mount for mount in policy.outside}
     pinned = {} if policy.overlay else _pinned_folders(zones)
     sockets: AccessZones = {
         path: "hidden" for path in _list_bound_sockets() if _inherited_access(path, zones) != "hidden"
@@ -128,7 +129,9 @@ def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[st
         if path.startswith(f"{workspace}/") and any(hides_path(layer, path[len(workspace) + 1 :]) for layer in layers):
             continue
         above = _inherited_access(path, zones)
-        if path == workspace and (policy.overlay or policy.layers):
+        if mount := outside.get(path):
+            yield _overlay_options(mount.overlay, mount.layers, path)
+        elif path == workspace and (policy.overlay or policy.layers):
             yield _overlay_options(policy.overlay, policy.layers, path)
         elif access != above or path in pinned:
             yield _mount_options(path, access)

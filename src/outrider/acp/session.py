@@ -23,7 +23,7 @@ from acp.schema import (
 
 from outrider.acp.engines import OpenedEngine
 from outrider.acp.permissions import EDITOR_SENDER, PermissionRequests, PermissionView
-from outrider.acp.tool_calls import replace_surrogates, view_tool_call
+from outrider.acp.tool_calls import replace_surrogates, show_planned_changes, view_tool_call
 from outrider.acp.updates import Update, UpdateBuilder, UsageTracker, plan_from_text
 from outrider.config.providers import expand_model_name
 from outrider.config.settings import Settings, parse_effort
@@ -341,7 +341,10 @@ class EditorSession:
         if call is None:
             pending = ToolPending(event.tool_input, phase="awaiting_approval")
             call = view_tool_call(ToolPart(event.call_id, event.tool_name, pending), self._folder)
-        return PermissionView(requested_approval_view(event), call)
+        question = requested_approval_view(event)
+        return PermissionView(
+            question, show_planned_changes(call, question.changes if event.preview else (), self._folder)
+        )
 
     async def _send_options(self) -> None:
         await self._send_update(

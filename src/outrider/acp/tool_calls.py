@@ -128,6 +128,22 @@ def view_tool_call(call: ToolPart, folder: Path, output: str = "", agent: str = 
     )
 
 
+def show_planned_changes(view: ToolCallView, changes: Sequence[FileDiff], folder: Path) -> ToolCallView:
+    """Returns the view with the true diff of what an edit would change, if it is known."""
+    if not changes:
+        return view
+    locations = _change_locations(changes, folder)
+    return msgspec.structs.replace(view, content=list(_diff_content(changes, folder)), locations=locations)
+
+
+def _change_locations(changes: Sequence[FileDiff], folder: Path) -> list[ToolCallLocation]:
+    return [
+        ToolCallLocation(path=_absolute_path(folder, file.path), line=_hunk_line(hunk))
+        for file in changes
+        for hunk in file.hunks or (DiffHunk(()),)
+    ]
+
+
 def _call_status(call: ToolPart) -> ToolCallStatus:
     match call.state:
         case ToolPending():
@@ -173,11 +189,7 @@ def _requested_body(tool: str, call_input: dict[str, Any], changes: Sequence[Fil
 
 def _call_locations(call: ToolPart, changes: Sequence[FileDiff], folder: Path) -> list[ToolCallLocation]:
     if changes:
-        return [
-            ToolCallLocation(path=_absolute_path(folder, file.path), line=_hunk_line(hunk))
-            for file in changes
-            for hunk in file.hunks or (DiffHunk(()),)
-        ]
+        return _change_locations(changes, folder)
     call_input = call.state.input
     path = call_input.get("file_path") or (call_input.get("path") if call_kind(call) != "other" else None)
     if not isinstance(path, str):

@@ -246,8 +246,20 @@ def is_attachable(path: Path) -> bool:
     return mimetypes.guess_type(path.name)[0] in _ATTACHABLE_TYPES and path.is_file()
 
 
-def attach_file(path: Path) -> FilePart:
-    """Return the file as message part. Raises OSError if it cannot be read, and ValueError if it is too large."""
+def is_denied_file(path: Path, deny: Sequence[str], workspace: Path) -> bool:
+    """Return whether a deny rule forbids to read a file."""
+    if not deny:
+        return False
+    from outrider.permissions.paths.denied import DeniedReads  # lazy: most users have no such rules
+
+    return DeniedReads(deny, workspace).includes(str(path.expanduser().resolve()))
+
+
+def attach_file(path: Path, deny: Sequence[str] = (), workspace: Path | None = None) -> FilePart:
+    """Return the file as message part. Raises OSError if it cannot be read, and ValueError if it is too large or if a
+    deny rule forbids to read it."""
+    if is_denied_file(path, deny, workspace or Path.cwd()):
+        raise ValueError(f"{path.name}: a rule forbids to read it")
     size = path.stat().st_size
     if size > MAX_ATTACHMENT_BYTES:
         raise ValueError(

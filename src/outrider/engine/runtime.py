@@ -292,8 +292,10 @@ class EngineRuntime:
 
         if not self._options.attended:
             environment = msgspec.structs.replace(environment, ask=None)
-        find_secrets, flow = self._redactor.find_spans_in_bytes, self._options.flow
-        return SessionTools(session, environment, self._approvals, self.undo, find_secrets, flow)
+        find_secrets, options = self._redactor.find_spans_in_bytes, self._options
+        return SessionTools(
+            session, environment, self._approvals, self.undo, find_secrets, flow=options.flow, rules=options.rules
+        )
 
     def create_run_context(self, session: Session, session_tools: "SessionTools | None" = None) -> RunContext:
         """Create the context of one turn. Its budget is new; everything else belongs to the engine or the session."""

@@ -131,6 +131,7 @@ class EngineClient(Protocol):
         words: str = "",
         keep: tuple[str, ...] | None = None,
         choice: OutcomeChoice = "keep",
+        width: str = "",
     ) -> Approval: ...
 
     def file_changes(self, session_id: str) -> FileRestorer: ...

@@ -12,13 +12,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from outrider.engine.approval_gate import ApprovalChannel, function_channel
+from outrider.engine.approval_gate import ApprovalChannel, Rules, function_channel
 from outrider.engine.child_sessions import OpenSessionTree
 from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.permissions import Containment, contain
 from outrider.permissions.modes import MODE_TABLE, Decision
+from outrider.permissions.paths.denied import DeniedReads
 from outrider.permissions.paths.protected import SecretFileFinder, find_protected_files
+from outrider.permissions.rules import PermissionRule, parse_rule
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
@@ -127,6 +129,7 @@ class SessionTools:
         undo: UndoRecorder | None = None,
         find_secrets: FindSecrets = find_no_secrets,
         flow: FlowSettings | None = None,
+        rules: Rules | None = None,
     ) -> None:
         self._flow = flow or FlowSettings()
         self._is_network_closed = False
@@ -135,6 +138,8 @@ class SessionTools:
         self._sandbox = environment.sandbox
         self._undo = undo
         self._approvals = approvals
+        self._rules = rules or Rules()
+        self._denied = DeniedReads(self._rules.deny, session.workspace_directory or ".")
         self.tree = OpenSessionTree(session)
         self._environment, self.extensions = environment, environment.extensions
         workspace = self._workspace = Path(session.workspace_directory or ".")
@@ -153,6 +158,7 @@ class SessionTools:
             readable=[environment.data / "outputs"],
             private=environment.own_folders,
             granted=self.granted_paths.allows_path,
+            is_denied=self._denied.includes if self._rules.deny else lambda _: False,
         )
         ledger = SeenVersions()
         self._lock = environment.workspace_locks.setdefault(workspace.resolve(), asyncio.Lock())
@@ -197,6 +203,8 @@ class SessionTools:
             open_network=_open_network,
             lock=self._lock,
             find_repository=lambda: _find_repository(self._workspace, environment),
+            rules=self._outcome_rules,
+            restrictions=self._write_restrictions,
         )
 
     @cached_property
@@ -314,6 +322,21 @@ class SessionTools:
             return OutcomeAnswer(allowed=False, attended=False)
         return await self._approvals.ask_outcome(call, context, outcome, question)
 
+    def _outcome_rules(self, tool_context: ToolContext) -> list[PermissionRule]:
+        """Return what the commands of a call may write and reach: rules of the user, of the agent and of answers."""
+        context = self._undo.active_context(tool_context) if self._undo else None
+        granted = self._approvals.find_grant(context).rules if context else ()
+        own = context.agent.permissions.get("allow", ()) if context else ()
+        rules = map(parse_rule, (*self._rules.allow, *own, *granted))
+        return [rule for rule in rules if rule.right and not rule.parse_error]
+
+    def _write_restrictions(self, tool_context: ToolContext) -> tuple[list[str], list[str]]:
+        """Return the patterns of rules that deny or ask to change files."""
+        context = self._undo.active_context(tool_context) if self._undo else None
+        deny = (*self._rules.deny, *(context.deny_rules if context else ()))
+        ask = (*self._rules.ask, *(context.ask_rules if context else ()))
+        return _write_patterns(deny), _write_patterns(ask)
+
     @asynccontextmanager
     async def _record_commit(
         self, context: ToolContext, workspace: Path, paths: Sequence[str]
@@ -329,7 +352,7 @@ class SessionTools:
             self._workspace,
             writable=writable,
             home=environment.home,
-            own_files=[*environment.own_folders, *self._secret_files.find()],
+            own_files=[*environment.own_folders, *self._secret_files.find(), *self._denied.find_paths()],
             protected=find_protected_files(self._workspace) if writable else (),
             network="off" if self._is_network_closed else environment.network,
         )
@@ -367,6 +390,11 @@ def _names_host(rule: str | None, call: ToolPart, tool: str | Tool) -> bool:
     """Return whether a rule names the hosts of a call literally; a rule for all hosts does not include this machine."""
     hosts = [urlsplit(str(url)).hostname or "" for url in call_subjects(tool, call.state.input)]
     return rule is not None and bool(hosts) and all(host and host in rule for host in hosts)
+
+
+def _write_patterns(rules: Sequence[str]) -> list[str]:
+    parsed = map(parse_rule, rules)
+    return [rule.pattern for rule in parsed if rule.pattern and declaration_of(rule.tool).kind == "write"]
 
 
 def list_built_in_tools(workspace: str) -> dict[str, Tool]:

@@ -39,6 +39,7 @@ from outrider.outcomes.pending import OutcomeFolder, PendingOutcome, overlay_sto
 from outrider.outcomes.repository import OutsideRepository, list_protected
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE
+from outrider.permissions.rules import PermissionRule, allows_hosts, allows_writing, match_path_rule
 from outrider.processes.git import GitRunner
 from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
 from outrider.processes.sandbox.overlay import (
@@ -117,6 +118,12 @@ class CommandPlan(msgspec.Struct, frozen=True):
         return self.hosts is not None or bool(self.writable)
 
 
+FindOutcomeRules = Callable[[ToolContext], Sequence[PermissionRule]]
+"""Returns the rules that apply to a call: what its command may write and reach without a question."""
+FindRestrictions = Callable[[ToolContext], tuple[Sequence[str], Sequence[str]]]
+"""Returns patterns of files that the command of a call must not change, and of those that are always asked about."""
+
+
 class SandboxedCommands:
     """The command runner of one session. `lock` serializes overlay commands, commits and edits of the workspace."""
 
@@ -134,6 +141,8 @@ class SandboxedCommands:
         open_network: OpenNetwork,
         lock: asyncio.Lock,
         find_repository: FindRepository,
+        rules: FindOutcomeRules = lambda _: (),
+        restrictions: FindRestrictions = lambda _: ((), ()),
     ) -> None:
         self._workspace = workspace.resolve()
         self._data = data
@@ -146,6 +155,8 @@ class SandboxedCommands:
         self._open_network = open_network
         self._lock = lock
         self._find_repository = find_repository
+        self._rules = rules
+        self._restrictions = restrictions
         self._plans: dict[str, CommandPlan] = {}
 
     def plan_call(self, call_id: str, plan: CommandPlan) -> None:
@@ -286,7 +297,7 @@ class SandboxedCommands:
             if isinstance(again, CommandPlan):
                 await context.resume_work()
                 await asyncio.to_thread(folder.remove, context.call_id)
-                self.plan_call(context.call_id, again)
+                self.plan_call(context.call_id, msgspec.structs.replace(again, keeps=again.keeps or plan.keeps))
                 return await self.run(context, execute, format_result)
             pending = again
         return await self._settle(context, folder, pending, plan)
@@ -315,6 +326,8 @@ class SandboxedCommands:
         wanted = ", ".join(dict.fromkeys(access.description for access in pending.blocked))
         blocked = reasons.BLOCKED.format(wanted=wanted)
         flow = _flow_to(plan.flow, pending.blocked)
+        if flow is None and (granted := self._plan_by_rules(context, pending.blocked)) is not None:
+            return granted
         if flow is not None:
             blocked = f"{blocked}; {flow.description}"
         match MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes:
@@ -347,6 +360,17 @@ class SandboxedCommands:
             prints_remote=plan.prints_remote,
         )
 
+    def _plan_by_rules(self, context: ToolContext, blocked: Sequence[BlockedAccess]) -> CommandPlan | None:
+        """Returns how a blocked command runs again without a question: if rules allow every host and path it wanted."""
+        hosts = tuple(access.target for access in blocked if access.kind == "network")
+        paths = tuple(access.target for access in blocked if access.kind == "path")
+        rules = self._rules(context)
+        if len(hosts) + len(paths) < len(blocked) or not all((*hosts, *paths)):
+            return None
+        if not allows_hosts(rules, hosts) or not allows_writing(rules, paths, root=str(self._workspace)):
+            return None
+        return CommandPlan(hosts=hosts or None, writable=tuple(map(Path, paths)))
+
     async def _settle(
         self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome, plan: CommandPlan
     ) -> ToolResult:
@@ -358,12 +382,19 @@ class SandboxedCommands:
         if caches:
             async with self._lock:  # no overlay of this workspace may start meanwhile
                 await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
+        denied, asked = (self._matching(changes, patterns) for patterns in self._restrictions(context))
+        if denied:
+            names = list_changes([change for change in changes if change.path in denied])
+            note = f"a rule forbids to change these files, so their changes are discarded: {names}"
+            changes = [change for change in changes if change.path not in denied]
+            pending = msgspec.structs.replace(pending, content=append_note(pending.content, note))
         pending = msgspec.structs.replace(pending, changes=tuple(changes))
         if not changes and not pending.recorded:
             await asyncio.to_thread(folder.remove, context.call_id)
             return _result(pending)
         rights = MODE_TABLE[self._settings.mode_of(context.session_id)]
         paths, recorded, complete = await asyncio.to_thread(split_protected, pending, folder)
+        paths, complete = [path for path in paths if path not in asked], complete and not asked
         if rights.outcomes == "drop":
             await asyncio.to_thread(folder.remove, context.call_id)
             return _result(pending, f"this mode discards what a command changes: {list_all_changes(pending)}")
@@ -375,11 +406,33 @@ class SandboxedCommands:
                 pending = msgspec.structs.replace(pending, metadata={**pending.metadata, "not_approved": left_out})
             return await self._commit(context, folder, pending, paths, recorded)
         level = self._settings.level_of(context.session_id)
-        if complete and (plan.keeps or level in ("edits", "auto")):
+        keeps = plan.keeps or level in ("edits", "auto") or (not pending.recorded and self._may_write(context, changes))
+        if complete and keeps:
             return await self._commit(context, folder, pending, paths, recorded)
         await asyncio.to_thread(folder.save, pending)
         await context.wait_for_answer()
         return await self._ask_and_commit(context, folder, pending)
+
+    def _matching(self, changes: Sequence[OverlayChange], patterns: Sequence[str]) -> set[str]:
+        """Returns the changed paths that match a pattern. A folder that was deleted as a whole matches if a pattern may
+        name something in it."""
+        root = str(self._workspace)
+        return {
+            change.path
+            for change in changes
+            for pattern in patterns
+            if match_path_rule(pattern, f"{root}/{change.path}", root)
+            or (
+                change.kind == "deleted"
+                and _is_only_folder(change)
+                and pattern.lstrip("/").startswith(change.path + "/")
+            )
+        }
+
+    def _may_write(self, context: ToolContext, changes: Sequence[OverlayChange]) -> bool:
+        """Returns whether rules allow to write every changed file."""
+        paths = [os.path.join(self._workspace, change.path) for change in changes if not _is_only_folder(change)]  # noqa: PTH118
+        return bool(paths) and allows_writing(self._rules(context), paths, root=str(self._workspace))
 
     async def _ask_and_commit(self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome) -> ToolResult:
         upper, recorded_upper = folder.upper(context.call_id), folder.upper_recorded(context.call_id)

@@ -146,10 +146,12 @@ class Store(Protocol):
         words: str = "",
         keep: tuple[str, ...] | None = None,
         choice: OutcomeChoice = "keep",
+        width: str = "",
     ) -> Approval:
         """Answers an approval request. The first answer wins: a later one returns it unchanged, except `revoked`.
 
-        `words` is an optional message to the model. `keep` and `choice` answer a question about an outcome.
+        `words` is an optional message to the model. `keep` and `choice` answer a question about an outcome,
+        `width` is the id of the width that a lasting answer covers.
         """
         ...
 

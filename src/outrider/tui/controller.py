@@ -185,7 +185,7 @@ class SessionController:
 
     async def send_prompt(self, text: str, *, queue: bool = False, changed: Callable[[], None]) -> None:
         """Send an input to the session; returns when the turn that consumes it ends."""
-        files, complaints = find_attachments(text, self.workspace)
+        files, complaints = find_attachments(text, self.workspace, self.settings.rules.deny)
         for complaint in complaints:
             self.conversation.add_notice(Notice("warning", "command", complaint))
         session_id = await self.ensure_session()

@@ -7,6 +7,7 @@ from outrider.tools.edit_transaction import FileEditor, FileRevision, RevisionSe
 from outrider.tools.text.diff import TextDiff, current_view, diff_texts
 from outrider.tools.text.encoding import TextEncoding, detect_encoding
 from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
+from outrider.types.tool_declaration import KNOWN_NAMES
 
 if TYPE_CHECKING:
     from outrider.tools.text import patch as patches
@@ -22,7 +23,13 @@ def apply_patch_tool(editor: FileEditor) -> Tool:
             context, lambda revisions: _apply_operations(revisions, patches.parse_patch(patch))
         )
 
-    return Tool(apply_patch, description=load_prompt(__file__), preprocess_args=argument_aliases(ALIASES))
+    return Tool(
+        apply_patch,
+        description=load_prompt(__file__),
+        preprocess_args=argument_aliases(ALIASES),
+        previews=True,
+        declares=KNOWN_NAMES["apply_patch"],
+    )
 
 
 def _apply_operations(revisions: RevisionSet, operations: list["patches.FileOperation"]) -> ToolResult:

@@ -70,6 +70,7 @@ class CommandResult(msgspec.Struct, frozen=True):
     duration_ms: int
     ending: ExitStatus | None = None
     note: str = ""  # from the launch's cleanup, for example files that the sandbox removed
+    left_running: tuple[str, ...] = ()  # command lines of processes that were killed when the command ended
 
     @property
     def exit_code(self) -> int | None:
@@ -189,7 +190,14 @@ class SupervisedCommand:
 
     def result(self) -> CommandResult:
         seconds = (self._ended_monotonic or time.monotonic()) - self._started_monotonic
-        return CommandResult(self.id, self.process.output.text(), round(seconds * 1000), self.process.ending, self.note)
+        return CommandResult(
+            self.id,
+            self.process.output.text(),
+            round(seconds * 1000),
+            self.process.ending,
+            self.note,
+            tuple(self.process.left_running),
+        )
 
     def _publish_output(self, text: str) -> None:
         self._publish_event(ProcessOutputEvent, output=text)

@@ -9,7 +9,7 @@ from typing import assert_never
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.processes.launch import LaunchRequest
+from outrider.processes.launch import LaunchRequest, NamespaceJoin
 from outrider.processes.sandbox.init_args import (
     DEVICE_RIGHTS,
     PROXY_PORT,
@@ -19,6 +19,7 @@ from outrider.processes.sandbox.init_args import (
     KernelRestrictions,
     build_init_argv,
     build_ruleset,
+    encode_init_request,
     landlock_version,
     list_runtime_paths,
     outer_environment,
@@ -37,7 +38,7 @@ from outrider.processes.sandbox.sandbox import (
 from outrider.processes.sandbox.seccomp import SyscallFilterOptions, build_filter, detect_architecture
 
 NAMESPACE_OPTIONS = ("--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
-PROCESS_OPTIONS = ("--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL")
+PROCESS_OPTIONS = ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
 # New and empty for every command: outside they contain files and sockets of other programs.
 FRESH_FOLDERS = ("/tmp", "/var/tmp", "/run")
 # Parts of /run that programs need: the DNS resolver configuration, and the whole system on NixOS.
@@ -46,10 +47,14 @@ VISIBLE_RUN_PATHS = ("/run/systemd/resolve/stub-resolv.conf", "/run/systemd/reso
 
 
 class BubblewrapSandbox(msgspec.Struct, frozen=True):
-    """Runs commands under bubblewrap; `prefix` is the command that starts it, see `detect.bubblewrap_prefix`."""
+    """Runs commands under bubblewrap; `prefix` is the command that starts it, see `detect.bubblewrap_prefix`.
+
+    `holder` is a program that copies its input to its output. It is set if the command guard can join the namespaces.
+    """
 
     program: str
     prefix: tuple[str, ...] = ()
+    holder: str = ""
     name: str = "bubblewrap"
     confines: bool = True
     overlays: bool = False
@@ -66,17 +71,23 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
         if (policy.overlay or policy.layers) and not self.overlays:
             raise ConfigurationError(f"{self.program} cannot mount an overlay here")
         size = str(policy.limits.temporary)
-        argv = (
-            *(*self.prefix, self.program, *NAMESPACE_OPTIONS, *PROCESS_OPTIONS),
+        setup = (
+            *(*NAMESPACE_OPTIONS, *PROCESS_OPTIONS),
             *(() if policy.network == "on" else ("--unshare-net",)),
             *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
             *("--size", size, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
             *_fresh_folder_options(policy, zones, size),
             *(word for mount in _zone_mounts(zones, policy) for word in mount),
             *("--chdir", str(launch.workdir), "--"),
-            *build_init_argv(launch, policy.limits, _build_restrictions(policy, zones), str(policy.workspace)),
         )
-        return LaunchRequest(argv, _build_environment(launch, policy), Path("/"), launch.limits)
+        request = encode_init_request(launch, policy.limits, _build_restrictions(policy, zones), str(policy.workspace))
+        return LaunchRequest(
+            (*self.prefix, self.program, "--as-pid-1", *setup, *build_init_argv(request)),
+            _build_environment(launch, policy),
+            Path("/"),
+            launch.limits,
+            join=NamespaceJoin((self.program, *setup, self.holder), request) if self.holder else None,
+        )
 
 
 def _fresh_folder_options(policy: SandboxPolicy, zones: AccessZones, size: str) -> Iterator[str]:

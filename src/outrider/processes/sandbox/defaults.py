@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import cache, lru_cache
 from pathlib import Path
 
 from outrider.processes.sandbox.sandbox import Network, SandboxLimits, SandboxPolicy
@@ -45,12 +46,14 @@ Jenkinsfile azure-pipelines.yml .envrc .direnv .mise.toml mise.toml .tool-versio
 """
 
 
+@cache
 def list_secret_paths(home: Path) -> tuple[Path, ...]:
     """Returns the paths of secrets in the home folder and the system, which the default policy hides."""
     keys = tuple(Path("/etc/ssh").glob("ssh_host_*_key"))
     return (*(home / name for name in _HOME_SECRETS.split()), *map(Path, _SYSTEM_SECRETS.split()), *keys)
 
 
+@lru_cache(maxsize=16)
 def list_protected_paths(workspace: Path) -> tuple[Path, ...]:
     """Returns the protected paths of a workspace, including missing ones, which a command must not create."""
     return tuple(workspace / name for name in _PROTECTED_PATHS.split())

@@ -15,6 +15,7 @@ from outrider.processes.sandbox.init_args import (
     KernelRestrictions,
     build_init_argv,
     build_ruleset,
+    encode_init_request,
     landlock_version,
     list_runtime_paths,
     outer_environment,
@@ -77,7 +78,7 @@ class LandlockSandbox(msgspec.Struct, frozen=True):
             drop_capabilities=True,
         )
         environment = outer_environment(launch.environment) | {"TMPDIR": scratch}
-        argv = build_init_argv(launch, policy.limits, restrictions, str(policy.workspace))
+        argv = build_init_argv(encode_init_request(launch, policy.limits, restrictions, str(policy.workspace)))
         return LaunchRequest(argv, environment, launch.workdir, launch.limits)
 
 

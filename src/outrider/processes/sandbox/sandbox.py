@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -132,10 +133,11 @@ def resolve_zones(policy: SandboxPolicy, runtime_paths: Iterable[str] = ()) -> A
     `runtime_paths` are needed by the sandbox itself: they are never hidden and never writable.
     """
     zones: AccessZones = {}
-    hidden = [real for path in policy.hidden if (real := real_path(path))]
-    workspace = real_path(policy.workspace) or ""
+    resolve = cache(real_path)
+    hidden = [real for path in policy.hidden if (real := resolve(path))]
+    workspace = resolve(policy.workspace) or ""
     for path, access in policy.path_access():
-        real = real_path(path)
+        real = resolve(path)
         if not real or (access == "read-only" and _exposes_hidden(real, workspace, hidden)):
             continue
         if _STRICTNESS[access] >= _STRICTNESS.get(zones.get(real, "writable"), 0):

@@ -10,7 +10,8 @@ import pytest
 
 from outrider import Engine, EventBus, Rules, ToolCompleted, ToolError, ToolPart
 from outrider.engine.session_tools import ToolEnvironment
-from outrider.events import ToolApprovalRequestedEvent
+from outrider.events import ProcessStartedEvent, ToolApprovalRequestedEvent
+from outrider.presentation.approvals import requested_approval_view
 from outrider.processes.sandbox.detect import find_sandbox
 from outrider.stores import SqliteStore
 from tests.scenario.stories import agent, call, scripted
@@ -471,3 +472,88 @@ async def test_a_question_that_has_changed_replaces_the_earlier_one(workspace, t
         assert [approval.id for approval in await second.engine.approvals(session)] == [question.approval_id]
         await second.engine.answer(question.approval_id, allow=False)
     assert (workspace / "notes.txt").read_text() == "mine\n"
+
+
+async def test_a_push_is_asked_about_before_it_starts_and_only_once(workspace, tmp_path, sandbox):
+    harness = Harness(shell("touch started; git push https://git.example.org/x.git; true"), tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert question.outcome.predicted == "`git push` sends commits to git.example.org"
+        assert [(access.kind, access.target) for access in question.outcome.blocked] == [("network", "git.example.org")]
+        assert not list((tmp_path / "data").rglob("started"))
+        view = requested_approval_view(question)
+        assert view.choices[0].label == "run it with git.example.org"
+        await harness.engine.answer(question.approval_id, **view.answer("hosts"))
+        (part,) = await working
+    assert isinstance(part.state, ToolCompleted)
+    assert (workspace / "started").exists()
+    assert len(harness.asked) == 1
+    assert not part.metadata
+
+
+@pytest.mark.parametrize("attended", [True, False])
+async def test_a_predicted_command_without_a_yes_does_not_start(attended, workspace, tmp_path, sandbox):
+    harness = Harness(shell("touch started; pip install nothing"), tmp_path, sandbox, attended=attended)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        if attended:
+            question = await harness.question()
+            await harness.engine.answer(question.approval_id, allow=False, words="not now")
+        (part,) = await working
+    assert isinstance(part.state, ToolError)
+    assert part.state.reason == ("rejected" if attended else "denied")
+    assert "downloads and installs packages" in part.state.error
+    assert not (workspace / "started").exists()
+
+
+async def test_a_question_before_the_start_survives_a_restart(workspace, tmp_path, sandbox):
+    store = tmp_path / "sessions.db"
+    script = shell("echo ran >> runs.txt; git push https://git.example.org/x.git; true")
+    first = Harness(script, tmp_path, sandbox, store=SqliteStore(store))
+    async with first.engine.store, first.engine:
+        session = await first.engine.create(workspace=workspace)
+        working = asyncio.ensure_future(first.engine.prompt(session, "go"))
+        await first.question()
+    await asyncio.wait([working])
+    second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store))
+    async with second.engine.store, second.engine:
+        await second.engine.open(session)
+        question = await second.question()
+        assert question.outcome.predicted
+        await second.engine.answer(question.approval_id, allow=True, choice="hosts")
+        async with asyncio.timeout(20):
+            while not (parts := await second.calls(session)) or not parts[0].ended:
+                await asyncio.sleep(0.01)
+    assert isinstance(parts[0].state, ToolCompleted)
+    assert (workspace / "runs.txt").read_text() == "ran\n"
+    assert len(second.asked) == 1
+
+
+async def test_a_blocked_network_is_asked_about_without_a_second_run(workspace, tmp_path, sandbox):
+    """The command looks harmless, so it has a read-only view; a writable one would not help."""
+    (workspace / "notes.txt").write_text("curl: (6) Could not resolve host: git.example.org\n")
+    harness = Harness(shell("cat notes.txt missing.txt"), tmp_path, sandbox)
+    runs: list[ProcessStartedEvent] = []
+    harness.bus.subscribe(ProcessStartedEvent, runs.append)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert [access.target for access in question.outcome.blocked] == ["git.example.org"]
+        await harness.engine.answer(question.approval_id, allow=False)
+        (part,) = await working
+    assert isinstance(part.state, ToolCompleted)
+    assert len(runs) == 1
+    assert len(harness.asked) == 1
+
+
+async def test_processes_that_a_command_leaves_are_part_of_the_outcome(workspace, tmp_path, sandbox):
+    harness = Harness(shell("(sleep 313 >/dev/null 2>&1 &); echo x > made.txt"), tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert question.outcome.left_running == ("sleep 313",)
+        assert "left running, and ended: sleep 313" in requested_approval_view(question).facts
+        await harness.engine.answer(question.approval_id, allow=True)
+        (part,) = await working
+    assert "it left processes running, which were ended: sleep 313" in part.state.output

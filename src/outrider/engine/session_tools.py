@@ -51,7 +51,7 @@ from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
-from outrider.types.tool_declaration import call_subjects, declaration_of
+from outrider.types.tool_declaration import call_directory, call_subject, call_subjects, declaration_of
 
 if TYPE_CHECKING:
     from outrider.outcomes.runner import SandboxedCommands
@@ -227,13 +227,19 @@ class SessionTools:
         tool = self.tools.get(call.tool, call.tool)
         self.granted_paths.add_call(call, tool)
         if declaration_of(tool).kind == "shell":
+            from outrider.outcomes.predict import predict_effect
             from outrider.outcomes.runner import CommandPlan
 
             # A command that a person approved before it ran keeps what it changes, and stays in the sandbox.
             confinement = (decision.confinement or "workspace") if self._sandbox.confines else "none"
-            self.commands.plan_call(
-                call.call_id, CommandPlan(confinement, keeps=decision.rule is not None or decision.effect == "ask")
+            asks_first = confinement == "workspace" and decision.effect == "allow" and self._sandbox.overlays
+            command, folder = str(call_subject(tool, call.state.input)), str(call_directory(call.state.input) or "")
+            plan = CommandPlan(
+                confinement,
+                keeps=decision.rule is not None or decision.effect == "ask",
+                predicted=predict_effect(command, workspace=self._workspace, folder=folder) if asks_first else None,
             )
+            self.commands.plan_call(call.call_id, plan)
         if self.extensions is not None and self.extensions.servers is not None:
             self.extensions.servers.accept_change(self.tools.get(call.tool))
 

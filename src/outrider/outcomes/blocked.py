@@ -101,7 +101,7 @@ def name_grants(blocked: Iterable[BlockedAccess]) -> tuple[BlockedAccess, ...]:
     """Returns the accesses with what would have to be writable for them: for a new file its folder. The question shows
     where links lead, because that is what becomes writable.
 
-    The root and the home directory are too much for one file, so the file itself is named; a grant has no effect then.
+    The root and the home directory are too much for one file; a new file there cannot be granted.
     """
     too_wide = ("/", os.path.expanduser("~"))  # noqa: PTH111
     named: dict[BlockedAccess, None] = {}
@@ -112,5 +112,8 @@ def name_grants(blocked: Iterable[BlockedAccess]) -> tuple[BlockedAccess, ...]:
         target = os.path.realpath(access.target)
         folder = os.path.dirname(target)  # noqa: PTH120
         is_new = os.path.isdir(folder) and not os.path.lexists(target)  # noqa: PTH112
-        named[BlockedAccess("path", folder if is_new and folder not in too_wide else target)] = None
+        if is_new and folder not in too_wide:
+            named[BlockedAccess("path", folder)] = None
+        else:
+            named[BlockedAccess("path", target, grantable=not is_new)] = None
     return tuple(named)

@@ -14,13 +14,13 @@ from outrider.permissions.paths.protected import find_protected_name, list_link_
 from outrider.permissions.paths.safe_open import read_regular_file
 from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.processes.sandbox.overlay import OverlayChange, is_text, show_path
+from outrider.sessions.snapshots.scanner import SnapshotLimits
 from outrider.types.outcomes import CommandOutcome, OutcomeFile
 
 MAX_FILES = 200
 MAX_DIFF_BYTES = 200_000
 MAX_DIFF_LINES = 400
 MAX_OUTPUT = 4_000
-MAX_UNDO_BYTES = 64 * 1024 * 1024  # see `SnapshotLimits.written_bytes`
 
 # Folders and files that tools write as a by-product and can write again.
 CACHE_NAMES = split_names(
@@ -154,6 +154,7 @@ def describe_outcome(pending: PendingOutcome, upper: Path) -> CommandOutcome:
         exit_code=pending.exit_code,
         output=pending.content[-MAX_OUTPUT:],
         blocked=pending.blocked,
+        left_running=pending.left_running,
     )
 
 
@@ -166,7 +167,8 @@ def _repository_note(changes: Sequence[OverlayChange]) -> str:
 
 
 def _can_undo(change: OverlayChange) -> bool:
-    return is_text(change.path) and max(change.size, change.base.size if change.base else 0) <= MAX_UNDO_BYTES
+    largest = max(change.size, change.base.size if change.base else 0)
+    return is_text(change.path) and largest <= SnapshotLimits().written_bytes
 
 
 def _without_implied_folders(changes: Sequence[OverlayChange]) -> list[OverlayChange]:

@@ -56,6 +56,7 @@ class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     block_answered: bool = False
     committing: bool = False
     keep: tuple[str, ...] = ()
+    left_running: tuple[str, ...] = ()
 
 
 class OutcomeFolder:
@@ -98,6 +99,9 @@ class OutcomeFolder:
     def save(self, outcome: PendingOutcome) -> None:
         """Writes the outcome and waits for the disk; it replaces an earlier version atomically."""
         file = self._call_folder(outcome.call_id) / _RECORD
+        if not file.parent.is_dir():  # a command that had a read-only view
+            _make_private(self._overlays)
+            file.parent.mkdir(parents=True, mode=0o700)
         staged = file.with_suffix(".tmp")
         descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as stream:

@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +30,7 @@ from outrider.outcomes.describe import (
     parents_of,
 )
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome, overlay_storage
+from outrider.outcomes.predict import PredictedEffect
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE
 from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
@@ -84,13 +86,14 @@ class CommandPlan(msgspec.Struct, frozen=True):
     """How an admitted call runs. `keeps`: a rule or an earlier answer keeps the outcome without a question.
 
     `hosts` opens the network for these hosts, or for all if it is empty; `writable` are paths outside the workspace
-    that the command may change.
+    that the command may change. `predicted` is asked about before the start.
     """
 
     confinement: Confinement = "workspace"
     keeps: bool = False
     hosts: tuple[str, ...] | None = None
     writable: tuple[Path, ...] = ()
+    predicted: PredictedEffect | None = None
 
     @property
     def is_rerun(self) -> bool:
@@ -135,9 +138,12 @@ class SandboxedCommands:
         """Runs a command and returns its result. Raises ToolFailure if its outcome is dropped."""
         plan = self._plans.pop(context.call_id, CommandPlan())
         folder = self._open_folder(context.session_id)
+        format_result = partial(_format_with_leftovers, format_result)
         pending = await asyncio.to_thread(folder.load, context.call_id)
         if pending is not None:
             return await self._finish(context, folder, pending, plan, execute, format_result)
+        if plan.predicted is not None and MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "ask":
+            plan = await self._ask_before_start(context, plan, plan.predicted)
         if plan.confinement == "none":
             async with self._record_all(context):
                 return format_result(await execute(keep_launch_unchanged))
@@ -148,6 +154,10 @@ class SandboxedCommands:
             denied = find_blocked(result.text, result.exit_code, workspace=str(self._workspace))
             if not denied and not needs_writable_view(result.text, result.exit_code):
                 return format_result(result)
+            if denied and all(access.kind == "network" for access in denied):
+                # A writable view would not help, so the question comes without a second run.
+                pending = self._pending_outcome(context, result, format_result(result), ())
+                return await self._finish(context, folder, pending, plan, execute, format_result)
         return await self._run_in_overlay(context, folder, plan, execute, format_result)
 
     async def run_on(self, context: ToolContext, start: Execute) -> CommandResult:
@@ -212,18 +222,8 @@ class SandboxedCommands:
                 result = await self._execute_with(policy, plan, execute)
                 formatted = format_result(result)
                 changes = await asyncio.to_thread(_read_changes, self._workspace, folders)
-            pending = PendingOutcome(
-                session_id=context.session_id,
-                call_id=context.call_id,
-                workspace=str(self._workspace),
-                changes=tuple(changes),
-                content=formatted.content,
-                title=formatted.title,
-                metadata=formatted.metadata,
-                exit_code=result.exit_code,
-                blocked=name_grants(find_blocked(result.text, result.exit_code, workspace=str(self._workspace))),
-                block_answered=plan.is_rerun,
-            )
+            pending = self._pending_outcome(context, result, formatted, changes)
+            pending = msgspec.structs.replace(pending, block_answered=plan.is_rerun)
             settled = await self._finish(context, folder, pending, plan, execute, format_result)
             finished = True
             return settled
@@ -234,6 +234,39 @@ class SandboxedCommands:
         finally:
             if not finished:
                 await asyncio.to_thread(folder.remove, context.call_id)
+
+    def _pending_outcome(
+        self, context: ToolContext, result: CommandResult, formatted: ToolResult, changes: Sequence[OverlayChange]
+    ) -> PendingOutcome:
+        return PendingOutcome(
+            session_id=context.session_id,
+            call_id=context.call_id,
+            workspace=str(self._workspace),
+            changes=tuple(changes),
+            content=formatted.content,
+            title=formatted.title,
+            metadata=formatted.metadata,
+            exit_code=result.exit_code,
+            blocked=name_grants(find_blocked(result.text, result.exit_code, workspace=str(self._workspace))),
+            left_running=result.left_running,
+        )
+
+    async def _ask_before_start(self, context: ToolContext, plan: CommandPlan, effect: PredictedEffect) -> CommandPlan:
+        """Asks about what a command will probably do, before it starts. Returns how it runs after a yes, which also
+        answers the question that its blocked network would raise. Raises ToolFailure after a no."""
+        await context.wait_for_answer()
+        words = reasons.PREDICTED_OUTSIDE if effect.outside else reasons.PREDICTED
+        outcome = CommandOutcome(predicted=effect.text, blocked=effect.wanted)
+        answer = await self._ask(context, outcome, words.format(effect=effect.text))
+        await context.resume_work()
+        if not answer.attended:
+            raise ToolFailure(reasons.UNATTENDED_PREDICTED.format(effect=effect.text), reason="denied")
+        if not answer.allowed:
+            why = reasons.USER_DENIED_PREDICTED.format(effect=effect.text)
+            raise ToolFailure(f"{why}{answer.words and '. ' + answer.words}", reason="rejected")
+        if effect.outside or answer.choice == "outside":
+            return CommandPlan("none")
+        return CommandPlan(keeps=plan.keeps or effect.keeps, hosts=effect.hosts)
 
     async def _finish(
         self,
@@ -287,7 +320,8 @@ class SandboxedCommands:
         if answer.choice == "outside":
             return CommandPlan("none")
         network = [access.target for access in pending.blocked if access.kind == "network"]
-        paths = [Path(access.target) for access in pending.blocked if access.kind != "network" and access.target]
+        wanted_paths = [access for access in pending.blocked if access.kind != "network" and access.target]
+        paths = [Path(access.target) for access in wanted_paths if access.grantable]
         return CommandPlan(
             hosts=tuple(filter(None, network)) if network and answer.choice in ("keep", "hosts") else None,
             writable=tuple(paths) if answer.choice in ("keep", "paths") else (),
@@ -423,6 +457,12 @@ def _read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChang
         return read_changes(workspace, folders)
     except OSError as error:
         raise ToolFailure(f"what it changed was discarded, because {error.strerror or error}") from error
+
+
+def _format_with_leftovers(format_result: FormatResult, result: CommandResult) -> ToolResult:
+    """Returns the result with a note about processes that the command left running: they were ended with it."""
+    names = ", ".join(result.left_running)
+    return _with_note(format_result(result), f"it left processes running, which were ended: {names}" if names else "")
 
 
 def _result(pending: PendingOutcome, note: str = "") -> ToolResult:

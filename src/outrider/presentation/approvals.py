@@ -48,6 +48,7 @@ KEEP_SOME = ApprovalChoice("keep-some", "allow", "once", "f", "keep some filesâ€
 DROP = ApprovalChoice("no", "deny", "once", "n", "drop them")
 DROP_WITH_REASON = ApprovalChoice("no-because", "deny", "once", "r", "drop them, becauseâ€¦", needs_reason=True)
 RUN_OUTSIDE = ApprovalChoice("outside", "allow", "once", "o", "run it again outside the sandbox", choice="outside")
+START_OUTSIDE = ApprovalChoice("outside", "allow", "once", "o", "run it outside the sandbox", choice="outside")
 KEEP_BLOCKED = ApprovalChoice("no", "deny", "once", "n", "no, leave it blocked")
 
 _ONLY_ONCE = "no rule could describe exactly this call, so it can only be allowed once"
@@ -97,6 +98,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
         who = f" for {self.agent}" if self.agent else ""
         if self.outcome is None:
             return f"Allow {self.tool}{who}?"
+        if self.outcome.predicted:
+            return f"Run this command{who}?"
         if self.outcome.files:
             return f"Keep what this command changed{who}?"
         return f"Run this command again with more access{who}?"
@@ -164,8 +167,12 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _outcome_facts(outcome: CommandOutcome) -> Iterator[str]:
+    if outcome.predicted:
+        yield outcome.predicted
     for access in outcome.blocked:
-        yield f"blocked: {access.description}"
+        yield f"{'needs' if outcome.predicted else 'blocked'}: {access.description}"
+    for line in outcome.left_running:
+        yield f"left running, and ended: {line}"
     for file in outcome.files:
         marks = [
             mark
@@ -190,19 +197,20 @@ def _outcome_choices(outcome: CommandOutcome) -> tuple[ApprovalChoice, ...]:
     if outcome.files:
         some = (KEEP_SOME,) if len(outcome.files) > 1 else ()
         return (KEEP, *some, DROP, DROP_WITH_REASON)
-    return (*_rerun_choices(outcome), RUN_OUTSIDE, KEEP_BLOCKED, DENY_WITH_REASON)
+    if outcome.predicted:
+        return (*_rerun_choices(outcome, "run it with"), START_OUTSIDE, DENY, DENY_WITH_REASON)
+    return (*_rerun_choices(outcome, "run it again with"), RUN_OUTSIDE, KEEP_BLOCKED, DENY_WITH_REASON)
 
 
-def _rerun_choices(outcome: CommandOutcome) -> Iterator[ApprovalChoice]:
+def _rerun_choices(outcome: CommandOutcome, verb: str) -> Iterator[ApprovalChoice]:
     hosts = [access.target for access in outcome.blocked if access.kind == "network" and access.target]
     if any(access.kind == "network" for access in outcome.blocked):
-        label = f"run it again with {', '.join(hosts)}" if hosts else "run it again with the network"
+        label = f"{verb} {', '.join(hosts) or 'the network'}"
         yield ApprovalChoice("hosts", "allow", "once", "y", label, choice="hosts")
     paths = [access.target for access in outcome.blocked if access.kind != "network" and access.target]
-    if paths:
-        yield ApprovalChoice(
-            "paths", "allow", "once", "w", f"run it again with write access to {', '.join(paths)}", choice="paths"
-        )
+    if paths and all(access.grantable for access in outcome.blocked):
+        label = f"{verb} write access to {', '.join(paths)}"
+        yield ApprovalChoice("paths", "allow", "once", "w", label, choice="paths")
 
 
 def approval_view(approval: Approval, *, agent: str = "") -> ApprovalView:

@@ -163,9 +163,10 @@ class ToolRunner:
             if self._is_left_open(watched.part):
                 await asyncio.shield(self._record(watched.as_left_open()))
             else:
-                await asyncio.shield(self._record_end(watched.part, watched.fail(message, self._clock(), "canceled")))
+                ended = watched.fail(message, self._clock(), "canceled")
+                await asyncio.shield(self._record_end(watched.without_wait_marks(), ended))
             raise
-        return await self._record_end(watched.part, state)
+        return await self._record_end(watched.without_wait_marks(), state)
 
     async def _execute(self, tool: Tool, call: "_RunningCall") -> ToolEnd:
         try:
@@ -266,6 +267,13 @@ class _RunningCall:
         marked = msgspec.structs.replace(self.part, metadata={**self.part.metadata, REPEATABLE: True, LEFT_OPEN: child})
         return marked.update_state(self.running)
 
+    def without_wait_marks(self) -> ToolPart:
+        """Returns the call without the marks of a question: an ended call waits for no answer."""
+        if not self.part.asks:
+            return self.part
+        metadata = {name: value for name, value in self.part.metadata.items() if name not in (REPEATABLE, ASKS)}
+        return msgspec.structs.replace(self.part, metadata=metadata)
+
     async def _wait_for_answer(self) -> None:
         """Marks the call as one that only waits for an answer, and stores that before the question is asked."""
         if not self.part.asks:
@@ -275,8 +283,8 @@ class _RunningCall:
 
     async def _resume_work(self) -> None:
         """Takes the mark back before the tool does something that must not be repeated."""
-        if self.part.metadata != self._metadata:
-            self.part = msgspec.structs.replace(self.part, metadata=self._metadata)
+        if self.part.asks:
+            self.part = self.without_wait_marks()
             await self._record(self.part.update_state(self.running))
 
     def _on_progress(self, progress: Progress) -> None:

@@ -33,10 +33,14 @@ class OutcomeFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class BlockedAccess(msgspec.Struct, frozen=True):
-    """What the sandbox denied: a host, a path outside the workspace or a socket. `target` is "" if it is unknown."""
+    """What the sandbox denied: a host, a path outside the workspace or a socket. `target` is "" if it is unknown.
+
+    Without `grantable` no answer can give access to exactly this; the command could only run outside the sandbox.
+    """
 
     kind: BlockedKind
     target: str = ""
+    grantable: bool = True
 
     @property
     def description(self) -> str:
@@ -47,7 +51,9 @@ class BlockedAccess(msgspec.Struct, frozen=True):
 class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a command did inside the sandbox, for the question whether to keep it. `output` is its end.
 
-    `more_files` counts changed files that are not listed.
+    `more_files` counts changed files that are not listed. `left_running` are the command lines of processes that still
+    ran when the command ended, and were ended. With `predicted` the command has not started yet: this is what it will
+    probably do, and `blocked` is the access that it needs for that.
     """
 
     files: tuple[OutcomeFile, ...] = ()
@@ -55,6 +61,8 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     exit_code: int | None = None
     output: str = ""
     blocked: tuple[BlockedAccess, ...] = ()
+    left_running: tuple[str, ...] = ()
+    predicted: str = ""
 
 
 class OutcomeAnswer(msgspec.Struct, frozen=True):

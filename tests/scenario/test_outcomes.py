@@ -1,18 +1,23 @@
 """Commands run over a copy-on-write view of the workspace, and what they changed is the question."""
 
 import asyncio
+import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from outrider import Engine, EventBus, Rules, ToolCompleted, ToolError, ToolPart
+from outrider.engine.frontend import send_to_background
 from outrider.engine.session_tools import ToolEnvironment
-from outrider.events import ProcessStartedEvent, ToolApprovalRequestedEvent
+from outrider.events import ProcessStartedEvent, ToolApprovalRequestedEvent, ToolOutputEvent
 from outrider.presentation.approvals import requested_approval_view
 from outrider.processes.sandbox.detect import find_sandbox
+from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.stores import SqliteStore
 from tests.scenario.stories import agent, call, scripted
 
@@ -557,3 +562,104 @@ async def test_processes_that_a_command_leaves_are_part_of_the_outcome(workspace
         await harness.engine.answer(question.approval_id, allow=True)
         (part,) = await working
     assert "it left processes running, which were ended: sleep 313" in part.state.output
+
+
+async def test_a_command_at_its_time_limit_is_stopped_and_its_outcome_is_the_question(workspace, tmp_path, sandbox):
+    script = [[call("shell", command="echo half > made.txt; sleep 60", timeout=1)], "done"]
+    harness = Harness(script, tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert [file.path for file in question.outcome.files] == ["made.txt"]
+        assert "time limit" in question.outcome.output
+        assert not (workspace / "made.txt").exists()
+        await harness.engine.answer(question.approval_id, allow=True)
+        (part,) = await working
+    assert isinstance(part.state, ToolError)
+    assert part.state.reason == "timeout"
+    assert (workspace / "made.txt").read_text() == "half\n"
+    assert not list((tmp_path / "data" / "overlays").rglob("upper"))
+
+
+async def test_a_command_in_an_overlay_does_not_move_to_the_background(workspace, tmp_path, sandbox):
+    harness = Harness(shell("echo x > made.txt; sleep 1; echo end"), tmp_path, sandbox)
+    async with harness.engine:
+        session = await harness.engine.create(workspace=workspace)
+        started = asyncio.get_running_loop().create_future()
+        harness.bus.subscribe(ProcessStartedEvent, lambda event: started.done() or started.set_result(event))
+        working = asyncio.ensure_future(harness.engine.prompt(session, "go"))
+        process = (await started).process_id
+        assert not send_to_background(harness.engine, session, process)
+        question = await harness.question()
+        await harness.engine.answer(question.approval_id, allow=True)
+        await working
+        (part,) = await harness.calls(session)
+    assert part.state.output.strip() == "end"
+    assert (workspace / "made.txt").exists()
+
+
+HOLDER = """
+import fcntl, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(descriptor, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("tool", ["shell", "write"])
+async def test_changes_wait_for_the_command_of_another_process(tool, workspace, tmp_path, sandbox):
+    """The other process is killed while it holds the lock: that releases it."""
+    arguments = {"command": "echo x > made.txt"} if tool == "shell" else {"file_path": "made.txt", "content": "x\n"}
+    harness = Harness([[call(tool, **arguments)], "done"], tmp_path, sandbox)
+    lock = tmp_path / "data" / "locks" / f"{sha256(os.fsencode(workspace.resolve())).hexdigest()[:24]}.lock"
+    lock.parent.mkdir(parents=True)
+    other = subprocess.Popen([sys.executable, "-c", HOLDER, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert other.stdout.readline() == b"held\n"
+    waits = asyncio.Event()
+    harness.bus.subscribe(ToolOutputEvent, lambda event: "waiting for another" in event.output and waits.set())
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace, approval="edits"))
+        try:
+            await asyncio.wait_for(waits.wait(), 20)
+            assert not (workspace / "made.txt").exists()
+        finally:
+            other.kill()
+            other.communicate()
+        (part,) = await working
+    assert isinstance(part.state, ToolCompleted)
+    assert (workspace / "made.txt").read_text() == "x\n"
+
+
+async def test_a_call_that_waits_for_the_workspace_can_be_cancelled(workspace, tmp_path):
+    lock, other = WorkspaceLock(tmp_path, workspace), WorkspaceLock(tmp_path, workspace)
+    async with lock.hold():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2), other.hold():
+                pytest.fail("two hold the lock")
+    async with asyncio.timeout(5), other.hold():
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give files away")
+async def test_files_of_other_owners_can_be_changed_and_keep_their_owner(workspace, tmp_path, sandbox):
+    """The sandbox's user namespace knows one user and one group; the kernel cannot copy other owners' files there."""
+    (workspace / "theirs").mkdir()
+    for name in ("theirs/a.txt", "theirs/b.txt", "theirs/c.txt"):
+        (workspace / name).write_text("old\n")
+        os.chown(workspace / name, 12345, 12346)
+    os.chown(workspace / "theirs", 12345, 12346)
+    command = "set -e; echo new >> theirs/a.txt; rm theirs/b.txt; echo made > theirs/d.txt; echo well"
+    harness = Harness(shell(command), tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        changed = {file.path: file.kind for file in question.outcome.files}
+        assert changed == {"theirs/a.txt": "modified", "theirs/b.txt": "deleted", "theirs/d.txt": "created"}
+        await harness.engine.answer(question.approval_id, allow=True)
+        (part,) = await working
+    assert part.state.output.strip() == "well"
+    assert (workspace / "theirs" / "a.txt").read_text() == "old\nnew\n"
+    status = (workspace / "theirs" / "a.txt").stat()
+    assert (status.st_uid, status.st_gid) == (12345, 12346)
+    assert (workspace / "theirs").stat().st_uid == 12345

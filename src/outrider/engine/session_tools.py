@@ -1,7 +1,6 @@
 """The built-in tools of one session, created for its workspace, with a sandbox for commands that depends on the
 mode."""
 
-import asyncio
 import os
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +28,7 @@ from outrider.processes.sandbox.defaults import (
 )
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
+from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.project.extensions import WorkspaceExtensions, recorded_notes
 from outrider.project.sandbox import allow_git_writes, find_worktree
 from outrider.sessions.session import Session
@@ -70,7 +70,7 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     ask: AskUser | None = None
     network: Network = "off"
     extensions: WorkspaceExtensions | None = None
-    workspace_locks: dict[Path, asyncio.Lock] = msgspec.field(default_factory=dict[Path, asyncio.Lock])
+    workspace_locks: dict[Path, WorkspaceLock] = msgspec.field(default_factory=dict[Path, WorkspaceLock])
 
     @property
     def own_folders(self) -> tuple[Path, ...]:
@@ -147,7 +147,8 @@ class SessionTools:
             granted=self.granted_paths.allows_path,
         )
         ledger = SeenVersions()
-        self._lock = environment.workspace_locks.setdefault(workspace.resolve(), asyncio.Lock())
+        lock = WorkspaceLock(environment.data, workspace)
+        self._lock = environment.workspace_locks.setdefault(workspace.resolve(), lock)
         editor = FileEditor(files, undo.record_edit if undo else save_no_originals, ledger, self._lock)
         self.tools: dict[str, Tool] = tools_by_name(
             [

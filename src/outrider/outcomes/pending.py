@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, FailureReason
 from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, remove_from_layer, remove_tree
 from outrider.types.outcomes import BlockedAccess
 
@@ -40,6 +40,7 @@ def _make_private(folder: Path) -> None:
 class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """A command that has ended in its overlay. `content`, `title` and `metadata` are its tool result.
 
+    With `failure` the call ends in an error with this reason, for example because the command reached its time limit.
     `block_answered` is set when the question about `blocked` needs no answer any more. `committing` is set before the
     first file of the workspace changes; `keep` then names the paths to commit.
     """
@@ -57,6 +58,7 @@ class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     committing: bool = False
     keep: tuple[str, ...] = ()
     left_running: tuple[str, ...] = ()
+    failure: FailureReason | None = None
 
 
 class OutcomeFolder:

@@ -16,8 +16,14 @@ from typing import Protocol
 
 import msgspec
 
-from outrider.errors import ToolFailure
-from outrider.outcomes.blocked import find_blocked, name_grants, needs_writable_view, was_denied_writing
+from outrider.errors import FailureReason, ToolFailure
+from outrider.outcomes.blocked import (
+    fails_for_owner,
+    find_blocked,
+    name_grants,
+    needs_writable_view,
+    was_denied_writing,
+)
 from outrider.outcomes.commit import CommitResult, commit_outcome, find_conflicts, remove_staged
 from outrider.outcomes.describe import (
     MAX_OUTPUT,
@@ -33,19 +39,22 @@ from outrider.outcomes.pending import OutcomeFolder, PendingOutcome, overlay_sto
 from outrider.outcomes.predict import PredictedEffect
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE
-from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
+from outrider.processes.launch import LaunchRequest, LaunchWrapper, keep_launch_unchanged
 from outrider.processes.sandbox.overlay import (
     OverlayChange,
     OverlayFolders,
+    copy_foreign_files,
     is_confusing_link,
+    list_foreign_files,
     merge_into_layer,
     read_changes,
     show_path,
 )
 from outrider.processes.sandbox.sandbox import Network, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import CommandResult
+from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.tools.command_output import append_note
-from outrider.tools.tool import ToolContext, ToolResult
+from outrider.tools.tool import Progress, ToolContext, ToolResult
 from outrider.types.modes import ApprovalLevel, Mode
 from outrider.types.outcomes import BlockedAccess, CommandOutcome, Confinement, OutcomeAnswer
 
@@ -116,7 +125,7 @@ class SandboxedCommands:
         record_paths: RecordPaths,
         record_all: RecordAll,
         open_network: OpenNetwork,
-        lock: asyncio.Lock,
+        lock: WorkspaceLock,
     ) -> None:
         self._workspace = workspace.resolve()
         self._data = data
@@ -202,7 +211,7 @@ class SandboxedCommands:
                 if answer.choice == "outside":
                     self.plan_call(context.call_id, CommandPlan("none"))
                     return await self.run(context, execute, format_result)
-        async with self._lock, self._record_all(context):
+        async with self._hold_lock(context), self._record_all(context):
             return format_result(await execute(None))
 
     async def _run_in_overlay(
@@ -216,14 +225,19 @@ class SandboxedCommands:
         finished = False
         try:
             # The workspace below a mounted overlay must not change by our own hand: one command at a time.
-            async with self._lock:
+            async with self._hold_lock(context):
                 folders = await asyncio.to_thread(folder.prepare, context.call_id)
                 policy = self._overlay_policy(context, folder, folders)
                 result = await self._execute_with(policy, plan, execute)
-                formatted = format_result(result)
+                if await asyncio.to_thread(self._copy_foreign, folder, context.call_id, result):
+                    # Nothing of the first run remains, so the command can run again.
+                    result = await self._execute_with(policy, plan, execute)
+                formatted, failure = _format_or_failure(format_result, result)
                 changes = await asyncio.to_thread(_read_changes, self._workspace, folders)
             pending = self._pending_outcome(context, result, formatted, changes)
-            pending = msgspec.structs.replace(pending, block_answered=plan.is_rerun)
+            pending = msgspec.structs.replace(
+                pending, failure=failure, block_answered=plan.is_rerun or failure is not None
+            )
             settled = await self._finish(context, folder, pending, plan, execute, format_result)
             finished = True
             return settled
@@ -234,6 +248,16 @@ class SandboxedCommands:
         finally:
             if not finished:
                 await asyncio.to_thread(folder.remove, context.call_id)
+
+    def _copy_foreign(self, folder: OutcomeFolder, call_id: str, result: CommandResult) -> bool:
+        """Replaces the overlay of a command that failed because of other owners' files by one in which it may change
+        them; returns False if that is not the reason."""
+        if not fails_for_owner(result.text, result.exit_code):
+            return False
+        foreign = list_foreign_files(self._workspace)
+        if foreign:
+            copy_foreign_files(self._workspace, folder.prepare(call_id).upper, foreign)
+        return bool(foreign)
 
     def _pending_outcome(
         self, context: ToolContext, result: CommandResult, formatted: ToolResult, changes: Sequence[OverlayChange]
@@ -405,7 +429,7 @@ class SandboxedCommands:
         self, context: ToolContext, upper: Path, changes: Sequence[OverlayChange]
     ) -> CommitResult:
         paths = [change.path for change in changes if not _is_only_folder(change)]
-        async with self._lock, self._record_paths(context, self._workspace, paths):
+        async with self._hold_lock(context), self._record_paths(context, self._workspace, paths):
             return await asyncio.to_thread(commit_outcome, self._workspace, upper, changes)
 
     def _split_caches(self, changes: Sequence[OverlayChange]) -> tuple[list[OverlayChange], list[OverlayChange]]:
@@ -449,7 +473,15 @@ class SandboxedCommands:
         return msgspec.structs.replace(self._policy(writable=False), temporary=folder.temporary, layers=layers)
 
     def _wrapper(self, policy: SandboxPolicy) -> LaunchWrapper:
-        return lambda launch: self._sandbox.wrap(launch, policy)
+        def wrap(launch: LaunchRequest) -> LaunchRequest:
+            # What a command changed in an overlay is settled when it ends, as part of its call.
+            wrapped = self._sandbox.wrap(launch, policy)
+            return msgspec.structs.replace(wrapped, foreground_only=policy.overlay is not None)
+
+        return wrap
+
+    def _hold_lock(self, context: ToolContext) -> AbstractAsyncContextManager[None]:
+        return self._lock.hold(lambda note: context.report(Progress(note)))
 
 
 def _read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange]:
@@ -465,7 +497,18 @@ def _format_with_leftovers(format_result: FormatResult, result: CommandResult) -
     return _with_note(format_result(result), f"it left processes running, which were ended: {names}" if names else "")
 
 
+def _format_or_failure(format_result: FormatResult, result: CommandResult) -> tuple[ToolResult, FailureReason | None]:
+    """Returns the result of a command; with a reason if its call ends in an error, after its outcome is settled."""
+    try:
+        return format_result(result), None
+    except ToolFailure as failure:
+        return ToolResult(str(failure)), failure.reason
+
+
 def _result(pending: PendingOutcome, note: str = "") -> ToolResult:
+    """Returns the result of a settled command. Raises ToolFailure if the command reached its time limit."""
+    if pending.failure is not None:
+        raise ToolFailure(append_note(pending.content, note), reason=pending.failure)
     return _with_note(ToolResult(pending.content, title=pending.title, metadata=pending.metadata), note)
 
 

@@ -52,7 +52,8 @@ class LaunchRequest(msgspec.Struct, frozen=True):
     """A program to start.
 
     `cleanup` is called when no process of the command is alive; it returns a note for the caller. `session_id` names
-    the session that starts the command, for launch wrappers.
+    the session that starts the command, for launch wrappers. With `foreground_only` the command never moves to the
+    background, because its caller needs its end.
     """
 
     argv: tuple[str, ...]
@@ -62,6 +63,7 @@ class LaunchRequest(msgspec.Struct, frozen=True):
     cleanup: Callable[[], str] = no_cleanup
     session_id: str = ""
     join: NamespaceJoin | None = None
+    foreground_only: bool = False
 
     @property
     def is_joined(self) -> bool:

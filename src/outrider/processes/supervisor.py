@@ -95,6 +95,7 @@ class SupervisedCommand:
         self.session_id = session_id
         self.command = command
         self.backgrounded = False
+        self.foreground_only = False
         self.released = asyncio.Event()
         self.on_output: OnOutput | None = None
         self.cleanup: Callable[[], str] = no_cleanup
@@ -358,10 +359,10 @@ class ProcessSupervisor:
     def mark_as_backgrounded(self, call_id: str) -> bool:
         """Moves a running command to the background; its caller gets the output so far.
 
-        Returns False if no such command runs.
+        Returns False if no such command runs, or if it cannot run in the background.
         """
         supervised = self._table.find(call_id)
-        if supervised is None or supervised.process.exited.is_set():
+        if supervised is None or supervised.process.exited.is_set() or supervised.foreground_only:
             return False
         if not supervised.backgrounded:
             self._check_room()
@@ -473,6 +474,7 @@ class ProcessSupervisor:
         name = self._table.free_id(call_id)
         supervised = SupervisedCommand(name, session_id, text, ProcessOutputBuffer(self._folder, name), self._publish)
         supervised.on_output, supervised.cleanup = on_output, launch.cleanup
+        supervised.foreground_only = launch.foreground_only
         if in_background:
             supervised.move_to_background()
         self._table.add(supervised)
@@ -492,7 +494,7 @@ class ProcessSupervisor:
             async with asyncio.timeout(time_limit.seconds):
                 await supervised.released.wait()
         except TimeoutError:
-            if time_limit.then == "background" and self._has_room():
+            if time_limit.then == "background" and self._has_room() and not supervised.foreground_only:
                 supervised.move_to_background()
             else:
                 await supervised.terminate(TERMINATE_GRACE, "timeout")

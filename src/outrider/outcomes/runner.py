@@ -361,7 +361,7 @@ class SandboxedCommands:
             return await self._commit(context, folder, pending, pending.keep)
         caches, changes = await asyncio.to_thread(self._split_caches, pending.changes)
         if caches:
-            async with self._lock:  # no overlay of this workspace may start meanwhile
+            async with self._hold_lock(context):  # no overlay of this workspace may start meanwhile
                 await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
         pending = msgspec.structs.replace(pending, changes=tuple(changes))
         if not changes:

@@ -16,7 +16,9 @@ from outrider.engine.frontend import send_to_background
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.events import ProcessStartedEvent, ToolApprovalRequestedEvent, ToolOutputEvent
 from outrider.presentation.approvals import requested_approval_view
-from outrider.processes.sandbox.detect import find_sandbox
+from outrider.processes.sandbox.detect import find_sandbox, try_sandbox
+from outrider.processes.sandbox.init_args import SCOPES_SINCE, landlock_version
+from outrider.processes.sandbox.landlock import LandlockSandbox
 from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.stores import SqliteStore
 from tests.scenario.stories import agent, call, scripted
@@ -279,7 +281,7 @@ async def test_git_configuration_is_never_changed_unasked(level, command, worksp
 class WithoutOverlays:
     """The sandbox of a machine that has no copy-on-write views."""
 
-    name, confines, overlays, accepted = "plain", True, False, False
+    name, confines, overlays, accepted, protects_files = "plain", True, False, False, True
 
     def __init__(self, inner) -> None:
         self._inner, self.gaps, self.wrap = inner, inner.gaps, inner.wrap
@@ -663,3 +665,41 @@ async def test_files_of_other_owners_can_be_changed_and_keep_their_owner(workspa
     status = (workspace / "theirs" / "a.txt").stat()
     assert (status.st_uid, status.st_gid) == (12345, 12346)
     assert (workspace / "theirs").stat().st_uid == 12345
+
+
+@pytest.fixture
+def landlock(tmp_path) -> LandlockSandbox:
+    found = LandlockSandbox(tmp_path / "scratch")
+    found.temporary.mkdir()
+    if landlock_version() < SCOPES_SINCE or try_sandbox(found):
+        pytest.skip("Landlock does not work here")
+    return found
+
+
+PLANT = "ln notes.txt .git/hooks/linked; echo x > .git/hooks/pre-commit; mv notes.txt .git/config; echo x > made.txt"
+
+
+@pytest.mark.parametrize("fields", [{}, {"approval": "auto"}, {"mode": "background"}, {"mode": "plan"}])
+async def test_landlock_never_lets_a_command_change_files_unasked(fields, workspace, tmp_path, landlock):
+    git(workspace, "init", "-q")
+    before = {path: path.is_file() and path.read_bytes() for path in workspace.rglob("*")}
+    harness = Harness(shell(f"{PLANT}; echo ended"), tmp_path, landlock, attended=False)
+    async with harness.engine:
+        (part,) = await harness.work(workspace, **fields)
+    assert {path: path.is_file() and path.read_bytes() for path in workspace.rglob("*")} == before
+    assert "ended" in (part.state.output if isinstance(part.state, ToolCompleted) else part.state.error)
+    if not isinstance(part.state, ToolCompleted):
+        assert part.state.reason == "denied"
+
+
+async def test_with_landlock_a_yes_to_changes_runs_the_command_outside(workspace, tmp_path, landlock):
+    harness = Harness(shell("echo x > made.txt"), tmp_path, landlock)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert "outside the sandbox" in question.description
+        assert requested_approval_view(question).choices[0].id == "outside"
+        await harness.engine.answer(question.approval_id, allow=True)
+        (part,) = await working
+    assert isinstance(part.state, ToolCompleted)
+    assert (workspace / "made.txt").exists()

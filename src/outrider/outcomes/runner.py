@@ -71,6 +71,15 @@ OpenNetwork = Callable[[Sequence[str]], AbstractAsyncContextManager[Network]]
 
 _WANTS_TO_WRITE = "it wants to change files. The workspace was read-only for it; a yes runs it again and lets it write"
 
+_WANTS_TO_WRITE_OUTSIDE = (
+    "it wants to change files. The workspace was read-only for it. The sandbox of this machine cannot protect git "
+    "hooks and other files that programs execute, so a yes runs it again outside the sandbox"
+)
+_CANNOT_PROTECT = (
+    "The command wanted to change files. The sandbox of this machine cannot protect git hooks and other files that "
+    "programs execute, so the workspace was read-only for it and is unchanged"
+)
+
 
 class AskOutcome(Protocol):
     """Asks the user about an outcome. The question is stored, so any front end can answer it, also after a restart."""
@@ -174,6 +183,9 @@ class SandboxedCommands:
         plan = self._plans.pop(context.call_id, CommandPlan())
         if plan.confinement == "read-only" and self._sandbox.confines:
             return await start(self._wrapper(self._policy(writable=False)))
+        commits = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "commit"
+        if commits and plan.confinement != "none" and self._sandbox.confines and not self._sandbox.protects_files:
+            return await start(self._wrapper(self._policy(writable=False)))
         async with self._record_all(context):
             return await start(keep_launch_unchanged if plan.confinement == "none" else None)
 
@@ -191,6 +203,8 @@ class SandboxedCommands:
         outcomes = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes
         level = self._settings.level_of(context.session_id)
         may_write = outcomes == "commit" or (outcomes == "ask" and (plan.keeps or level in ("edits", "auto")))
+        protects = self._sandbox.protects_files
+        may_write = may_write and protects
         if not may_write or plan.confinement == "read-only":
             result = await self._execute_with(self._policy(writable=False), plan, execute)
             if not was_denied_writing(result.text):
@@ -199,16 +213,18 @@ class SandboxedCommands:
                 return _with_note(format_result(result), "this mode does not let a command change files")
             if not may_write:
                 formatted = format_result(result)
-                wanted = (BlockedAccess("path", str(self._workspace)),)
+                if outcomes == "commit":
+                    raise ToolFailure(f"{_CANNOT_PROTECT}. Its output was:\n{formatted.content}", reason="denied")
+                wanted = (BlockedAccess("path", str(self._workspace), grantable=protects),)
                 outcome = CommandOutcome(
                     exit_code=result.exit_code, output=formatted.content[-MAX_OUTPUT:], blocked=wanted
                 )
                 await context.wait_for_answer()
-                answer = await self._ask(context, outcome, _WANTS_TO_WRITE)
+                answer = await self._ask(context, outcome, _WANTS_TO_WRITE if protects else _WANTS_TO_WRITE_OUTSIDE)
                 await context.resume_work()
                 if not answer.allowed:
                     raise _not_rerun(formatted.content, answer)
-                if answer.choice == "outside":
+                if answer.choice == "outside" or not protects:
                     self.plan_call(context.call_id, CommandPlan("none"))
                     return await self.run(context, execute, format_result)
         async with self._hold_lock(context), self._record_all(context):

@@ -58,6 +58,7 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
     name: str = "bubblewrap"
     confines: bool = True
     overlays: bool = False
+    protects_files: bool = True
     accepted: bool = False
     gaps: tuple[str, ...] = ()
 

@@ -46,9 +46,10 @@ class LandlockSandbox(msgspec.Struct, frozen=True):
     name: str = "landlock"
     confines: bool = True
     overlays: bool = False
+    protects_files: bool = False
     accepted: bool = False
     gaps: tuple[str, ...] = (
-        "commands can read and change hidden and protected files inside a writable folder",
+        "a command that changes files runs unconfined after a yes, because protected files cannot be kept from it",
         "with a writable workspace, commands can change modes and times of the user's other files",
         "commands can list other processes",
         "shared memory in /dev/shm is denied, which breaks the locks of Python's multiprocessing",

@@ -91,6 +91,11 @@ class Sandbox(Protocol):
         ...
 
     @property
+    def protects_files(self) -> bool:
+        """Whether protected files, such as git hooks, stay unchanged in a writable workspace."""
+        ...
+
+    @property
     def accepted(self) -> bool:
         """Whether the user has stated that no sandbox is needed."""
         ...
@@ -112,6 +117,7 @@ class NoSandbox(msgspec.Struct, frozen=True):
     name: str = "none"
     confines: bool = False
     overlays: bool = False
+    protects_files: bool = False
     accepted: bool = False
 
     @property

@@ -703,3 +703,40 @@ async def test_with_landlock_a_yes_to_changes_runs_the_command_outside(workspace
         (part,) = await working
     assert isinstance(part.state, ToolCompleted)
     assert (workspace / "made.txt").exists()
+
+
+async def test_caches_in_the_home_folder_are_private_to_the_session(workspace, tmp_path, sandbox):
+    for name in (".cache/pip", ".cache/huggingface", ".npm"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / ".cache" / "pip" / "known").write_text("kept\n")
+    (tmp_path / ".cache" / "huggingface" / "token").write_text("secret\n")
+    cache, npm = tmp_path / ".cache", tmp_path / ".npm"
+    commands = (
+        f"cat {cache}/pip/known; echo new > {cache}/pip/made; echo n > {npm}/made; rm {cache}/pip/known; true",
+        f"cat {cache}/pip/made {npm}/made > /dev/stdout; ls {cache}/pip; cat {cache}/huggingface/token; : > {cache}/x",
+        f"rm -r {cache}/huggingface 2>/dev/null; mv {cache}/huggingface {cache}/h2 2>/dev/null; ls {cache} > {cache}/y",
+        f"cat {cache}/y {cache}/h2/token {cache}/huggingface/token 2>/dev/null; : > {cache}/z",
+    )
+    harness = Harness(shell(*commands), tmp_path, sandbox)
+    async with harness.engine:
+        parts = await harness.work(workspace)
+    assert not harness.asked
+    assert parts[0].state.output.strip() == "kept"
+    assert parts[1].state.output.split()[:3] == ["new", "n", "made"]
+    assert all("secret" not in part.state.output for part in parts)
+    assert (tmp_path / ".cache" / "pip" / "known").read_text() == "kept\n"
+    assert [path.name for path in (tmp_path / ".cache" / "pip").iterdir()] == ["known"]
+    assert not list((tmp_path / ".npm").iterdir())
+    assert (tmp_path / ".cache" / "huggingface" / "token").read_text() == "secret\n"
+
+
+async def test_a_link_in_a_cache_does_not_lead_out_of_the_sandbox(workspace, tmp_path, sandbox, outside):
+    (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
+    (tmp_path / ".cache" / "huggingface" / "token").write_text("secret\n")
+    (outside / "token").write_text("theirs\n")
+    cache = tmp_path / ".cache"
+    commands = (f"ln -s {outside} {cache}/link; : > {cache}/a", f"echo x > {cache}/link/made; cat {cache}/link/token")
+    harness = Harness(shell(*commands), tmp_path, sandbox, attended=False)
+    async with harness.engine:
+        await harness.work(workspace)
+    assert [path.name for path in outside.iterdir()] == ["token"]

@@ -65,7 +65,7 @@ class OutcomeFolder:
     """The overlays of one session in one workspace, in a private folder below the data folder.
 
     `calls/<call>` holds the overlay of a command and, when it has ended, its outcome. `layer` holds cache files that
-    later commands of the session see, `tmp` is their /tmp.
+    later commands of the session see, `tmp` is their /tmp, `caches` what they write to caches in the home folder.
     """
 
     def __init__(self, data: Path, session_id: str, workspace: Path) -> None:
@@ -90,6 +90,17 @@ class OutcomeFolder:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.temporary.chmod(0o1777)
         return OverlayFolders.create(self._call_folder(call_id), self.layers())
+
+    def open_caches(self, caches: Iterable[Path]) -> tuple[tuple[Path, OverlayFolders], ...]:
+        """Returns overlay folders for caches in the home folder, which all commands of the session share."""
+        opened: list[tuple[Path, OverlayFolders]] = []
+        for path in caches:
+            root = self.root / "caches" / _safe_name(str(path))
+            # An overlay cannot store its changes inside the folder that it covers.
+            if path.is_dir() and not root.is_relative_to(path):
+                known = OverlayFolders(root / "upper", root / "work")
+                opened.append((path, known if root.is_dir() else OverlayFolders.create(root)))
+        return tuple(opened)
 
     def layers(self) -> tuple[Path, ...]:
         """Returns the layer if it holds anything."""

@@ -480,7 +480,13 @@ class SandboxedCommands:
         commits = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "commit"
         policy = self._policy(writable=commits)
         outside = tuple(path for path in policy.read_only if not path.is_relative_to(self._workspace))
-        return msgspec.structs.replace(policy, overlay=folders, temporary=folder.temporary, read_only=outside)
+        return msgspec.structs.replace(
+            policy,
+            overlay=folders,
+            temporary=folder.temporary,
+            read_only=outside,
+            cache_overlays=folder.open_caches(policy.caches),
+        )
 
     def _read_only_policy(self, folder: OutcomeFolder) -> SandboxPolicy:
         if not folder.temporary.is_dir():

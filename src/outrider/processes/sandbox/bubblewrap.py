@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
@@ -133,17 +133,28 @@ def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[st
         path: "hidden" for path in _list_bound_sockets() if _inherited_access(path, zones) != "hidden"
     }
     everything: AccessZones = {**pinned, **zones, **sockets}
-    layers = policy.overlay.layers if policy.overlay else policy.layers
+    caches = {os.path.realpath(path): folders for path, folders in policy.cache_overlays}
+    views = {workspace: policy.overlay.layers if policy.overlay else policy.layers}
+    views |= {path: (folders.upper,) for path, folders in caches.items()}
     for path in sorted(everything, key=lambda path: path.count("/")):
         access = everything[path]
         # A layer with a link on the way would make bubblewrap mount somewhere else; the path is not visible then.
-        if path.startswith(f"{workspace}/") and any(hides_path(layer, path[len(workspace) + 1 :]) for layer in layers):
+        if _is_hidden_by_layer(path, views):
             continue
         above = _inherited_access(path, zones)
         if path == workspace and (policy.overlay or policy.layers):
             yield _overlay_options(policy.overlay, policy.layers, path)
+        elif path in caches and access == "writable":
+            yield _overlay_options(caches[path], (), path)
         elif access != above or path in pinned:
             yield _mount_options(path, access)
+
+
+def _is_hidden_by_layer(path: str, views: Mapping[str, Sequence[Path]]) -> bool:
+    return any(
+        path.startswith(f"{view}/") and any(hides_path(layer, path[len(view) + 1 :]) for layer in layers)
+        for view, layers in views.items()
+    )
 
 
 def _overlay_options(folders: OverlayFolders | None, layers: Sequence[Path], workspace: str) -> tuple[str, ...]:

@@ -59,6 +59,10 @@ def list_protected_paths(workspace: Path) -> tuple[Path, ...]:
     return tuple(workspace / name for name in _PROTECTED_PATHS.split())
 
 
+# In the home folder: what package managers and compilers download or build, and can write again.
+_CACHE_FOLDERS = ".cache .npm .cargo/registry .cargo/git go/pkg/mod .gradle/caches .m2/repository .nuget/packages"
+
+
 def default_policy(
     workspace: Path,
     *,
@@ -75,6 +79,7 @@ def default_policy(
         writable=writable,
         read_only=list_protected_paths(workspace),
         hidden=(*list_secret_paths(home), *own_files),
+        caches=tuple(path for name in _CACHE_FOLDERS.split() if os.path.realpath(path := home / name) == str(path)),
         temporary=temporary,
         network=network,
         limits=limits or SandboxLimits(),

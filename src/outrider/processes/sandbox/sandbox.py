@@ -43,7 +43,8 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     The entry for the deepest path applies; of two entries for the same path, the stricter one. All other paths are
     readable, except /tmp, /var/tmp and /run, which are new and empty for the command. With `overlay` the command sees
     a writable workspace, and what it writes there is stored in the overlay's upper folder instead. `layers` lie above
-    a read-only workspace.
+    a read-only workspace. `caches` are folders of package managers; what a command writes there is stored in
+    `cache_overlays`, if that is set.
     """
 
     workspace: Path
@@ -56,11 +57,14 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     limits: SandboxLimits = SandboxLimits()
     overlay: OverlayFolders | None = None
     layers: tuple[Path, ...] = ()
+    caches: tuple[Path, ...] = ()
+    cache_overlays: tuple[tuple[Path, OverlayFolders], ...] = ()
 
     def path_access(self) -> Iterator[tuple[Path, Access]]:
         """Yields each path of the policy with its access."""
         groups: tuple[tuple[Access, tuple[Path, ...]], ...] = (
             ("writable" if self.writable or self.overlay else "read-only", (self.workspace,)),
+            ("writable", tuple(path for path, _ in self.cache_overlays)),
             ("writable", self.also_writable),
             ("read-only", self.read_only),
             ("hidden", self.hidden),

@@ -74,10 +74,12 @@ if TYPE_CHECKING:
         Attachment,
         CacheTokens,
         CompactionPart,
+        EgressBudget,
         EndedTime,
         Event,
         FilePart,
         FileSource,
+        FlowSettings,
         Limits,
         Message,
         MessageError,
@@ -86,6 +88,7 @@ if TYPE_CHECKING:
         ModelMessage,
         ModelRef,
         ModelSettings,
+        Origin,
         OutputSchema,
         Part,
         PartBase,
@@ -97,6 +100,7 @@ if TYPE_CHECKING:
         Request,
         ResourceSource,
         RetryPart,
+        RetryPolicy,
         RetryTime,
         RunningTime,
         SnapshotPart,
@@ -168,6 +172,7 @@ __all__ = [
     "ContextOverflowError",
     "Course",
     "Decision",
+    "EgressBudget",
     "EndedTime",
     "Engine",
     "Event",
@@ -177,6 +182,7 @@ __all__ = [
     "EventStream",
     "FilePart",
     "FileSource",
+    "FlowSettings",
     "ForkPoint",
     "HookedCall",
     "HookedStop",
@@ -198,6 +204,7 @@ __all__ = [
     "NetworkError",
     "NotFoundError",
     "OpenTelemetry",
+    "Origin",
     "OutputMismatch",
     "OutputSchema",
     "OutriderError",
@@ -222,6 +229,7 @@ __all__ = [
     "ResourceSource",
     "ResultDiffers",
     "RetryPart",
+    "RetryPolicy",
     "RetryTime",
     "Rules",
     "RunHandle",
@@ -340,16 +348,16 @@ __getattr__, __dir__ = lazy_names(
         "outrider.tracing.otel": "OpenTelemetry",
         "outrider.tracing.trace": "Span Trace",
         "outrider.types": """
-            Agent AgentMessage AgentPart Answer Attachment CacheTokens CompactionPart EndedTime Event FilePart
-            FileSource Limits Message MessageError MessagePath MessageTime ModelMessage ModelRef ModelSettings
-            OutputSchema Part PartBase PartTime PatchPart Prompt Provider ReasoningPart Request ResourceSource
-            RetryPart RetryTime RunningTime SnapshotPart StepFinishPart StepStartPart SubtaskPart SymbolSource
-            TextPart TextRange Tokens ToolChoice ToolCompleted ToolError ToolPart ToolPending ToolResultPart
-            ToolRunning ToolSpec ToolState ToolUsePart UnknownPart Usage decode_part decode_parts encode_part
-            encode_parts is_agent_part is_compaction_part is_file_part is_patch_part is_reasoning_part is_retry_part
-            is_snapshot_part is_step_finish_part is_step_start_part is_subtask_part is_text_part is_tool_part
-            is_tool_result_part is_tool_use_part new_id part_from_anthropic part_from_dict part_types
-            register_part_type validate_part
+            Agent AgentMessage AgentPart Answer Attachment CacheTokens CompactionPart EgressBudget EndedTime Event
+            FilePart FileSource FlowSettings Limits Message MessageError MessagePath MessageTime ModelMessage
+            ModelRef ModelSettings Origin OutputSchema Part PartBase PartTime PatchPart Prompt Provider
+            ReasoningPart Request ResourceSource RetryPart RetryPolicy RetryTime RunningTime SnapshotPart
+            StepFinishPart StepStartPart SubtaskPart SymbolSource TextPart TextRange Tokens ToolChoice ToolCompleted
+            ToolError ToolPart ToolPending ToolResultPart ToolRunning ToolSpec ToolState ToolUsePart UnknownPart
+            Usage decode_part decode_parts encode_part encode_parts is_agent_part is_compaction_part is_file_part
+            is_patch_part is_reasoning_part is_retry_part is_snapshot_part is_step_finish_part is_step_start_part
+            is_subtask_part is_text_part is_tool_part is_tool_result_part is_tool_use_part new_id
+            part_from_anthropic part_from_dict part_types register_part_type validate_part
         """,
     },
 )

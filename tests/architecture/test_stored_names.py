@@ -181,6 +181,10 @@ STRUCTS: dict[str, str] = {
     "config, compaction": "config.file:CompactionTable app.config.tables:CompactionTable",
     "config, retention": "config.file:RetentionTable app.config.tables:RetentionTable",
     "config, sandbox": "config.file:SandboxTable app.config.tables:SandboxTable",
+    "config, egress": "config.file:EgressTable",
+    "config, egress budget": "config.file:BudgetTable",
+    "origin of a part": "types.origins:Origin",
+    "data flow": "types.origins:DataFlow",
     "config, bounds": "config.file:BoundsTable app.config.tables:BoundsTable",
     "config, background": "config.file:BackgroundTable app.config.tables:BackgroundTable",
     "config, model facts": "providers.models_dev:ModelFacts providers.catalog:ModelFacts "

@@ -41,6 +41,7 @@ from outrider.events import (
     TurnStartedEvent,
 )
 from outrider.types.deltas import Finish, Retry
+from outrider.types.parts import ReasoningPart
 from tests.scenario.stories import Story, agent, call
 
 
@@ -485,7 +486,8 @@ async def test_an_answer_that_the_provider_paused_goes_on_with_what_was_said():
         assert request.prompt[-1].role == "assistant"
         return f"and on after {request.prompt[-1].content[0].text!r}"
 
-    story = Story([["searching", Finish("other", "pause_turn", paused=True)], second])
+    searched = ReasoningPart("", provider_state={"block": {"type": "server_tool_use", "id": "s1"}})
+    story = Story([["searching", searched, Finish("other", "pause_turn", paused=True)], second])
     result = await story.run()
     assert result.termination_reason == "completed"
     assert result.output == "and on after 'searching'"
@@ -535,3 +537,22 @@ async def test_a_turn_that_fails_or_is_aborted_ends_in_a_state_that_says_so():
     task.cancel()
     await asyncio.wait([task])
     assert story.heard(StateChangedEvent)[-1].new_state == "aborted"
+
+
+async def test_invalid_arguments_are_reported_as_such_and_no_one_is_asked():
+    asked: list[str] = []
+
+    @Tool(policy="ask")
+    def send(path: str, count: int) -> str:
+        return "sent"
+
+    def approve(request) -> bool:
+        asked.append(request.tool)
+        return True
+
+    story = Story([[call("send", "c1", count="many")], "done"])
+    result = await story.run(tools=[send], approve=approve)
+    (part,) = [part for message in result.session.messages for part in message.get_parts_by_type(ToolPart)]
+    assert (part.state.reason, asked) == ("invalid_input", [])
+    assert part.state.error.startswith("Invalid arguments for send: ")
+    assert "path" in part.state.error

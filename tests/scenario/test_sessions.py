@@ -103,7 +103,8 @@ async def test_a_session_is_compacted_on_request_and_nothing_is_deleted():
             await held.prompt(session, f"question {number}")
         part = await held.compact(session)
         assert part is not None
-        assert (part.summary, part.auto, part.overflow) == ("## Goal\nto talk", False, False)
+        assert part.summary.startswith("## Goal\nto talk\n")
+        assert (part.auto, part.overflow) == (False, False)
         assert part.tokens_after < part.tokens_before  # pyright: ignore
         assert len((await held.open(session)).messages) == 7
         (used,) = await held.store.statistics("model")
@@ -113,7 +114,7 @@ async def test_a_session_is_compacted_on_request_and_nothing_is_deleted():
 
 
 async def test_there_is_nothing_to_compact_in_an_empty_session_or_twice():
-    async with engine(summary_or("hello")) as held:
+    async with engine(summary_or("hello " * 200)) as held:
         session = await held.create()
         assert await held.compact(session) is None
         await held.prompt(session, "a")
@@ -124,7 +125,7 @@ async def test_there_is_nothing_to_compact_in_an_empty_session_or_twice():
 
 async def test_a_compaction_that_is_asked_for_during_a_turn_waits_for_its_end():
     slow = Slow()
-    script = ["zero", [call("slow")], "one", "## Goal\nto talk"]
+    script = ["zero " * 200, [call("slow")], "one", "## Goal\nto talk"]
     async with engine(script, slow.tool) as held:
         session = await held.create()
         await held.prompt(session, "first")
@@ -136,7 +137,7 @@ async def test_a_compaction_that_is_asked_for_during_a_turn_waits_for_its_end():
         assert (await prompting).output == "one"
         part = await compacting
         assert part is not None
-        assert part.summary == "## Goal\nto talk"
+        assert part.summary.startswith("## Goal\nto talk\n")
 
 
 async def test_a_compaction_that_fails_says_why_and_the_session_goes_on():
@@ -197,7 +198,7 @@ async def test_a_session_is_renamed_whether_it_is_open_or_not():
 async def test_a_compaction_does_not_come_between_a_question_and_its_answer():
     store = MemoryStore()
     risky = Tool(lambda: "ran", name="risky", policy="ask")
-    async with engine(["zero", [call("risky")]], risky, store=store) as first:
+    async with engine(["zero " * 200, [call("risky")]], risky, store=store) as first:
         session = await first.create()
         await first.prompt(session, "first")
         prompting = asyncio.ensure_future(first.prompt(session, "second"))

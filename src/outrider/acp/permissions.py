@@ -124,11 +124,11 @@ async def _wait_forever() -> None:
 
 
 def question_text(question: ApprovalView) -> str:
-    """The reason; for the outcome of a command also what it changed, with its diffs."""
-    if question.outcome is None:
-        return question.reason
-    diffs = "".join(file.diff for file in question.outcome.files)
+    """The reason and what the call would send; for the outcome of a command also what it changed, with its diffs."""
     facts = "\n".join(f"- {fact}" for fact in question.facts)
+    if question.outcome is None:
+        return f"{question.reason}\n\n{facts}" if facts else question.reason
+    diffs = "".join(file.diff for file in question.outcome.files)
     fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", diffs)), 0)  # longer than any in the files
     return f"{question.heading}\n{question.reason}\n\n{facts}" + (f"\n\n{fence}diff\n{diffs}{fence}" if diffs else "")
 

@@ -25,7 +25,7 @@ from outrider.acp.engines import OpenedEngine
 from outrider.acp.permissions import EDITOR_SENDER, PermissionRequests, PermissionView
 from outrider.acp.tool_calls import replace_surrogates, view_tool_call
 from outrider.acp.updates import Update, UpdateBuilder, UsageTracker, plan_from_text
-from outrider.config.settings import Settings
+from outrider.config.settings import Settings, parse_effort
 from outrider.engine.archive import TurnEnd
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import list_models
@@ -39,7 +39,7 @@ from outrider.types.events import (
     ToolApprovalResultEvent,
 )
 from outrider.types.ids import new_id
-from outrider.types.modes import APPROVAL_LEVELS, MODE_DESCRIPTIONS, MODES, Mode
+from outrider.types.modes import APPROVAL_LEVELS, MODE_DESCRIPTIONS, MODES, REASONING_EFFORTS, Mode
 from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
 
@@ -77,6 +77,13 @@ class SessionOptions:
                 "model", "Model", model, {name: name for name in self._model_names(model)}, category="model"
             ),
             _select_option(
+                "effort",
+                "Reasoning effort",
+                live.agent.reasoning_effort,
+                {effort: effort for effort in REASONING_EFFORTS},
+                category="thought_level",
+            ),
+            _select_option(
                 "agent", "Agent", live.agent.name, {agent.name: agent.name for agent in self._settings.agents}
             ),
         ]
@@ -90,11 +97,15 @@ class SessionOptions:
                 await self._set_approval(value)
             case "model":
                 self._set_model(value)
+            case "effort":
+                await self._engine.live[self._session_id].use_effort(parse_effort(value))
             case "agent":
                 await self._engine.set_agent(self._session_id, value)
                 self._engine.live[self._session_id].model = None
             case _:
-                raise ConfigurationError(f"unknown option {option!r}; the options are mode, approval, model and agent")
+                raise ConfigurationError(
+                    f"unknown option {option!r}; the options are mode, approval, model, effort and agent"
+                )
 
     async def set_mode(self, mode_name: str) -> None:
         for mode in MODES:

@@ -5,11 +5,12 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 
+from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from outrider.agents.budget import BudgetReservation
 from outrider.agents.run_context import AgentContext, RunContext
-from outrider.context.lower import apply_compaction, has_compaction, lower
+from outrider.context.lower import apply_compaction, end_with_user, has_compaction, lower
 from outrider.context.prompts import render_prompt
 from outrider.errors import ContextOverflowError
 from outrider.providers.assembler import AnswerAssembler
@@ -18,6 +19,7 @@ from outrider.types.agents import Agent
 from outrider.types.deltas import Retry
 from outrider.types.events import ContextCompactionEvent, RetryScheduledEvent
 from outrider.types.messages import Message, text_message
+from outrider.types.origins import merge_origins
 from outrider.types.parts import (
     CompactionPart,
     FilePart,
@@ -53,7 +55,8 @@ def estimate_tokens(history: Sequence[Message], *, overhead: int = 0) -> int:
 
 def _answer_tokens(message: Message) -> int:
     """Returns the tokens of the request that succeeded; those of withdrawn attempts are not part of the prompt."""
-    return message.tokens.total - sum(part.tokens.total for part in message.get_parts_by_type(RetryPart))
+    retries = message.get_parts_by_type(RetryPart)
+    return message.tokens.total - sum(retry.tokens.total for retry in retries if retry.tokens is not None)
 
 
 def estimate_text_tokens(text: str) -> int:
@@ -157,10 +160,11 @@ def build_request(context: AgentContext, history: Sequence[Message] | None = Non
 
     The caller settles the reservation after the request, also when it failed."""
     agent, run = context.agent, context.run
+    messages = context.session.messages if history is None else history
     reservation = _reserve_budget(context)
     request = Request(
         agent.model,
-        context.projection.prompt(context.session.messages if history is None else history),
+        end_with_user(context.projection.prompt(messages), messages),
         context.system_prompt or None,
         context.tool_specs,
         model_settings(context, reservation.max_output_tokens if _has_usage_limits(run) else agent.max_output_tokens),
@@ -258,7 +262,8 @@ class ContextCompactor:
         if part is None:
             self._context.not_shortened_at = len(history)
             return None
-        part = replace(part, auto=auto, overflow=overflow, message_id="")
+        origins = merge_origins(self._context.read_origins()) or UNSET
+        part = replace(part, auto=auto, overflow=overflow, message_id="", origins=origins)
         await self._context.journal.add_message(self._summary_message(part, answer))
         offer_conversation_search(self._context)
         self._context.emit_event(

@@ -7,6 +7,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Annotated
 
+from msgspec import UNSET
+
 from outrider.agents.compaction import offer_conversation_search
 from outrider.agents.run_context import AgentContext, RunContext, TakeInput
 from outrider.agents.turn import Turn
@@ -21,6 +23,7 @@ from outrider.tools.tool import Progress, Tool, ToolContext, tools_by_name
 from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import AgentCalledEvent, AgentReturnedEvent
 from outrider.types.messages import Message
+from outrider.types.origins import merge_origins
 from outrider.types.parts import FilePart, ModelRef, SubtaskPart, TextPart
 from outrider.types.request import OutputSchema
 from outrider.types.tool_state import LEFT_OPEN, Attachment
@@ -83,8 +86,12 @@ class AgentDelegation:
         async with reopened or await self._run.open_journal(session) as journal:
             child = self._open_context(callee, journal, self._run, caller=self._context, call_id=self._call_id)
             if reopened is None:
-                await journal.add_message(Message("user", [TextPart(message), *self._input_files()]))
-            end = await self._run_turn(child)
+                origins = merge_origins(self._context.read_origins()) or UNSET
+                await journal.add_message(Message("user", [TextPart(message, origins=origins), *self._input_files()]))
+            try:
+                end = await self._run_turn(child)
+            finally:  # the answer may repeat what the agent has read, also if it was cancelled
+                self._tool_context.report(Progress(origins=merge_origins(child.read_origins())))
         self._publish_return(callee, end, session, round((monotonic() - started) * 1000))
         return _result_text(callee, end)
 
@@ -136,7 +143,9 @@ class AgentDelegation:
         """Return copies of the files of the caller's first input; the callee gets them too."""
         first = next((m for m in self._context.session.messages if m.role == "user"), None)
         files = first.get_parts_by_type(FilePart) if first else []
-        return [FilePart(file.mime, file.url, file.filename, file.source, file.metadata) for file in files]
+        return [
+            FilePart(file.mime, file.url, file.filename, file.source, file.metadata, file.origins) for file in files
+        ]
 
     def _publish_call(self, callee: Agent, message: str, session: Session) -> None:
         self._run.agent_messages.append(
@@ -209,7 +218,9 @@ def open_agent_context(
         caller=caller,
         journal=journal,
         projection=PromptProjection(run.client_for(agent).model_family(agent.model)),
-        system_prompt=system_prompt(agent, others, session.mode, notes=run.notes, prompts=run.prompts),
+        system_prompt=system_prompt(
+            agent, others, session.mode, notes=run.notes, prompts=run.prompts, rights=run.rights
+        ),
         tools={},
         workspace=Path(session.workspace_directory or "."),
         depth=0 if caller is None else caller.depth + 1,

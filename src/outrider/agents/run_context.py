@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -37,9 +37,13 @@ from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import Event, PartUpdatedEvent
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
+from outrider.types.origins import Origins
 from outrider.types.parts import ToolPart
 from outrider.types.request import OutputSchema, ToolSpec
 from outrider.types.usage import Tokens
+
+if TYPE_CHECKING:
+    from outrider.permissions.information_flow import ContextOrigins, OriginLabels
 
 TakeInput = Callable[[], Awaitable[list[Message]]]
 RunTask = Callable[[str, str, str, ToolContext], Awaitable[str]]
@@ -93,6 +97,13 @@ def no_call_wrapper(call: ToolPart, tool: Tool, context: "AgentContext") -> Abst
     return nullcontext()
 
 
+def default_labels() -> "OriginLabels":
+    """The origins of results as the tools declare them, in a folder that the user trusts."""
+    from outrider.permissions.information_flow import DEFAULT_LABELS  # with the first call
+
+    return DEFAULT_LABELS
+
+
 def discard_output(output: str) -> None:
     """The default of `save_output`: without file tools the model could not read a saved file."""
 
@@ -100,9 +111,11 @@ def discard_output(output: str) -> None:
 class RunContext(msgspec.Struct, kw_only=True):
     """Everything that the agents of one run share: models, tools, permission gate, budget and event bus.
 
-    `notes` are appended to every system prompt. `prompts` override built-in prompts by name. Without `auto_compact`,
+    `notes` are appended to every system prompt; `rights` are the fields of its text about the mode, if the session has
+    built-in tools. `prompts` override built-in prompts by name. Without `auto_compact`,
     the context is compacted only after an overflow or on request. `wrap_call` returns a context manager that is active
-    while a tool runs; undo snapshots use it. A model that sends nothing for `silence_seconds` is reported.
+    while a tool runs; undo snapshots use it. A model that sends nothing for `silence_seconds` is reported. `labels`
+    derives the origins of tool results.
     """
 
     agents: Mapping[str, Agent]
@@ -118,10 +131,12 @@ class RunContext(msgspec.Struct, kw_only=True):
     output_cap: OutputCap = OutputCap()
     save_output: SaveOutput = discard_output
     wrap_call: CallWrapper = no_call_wrapper
+    labels: "Callable[[], OriginLabels]" = default_labels
     agent_messages: list[AgentMessage] = []
     hooks: Hooks = Hooks()
     task_tool: TaskTool | None = None
     notes: str = ""
+    rights: Mapping[str, str] | None = None
     prompts: Mapping[str, str] = {}
     auto_compact: bool = True
     silence_seconds: float = 30.0
@@ -161,6 +176,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
     take_input: TakeInput | None = None
     caller: "AgentContext | None" = None
     state_tracker: TurnStateTracker = msgspec.field(default_factory=TurnStateTracker)
+    tracked_origins: "ContextOrigins | None" = None
 
     @property
     def session(self) -> Session:
@@ -182,6 +198,14 @@ class AgentContext(msgspec.Struct, kw_only=True):
         """The stricter one of the session's approval level and the callers' levels."""
         own = self.session.approval
         return own if self.caller is None else stricter_level(self.caller.effective_level, own)
+
+    def read_origins(self) -> Origins:
+        """The origins of everything that is in the context of the agent."""
+        if self.tracked_origins is None:
+            from outrider.permissions.information_flow import ContextOrigins  # with the first call
+
+            self.tracked_origins = ContextOrigins()
+        return self.tracked_origins.update(self.session.messages, self.run.labels(), str(self.workspace))
 
     def start_turn(self, run: RunContext) -> None:
         """Use a new run context, with a fresh budget, for the next turn; prompt and tools are reused."""

@@ -222,7 +222,8 @@ class ModelStep:
         withdrawn = [_withdraw_part(part, now) for part in self._assembler.withdrawn]
         for part in withdrawn:
             self._store_part(part)
-        record = RetryPart(retry.attempt, retry.error, RetryTime(now), usage.tokens, usage.total_cost, model)
+        tokens = usage.tokens if usage.tokens.total else None
+        record = RetryPart(retry.attempt, retry.error, RetryTime(now), tokens, usage.total_cost, model)
         await journal.put_part(record, self.message)
         self._last_error = retry.error
         self._silence.restart(retry.delay_ms / 1000)

@@ -11,14 +11,16 @@ from typing import Any
 import msgspec
 
 from outrider.agents.hooks import HookedCall, HookedStop
-from outrider.agents.run_context import AgentContext
+from outrider.agents.run_context import AgentContext, ApprovalVerdict
 from outrider.agents.turn_state import TurnEnd
 from outrider.errors import OutriderError
 from outrider.sessions.failpoints import failpoint
 from outrider.tools.runner import ToolRunner, unknown_tool_message
+from outrider.tools.schema import InvalidArguments
 from outrider.tools.tool import Progress, Tool, ToolContext
 from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
+from outrider.types.origins import describe_origins
 from outrider.types.parts import TextPart, ToolPart, tool_result
 from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolPending, ToolRunning
 from outrider.types.validate import is_object
@@ -152,6 +154,16 @@ def _prepare_input(call: ToolPart, pending: ToolPending, tool: Tool, clock: Call
 MAX_PREVIEW = 200
 
 
+def _check_arguments(call: ToolPart, tool: Tool) -> ApprovalVerdict | None:
+    """Return the verdict about a call with invalid arguments. No one is asked about it, and it is not a lack of
+    rights."""
+    try:
+        tool.check_arguments(call.state.input)
+    except InvalidArguments as error:
+        return ApprovalVerdict(allowed=False, reason="invalid_input", message=error.message)
+    return None
+
+
 class ToolCallRunner:
     """Runs calls of parallel tools concurrently and all other calls alone. One call that awaits an approval does not
     block the others of its group."""
@@ -172,6 +184,7 @@ class ToolCallRunner:
             filter_result=self._hook_runner.run_after_call,
             explain_unknown=self._unknown_tool_message,
             is_left_open=self._is_suspended,
+            labels=run.labels,
             clock=run.clock,
         )
 
@@ -257,10 +270,10 @@ class ToolCallRunner:
         call = await self._prepare_call(call, tool)
         if not isinstance(call.state, ToolPending):
             return None
-        verdict = await self._run.gate.admit(call, tool, self._context)
+        verdict = _check_arguments(call, tool) or await self._run.gate.admit(call, tool, self._context)
         if verdict.allowed:
             return call
-        reason = "rejected" if verdict.reason == "rejected" else "denied"
+        reason = verdict.reason if verdict.reason in ("rejected", "invalid_input") else "denied"
         await self._record_call(call.with_state(call.state.fail(verdict.message, self._run.clock(), reason=reason)))
         return None
 
@@ -286,6 +299,7 @@ class ToolCallRunner:
             duration_ms=state.time.end - state.time.start,
             output_preview=result.content[:MAX_PREVIEW] if result else "",
             reason=state.reason if isinstance(state, ToolError) else "",
+            origins=describe_origins(ended.origins),
         )
 
     def _tool_context(self, call: ToolPart) -> ToolContext:

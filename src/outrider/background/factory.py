@@ -74,7 +74,11 @@ def engine_options_builder(settings: Settings) -> EngineOptionsBuilder:
 
     def build_options(job: JobSpec, workspace: str) -> dict[str, Any]:
         flags = CommandFlags(
-            model=job.terms.model or None, allow=job.terms.allow, ask=job.terms.ask, deny=job.terms.deny
+            model=job.terms.model or None,
+            effort=job.terms.effort or None,
+            allow=job.terms.allow,
+            ask=job.terms.ask,
+            deny=job.terms.deny,
         )
         workspace_settings = read_settings(cwd=workspace or settings.workspace, environ=settings.environ, flags=flags)
         if workspace_settings.missing:

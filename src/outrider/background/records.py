@@ -15,9 +15,11 @@ FINAL_STATES: tuple[RunState, ...] = ("done", "failed", "canceled")
 
 
 class JobOverrides(msgspec.Struct, frozen=True, kw_only=True):
-    """Model and permission rules from the command line; they take precedence over the worker's settings."""
+    """Model, reasoning effort and permission rules from the command line; they take precedence over the worker's
+    settings."""
 
     model: str = ""
+    effort: str = ""
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()

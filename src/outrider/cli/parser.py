@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from outrider.cli import exit_codes
-from outrider.types.modes import APPROVAL_DESCRIPTIONS, MODE_DESCRIPTIONS, MODES
+from outrider.types.modes import APPROVAL_DESCRIPTIONS, MODE_DESCRIPTIONS, MODES, REASONING_EFFORTS
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -182,6 +182,12 @@ def add_agent_options(parser: argparse.ArgumentParser) -> None:
         choices=tuple(APPROVAL_DESCRIPTIONS),
         help="what agent mode asks about: "
         + "; ".join(f"{level}: {text}" for level, text in APPROVAL_DESCRIPTIONS.items()),
+    )
+    parser.add_argument(
+        "--effort",
+        metavar="LEVEL",
+        choices=REASONING_EFFORTS,
+        help=f"how much the model reasons: {', '.join(REASONING_EFFORTS)} (default: medium)",
     )
     parser.add_argument(
         "--no-sandbox",

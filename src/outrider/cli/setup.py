@@ -25,6 +25,7 @@ def settings_from_arguments(arguments: Namespace, folder: Path | None = None) ->
         model=arguments.model,
         mode=arguments.mode,
         approval=arguments.approval,
+        effort=arguments.effort,
         no_sandbox=arguments.no_sandbox,
         agent=arguments.agent,
         allow=tuple(arguments.allow),

@@ -12,8 +12,7 @@ import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Limits, Mode, ProviderKind
-from outrider.types.modes import ApprovalLevel
-from outrider.types.request import ReasoningEffort
+from outrider.types.modes import ApprovalLevel, ReasoningEffort
 
 StringTuple = tuple[str, ...]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
@@ -122,6 +121,23 @@ class SandboxTable(msgspec.Struct, frozen=True, kw_only=True):
     hosts: StringTuple = ()
 
 
+class BudgetTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[egress.allow.DESTINATION]`: what a session may send there without a question. An omitted key means no limit."""
+
+    requests: PositiveInt | None = None
+    bytes: PositiveInt | None = None
+
+
+class EgressTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[egress]`: where a session may send data without a question after it has read text of others. The keys of
+    `allow` are host names, `mcp:SERVER` or `tool:NAME`. Results of `private_servers` (MCP) are private data, those of
+    `trusted_servers` are not text of others."""
+
+    allow: dict[str, BudgetTable] = {}
+    private_servers: StringTuple = ()
+    trusted_servers: StringTuple = ()
+
+
 class BoundsTable(msgspec.Struct, frozen=True, kw_only=True):
     """`[background.queues.NAME]`, `[background.providers.NAME]`: the maximum number of concurrent runs over all
     workers, and of starts within `seconds`. An omitted key means no limit."""
@@ -150,6 +166,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None = None
     mode: Mode | None = None
     approval: ApprovalLevel | None = None
+    reasoning_effort: ReasoningEffort | None = None
     providers: dict[str, ProviderTable] = {}
     agents: dict[str, AgentTable] = {}
     rules: RulesTable = RulesTable()
@@ -158,6 +175,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()
+    egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
     models: dict[str, dict[str, Any]] = {}

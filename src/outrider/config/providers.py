@@ -9,6 +9,7 @@ from outrider.config.file import AgentTable, ProviderTable, suggest_name
 from outrider.context.prompts import prompt_text
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Agent, Limits, Mode, Provider, ProviderKind
+from outrider.types.modes import ReasoningEffort
 from outrider.types.request import RetryPolicy
 
 # Available without configuration; the first one with a key is the default.
@@ -75,6 +76,8 @@ class ProviderRegistry:
             )
         usual_key, usual_address = find_key_and_address(self._environ, kind)
         address = table.base_url or usual_address
+        if name == "openai" and table.kind is None and address is None:
+            kind = "openai-responses"  # OpenAI's own server; compatible ones and `kind = "openai"` use Chat Completions
         return Provider(name, kind, self._api_key(table, kind, usual_key), address, table.headers, table.options)
 
     def missing_credentials(self, provider: Provider) -> str | None:
@@ -185,6 +188,7 @@ class AgentBuilder:
         source: str,
         retry: Mapping[str, Any] = {},
         retry_flags: Mapping[str, Any] = {},
+        effort: ReasoningEffort | None = None,
     ) -> None:
         self._retry, self._retry_flags = retry, retry_flags
         self._providers = providers
@@ -193,6 +197,7 @@ class AgentBuilder:
         self._limits = limits
         self._prompts = prompts
         self._source = source
+        self._effort = effort
 
     def build_agents(self, tables: Mapping[str, AgentTable]) -> list[Agent]:
         return [self._build_agent(name, table) for name, table in tables.items()]
@@ -203,6 +208,8 @@ class AgentBuilder:
         given: dict[str, Any] = {
             field: value for field in _COPIED_FIELDS if (value := getattr(table, field)) is not None
         }
+        if self._effort is not None:
+            given.setdefault("reasoning_effort", self._effort)
         rules = {kind: found for kind in ("allow", "ask", "deny") if (found := getattr(table.permissions, kind))}
         return Agent(
             name,

@@ -17,6 +17,7 @@ from outrider.config.file import (
     BackgroundTable,
     CompactionTable,
     ConfigFile,
+    EgressTable,
     LimitsTable,
     ParsedConfig,
     RetentionTable,
@@ -33,7 +34,7 @@ from outrider.config.providers import DEFAULT_AGENT, NO_PROVIDER_MESSAGE, AgentB
 from outrider.errors import ConfigurationError
 from outrider.project.trust import CONFIG_FILE, MAX_FILE_BYTES, WorkspaceTrust, find_project
 from outrider.types.agents import Agent, Limits, Provider
-from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel, Mode
+from outrider.types.modes import APPROVAL_LEVELS, MODES, REASONING_EFFORTS, ApprovalLevel, Mode, ReasoningEffort
 
 MAX_LISTED_NAMES = 5
 # The keys that a project file may set. Models, providers, addresses, hosts, servers and allow rules could send data
@@ -167,6 +168,7 @@ class CommandFlags(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     mode: str | None = None
     approval: str | None = None
+    effort: str | None = None
     no_sandbox: bool = False
     agent: str | None = None
     allow: tuple[str, ...] = ()
@@ -187,6 +189,15 @@ class CommandFlags(msgspec.Struct, frozen=True, kw_only=True):
 _NO_FLAGS = CommandFlags()
 
 
+def parse_effort(name: str) -> ReasoningEffort:
+    """Return the effort of that name. Raises ConfigurationError with the valid names."""
+    for effort in REASONING_EFFORTS:
+        if effort == name:
+            return effort
+    hint = suggest_name(name, REASONING_EFFORTS)
+    raise ConfigurationError(f"no reasoning effort is called {name!r}{hint}; levels: {', '.join(REASONING_EFFORTS)}")
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All settings of a process. `model` is that of the first agent as PROVIDER/MODEL, or "" if none is reachable. The
     first of `agents` is the entry agent. `missing` describes missing credentials, `notices` are shown to the user. API
@@ -204,6 +215,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()
+    egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
     models: dict[str, dict[str, Any]] = {}
@@ -249,8 +261,9 @@ def read_settings(
         source=source,
         retry=file.retry.given,
         retry_flags=flags.retry,
+        effort=file.reasoning_effort,
     )
-    tables = _order_agents(file, flags, wanted)
+    tables = _order_agents(file, flags, wanted, _resolve_effort(flags, environ))
     ceiling = project_ceiling(project.content)
     rights = tighten_permissions(users, ceiling)
     agents = (
@@ -275,6 +288,7 @@ def read_settings(
         compaction=file.compaction,
         retention=file.retention,
         sandbox=file.sandbox,
+        egress=file.egress,
         background=file.background,
         mcp=file.mcp,
         models=file.models,
@@ -325,6 +339,11 @@ def _resolve_approval(flags: CommandFlags, environ: Mapping[str, str], file: Con
     raise ConfigurationError(f"no approval level is called {given!r}{hint}; levels: {known}")
 
 
+def _resolve_effort(flags: CommandFlags, environ: Mapping[str, str]) -> ReasoningEffort | None:
+    given = flags.effort or environ.get("OUTRIDER_EFFORT", "").strip()
+    return parse_effort(given) if given else None
+
+
 def _resolve_limits(flags: CommandFlags, file: ConfigFile) -> Limits:
     given = LimitsTable(turns=flags.max_turns, cost=flags.max_cost, seconds=flags.max_seconds)
     return given.apply_to(file.limits.apply_to(Limits()))
@@ -339,9 +358,11 @@ def _merge_rules(flags: CommandFlags, file: ConfigFile) -> RulesTable:
     )
 
 
-def _order_agents(file: ConfigFile, flags: CommandFlags, model: str) -> dict[str, AgentTable]:
-    """Return the user's agent tables, the entry agent first. A model or mode from a flag or the environment applies to
-    it alone."""
+def _order_agents(
+    file: ConfigFile, flags: CommandFlags, model: str, effort: ReasoningEffort | None
+) -> dict[str, AgentTable]:
+    """Return the user's agent tables, the entry agent first. A model, mode or effort from a flag or the environment
+    applies to it alone."""
     tables = {DEFAULT_AGENT: AgentTable(), **file.agents}
     name = flags.agent or file.agent or DEFAULT_AGENT
     if name not in tables:
@@ -350,6 +371,8 @@ def _order_agents(file: ConfigFile, flags: CommandFlags, model: str) -> dict[str
         )
     table = tables.pop(name)
     overrides = {"model": model or table.model, "mode": None if flags.mode else table.mode}
+    if effort is not None:
+        overrides |= {"reasoning_effort": effort, "reasoning": None}
     return {name: msgspec.structs.replace(table, **overrides), **tables}
 
 

@@ -126,13 +126,13 @@ def lower(history: Sequence[Message], *, family: str) -> Prompt:
     """Returns the prompt for a model of `family`. Reasoning and other vendor state is included only for the family that
     produced it."""
     seen = apply_compaction(history)
-    prompt = Prompt(alternate_roles(lowered_messages(seen, family, UniqueCallIds(ImportedResults(seen)))))
-    return end_with_user(prompt, history)
+    return Prompt(alternate_roles(lowered_messages(seen, family, UniqueCallIds(ImportedResults(seen)))))
 
 
 def end_with_user(prompt: Prompt, history: Sequence[Message]) -> Prompt:
-    """Returns a prompt that ends with the user, as several vendors require. A turn stores CONTINUE before it continues
-    an incomplete answer; this covers other transcripts. An answer that the vendor itself has paused is sent back."""
+    """Returns a prompt that can be sent: it ends with the user, as several vendors require. A turn stores CONTINUE
+    before it continues an answer; this covers input that has nothing for the model. An answer that the vendor itself
+    has paused is sent back."""
     if prompt[-1].role == "user" or history[-1].metadata.get(PAUSED):
         return prompt
     return Prompt([*prompt, ModelMessage("user", (TextPart(CONTINUE, synthetic=True),))])
@@ -322,7 +322,7 @@ class PromptProjection:
             for message in added:
                 self._prompt.append(message)
         self._store_position(history)
-        return end_with_user(self._prompt, history)
+        return self._prompt
 
     def _new_messages(self, history: Sequence[Message]) -> list[ModelMessage] | None:
         """Returns the messages to append; None if the prompt must be built again."""

@@ -4,10 +4,10 @@ they return "ask"."""
 import asyncio
 import inspect
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -24,10 +24,14 @@ from outrider.sessions.records import Approval, fingerprint_call
 from outrider.tools.tool import Policy, Tool
 from outrider.types.agents import Mode, Provider
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
+from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import declaration_of
 from outrider.types.tool_state import ToolPending
+
+if TYPE_CHECKING:
+    from outrider.permissions.information_flow import EgressPolicy, FlowState
 
 
 def denial_reason(tool: str | Tool, tool_input: Mapping[str, Any], mode: Mode, sandbox: Callable[[], bool]) -> str:
@@ -60,8 +64,9 @@ _log = logging.getLogger("outrider.approvals")
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
     """The request to approve one exact call: this input is what runs. `offers` are rules that would allow such
-    calls. With `outcome` the command has run in the sandbox: True keeps the files that it changed, or runs a blocked
-    command again with the hosts and paths that it wanted."""
+    calls. With `flow` the call would send data after the session has read text of others. With `outcome` the command
+    has run in the sandbox: True keeps the files that it changed, or runs a blocked command again with the hosts and
+    paths that it wanted."""
 
     tool: str
     input: dict[str, Any]
@@ -71,6 +76,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     description: str = ""
     offers: tuple[str, ...] = ()
     outcome: CommandOutcome | None = None
+    flow: DataFlow | None = None
 
 
 ApproveFunction = Callable[[ApprovalRequest], Any]
@@ -88,7 +94,8 @@ class Rules(msgspec.Struct, frozen=True):
 class PermissionChecker:
     """Decides about calls without user interaction. Custom functions run without approval unless their policy or a rule
     requires one; built-in tools follow the rules of the mode. `sandbox` returns whether commands can be sandboxed; it
-    is called only when needed, because the detection starts processes."""
+    is called only when needed, because the detection starts processes. `egress` is where sessions may send data
+    without a question."""
 
     def __init__(
         self,
@@ -98,7 +105,9 @@ class PermissionChecker:
         sandbox: Callable[[], bool] = lambda: False,
         unconfined: bool = False,
         search_path: str = "",
+        egress: "Callable[[], EgressPolicy] | None" = None,
     ) -> None:
+        self._egress = egress
         self._rules = rules
         self._built_in = built_in
         self._sandbox = sandbox
@@ -131,15 +140,60 @@ class PermissionChecker:
             level=context.effective_level,
             unconfined=self._unconfined,
             sandbox=declaration_of(tool).kind == "shell" and self._sandbox(),
+            flow=self._flow_state(call, context, granted),
         )
         policy: Policy = tool.policy_for(call.state.input)
         if _STRICTNESS[policy] <= _STRICTNESS[decision.effect]:
             return decision
+        if decision.flow is not None and policy == "ask":
+            return msgspec.structs.replace(decision, effect="ask", confinement=None)
         if getattr(tool, "has_changed", False):
             return Decision("ask", reasons.TOOL_CHANGED.format(tool=tool.name))
         if policy == "ask" and tool.name in granted.rules:
             return decision
         return Decision(policy, reasons.TOOL_POLICY.format(tool=tool.name, policy=policy))
+
+    def _flow_state(self, call: ToolPart, context: AgentContext, granted: ApprovalGrant) -> "FlowState | None":
+        """Return what the session has read, or None if it has read nothing of others, or may send anything."""
+        origins = context.read_origins()
+        if not any(origin.untrusted for origin in origins) or (self._egress and self._egress().allows_all):
+            return None
+        from outrider.permissions.information_flow import FlowState, WrittenTexts
+
+        def earlier_calls() -> Iterator[ToolPart]:
+            parts = (part for message in context.session.messages for part in message.get_parts_by_type(ToolPart))
+            return (part for part in parts if part.call_id != call.call_id)
+
+        def may_send(destination: str, size: int) -> bool:
+            if self._egress is None or destination in granted.destinations:
+                return destination in granted.destinations
+            egress = self._egress()
+            egress.count_calls(earlier_calls(), context.tools)
+            return egress.may_send(destination, call.id, size)
+
+        def was_written(text: str) -> bool:
+            # Repeating a request that the user wrote could encode data in their number.
+            repeated = sum(text in part.state.input.values() for part in earlier_calls())
+            return repeated < MAX_REPEATED_REQUESTS and WrittenTexts(_user_texts(context))(text)
+
+        return FlowState(origins=origins, was_written=was_written, may_send=may_send)
+
+    def charge_call(self, call: ToolPart, decision: Decision) -> None:
+        """Count the data that an allowed call sends."""
+        if decision.flow is not None and self._egress is not None:
+            self._egress().charge(decision.flow, call.id)
+
+
+MAX_REPEATED_REQUESTS = 3
+
+
+def _user_texts(context: AgentContext | None) -> Iterator[str]:
+    """Return what the user wrote in this session and in those of the callers."""
+    while context is not None:
+        context.read_origins()
+        if context.tracked_origins is not None:
+            yield from context.tracked_origins.user_texts
+        context = context.caller
 
 
 AskApproval = Callable[[ToolPart, Tool, AgentContext, Decision], Awaitable[ApprovalVerdict]]
@@ -181,6 +235,7 @@ class ApprovalGate:
         decision = self.decide(call, tool, context)
         verdict = await self._ask_if_needed(call, tool, context, decision)
         if verdict.allowed:
+            self._checker.charge_call(call, decision)
             self._on_admitted(call, decision)
         return verdict
 
@@ -194,6 +249,8 @@ class ApprovalGate:
         match decision.effect:
             case "allow":
                 return ApprovalVerdict(_YES)
+            case "deny" if decision.invalid:
+                return ApprovalVerdict(_NO, "invalid_input", reasons.INVALID_CALL.format(reason=decision.reason))
             case "deny":
                 return ApprovalVerdict(_NO, "denied", reasons.DENIED_CALL.format(reason=decision.reason))
             case "ask":
@@ -205,7 +262,7 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
 
     async def ask(call: ToolPart, tool: Tool, context: AgentContext, decision: Decision) -> ApprovalVerdict:
         if approve is None:
-            return ApprovalVerdict(_NO, "denied", UNATTENDED_DENIAL)
+            return _unattended_verdict(decision)
         from outrider.permissions.rule_suggestions import suggested_rules
 
         await _store_awaiting_approval(call, context)
@@ -217,6 +274,7 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
             context.session.id,
             decision.reason,
             suggested_rules(tool, call.state.input, workspace=str(context.workspace)),
+            flow=decision.flow,
         )
         answer = await _ask_function(approve, request, context)
         return _verdict_for(allowed=answer is True, message=answer if isinstance(answer, str) else "")
@@ -243,6 +301,7 @@ async def _ask_function(approve: ApproveFunction, request: ApprovalRequest, cont
         description=request.description,
         tool_input=request.input,
         outcome=request.outcome,
+        flow=request.flow,
         **ids,
     )
     with context.state_tracker.awaiting_approval():
@@ -251,13 +310,18 @@ async def _ask_function(approve: ApproveFunction, request: ApprovalRequest, cont
     return answer
 
 
+def _unattended_verdict(decision: Decision) -> ApprovalVerdict:
+    why = f" The reason: {decision.flow.description}." if decision.flow else ""
+    return ApprovalVerdict(_NO, "denied", UNATTENDED_DENIAL + why)
+
+
 def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
     """Return the channel of an engine: it stores an approval request that any front end can answer, now or after a
     restart."""
 
     async def ask(call: ToolPart, tool: Tool, context: AgentContext, decision: Decision) -> ApprovalVerdict:
         if not queue.attended():
-            return ApprovalVerdict(_NO, "denied", UNATTENDED_DENIAL)
+            return _unattended_verdict(decision)
         await _store_awaiting_approval(call, context)
         from outrider.permissions.rule_suggestions import suggest_for_call
 
@@ -272,6 +336,7 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             workspace=str(context.workspace),
             offers=offer.rules,
             contents=offer.contents,
+            flow=decision.flow,
         )
         answered = await _ask_queue(queue, question, context)
         return _verdict_for(allowed=answered.answer == "allowed", message=answered.words)
@@ -376,6 +441,8 @@ async def _answer_remotely(event: ToolApprovalRequestedEvent, approve: ApproveFu
         event.session_id,
         event.description,
         event.offers,
+        event.outcome,
+        event.flow,
     )
     answer = await call_approve_function(approve, request)
     if event.approval_id not in remote:

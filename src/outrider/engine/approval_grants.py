@@ -14,17 +14,23 @@ LASTING_SCOPES = ("session", "project", "always")
 
 
 class ApprovalGrant(msgspec.Struct, frozen=True):
-    """Allow rules, and hashes of approved file contents that can change what a program does."""
+    """Allow rules, hashes of approved file contents that can change what a program does, and destinations to which
+    the session may send data."""
 
     rules: tuple[str, ...] = ()
     contents: frozenset[str] = frozenset()
+    destinations: frozenset[str] = frozenset()
 
     @classmethod
     def from_approvals(cls, approvals: Iterable[Approval]) -> Self:
         """Combine the rules and contents of approvals."""
         listed = list(approvals)
         rules = dict.fromkeys(rule for approval in listed for rule in approval.offers)
-        return cls(tuple(rules), frozenset(content for approval in listed for content in approval.contents))
+        return cls(
+            tuple(rules),
+            frozenset(content for approval in listed for content in approval.contents),
+            frozenset(approval.flow.destination for approval in listed if approval.flow and approval.flow.can_last),
+        )
 
 
 def applies_here(approval: Approval, sessions: Collection[str], workspace: str) -> bool:

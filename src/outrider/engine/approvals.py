@@ -77,6 +77,7 @@ class PeerApprovals:
                 offers=event.offers,
                 outcome=event.outcome,
                 contents=event.contents,
+                flow=event.flow,
             )
             self._open[event.approval_id] = request, event.server
 
@@ -144,6 +145,7 @@ class ApprovalQueue:
                     can_last=request.can_persist,
                     outcome=request.outcome,
                     contents=request.contents,
+                    flow=request.flow,
                 )
             )
             failpoint("FP-mid-approval")
@@ -162,12 +164,14 @@ class ApprovalQueue:
         choice: OutcomeChoice = "keep",
     ) -> Approval:
         """Store an answer and return the one in effect: the first answer wins. A lasting scope is reduced to "once" if
-        no rule describes what it would cover. `keep` and `choice` answer a question about an outcome."""
+        no rule describes what it would cover, and to "session" for data that a session may send. `keep` and `choice`
+        answer a question about an outcome."""
         outcome: dict[str, Any] = {"keep": keep, "choice": choice}
         if approval_id in self._remote:
             return await self._remote.answer(approval_id, allow=allow, scope=scope, words=words, **outcome)
-        if scope in LASTING_SCOPES and not (await self._find_approval(approval_id)).can_persist:
-            scope = "once"
+        if scope in LASTING_SCOPES:
+            question = await self._find_approval(approval_id)
+            scope = "once" if not question.can_persist else "session" if question.flow else scope
         answer = "allowed" if allow else "denied"
         approval = await self._store.answer(approval_id, answer, scope=scope, by=by, words=words, **outcome)
         self._cache_lasting(approval)

@@ -28,6 +28,7 @@ from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.tools.builtin.question import AskUser
 from outrider.types.ids import now_ms
+from outrider.types.origins import EgressBudget, FlowSettings
 
 if TYPE_CHECKING:
     from outrider.project.mcp import McpServerManager
@@ -67,6 +68,7 @@ async def standard_engine(
             ask=ask,
             network=await _open_network(settings, stack),
             extensions=extensions,
+            hosts=settings.sandbox.hosts,
         )
         engine = Engine(
             adapt_to_local_models(settings.agents, settings.providers),
@@ -79,6 +81,7 @@ async def standard_engine(
             approval=settings.approval,
             rules=Rules(settings.rules.allow, settings.rules.ask, settings.rules.deny),
             surroundings=environment,
+            flow=_flow_settings(settings),
             titles=attended,
             compacts=settings.compaction.automatic,
             catalog=ModelCatalog.from_config(settings.models) if settings.models else None,
@@ -87,6 +90,15 @@ async def standard_engine(
         _delete_old_sessions(settings, store, stack)
         _delete_old_overlays(data, stack)
         yield engine
+
+
+def _flow_settings(settings: Settings) -> FlowSettings:
+    allowed = settings.egress.allow.items()
+    return FlowSettings(
+        allowed={name: EgressBudget(requests=budget.requests, bytes=budget.bytes) for name, budget in allowed},
+        private_servers=settings.egress.private_servers,
+        trusted_servers=settings.egress.trusted_servers,
+    )
 
 
 def _choose_sandbox(settings: Settings, data: Path, search_path: Callable[[], str]) -> Sandbox:

@@ -12,6 +12,7 @@ from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxItem, SessionUpdate
 from outrider.sessions.store import Store
 from outrider.types.messages import Message
+from outrider.types.parts import TextPart
 
 MAX_TITLE = 60
 PublishChanges = Callable[..., None]
@@ -19,15 +20,21 @@ PublishChanges = Callable[..., None]
 
 class SessionInbox:
     """Queues input for one session. `publish_changes` announces input as queued, taken or withdrawn. `notes` returns
-    the workspace notes; they are stored with the first input and stay the same for the whole session."""
+    the workspace notes and `initial_state` its state; both are stored with the first input and stay the same."""
 
     def __init__(
-        self, journal: Journal, store: Store, publish_changes: PublishChanges, notes: Callable[[], str] = lambda: ""
+        self,
+        journal: Journal,
+        store: Store,
+        publish_changes: PublishChanges,
+        notes: Callable[[], str] = lambda: "",
+        initial_state: Callable[[], str] = lambda: "",
     ) -> None:
         self._journal = journal
         self._store = store
         self._publish_changes = publish_changes
         self._notes = notes
+        self._initial_state = initial_state
         self._futures: dict[str, list[asyncio.Future[TurnEnd]]] = {}
         self._taken: list[str] = []
         self._unredacted: dict[str, Message] = {}
@@ -125,13 +132,21 @@ class SessionInbox:
         if mode is not None and mode != session.mode:
             await self._journal.update_session(SessionUpdate(mode=mode))
         if not session.messages:
-            item.message.system = self._notes() or None
+            self._describe_workspace(item.message)
         self._taken.append(item.id)  # before the write, so that its future is resolved even if that fails
         message = await self._journal.take_inbox_item(item)
         self._publish_changes(taken=item.id)
         if not session.title:
             await self._journal.update_session(SessionUpdate(title=first_line_title(message)))
         return message
+
+    def _describe_workspace(self, message: Message) -> None:
+        """Store the workspace notes and the initial state with the first message. They stay the same to the end of the
+        session, so that the cached prompt prefix stays valid."""
+        notes, state = self._notes(), self._initial_state()
+        message.system = notes if notes or state else None
+        if state and not any(part.metadata.get("origin") for part in message.get_parts_by_type(TextPart)):
+            message.add_part(TextPart(state, synthetic=True, metadata={"origin": "workspace"}))
 
     def _drop_future(self, name: str, end: asyncio.Future[TurnEnd]) -> None:
         others = [other for other in self._futures.pop(name, ()) if other is not end]

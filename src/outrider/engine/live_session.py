@@ -26,6 +26,7 @@ from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.types.agents import Agent
 from outrider.types.events import ErrorEvent, SessionUpdatedEvent
+from outrider.types.modes import ReasoningEffort
 from outrider.types.parts import CompactionPart, ModelRef
 
 
@@ -74,12 +75,13 @@ class LiveSession:
         self._abort_listener = abort_listener
         self._context: AgentContext | None = None
         self._worker: asyncio.Task[None] | None = None
-        self.inbox = SessionInbox(journal, store, self._publish_update, self._workspace_notes)
+        self.inbox = SessionInbox(journal, store, self._publish_update, self._workspace_notes, self._initial_state)
         self._compaction = CompactionRequest()
         self._wake_requested = False
         self._resume_requested = False
         self.in_turn = False
         self.model: ModelRef | None = None
+        self.effort: ReasoningEffort | None = None
         self.has_all_messages = True  # part of the OpenSession protocol; a remote session may hold fewer
         self._closed = False
 
@@ -89,8 +91,8 @@ class LiveSession:
 
     @property
     def agent(self) -> Agent:
-        """The agent that answers, with the model that was chosen for this session."""
-        return self._runtime.session_agent(self.session, self.model)
+        """The agent that answers, with the model and the reasoning effort that were chosen for this session."""
+        return self._runtime.session_agent(self.session, self.model, self.effort)
 
     @property
     def session(self) -> Session:
@@ -99,6 +101,10 @@ class LiveSession:
     async def use_model(self, model: ModelRef | None) -> None:
         """Use another model than the agent's own until the session is closed."""
         self.model = model
+
+    async def use_effort(self, effort: ReasoningEffort | None) -> None:
+        """Use another reasoning effort than the agent's own until the session is closed."""
+        self.effort = effort
 
     @property
     def prompts(self) -> Mapping[str, str]:
@@ -279,6 +285,10 @@ class LiveSession:
 
     def _workspace_notes(self) -> str:
         return self.session_tools.workspace_notes if self.session_tools else ""
+
+    def _initial_state(self) -> str:
+        agent = self.agent
+        return self.session_tools.initial_state(f"{agent.provider}/{agent.model}") if self.session_tools else ""
 
     def _publish_update(self, **changes: Any) -> None:
         self._bus.publish(SessionUpdatedEvent(session_id=self.journal.session.id, changes=changes))

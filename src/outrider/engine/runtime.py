@@ -5,6 +5,7 @@ context of each turn.
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, aclosing
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
 
@@ -30,13 +31,15 @@ from outrider.sessions.store import Store
 from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Limits, Provider
 from outrider.types.ids import now_ms
-from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel
+from outrider.types.modes import APPROVAL_LEVELS, MODES, UNATTENDED_MODES, ApprovalLevel, ReasoningEffort
+from outrider.types.origins import FlowSettings
 from outrider.types.parts import ModelRef, ToolPart
 
 if TYPE_CHECKING:
     from outrider.engine.session_tools import SessionTools, ToolEnvironment
     from outrider.engine.undo import UndoRecorder
     from outrider.models.session_recorder import SessionRecorder
+    from outrider.permissions.information_flow import EgressPolicy, OriginLabels
     from outrider.project.mcp import McpServerManager
 
 
@@ -129,12 +132,14 @@ class EngineKeywords(TypedDict, total=False):
     compacts: bool
     titles: bool | Agent
     approval: ApprovalLevel
+    flow: FlowSettings
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a run or an engine in one value. New sessions work in `workspace`, or else in the current folder.
     With `titles` a model generates session titles: the given agent, or the session's own model unless that is scripted
-    or runs locally."""
+    or runs locally. `flow` says where sessions may send data without a question after they have read text of
+    others."""
 
     attended: bool = True
     workspace: Path | str | None = None
@@ -148,6 +153,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     compacts: bool = True
     titles: bool | Agent = False
     approval: ApprovalLevel = "ask"
+    flow: FlowSettings = FlowSettings()
 
     @classmethod
     def from_keywords(cls, keywords: EngineKeywords) -> Self:
@@ -249,12 +255,14 @@ class EngineRuntime:
         """Outrider's data folder; None for an engine without built-in tools, which stores no files."""
         return self._options.surroundings.data if self._options.surroundings else None
 
-    def find_agent(self, name: str, model: ModelRef | None = None) -> Agent:
-        """Return the agent of that name ("": the first one), with another model if one is given. Raises
-        ConfigurationError if it is unknown."""
+    def find_agent(self, name: str, model: ModelRef | None = None, effort: ReasoningEffort | None = None) -> Agent:
+        """Return the agent of that name ("": the first one), with another model or reasoning effort if one is given.
+        Raises ConfigurationError if it is unknown."""
         if name and name not in self.spec.agents:
             raise ConfigurationError(f"there is no agent {name!r}; there are {', '.join(self.spec.agents)}")
         agent = self.spec.agents[name or self.spec.entry.name]
+        if effort is not None:
+            agent = msgspec.structs.replace(agent, reasoning_effort=effort, reasoning=None)
         if model is None:
             return agent
         from outrider.models.local.weights import adapt_to_local_models  # lazy: it loads the local runtime
@@ -262,9 +270,9 @@ class EngineRuntime:
         chosen = msgspec.structs.replace(agent, provider=model.provider, model=model.model)
         return adapt_to_local_models([chosen], self.spec.providers.values())[0]
 
-    def session_agent(self, session: Session, model: ModelRef | None) -> Agent:
+    def session_agent(self, session: Session, model: ModelRef | None, effort: ReasoningEffort | None = None) -> Agent:
         """Return the session's agent, with the delegated rules of the process that it works for."""
-        agent, delegated = self.find_agent(session.agent, model), self.delegated_limits.get(session.id)
+        agent, delegated = self.find_agent(session.agent, model, effort), self.delegated_limits.get(session.id)
         return delegated.restrict_agent(agent) if delegated else agent
 
     def _create_budget(self, session: Session) -> RunBudget:
@@ -286,7 +294,8 @@ class EngineRuntime:
 
         if not self._options.attended:
             environment = msgspec.structs.replace(environment, ask=None)
-        return SessionTools(session, environment, self._approvals, self.undo, self._redactor.find_spans_in_bytes)
+        find_secrets, flow = self._redactor.find_spans_in_bytes, self._options.flow
+        return SessionTools(session, environment, self._approvals, self.undo, find_secrets, flow)
 
     def create_run_context(self, session: Session, session_tools: "SessionTools | None" = None) -> RunContext:
         """Create the context of one turn. Its budget is new; everything else belongs to the engine or the session."""
@@ -300,6 +309,7 @@ class EngineRuntime:
             sandbox=self._can_sandbox,
             unconfined=environment is not None and environment.sandbox.accepted,
             search_path=search_path(),
+            egress=cache(lambda: session_tools.egress if session_tools else self._create_egress_policy()),
         )
         children = ChildSessionOpener(
             self._store, self._bus, self.lease_owner, session_tools.tree if session_tools else None
@@ -320,10 +330,31 @@ class EngineRuntime:
             hooks=options.hooks,
             task_tool=session_tools.task_tool if session_tools else None,
             notes=session_tools.notes_for(session) if session_tools else "",
+            rights=session_tools.describe_rights(attended=self._is_attended(session)) if session_tools else None,
             prompts=session_tools.prompts if session_tools else {},
             auto_compact=options.compacts,
             silence_seconds=self.silence_seconds,
+            labels=cache(lambda: self._create_labels(session_tools)),
         )
+
+    def _create_egress_policy(self) -> "EgressPolicy":
+        from outrider.permissions.information_flow import EgressPolicy  # lazy: most runs send nothing
+
+        return EgressPolicy(allowed=self._options.flow.allowed)
+
+    def _create_labels(self, session_tools: "SessionTools | None") -> "OriginLabels":
+        from outrider.permissions.information_flow import OriginLabels  # lazy: needed with the first call
+
+        flow, redact = self._options.flow, self._redactor.redact_text
+        return OriginLabels(
+            trusts_workspace=cache(session_tools.trusts_workspace) if session_tools else lambda: True,
+            private_servers=flow.private_servers,
+            trusted_servers=flow.trusted_servers,
+            has_secret=lambda text: redact(text) is not text,
+        )
+
+    def _is_attended(self, session: Session) -> bool:
+        return self._options.attended and session.mode not in UNATTENDED_MODES
 
     def _can_sandbox(self) -> bool:
         # Called only when a decision depends on it, because the detection starts processes.

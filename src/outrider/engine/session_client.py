@@ -25,7 +25,7 @@ from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxIt
 from outrider.sessions.session import Session
 from outrider.sessions.snapshots.restore import Direction
 from outrider.types.agents import Agent, Mode
-from outrider.types.modes import ApprovalLevel
+from outrider.types.modes import ApprovalLevel, ReasoningEffort
 from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import ModelRef, PartBase
 
@@ -48,6 +48,8 @@ class OpenSession(Protocol):
         ...
 
     async def use_model(self, model: ModelRef | None) -> None: ...
+
+    async def use_effort(self, effort: ReasoningEffort | None) -> None: ...
 
 
 class FileRestorer(Protocol):

@@ -49,18 +49,24 @@ from outrider.tools.edit_transaction import FileEditor, save_no_originals
 from outrider.tools.tool import Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
+from outrider.types.origins import FlowSettings
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import call_directory, call_subject, call_subjects, declaration_of
 
 if TYPE_CHECKING:
     from outrider.outcomes.runner import SandboxedCommands
+    from outrider.permissions.information_flow import EgressPolicy
+
+
+ATTENDED = "The user is present and can be asked."
+UNATTENDED = "No one can be asked: decide yourself. A call that needs an approval is denied."
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """What the tools of all sessions share. `data` is Outrider's data folder, `config` the folder of its configuration:
     no tool or command changes them. `workspace_locks` serialize commands with an overlay, commits and edits of one
-    workspace."""
+    workspace. `hosts` are those that sandboxed commands may reach."""
 
     sandbox: Sandbox
     data: Path
@@ -70,6 +76,7 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     ask: AskUser | None = None
     network: Network = "off"
     extensions: WorkspaceExtensions | None = None
+    hosts: tuple[str, ...] = ()
     workspace_locks: dict[Path, WorkspaceLock] = msgspec.field(default_factory=dict[Path, WorkspaceLock])
 
     @property
@@ -122,15 +129,18 @@ class SessionTools:
         approvals: ApprovalChannel,
         undo: UndoRecorder | None = None,
         find_secrets: FindSecrets = find_no_secrets,
+        flow: FlowSettings | None = None,
     ) -> None:
+        self._flow = flow or FlowSettings()
+        self._is_network_closed = False
         self._session = session
         self._bus = environment.bus
         self._sandbox = environment.sandbox
         self._undo = undo
         self._approvals = approvals
         self.tree = OpenSessionTree(session)
-        self._environment = environment
-        self._workspace = workspace = Path(session.workspace_directory or ".")
+        self._environment, self.extensions = environment, environment.extensions
+        workspace = self._workspace = Path(session.workspace_directory or ".")
         self._outputs = OutputFolder(environment.data / "outputs", OutputLimits(), find_secrets)
         self.supervisor = ProcessSupervisor(
             folder=self._outputs,
@@ -167,7 +177,6 @@ class SessionTools:
                 *(environment.extensions.skill_tools(workspace) if environment.extensions else ()),
             ]
         )
-        self.extensions = environment.extensions
         self._mcp_tools: dict[str, Tool] = {}
         if self.extensions is not None:
             self.extensions.override_descriptions(self.tools.values())
@@ -192,14 +201,38 @@ class SessionTools:
         )
 
     @cached_property
+    def egress(self) -> "EgressPolicy":
+        """Where the session may send data without a question, and what it has sent."""
+        from outrider.permissions.information_flow import EgressPolicy
+
+        return EgressPolicy(allowed=self._flow.allowed)
+
+    def trusts_workspace(self) -> bool:
+        """Return whether the user trusts the folder; a program that opens an engine without extensions does."""
+        return self.extensions is None or self.extensions.trusts_workspace(self._workspace)
+
+    @cached_property
     def workspace_notes(self) -> str:
         """The notes about the workspace for the system prompt of a new session."""
         return self.extensions.system_notes(self._workspace) if self.extensions else ""
+
+    def initial_state(self, model: str) -> str:
+        """Return the state of the workspace for the first user message."""
+        return self.extensions.describe_state(self._workspace, model) if self.extensions else ""
 
     def notes_for(self, session: Session) -> str:
         """Return the notes that the session started with, or else the current ones."""
         recorded = recorded_notes(session.messages) if self.extensions else ""
         return self.workspace_notes if recorded is None else recorded
+
+    def describe_rights(self, *, attended: bool) -> dict[str, str]:
+        """Return the fields of the prompt about the mode: how commands run and whether anyone can be asked."""
+        network = self._environment.network
+        if self._sandbox.accepted:
+            sandbox = "without a sandbox, because the user says that this machine is one"
+        else:
+            sandbox = "in a sandbox without network" if network == "off" else "in a sandbox with some network hosts"
+        return {"sandbox": sandbox, "attended": ATTENDED if attended else UNATTENDED}
 
     @property
     def prompts(self) -> Mapping[str, str]:
@@ -230,19 +263,36 @@ class SessionTools:
         if declaration_of(tool).kind == "shell":
             from outrider.outcomes.predict import predict_effect
             from outrider.outcomes.runner import CommandPlan
+            from outrider.permissions.information_flow import find_wanted_hosts, prints_remote_text
 
+            command = str(call_subject(tool, call.state.input) or "")
             # A command that a person approved before it ran keeps what it changes, and stays in the sandbox.
             confinement = (decision.confinement or "workspace") if self._sandbox.confines else "none"
             asks_first = confinement == "workspace" and decision.effect == "allow" and self._sandbox.overlays
-            command, folder = str(call_subject(tool, call.state.input)), str(call_directory(call.state.input) or "")
+            folder = str(call_directory(call.state.input) or "")
             plan = CommandPlan(
                 confinement,
                 keeps=decision.rule is not None or decision.effect == "ask",
                 predicted=predict_effect(command, workspace=self._workspace, folder=folder) if asks_first else None,
+                flow=decision.flow,
+                open_hosts=self._open_hosts(call, decision),
+                wanted=find_wanted_hosts(command) if decision.flow else (),
+                prints_remote=prints_remote_text(command),
             )
             self.commands.plan_call(call.call_id, plan)
         if self.extensions is not None and self.extensions.servers is not None:
             self.extensions.servers.accept_change(self.tools.get(call.tool))
+
+    def _open_hosts(self, call: ToolPart, decision: Decision) -> tuple[str, ...]:
+        """Return the hosts that a command of a session that has read text of others may still reach. From now on the
+        session's commands have no other network: what it has read stays in its context."""
+        if decision.flow is None:
+            return ()
+        self._is_network_closed = True
+        hosts = self.egress.open_hosts(self._environment.hosts if decision.rule is None else None)
+        for host in hosts:
+            self.egress.ledger.charge(host, call.id, 0)
+        return hosts
 
     async def aclose(self) -> None:
         """Kill all processes of the session, then record their last file changes."""
@@ -279,7 +329,7 @@ class SessionTools:
             writable=writable,
             home=environment.home,
             own_files=[*environment.own_folders, *self._secret_files.find()],
-            network=environment.network,
+            network="off" if self._is_network_closed else environment.network,
         )
         return allow_git_writes(usual, find_worktree(self._workspace, environment.data))
 

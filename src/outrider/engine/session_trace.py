@@ -22,6 +22,7 @@ from outrider.types.events import (
     ToolExecutionStartedEvent,
 )
 from outrider.types.messages import Message
+from outrider.types.origins import describe_origins
 from outrider.types.parts import ToolPart, tool_result
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending
 
@@ -126,7 +127,8 @@ class TranscriptEvents:
             return_fields = {"callee": child.agent, "output": output, "success": ok, "child_session_id": child.id}
             yield self._create_event(AgentReturnedEvent, state.time.end, message, **named, **return_fields, **duration)
         reason = state.reason if isinstance(state, ToolError) else ""
-        end_fields = {"tool_name": call.tool, "success": ok, "output_preview": output, "reason": reason}
+        end_fields: dict[str, Any] = {"tool_name": call.tool, "success": ok, "output_preview": output, "reason": reason}
+        end_fields["origins"] = describe_origins(call.origins)
         yield self._create_event(
             ToolExecutionCompletedEvent, state.time.end, message, **named, **end_fields, **duration
         )

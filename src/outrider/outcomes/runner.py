@@ -56,6 +56,7 @@ from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.tools.command_output import append_note
 from outrider.tools.tool import Progress, ToolContext, ToolResult
 from outrider.types.modes import ApprovalLevel, Mode
+from outrider.types.origins import NETWORK, DataFlow, make_origin
 from outrider.types.outcomes import BlockedAccess, CommandOutcome, Confinement, OutcomeAnswer
 
 Execute = Callable[[LaunchWrapper | None], Awaitable[CommandResult]]
@@ -104,7 +105,9 @@ class CommandPlan(msgspec.Struct, frozen=True):
     """How an admitted call runs. `keeps`: a rule or an earlier answer keeps the outcome without a question.
 
     `hosts` opens the network for these hosts, or for all if it is empty; `writable` are paths outside the workspace
-    that the command may change. `predicted` is asked about before the start.
+    that the command may change. `predicted` is asked about before the start. With `flow` the session has read text of
+    others: the command runs without a network, except for `open_hosts`, and `wanted` are the hosts that it names.
+    `prints_remote`: with a network, its output may contain text of others.
     """
 
     confinement: Confinement = "workspace"
@@ -112,6 +115,10 @@ class CommandPlan(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...] | None = None
     writable: tuple[Path, ...] = ()
     predicted: PredictedEffect | None = None
+    flow: DataFlow | None = None
+    open_hosts: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+    prints_remote: bool = True
 
     @property
     def is_rerun(self) -> bool:
@@ -163,18 +170,19 @@ class SandboxedCommands:
         if plan.predicted is not None and MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "ask":
             plan = await self._ask_before_start(context, plan, plan.predicted)
         if plan.confinement == "none":
+            _report_network(context, plan, ())
             async with self._record_all(context):
                 return format_result(await execute(keep_launch_unchanged))
         if not self._sandbox.overlays:
             return await self._run_without_overlay(context, plan, execute, format_result)
         if plan.confinement == "read-only":
-            result = await execute(self._wrapper(self._read_only_policy(folder)))
+            result = await self._execute_with(context, self._read_only_policy(folder), plan, execute)
             denied = find_blocked(result.text, result.exit_code, workspace=str(self._workspace))
             if not denied and not needs_writable_view(result.text, result.exit_code):
                 return format_result(result)
             if denied and all(access.kind == "network" for access in denied):
                 # A writable view would not help, so the question comes without a second run.
-                pending = self._pending_outcome(context, result, format_result(result), ())
+                pending = self._pending_outcome(context, result, format_result(result), (), plan)
                 return await self._finish(context, folder, pending, plan, execute, format_result)
         return await self._run_in_overlay(context, folder, plan, execute, format_result)
 
@@ -186,6 +194,8 @@ class SandboxedCommands:
         commits = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "commit"
         if commits and plan.confinement != "none" and self._sandbox.confines and not self._sandbox.protects_files:
             return await start(self._wrapper(self._policy(writable=False)))
+        if plan.confinement == "none" or self._policy(writable=False).network != "off":
+            _report_network(context, plan, ())
         async with self._record_all(context):
             return await start(keep_launch_unchanged if plan.confinement == "none" else None)
 
@@ -206,7 +216,7 @@ class SandboxedCommands:
         protects = self._sandbox.protects_files
         may_write = may_write and protects
         if not may_write or plan.confinement == "read-only":
-            result = await self._execute_with(self._policy(writable=False), plan, execute)
+            result = await self._execute_with(context, self._policy(writable=False), plan, execute)
             if not was_denied_writing(result.text):
                 return format_result(result)
             if outcomes == "drop":
@@ -225,7 +235,7 @@ class SandboxedCommands:
                 if not answer.allowed:
                     raise _not_rerun(formatted.content, answer)
                 if answer.choice == "outside" or not protects:
-                    self.plan_call(context.call_id, CommandPlan("none"))
+                    self.plan_call(context.call_id, CommandPlan("none", prints_remote=plan.prints_remote))
                     return await self.run(context, execute, format_result)
         async with self._hold_lock(context), self._record_all(context):
             return format_result(await execute(None))
@@ -244,13 +254,13 @@ class SandboxedCommands:
             async with self._hold_lock(context):
                 folders = await asyncio.to_thread(folder.prepare, context.call_id)
                 policy = self._overlay_policy(context, folder, folders)
-                result = await self._execute_with(policy, plan, execute)
+                result = await self._execute_with(context, policy, plan, execute)
                 if await asyncio.to_thread(self._copy_foreign, folder, context.call_id, result):
                     # Nothing of the first run remains, so the command can run again.
-                    result = await self._execute_with(policy, plan, execute)
+                    result = await self._execute_with(context, policy, plan, execute)
                 formatted, failure = _format_or_failure(format_result, result)
                 changes = await asyncio.to_thread(_read_changes, self._workspace, folders)
-            pending = self._pending_outcome(context, result, formatted, changes)
+            pending = self._pending_outcome(context, result, formatted, changes, plan)
             pending = msgspec.structs.replace(
                 pending, failure=failure, block_answered=plan.is_rerun or failure is not None
             )
@@ -276,7 +286,12 @@ class SandboxedCommands:
         return bool(foreign)
 
     def _pending_outcome(
-        self, context: ToolContext, result: CommandResult, formatted: ToolResult, changes: Sequence[OverlayChange]
+        self,
+        context: ToolContext,
+        result: CommandResult,
+        formatted: ToolResult,
+        changes: Sequence[OverlayChange],
+        plan: CommandPlan,
     ) -> PendingOutcome:
         return PendingOutcome(
             session_id=context.session_id,
@@ -287,17 +302,20 @@ class SandboxedCommands:
             title=formatted.title,
             metadata=formatted.metadata,
             exit_code=result.exit_code,
-            blocked=name_grants(find_blocked(result.text, result.exit_code, workspace=str(self._workspace))),
+            blocked=self._find_blocked(result, plan),
             left_running=result.left_running,
         )
 
     async def _ask_before_start(self, context: ToolContext, plan: CommandPlan, effect: PredictedEffect) -> CommandPlan:
         """Asks about what a command will probably do, before it starts. Returns how it runs after a yes, which also
         answers the question that its blocked network would raise. Raises ToolFailure after a no."""
+        if effect.hosts and not effect.outside and set(effect.hosts) <= set(plan.open_hosts):
+            return plan  # these hosts are allowed already
         await context.wait_for_answer()
-        words = reasons.PREDICTED_OUTSIDE if effect.outside else reasons.PREDICTED
-        outcome = CommandOutcome(predicted=effect.text, blocked=effect.wanted)
-        answer = await self._ask(context, outcome, words.format(effect=effect.text))
+        flow = _flow_to(plan.flow, effect.wanted)
+        words = (reasons.PREDICTED_OUTSIDE if effect.outside else reasons.PREDICTED).format(effect=effect.text)
+        outcome = CommandOutcome(predicted=effect.text, blocked=effect.wanted, flow=flow)
+        answer = await self._ask(context, outcome, f"{words}; {flow.description}" if flow else words)
         await context.resume_work()
         if not answer.attended:
             raise ToolFailure(reasons.UNATTENDED_PREDICTED.format(effect=effect.text), reason="denied")
@@ -305,8 +323,21 @@ class SandboxedCommands:
             why = reasons.USER_DENIED_PREDICTED.format(effect=effect.text)
             raise ToolFailure(f"{why}{answer.words and '. ' + answer.words}", reason="rejected")
         if effect.outside or answer.choice == "outside":
-            return CommandPlan("none")
-        return CommandPlan(keeps=plan.keeps or effect.keeps, hosts=effect.hosts)
+            return CommandPlan("none", prints_remote=plan.prints_remote)
+        return CommandPlan(
+            keeps=plan.keeps or effect.keeps,
+            hosts=tuple(dict.fromkeys((*effect.hosts, *plan.open_hosts))) if effect.hosts else (),
+            flow=plan.flow,
+            open_hosts=plan.open_hosts,
+            prints_remote=plan.prints_remote,
+        )
+
+    def _find_blocked(self, result: CommandResult, plan: CommandPlan) -> tuple[BlockedAccess, ...]:
+        """Returns what a command was denied. One that has lost its network may not say so in its output."""
+        found = name_grants(find_blocked(result.text, result.exit_code, workspace=str(self._workspace)))
+        if found or plan.flow is None or result.exit_code == 0:
+            return found
+        return tuple(BlockedAccess("network", host) for host in plan.wanted)
 
     async def _finish(
         self,
@@ -319,7 +350,7 @@ class SandboxedCommands:
     ) -> ToolResult:
         """Asks about what was blocked and runs the command again with it, or settles what the command changed."""
         if pending.blocked and not pending.block_answered:
-            again = await self._ask_about_block(context, folder, pending)
+            again = await self._ask_about_block(context, folder, pending, plan)
             if isinstance(again, CommandPlan):
                 await context.resume_work()
                 await asyncio.to_thread(folder.remove, context.call_id)
@@ -328,16 +359,22 @@ class SandboxedCommands:
             pending = again
         return await self._settle(context, folder, pending, plan)
 
-    async def _execute_with(self, policy: SandboxPolicy, plan: CommandPlan, execute: Execute) -> CommandResult:
+    async def _execute_with(
+        self, context: ToolContext, policy: SandboxPolicy, plan: CommandPlan, execute: Execute
+    ) -> CommandResult:
         if plan.writable:
             policy = msgspec.structs.replace(policy, also_writable=(*policy.also_writable, *plan.writable))
-        if plan.hosts is None:
+        hosts = (plan.open_hosts or None) if plan.hosts is None else plan.hosts
+        if hosts is None:
+            if policy.network != "off":
+                _report_network(context, plan, ())
             return await execute(self._wrapper(policy))
-        async with self._open_network(plan.hosts) as network:
+        _report_network(context, plan, hosts)
+        async with self._open_network(hosts) as network:
             return await execute(self._wrapper(msgspec.structs.replace(policy, network=network)))
 
     async def _ask_about_block(
-        self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome
+        self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome, plan: CommandPlan
     ) -> CommandPlan | PendingOutcome:
         """Asks whether a blocked command may run again with what it wanted. Returns how, or its result with a note.
 
@@ -345,26 +382,33 @@ class SandboxedCommands:
         """
         wanted = ", ".join(dict.fromkeys(access.description for access in pending.blocked))
         blocked = reasons.BLOCKED.format(wanted=wanted)
+        flow = _flow_to(plan.flow, pending.blocked)
+        if flow is not None:
+            blocked = f"{blocked}; {flow.description}"
         if MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes != "ask":
             return _with_block(pending, blocked)
         await asyncio.to_thread(folder.save, pending)
         await context.wait_for_answer()
         outcome = CommandOutcome(
-            exit_code=pending.exit_code, output=pending.content[-MAX_OUTPUT:], blocked=pending.blocked
+            exit_code=pending.exit_code, output=pending.content[-MAX_OUTPUT:], blocked=pending.blocked, flow=flow
         )
         answer = await self._ask(context, outcome, blocked)
         if not answer.attended:
-            return _with_block(pending, reasons.UNATTENDED_BLOCK.format(wanted=wanted), not_approved=wanted)
+            why = f"; {flow.description}" if flow else ""
+            return _with_block(pending, reasons.UNATTENDED_BLOCK.format(wanted=wanted) + why, not_approved=wanted)
         if not answer.allowed:
             return _with_block(pending, f"{blocked}; the user did not allow it{answer.words and ': ' + answer.words}")
         if answer.choice == "outside":
-            return CommandPlan("none")
+            return CommandPlan("none", prints_remote=plan.prints_remote)
         network = [access.target for access in pending.blocked if access.kind == "network"]
         wanted_paths = [access for access in pending.blocked if access.kind != "network" and access.target]
         paths = [Path(access.target) for access in wanted_paths if access.grantable]
         return CommandPlan(
             hosts=tuple(filter(None, network)) if network and answer.choice in ("keep", "hosts") else None,
             writable=tuple(paths) if answer.choice in ("keep", "paths") else (),
+            flow=plan.flow,
+            open_hosts=plan.open_hosts,
+            prints_remote=plan.prints_remote,
         )
 
     async def _settle(
@@ -525,6 +569,20 @@ def _format_or_failure(format_result: FormatResult, result: CommandResult) -> tu
         return format_result(result), None
     except ToolFailure as failure:
         return ToolResult(str(failure)), failure.reason
+
+
+def _report_network(context: ToolContext, plan: CommandPlan, hosts: Sequence[str]) -> None:
+    """Labels the output of a command that has a network, because it may contain text of others."""
+    if plan.prints_remote:
+        context.report(Progress(origins=tuple(make_origin("web", host) for host in hosts or [NETWORK])))
+
+
+def _flow_to(flow: DataFlow | None, blocked: Sequence[BlockedAccess]) -> DataFlow | None:
+    """Returns the data flow of a blocked command with the hosts that it wanted to reach, None if it wanted none."""
+    hosts = [access.target for access in blocked if access.kind == "network"]
+    if flow is None or not hosts:
+        return None
+    return msgspec.structs.replace(flow, destination=", ".join(filter(None, hosts)) or NETWORK)
 
 
 def _result(pending: PendingOutcome, note: str = "") -> ToolResult:

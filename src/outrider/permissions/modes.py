@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from outrider.types.modes import APPROVAL_LEVELS, UNATTENDED_MODES, ApprovalLevel, Mode
+from outrider.types.origins import DataFlow
 from outrider.types.outcomes import Confinement
 
 Effect = Literal["allow", "ask", "deny"]
@@ -18,13 +19,17 @@ class Decision(Struct, frozen=True):
     """The outcome for one call.
 
     `rule` is the text of the rule that decided; it is None if the mode or a protected path decided. `confinement` says
-    how an allowed command runs; it is None for other tools, and for calls that are not allowed.
+    how an allowed command runs; it is None for other tools, and for calls that are not allowed. `flow` is the data that
+    the call could send, if the session has read text of others: an allowed command then runs without a network.
+    `invalid` is set if the call cannot run whatever the rights are, because its arguments are wrong.
     """
 
     effect: Effect
     reason: str
     rule: str | None = None
     confinement: Confinement | None = None
+    flow: DataFlow | None = None
+    invalid: bool = False
 
     def __post_init__(self) -> None:
         # A file name in the reason may contain surrogate escapes, which the store cannot encode as UTF-8.

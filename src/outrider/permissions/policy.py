@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from outrider.permissions import reasons
+from outrider.permissions.information_flow import FlowState, restrict_flow
 from outrider.permissions.modes import (
     MODE_TABLE,
     Action,
@@ -23,7 +24,7 @@ from outrider.permissions.modes import (
     mode_asks,
     mode_offers,
 )
-from outrider.permissions.paths.containment import Containment, contain
+from outrider.permissions.paths.containment import FOLDER_REJECTED, Containment, contain
 from outrider.permissions.rules import PermissionRule, match_host, match_path, parse_rule
 from outrider.permissions.shell.analysis import analyse_script
 from outrider.permissions.shell.command import ScriptAnalysis
@@ -179,6 +180,8 @@ class FileCall:
         self.targets: list[tuple[str, Containment]] = []
         for path in paths:
             found = contain(path, root=workspace, cwd=workspace, op=declared.operation)
+            if declared.operation == "read" and found.reason == FOLDER_REJECTED:
+                found = contain(path, root=workspace, cwd=workspace, op="list")  # to read a folder is to list it
             self.targets.append((str(path), found))
             if found.kind == "reject":
                 self.invalid = f"{str(path)[:200]}: {found.reason}"
@@ -382,6 +385,7 @@ def decide(
     workspace: str | os.PathLike[str],
     level: ApprovalLevel = "ask",
     sandbox: bool = True,
+    flow: FlowState | None = None,
     **more: Any,
 ) -> Decision:
     """Returns whether a tool call is allowed, needs approval or is denied, and how an allowed command is confined.
@@ -393,10 +397,11 @@ def decide(
     background mode runs it. `level` is the approval level of agent mode. `confined` are rules that allow without
     leaving the sandbox. `approved` contains hashes of workspace configuration files that a person has approved.
     `search_path` is the PATH of the commands: a program that it resolves inside the workspace is not a known program.
+    `flow` is what the session has read: after text of others, a call that could send private data needs an answer.
     """
     policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(more.pop("confined", ())))
     return decide_with_rules(
-        policy, tool, arguments, mode=mode, workspace=workspace, level=level, sandbox=sandbox, **more
+        policy, tool, arguments, mode=mode, workspace=workspace, level=level, sandbox=sandbox, flow=flow, **more
     )
 
 
@@ -410,16 +415,24 @@ def decide_with_rules(
     level: ApprovalLevel = "ask",
     sandbox: bool = True,
     unconfined: bool = False,
+    flow: FlowState | None = None,
     **known: Any,
 ) -> Decision:
     """As `decide`, with merged rules. `known` passes `approved` and `search_path` to `assess_call`."""
     if mode not in MODE_TABLE:
         raise ValueError(f"unknown permission mode {mode!r}; use one of {', '.join(MODE_TABLE)}")
-    kind = declaration_of(tool).kind
+    kind, folder, reads_only = declaration_of(tool).kind, os.fspath(workspace), False
     if kind in NAME_ONLY_KINDS:
-        return _decide_by_name(policy, tool_name(tool), kind, mode)
-    call = assess_call(tool, arguments, workspace=os.fspath(workspace), **known)
-    return _decide_assessed(policy, call, mode, level, sandbox=sandbox, unconfined=unconfined)
+        decision = _decide_by_name(policy, tool_name(tool), kind, mode)
+    else:
+        call = assess_call(tool, arguments, workspace=folder, **known)
+        decision = _decide_assessed(policy, call, mode, level, sandbox=sandbox, unconfined=unconfined)
+        reads_only = call.action == "shell that reads"
+    if flow is None or not flow.origins:
+        return decision
+    return restrict_flow(
+        decision, tool, arguments, flow, mode=mode, workspace=folder, sandbox=sandbox, reads_only=reads_only
+    )
 
 
 @lru_cache(maxsize=256)
@@ -449,7 +462,7 @@ def _decide_by_rules(policy: PermissionRules, call: CallAssessment, mode: Mode) 
     if rule := _find_restricting_rule(policy.deny, call):
         return Decision("deny", reasons.RULE_FORBIDS, rule.text)
     if call.invalid:
-        return Decision("deny", call.invalid)
+        return Decision("deny", call.invalid, invalid=True)
     if not mode_offers(mode, call.action, changes=call.changes):
         return Decision("deny", reasons.MODE_LACKS_TOOL.format(mode=mode, reason=reasons.ACTION_REASONS[call.action]))
     if call.action == "protected":

@@ -56,6 +56,7 @@ TOOL_CHANGED = "the definition of {tool} has changed since its last approval"
 TOOL_POLICY = "the tool {tool} says {policy} for this call"
 
 # What the model reads about a call that did not run.
+INVALID_CALL = "Invalid arguments: {reason}. Nothing was run."
 DENIED_CALL = "This call is not allowed: {reason}. It was not run."
 UNATTENDED_DENIAL = (
     "This call needs an approval, and nobody is there to give it. It was not run. Go on without it or say so."

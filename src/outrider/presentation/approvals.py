@@ -11,6 +11,7 @@ from outrider.presentation.diffs import DiffRow, FileDiff, diff_rows, parse_unif
 from outrider.presentation.tool_calls import call_title, input_text, planned_changes
 from outrider.sessions.records import Approval, ApprovalScope
 from outrider.types.events import ToolApprovalRequestedEvent
+from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CommandOutcome, OutcomeChoice
 
 AnswerKind = Literal["allow", "deny"]
@@ -52,6 +53,7 @@ START_OUTSIDE = ApprovalChoice("outside", "allow", "once", "o", "run it outside 
 KEEP_BLOCKED = ApprovalChoice("no", "deny", "once", "n", "no, leave it blocked")
 
 _ONLY_ONCE = "no rule could describe exactly this call, so it can only be allowed once"
+_BY_DESTINATION = "none; an answer for the session lets it send data to {destination}"
 _BY_CONTENT = "none; a lasting answer applies as long as the workspace files that influence the command stay unchanged"
 
 
@@ -87,6 +89,7 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     can_last: bool = False
     agent: str = ""
     outcome: CommandOutcome | None = None
+    flow: DataFlow | None = None
 
     @property
     def title(self) -> str:
@@ -106,8 +109,10 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """What an outcome consists of, risky files first: one line each."""
-        return tuple(_outcome_facts(self.outcome)) if self.outcome else ()
+        """What the call would send and what the session has read before, and what an outcome consists of, risky files
+        first: one line each."""
+        flow = self.flow or (self.outcome.flow if self.outcome else None)
+        return (*(flow.facts if flow else ()), *(_outcome_facts(self.outcome) if self.outcome else ()))
 
     @property
     def changes(self) -> list[FileDiff]:
@@ -123,6 +128,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
         if self.outcome is not None:
             return _outcome_choices(self.outcome)
         lasting = (ALLOW_SESSION, ALLOW_PROJECT, ALLOW_ALWAYS) if self.can_last else ()
+        if self.flow is not None:
+            lasting = lasting[:1]
         return (ALLOW_ONCE, *lasting, DENY, DENY_WITH_REASON)
 
     @property
@@ -130,6 +137,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
         """What a lasting answer would store, or why there is none."""
         if self.outcome is not None:
             return ""
+        if self.flow is not None and self.can_last:
+            return _BY_DESTINATION.format(destination=self.flow.destination)
         return ", ".join(self.rules) or (_BY_CONTENT if self.can_last else _ONLY_ONCE)
 
     @property
@@ -225,6 +234,7 @@ def approval_view(approval: Approval, *, agent: str = "") -> ApprovalView:
         can_last=approval.can_persist,
         agent=agent,
         outcome=approval.outcome,
+        flow=approval.flow,
     )
 
 
@@ -241,6 +251,7 @@ def requested_approval_view(event: ToolApprovalRequestedEvent, *, agent: str = "
         can_last=event.can_last,
         agent=agent,
         outcome=event.outcome,
+        flow=event.flow,
     )
 
 

@@ -20,6 +20,7 @@ from outrider.sessions.session import Session
 from outrider.types.agents import Agent
 from outrider.types.events import AgentCalledEvent, ErrorEvent, Event, LoopCompletedEvent, SessionUpdatedEvent
 from outrider.types.messages import Message
+from outrider.types.modes import ReasoningEffort
 from outrider.types.parts import ModelRef
 
 PAGE_MESSAGES = 500  # messages per request
@@ -33,6 +34,7 @@ class RemoteSessionStatus(msgspec.Struct, frozen=True):
     busy: bool = False
     broke_off: bool = False
     model: str = ""
+    effort: ReasoningEffort | None = None
     context_limit: int | None = None
 
 
@@ -64,8 +66,10 @@ class RemoteSession:
 
     @property
     def agent(self) -> Agent:
-        """The agent of the session, with the model that it uses on the server."""
+        """The agent of the session, with the model and the effort that it uses on the server."""
         agent = self._agent(self.session.agent)
+        if self.status.effort is not None:
+            agent = msgspec.structs.replace(agent, reasoning_effort=self.status.effort)
         provider, _, model = self.status.model.partition("/")
         return msgspec.structs.replace(agent, provider=provider, model=model) if model else agent
 
@@ -73,6 +77,11 @@ class RemoteSession:
         name = f"{model.provider}/{model.model}" if model else ""
         self.status = await self._client.post(
             f"{session_path(self.session.id)}/model", {"model": name}, RemoteSessionStatus
+        )
+
+    async def use_effort(self, effort: ReasoningEffort | None) -> None:
+        self.status = await self._client.post(
+            f"{session_path(self.session.id)}/effort", {"effort": effort}, RemoteSessionStatus
         )
 
     async def refresh_status(self, *, take_over: bool = False) -> RemoteSessionStatus:

@@ -20,7 +20,7 @@ from outrider.server.routes.sessions import OPEN_ROUTES, SESSION_ROUTES
 from outrider.server.routes.tools import COMMAND_ROUTES, FILE_ROUTES, TOOL_ROUTES
 from outrider.server.routes.turns import QUESTION_ROUTES, TURN_ROUTES
 from outrider.server.state import ServerState
-from outrider.types.modes import APPROVAL_DESCRIPTIONS, MODE_DESCRIPTIONS
+from outrider.types.modes import APPROVAL_DESCRIPTIONS, MODE_DESCRIPTIONS, REASONING_EFFORTS
 
 _PAGE_FOLDER = Path(__file__).parent / "page"
 _MEDIA_TYPES = {
@@ -36,6 +36,7 @@ _APPROVAL_OPTIONS = "".join(
     f'<option value="{level}" title="asks about {text}">{level}</option>'
     for level, text in APPROVAL_DESCRIPTIONS.items()
 ).encode()
+_EFFORT_OPTIONS = "".join(f'<option value="{effort}">{effort}</option>' for effort in REASONING_EFFORTS).encode()
 
 
 def page_routes() -> list[Route]:
@@ -48,6 +49,7 @@ def page_routes() -> list[Route]:
 def _static_route(url_path: str, path: Path) -> Route:
     content, media_type = path.read_bytes().replace(b"<!-- modes -->", _MODE_OPTIONS), _MEDIA_TYPES[path.suffix]
     content = content.replace(b"<!-- approval levels -->", _APPROVAL_OPTIONS)
+    content = content.replace(b"<!-- efforts -->", _EFFORT_OPTIONS)
 
     async def answer(_: Request) -> Response:
         return Response(content, media_type=media_type, headers={"cache-control": "no-cache"})

@@ -12,6 +12,7 @@ from outrider.types.codec import AnyPart
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
+from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CommandOutcome, OutcomeChoice
 from outrider.types.usage import Tokens
 
@@ -217,7 +218,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     `fingerprint` binds the answer to the tool and its input. `offers` lists the rules that a lasting answer would
     store, `contents` the hashes of files that it would approve; without either, the call can be allowed only once.
     With `outcome` the command has run in the sandbox and the question is what to do with its changes: `keep` names the
-    files to keep (None: all), `choice` says how a blocked command runs again.
+    files to keep (None: all), `choice` says how a blocked command runs again. With `flow` the call would send data
+    after the session has read text of others; an answer for the session covers that destination.
     """
 
     session_id: str
@@ -239,11 +241,12 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     outcome: CommandOutcome | None = None
     keep: tuple[str, ...] | None = None
     choice: OutcomeChoice = "keep"
+    flow: DataFlow | None = None
 
     @property
     def can_persist(self) -> bool:
         """True if an answer can apply to more than this one call."""
-        return bool(self.offers or self.contents)
+        return bool(self.offers or self.contents) if self.flow is None else self.flow.can_last
 
     def answered_with(
         self,

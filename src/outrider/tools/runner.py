@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -15,6 +15,7 @@ from outrider.errors import ToolFailure
 from outrider.tools.schema import InvalidArguments
 from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult
 from outrider.types.ids import now_ms
+from outrider.types.origins import Origin, Origins, make_origin, merge_origins
 from outrider.types.parts import ToolPart
 from outrider.types.tool_state import (
     ASKS,
@@ -26,6 +27,9 @@ from outrider.types.tool_state import (
     ToolPending,
     ToolRunning,
 )
+
+if TYPE_CHECKING:
+    from outrider.permissions.information_flow import OriginLabels
 
 SaveOutput = Callable[[str], Path | None]
 
@@ -108,7 +112,7 @@ class ToolRunner:
     `save_output` stores an output that exceeds the cap and returns its path. `save_draft` stores the partial output of
     a running call. `call_scope` is entered after the running state is recorded and exited before the end state is.
     `filter_result` may change the text that the model receives. `explain_unknown` returns an error message for an
-    unknown tool, or None.
+    unknown tool, or None. `labels` derives the origins of results, which are stored with the call.
     """
 
     def __init__(  # one parameter per stage of a call
@@ -123,8 +127,10 @@ class ToolRunner:
         filter_result: ResultFilter = _keep_output,
         explain_unknown: Callable[[str], str | None] = lambda _: None,
         is_left_open: Callable[[ToolPart], bool] = lambda _: False,
+        labels: "Callable[[], OriginLabels | None]" = lambda: None,
         clock: Callable[[], int] = now_ms,
     ) -> None:
+        self._labels = labels
         self._is_left_open = is_left_open
         self._tools = tools
         self._record = record
@@ -150,7 +156,7 @@ class ToolRunner:
             message = self._explain_unknown(call.tool) or unknown_tool_message(call.tool, self._tools)
             return await self._record_end(call, call.state.fail(message, self._clock(), reason="invalid_input"))
         running = call.state.start(self._clock())
-        call = _mark_for_recovery(call, tool).with_state(running)
+        call = self._mark_origins(_mark_for_recovery(call, tool), tool, context).with_state(running)
         watched, message = (
             _RunningCall(call, running, context, self._save_draft, self._record, self._is_left_open),
             "canceled before it started",
@@ -163,10 +169,24 @@ class ToolRunner:
             if self._is_left_open(watched.part):
                 await asyncio.shield(self._record(watched.as_left_open()))
             else:
-                ended = watched.fail(message, self._clock(), "canceled")
-                await asyncio.shield(self._record_end(watched.without_wait_marks(), ended))
+                state = watched.fail(message, self._clock(), "canceled")
+                await asyncio.shield(self._record_end(self._with_all_origins(watched, state), state))
             raise
-        return await self._record_end(watched.without_wait_marks(), state)
+        return await self._record_end(self._with_all_origins(watched, state), state)
+
+    def _mark_origins(self, call: ToolPart, tool: Tool, context: ToolContext) -> ToolPart:
+        """Stores the declared origins with the start of the call: a crash may leave its partial output."""
+        labels = self._labels()
+        origins = labels.of_call(tool, call.state.input, str(context.workspace)) if labels else ()
+        return msgspec.structs.replace(call, origins=origins) if origins else call
+
+    def _with_all_origins(self, call: "_RunningCall", state: ToolEnd) -> ToolPart:
+        """Adds the origins that the tool has reported, and secrets in its result."""
+        labels, part = self._labels(), call.without_wait_marks()
+        if labels is None:
+            return part
+        origins = labels.with_secrets(merge_origins(part.origins, call.origins), state.text)
+        return part if origins == (part.origins or ()) else msgspec.structs.replace(part, origins=origins)
 
     async def _execute(self, tool: Tool, call: "_RunningCall") -> ToolEnd:
         try:
@@ -180,6 +200,7 @@ class ToolRunner:
         except Exception as error:  # noqa: BLE001  a tool may raise any exception; the model gets the message
             return await self._fail_call(call, _error_message(error), "failed")
         value = result if isinstance(result, ToolResult) else ToolResult(result)
+        call.add_origins(value.origins)
         return self._complete_call(
             call.running, value, await self._filter_result(call.part, value.content, is_error=False)
         )
@@ -252,8 +273,15 @@ class _RunningCall:
             is_suspended=lambda: is_left_open(self.part),
         )
         self._report = context.report
+        self.origins: Origins = ()
         self._partial: deque[str] = deque()
         self._size = 0
+
+    def add_origins(self, origins: Iterable[object]) -> None:
+        """Adds what a tool says about its result. A value of another type is a mistake of the tool, not of the call."""
+        if origins:
+            valid = (one if isinstance(one, Origin) else make_origin("tool", str(one)) for one in origins)
+            self.origins = merge_origins(self.origins, valid)
 
     def fail(self, error: str, at: int, reason: ToolErrorReason) -> ToolError:
         partial = "".join(self._partial)
@@ -289,6 +317,7 @@ class _RunningCall:
 
     def _on_progress(self, progress: Progress) -> None:
         self.running = self.running.progress(title=progress.title, metadata=progress.metadata)
+        self.add_origins(progress.origins)
         self._append_output(progress.output)
         self._save_draft(self.part.id, len(progress.output), self._draft_part)
         self._report(progress)

@@ -12,6 +12,7 @@ import msgspec
 from outrider.errors import ConfigurationError, ToolFailure
 from outrider.tools.schema import ToolSignature, compact_schema, convert_arguments, docstring_summary, read_signature
 from outrider.tools.threads import ThreadPool
+from outrider.types.origins import Origin, OriginKind, Origins, make_origin
 from outrider.types.request import ToolSpec
 from outrider.types.tool_declaration import CallKind, PathOperation, ToolDeclaration, ToolKind, declaration_of
 from outrider.types.tool_state import Attachment
@@ -27,11 +28,12 @@ _threads = ThreadPool()
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """An update of a running call: new output, a new title or more metadata."""
+    """An update of a running call: new output, a new title, more metadata, or further origins of its result."""
 
     output: str = ""
     title: str | None = None
     metadata: dict[str, Any] = {}
+    origins: Origins = ()
 
 
 def _ignore_progress(progress: Progress) -> None:
@@ -63,12 +65,13 @@ class ToolContext(msgspec.Struct, frozen=True):
 
 
 class ToolResult(msgspec.Struct, frozen=True):
-    """Result of a tool with attachments, a title or metadata."""
+    """Result of a tool with attachments, a title, metadata, or origins in addition to those that the tool declares."""
 
     content: str
     attachments: tuple[Attachment, ...] = ()
     title: str | None = None
     metadata: dict[str, Any] = {}
+    origins: Origins = ()
 
 
 class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +87,9 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     The permission policy reads what calls do from these: `path_parameters` name files or folders that the tool reads,
     or changes unless it is `read_only`; each path is checked like that of a built-in file tool. `path_operation` says
     what happens to them; by default they may be files or folders, or be missing, which means the workspace. `network`:
-    connects to other hosts; `url_parameters` name the URLs. `display`: how front ends show the calls.
+    connects to other hosts; `url_parameters` name the URLs. `display`: how front ends show the calls. `origins`: where
+    the text of results comes from, as `Origin` values or kinds such as "web"; by default it follows from the paths and
+    URLs. `destination`: who receives the arguments, such as a host name, if no URL says it.
 
     `evaluate_policy(base, args)` can only make the policy stricter. `preprocess_args(args)` runs before the permission
     check.
@@ -107,6 +112,8 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     url_parameters: tuple[str, ...] = ()
     display: CallKind | None = None
+    origins: tuple[Origin | OriginKind, ...] | None = None
+    destination: str = ""
 
     def declare(self, name: str) -> ToolDeclaration:
         """Returns what calls do. A tool that declares nothing has what is known about its name."""
@@ -125,7 +132,12 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
             declared = ToolDeclaration("delegate", display=_DISPLAY["delegate"])
         else:
             declared = ToolDeclaration("talk") if self.read_only else known
-        return msgspec.structs.replace(declared, display=self.display) if self.display else declared
+        more: dict[str, Any] = {"display": self.display} if self.display else {}
+        if self.origins is not None:
+            more["origins"] = tuple(one if isinstance(one, Origin) else make_origin(one) for one in self.origins)
+        if self.destination:
+            more["destination"] = self.destination
+        return msgspec.structs.replace(declared, **more) if more else declared
 
 
 class Tool:
@@ -221,6 +233,11 @@ class Tool:
         """Returns the preprocessed arguments, which are used for the permission check, display and execution."""
         preprocess = self.options.preprocess_args
         return arguments if preprocess is None else preprocess(dict(arguments))
+
+    def check_arguments(self, arguments: dict[str, Any]) -> None:
+        """Raises InvalidArguments if the function cannot be called with them. An explicit schema is not checked."""
+        if self._parameters is None:
+            convert_arguments(self.name, self.signature, arguments)
 
     async def execute(self, **arguments: Any) -> str | ToolResult:
         return await self.call(arguments, ToolContext())

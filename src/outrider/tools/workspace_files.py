@@ -18,6 +18,7 @@ import msgspec
 
 from outrider.errors import ToolFailure
 from outrider.permissions.paths.containment import Containment, contain
+from outrider.permissions.paths.gitignore import VCS_FOLDERS
 from outrider.tools.text.diff import MAX_LINE_LENGTH, shorten_line
 from outrider.tools.text.encoding import TextEncoding, detect_encoding, without_ending
 
@@ -54,6 +55,8 @@ IsGranted = Callable[[Containment, str], bool]
 """Callback that returns True if a path outside the workspace, or a protected one, is approved for an operation."""
 
 MAX_FILE_SIZE = 32 * 1024 * 1024  # largest file that is read completely and can be edited
+MAX_LISTED_ENTRIES = 500
+_MAX_SCANNED_ENTRIES = 100_000
 _READ_OPERATIONS = frozenset({"read", "list", "search"})
 _CONTROL = r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 _ERROR_TEXTS = {
@@ -118,6 +121,12 @@ class WorkspaceFiles:
         home = next((root for root in [self.root, *extra] if _is_below(found.real_path, root)), "/")
         return FileLocation(found.real_path, home, self._display_path(found.real_path))
 
+    def locate_folder(self, path: str) -> FileLocation | None:
+        """Resolves the path for a listing; None if it is no folder that may be listed."""
+        if not os.path.isdir(os.path.join(self.root, path)):  # noqa: PTH112, PTH118
+            return None
+        return self.locate(path, "list")
+
     @contextmanager
     def open(self, location: FileLocation) -> Generator[BinaryIO]:
         """Opens a regular file for reading. The flags prevent blocking on a pipe or device."""
@@ -142,6 +151,17 @@ class WorkspaceFiles:
         ):
             yield folder
 
+    def list_folder(self, location: FileLocation, depth: int = 1) -> str:
+        """Returns the entries of a folder as lines, subfolders first, then files with their sizes."""
+        with self.open_folder(location) as folder:
+            lines = _list_entries(folder, depth)
+            shown = list(islice(lines, MAX_LISTED_ENTRIES))
+            more = next(lines, None) is not None
+        text = "\n".join(shown) or "(the folder is empty)"
+        if more:
+            text += f"\n\n(only the first {MAX_LISTED_ENTRIES} entries; list a folder inside it, or use glob)"
+        return text
+
     def _check_workspace(self) -> None:
         """Raises ToolFailure if the workspace was deleted or replaced by a symbolic link."""
         if not os.path.isdir(self.root):  # noqa: PTH112
@@ -152,6 +172,39 @@ class WorkspaceFiles:
     def _display_path(self, real: str) -> str:
         inside = _is_below(real, self.root)
         return printable_path(os.path.relpath(real, self.root) if inside else real)
+
+
+def _list_entries(folder: int, depth: int, indent: str = "") -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        found = list(islice(entries, _MAX_SCANNED_ENTRIES))
+    found.sort(key=lambda entry: (not entry.is_dir(follow_symlinks=False), entry.name))
+    for entry in found:
+        yield f"{indent}{printable_path(entry.name)}{_entry_suffix(entry)}"
+        if depth > 1 and entry.is_dir(follow_symlinks=False) and entry.name not in VCS_FOLDERS:
+            yield from _list_subfolder(folder, entry.name, depth - 1, indent + "  ")
+
+
+def _list_subfolder(folder: int, name: str, depth: int, indent: str) -> Iterator[str]:
+    try:
+        deeper = os.open(name, OPEN_FOLDER_FLAGS, dir_fd=folder)
+    except OSError:
+        return
+    try:
+        yield from _list_entries(deeper, depth, indent)
+    finally:
+        os.close(deeper)
+
+
+def _entry_suffix(entry: "os.DirEntry[str]") -> str:
+    try:
+        found = entry.stat(follow_symlinks=False)
+    except OSError:
+        return ""
+    if stat.S_ISDIR(found.st_mode):
+        return "/"
+    if stat.S_ISLNK(found.st_mode):
+        return " (link)"
+    return f" ({found.st_size:,} bytes)" if stat.S_ISREG(found.st_mode) else " (not a file)"
 
 
 def printable_path(path: object, limit: int = 300) -> str:

@@ -113,6 +113,8 @@ class EventRecorder:
         }
         if event.reason:
             data["reason"] = event.reason
+        if event.origins:
+            data["origins"] = list(event.origins)
         data |= self._notes.pop((event.session_id, event.call_id), {})
         return self._close_record(_make_record("tool_exec", event, data), "tool_exec")
 

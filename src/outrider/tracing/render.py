@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import islice
-from typing import Protocol
+from typing import Protocol, cast
 
 from outrider.presentation.formats import escape_line, format_cost, format_count, format_milliseconds, format_tokens
 from outrider.tracing.event_record import (
@@ -122,11 +122,13 @@ def span_outcome(span: Span) -> str:
 
 
 def span_remarks(span: Span) -> Iterator[str]:
-    """Yields delays that are no work: retries and approvals."""
+    """Yields delays that are no work, retries and approvals, and where a result comes from."""
     if isinstance(retries := span.details.get("retries"), int) and span.kind == "model":
         yield f"{retries} {'retry' if retries == 1 else 'retries'}"
     if waited := approval_wait(span):
         yield f"waited {format_milliseconds(waited)} for approval"
+    if span.kind == "tool" and isinstance(origins := span.details.get("origins"), list):
+        yield "from " + "; ".join(escape_line(str(origin), 80) for origin in cast("list[object]", origins)[:3])
 
 
 def approval_wait(span: Span) -> int:

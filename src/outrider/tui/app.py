@@ -92,6 +92,7 @@ class OutriderApp(App[int]):
         Binding("ctrl+t", "next_approval", priority=True),
         Binding("ctrl+o", "run_command('model')", priority=True),
         Binding("ctrl+g", "run_command('agents')", priority=True),
+        Binding("ctrl+y", "run_command('effort')", priority=True),
         Binding("ctrl+b", "toggle_side", priority=True),
         Binding("ctrl+r", "toggle_folded", priority=True),
         Binding("f1", "run_command('help')", priority=True),

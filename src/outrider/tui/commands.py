@@ -24,6 +24,7 @@ from outrider.types.modes import (
     APPROVAL_LEVELS,
     MODE_DESCRIPTIONS,
     MODES,
+    REASONING_EFFORTS,
     UNATTENDED_MODES,
     ApprovalLevel,
     Mode,
@@ -149,6 +150,27 @@ async def choose_model(ui: ScreenApi, name: str) -> None:
     ui.redraw()
 
 
+async def choose_effort(ui: ScreenApi, name: str) -> None:
+    """Set the reasoning effort by name, or let the user pick one."""
+    items = [PickerItem(effort, effort, EFFORT_NOTES.get(effort, "")) for effort in REASONING_EFFORTS]
+    chosen = name or await ui.pick_item("Reasoning effort", items, ui.controller.effort)
+    for known in REASONING_EFFORTS:
+        if known == chosen:
+            await ui.controller.set_effort(known)
+            ui.show_notice(f"reasoning effort: {known}")
+            ui.redraw()
+            return
+    if chosen:
+        ui.show_notice(f"unknown effort {chosen}; available: {', '.join(REASONING_EFFORTS)}", "warning")
+
+
+EFFORT_NOTES = {
+    "none": "no reasoning, where the model allows it",
+    "medium": "the default",
+    "max": "as much as the model can; other models use their highest level",
+}
+
+
 async def choose_agent(ui: ScreenApi, name: str) -> None:
     """Set the agent by name, or let the user pick one."""
     controller = ui.controller
@@ -192,6 +214,7 @@ KEYS = (
     ("Shift+Tab", "next mode: agent, plan, chat; /mode background works without asking"),
     ("Ctrl+T", "next approval level of agent mode: ask, edits, auto"),
     ("Ctrl+O · Ctrl+G", "choose the model · the agent"),
+    ("Ctrl+Y", "choose the reasoning effort"),
     ("Ctrl+R", "expand or collapse all reasoning and output; click to toggle one"),
     ("Ctrl+B", "show or hide the side panel: todos, agents, processes"),
     ("PageUp, PageDown", "scroll; older messages are loaded at the top"),
@@ -453,6 +476,9 @@ COMMANDS: list[SlashCommand] = [
         "approval", f"choose what agent mode asks about: {', '.join(APPROVAL_LEVELS)}", choose_approval, "[LEVEL]"
     ),
     SlashCommand("model", "choose the model", choose_model, "[PROVIDER/MODEL]"),
+    SlashCommand(
+        "effort", f"choose how much the model reasons: {', '.join(REASONING_EFFORTS)}", choose_effort, "[LEVEL]"
+    ),
     SlashCommand("agents", "choose the agent", choose_agent, "[NAME]"),
     SlashCommand("share", "write the session as one HTML page", share_session),
     SlashCommand("export", "write the session as JSON", export_session),

@@ -14,7 +14,7 @@ from outrider.tui.completion import find_attachments
 from outrider.types.events import Event
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.modes import ApprovalLevel, Mode
+from outrider.types.modes import ApprovalLevel, Mode, ReasoningEffort
 from outrider.types.parts import FilePart, ModelRef, TextPart
 
 MAX_OUTPUT_CHARS = 20_000  # characters of a user command's output that are sent to the model
@@ -88,6 +88,7 @@ class SessionController:
         self._approval: ApprovalLevel = settings.approval
         self._agent = settings.agents[0].name
         self._model: ModelRef | None = None
+        self._effort: ReasoningEffort | None = None
         self._user_commands = UserCommandRunner()
         self._loading = False
         self._opening = asyncio.Lock()
@@ -117,6 +118,20 @@ class SessionController:
             return ModelRef(live.agent.provider, live.agent.model)
         agent = next((found for found in self.settings.agents if found.name == self._agent), self.settings.agents[0])
         return self._model or ModelRef(agent.provider, agent.model)
+
+    @property
+    def effort(self) -> ReasoningEffort:
+        """The reasoning effort of the agent that answers."""
+        live = self.engine.live.get(self.session_id)
+        if live is not None:
+            return live.agent.reasoning_effort
+        agent = next((found for found in self.settings.agents if found.name == self._agent), self.settings.agents[0])
+        return self._effort or agent.reasoning_effort
+
+    async def set_effort(self, effort: ReasoningEffort) -> None:
+        self._effort = effort
+        if self.session_id in self.engine.live:
+            await self.engine.live[self.session_id].use_effort(effort)
 
     @property
     def title(self) -> str:
@@ -260,6 +275,8 @@ class SessionController:
                 self.conversation.session_id = session_id
                 if self._model is not None:
                     await self.engine.live[session_id].use_model(self._model)
+                if self._effort is not None:
+                    await self.engine.live[session_id].use_effort(self._effort)
                 self._bind_message_lookup(session_id)
             return self.session_id
 
@@ -277,6 +294,8 @@ class SessionController:
         last = next((m.model for m in reversed(live.session.messages) if m.model is not None), None)
         if self._model is not None or (last is not None and last.provider in self.client.providers):
             await live.use_model(self._model or last)
+        if self._effort is not None:
+            await live.use_effort(self._effort)
 
     def _bind_message_lookup(self, session_id: str) -> None:
         """Let the conversation find messages by id in the open session: events carry only ids."""

@@ -217,10 +217,11 @@ class ApprovalPanel(DialogPanel):
         ]
 
     def _outcome_lines(self, width: int, palette: Palette) -> list[Text]:
-        """Return what a command changed: one line per file, then the diffs."""
-        if self.request.outcome is None:
+        """Return what the call would send and what the session has read, and what a command changed: one line per
+        file, then the diffs."""
+        if not self.request.facts and self.request.outcome is None:
             return []
-        risky = ("PROTECTED", "blocked:", "cannot be undone", "changed by another program")
+        risky = ("PROTECTED", "blocked:", "sends:", "cannot be undone", "changed by another program")
         facts = [
             piece
             for fact in self.request.facts
@@ -231,6 +232,8 @@ class ApprovalPanel(DialogPanel):
                 width,
             )
         ]
+        if self.request.outcome is None:
+            return [*facts, text_line()]
         return [*facts, text_line(), *diff_lines(self.request.changes, width, palette), text_line()]
 
     def _reason_lines(self, width: int, palette: Palette) -> list[Text]:

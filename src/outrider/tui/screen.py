@@ -90,6 +90,7 @@ def build_status(controller: SessionController) -> StatusInfo:
         mode=controller.mode,
         approval=controller.approval if controller.mode == "agent" else "",
         model=f"{controller.model.provider}/{controller.model.model}",
+        effort=controller.effort,
         agent=controller.agent,
         context=activity.context_tokens,
         context_limit=controller.context_limit,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from outrider.types.events import Event
     from outrider.types.ids import new_id
     from outrider.types.messages import Message, MessageError, MessagePath, MessageTime
+    from outrider.types.origins import EgressBudget, FlowSettings, Origin
     from outrider.types.parts import (
         AgentPart,
         CompactionPart,
@@ -61,7 +62,16 @@ if TYPE_CHECKING:
         ToolResultPart,
         ToolUsePart,
     )
-    from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
+    from outrider.types.request import (
+        ModelMessage,
+        ModelSettings,
+        OutputSchema,
+        Prompt,
+        Request,
+        RetryPolicy,
+        ToolChoice,
+        ToolSpec,
+    )
     from outrider.types.tool_state import (
         Attachment,
         EndedTime,
@@ -82,10 +92,12 @@ __all__ = [
     "Attachment",
     "CacheTokens",
     "CompactionPart",
+    "EgressBudget",
     "EndedTime",
     "Event",
     "FilePart",
     "FileSource",
+    "FlowSettings",
     "Limits",
     "Message",
     "MessageError",
@@ -94,6 +106,7 @@ __all__ = [
     "ModelMessage",
     "ModelRef",
     "ModelSettings",
+    "Origin",
     "OutputSchema",
     "Part",
     "PartBase",
@@ -105,6 +118,7 @@ __all__ = [
     "Request",
     "ResourceSource",
     "RetryPart",
+    "RetryPolicy",
     "RetryTime",
     "RunningTime",
     "SnapshotPart",
@@ -167,12 +181,15 @@ __getattr__, __dir__ = lazy_names(
         "outrider.types.events": "Event",
         "outrider.types.ids": "new_id",
         "outrider.types.messages": "Message MessageError MessagePath MessageTime",
+        "outrider.types.origins": "EgressBudget FlowSettings Origin",
         "outrider.types.parts": """
             AgentPart CompactionPart FilePart FileSource ModelRef Part PartBase PartTime PatchPart ReasoningPart
             ResourceSource RetryPart RetryTime SnapshotPart StepFinishPart StepStartPart SubtaskPart SymbolSource
             TextPart TextRange ToolPart ToolResultPart ToolUsePart
         """,
-        "outrider.types.request": "ModelMessage ModelSettings OutputSchema Prompt Request ToolChoice ToolSpec",
+        "outrider.types.request": """
+            ModelMessage ModelSettings OutputSchema Prompt Request RetryPolicy ToolChoice ToolSpec
+        """,
         "outrider.types.deltas": "Answer",
         "outrider.types.tool_state": """
             Attachment EndedTime RunningTime ToolCompleted ToolError ToolPending ToolRunning ToolState

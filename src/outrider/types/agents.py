@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from outrider.types.modes import Mode
-from outrider.types.request import ReasoningEffort, RetryPolicy
+from outrider.types.modes import Mode, ReasoningEffort
+from outrider.types.request import RetryPolicy
 from outrider.types.tool_state import Attachment
 
 ProviderKind = Literal["anthropic", "openai", "openai-responses", "google", "local", "outrider", "scripted"]
@@ -50,17 +50,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class Agent(msgspec.Struct, frozen=True):
     """A named agent: instructions, a model and permissions.
 
-    `tools=None` gives it every tool of the run; a tuple of names limits it to these. `stream=False` requests answers
-    without streaming, for models and gateways that do not support it. `model` may be a list: on an overload, an
-    exhausted quota or an outage the next model continues the step. A name in the list is a model of `provider`, or
-    PROVIDER/MODEL. `retry` replaces the retry policy of the provider."""
+    `reasoning=None` requests reasoning from models that support it, True always, False never; `reasoning_effort="none"`
+    turns it off where the API allows it. `tools=None` gives it every tool of the run; a tuple of names limits it to
+    these. `stream=False` requests answers without streaming, for models and gateways that do not support it. `model`
+    may be a list: on an overload, an exhausted quota or an outage the next model continues the step. A name in the list
+    is a model of `provider`, or PROVIDER/MODEL. `retry` replaces the retry policy of the provider."""
 
     name: str
     instructions: str
     model: str
     provider: str
     max_output_tokens: int | None = None
-    reasoning: bool = False
+    reasoning: bool | None = None
     reasoning_effort: ReasoningEffort = "medium"
     reasoning_budget: int | None = None
     temperature: float | None = None

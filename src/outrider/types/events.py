@@ -6,6 +6,7 @@ import msgspec
 
 from outrider.types.codec import load_part, plain
 from outrider.types.ids import now_ms
+from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CommandOutcome
 from outrider.types.usage import CacheTokens, Tokens
 from outrider.types.validate import convert, is_object
@@ -94,20 +95,21 @@ class ToolExecutionStartedEvent(Event, frozen=True, tag="ToolExecutionStartedEve
 
 
 class ToolExecutionCompletedEvent(Event, frozen=True, tag="ToolExecutionCompletedEvent"):
-    """A tool call has ended. `reason` is that of the error state."""
+    """A tool call has ended. `reason` is that of the error state, `origins` describe where the result comes from."""
 
     tool_name: str
     success: bool = True
     duration_ms: int = 0
     output_preview: str = ""
     reason: str = ""
+    origins: tuple[str, ...] = ()
 
 
 class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedEvent"):
     """A call needs approval. `offers` are the rules that a lasting answer would store, `contents` the hashes of files
     that it would approve; it is possible only if `can_last`. `server` is the URL of the server on which the call would
     run, if it is another one. With `outcome` the command has run in the sandbox, and the question is what to do with
-    its changes."""
+    its changes. With `flow` the call would send data after the session has read text of others."""
 
     tool_name: str
     description: str = ""
@@ -118,6 +120,7 @@ class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedE
     server: str = ""
     outcome: CommandOutcome | None = None
     contents: tuple[str, ...] = ()
+    flow: DataFlow | None = None
 
 
 class ToolApprovalResultEvent(Event, frozen=True, tag="ToolApprovalResultEvent"):

@@ -20,3 +20,6 @@ APPROVAL_DESCRIPTIONS: dict[ApprovalLevel, str] = {
     "edits": "the network, paths outside the workspace and protected files; changes are kept, with undo",
     "auto": "only what leaves the sandbox, and protected files",
 }
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+REASONING_EFFORTS: tuple[ReasoningEffort, ...] = get_args(ReasoningEffort)

@@ -4,6 +4,8 @@ from typing import Literal
 
 import msgspec
 
+from outrider.types.origins import DataFlow
+
 ChangeKind = Literal["created", "modified", "deleted"]
 FileKind = Literal["file", "link", "folder", "special"]
 Confinement = Literal["none", "read-only", "workspace"]
@@ -51,9 +53,10 @@ class BlockedAccess(msgspec.Struct, frozen=True):
 class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a command did inside the sandbox, for the question whether to keep it. `output` is its end.
 
-    `more_files` counts changed files that are not listed. `left_running` are the command lines of processes that still
-    ran when the command ended, and were ended. With `predicted` the command has not started yet: this is what it will
-    probably do, and `blocked` is the access that it needs for that.
+    `more_files` counts changed files that are not listed. With `flow` the command was blocked because the session has
+    read text of others. `left_running` are the command lines of processes that still ran when the command ended, and
+    were ended. With `predicted` the command has not started yet: this is what it will probably do, and `blocked` is the
+    access that it needs for that.
     """
 
     files: tuple[OutcomeFile, ...] = ()
@@ -61,6 +64,7 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     exit_code: int | None = None
     output: str = ""
     blocked: tuple[BlockedAccess, ...] = ()
+    flow: DataFlow | None = None
     left_running: tuple[str, ...] = ()
     predicted: str = ""
 

@@ -5,9 +5,11 @@ from typing import Any, ClassVar, Literal, Self, get_args
 from urllib.parse import unquote
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
 
 from outrider.types.ids import new_id
+from outrider.types.origins import StoredOrigins
 from outrider.types.tool_state import (
     ASKS,
     REPEATABLE,
@@ -97,7 +99,8 @@ class PartBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class TextPart(PartBase, frozen=True, tag_field="type", tag="text"):
-    """Text. `synthetic` text was written by the program for the model; `ignored` text is not sent to the model."""
+    """Text. `synthetic` text was written by the program for the model; `ignored` text is not sent to the model.
+    `origins` are set for text that another agent wrote: what it had read."""
 
     type: ClassVar[Literal["text"]] = "text"
     text: str
@@ -105,6 +108,7 @@ class TextPart(PartBase, frozen=True, tag_field="type", tag="text"):
     ignored: bool = False
     time: PartTime | None = None
     metadata: dict[str, Any] = {}
+    origins: StoredOrigins = UNSET
 
     def to_api_format(self) -> dict[str, Any]:
         return {"type": "text", "text": self.text, **self.metadata.get("anthropic", {})}
@@ -129,13 +133,15 @@ class ReasoningPart(PartBase, frozen=True, tag_field="type", tag="reasoning"):
 
 
 class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
-    """A tool call and its result in one part, so that a call without a result cannot be stored."""
+    """A tool call and its result in one part, so that a call without a result cannot be stored. `origins` are those of
+    the result."""
 
     type: ClassVar[Literal["tool"]] = "tool"
     call_id: str
     tool: str
     state: ToolState = ToolPending()
     metadata: dict[str, Any] = {}
+    origins: StoredOrigins = UNSET
 
     @property
     def display_status(self) -> DisplayStatus:
@@ -203,6 +209,7 @@ class FilePart(PartBase, frozen=True, tag_field="type", tag="file"):
     filename: str | None = None
     source: Source | None = None
     metadata: dict[str, Any] = {}
+    origins: StoredOrigins = UNSET
 
     def to_api_format(self) -> dict[str, Any]:
         return file_block(self.mime, self.url, self.filename) | self.metadata.get("anthropic", {})
@@ -272,7 +279,7 @@ class SubtaskPart(PartBase, frozen=True, tag_field="type", tag="subtask"):
     child_session_id: str | None = None
 
 
-class RetryPart(PartBase, frozen=True, tag_field="type", tag="retry"):
+class RetryPart(PartBase, frozen=True, tag_field="type", tag="retry", omit_defaults=True):
     """A request that failed and was sent again. The parts before it that were shown are marked as withdrawn.
 
     `tokens` and `cost` are those of the failed request, included in the totals of the message; estimated if the
@@ -283,14 +290,14 @@ class RetryPart(PartBase, frozen=True, tag_field="type", tag="retry"):
     attempt: int
     error: str
     time: RetryTime
-    tokens: Tokens = Tokens()
+    tokens: Tokens | None = None
     cost: Decimal | None = None
     model: ModelRef | None = None
 
 
 class CompactionPart(PartBase, frozen=True, tag_field="type", tag="compaction"):
     """Replaces all messages before `tail_start_id` in the prompt by `summary`. One that was undone has no
-    summary and no effect."""
+    summary and no effect. `origins` are those of the messages."""
 
     type: ClassVar[Literal["compaction"]] = "compaction"
     auto: bool = False
@@ -299,6 +306,7 @@ class CompactionPart(PartBase, frozen=True, tag_field="type", tag="compaction"):
     tail_start_id: str | None = None
     tokens_before: int | None = None
     tokens_after: int | None = None
+    origins: StoredOrigins = UNSET
 
 
 WITHDRAWN = "withdrawn"

@@ -7,9 +7,8 @@ from typing import Any, Literal, overload
 import msgspec
 
 from outrider.types.messages import Role
+from outrider.types.modes import ReasoningEffort
 from outrider.types.parts import ModelPart
-
-ReasoningEffort = Literal["minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class ModelMessage(msgspec.Struct, frozen=True):
@@ -28,11 +27,13 @@ class Prompt(Sequence[ModelMessage]):
     A later request encodes only the new messages and reuses the rest, so its prefix is byte-identical.
     """
 
-    __slots__ = ("_encoded", "_messages", "_opening", "_rewritten")
+    __slots__ = ("_encoded", "_ends", "_messages", "_opening", "_rewritten", "_sent")
 
     def __init__(self, messages: Iterable[ModelMessage] = ()) -> None:
         self._messages = list(messages)
         self._encoded: dict[str, tuple[int, bytearray]] = {}
+        self._ends: dict[str, list[int]] = {}
+        self._sent = (0, 0)  # the number of messages of the previous request and of the last one
         self._rewritten: dict[str, Prompt] = {}
         self._opening: tuple[object, bytes] | None = None
 
@@ -48,8 +49,19 @@ class Prompt(Sequence[ModelMessage]):
             if written and buffer:
                 buffer += b","
             buffer += written
+            self._ends.setdefault(form, []).append(len(buffer))
         self._encoded[form] = (len(self._messages), buffer)
         return buffer
+
+    def encoded_end(self, form: str, count: int) -> int:
+        """Returns where the first `count` messages end in the bytes of `encoded(form)`."""
+        return self._ends[form][count - 1]
+
+    def count_sent(self) -> int:
+        """Returns how many messages the previous request had, or 0. A repeated request does not count."""
+        if len(self._messages) != self._sent[1]:
+            self._sent = (self._sent[1], len(self._messages))
+        return self._sent[0]
 
     def opening(self, made_of: object, write: Callable[[], bytes]) -> bytes:
         """Returns the bytes before the messages, cached as long as `made_of` is equal."""
@@ -119,11 +131,14 @@ class OutputSchema(msgspec.Struct, frozen=True):
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Sampling and output settings. `max_output_tokens=None` means the model's maximum. `extra` is merged into the
-    request body last, unchanged."""
+    """Sampling and output settings. `max_output_tokens=None` means the model's maximum.
+
+    `reasoning` is True (requested), None (requested if the model is known to support it) or False (nothing is sent, so
+    the API's default applies). The effort "none" turns reasoning off where the API allows it. `extra` is merged into
+    the request body last, unchanged."""
 
     max_output_tokens: int | None = None
-    reasoning: bool = False
+    reasoning: bool | None = False
     reasoning_effort: ReasoningEffort = "medium"
     reasoning_budget: int | None = None
     temperature: float | None = None
@@ -132,6 +147,12 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tool_choice: ToolChoice = ToolChoice()
     output: OutputSchema | None = None
     extra: dict[str, Any] = {}
+
+    def requests_reasoning(self, *, supported: bool) -> bool:
+        """Returns whether reasoning is requested from a model; `supported` is what is known about the model."""
+        if self.reasoning_effort == "none":
+            return False
+        return supported if self.reasoning is None else self.reasoning
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):

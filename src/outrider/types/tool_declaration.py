@@ -9,6 +9,8 @@ from typing import Any, Literal, Protocol, cast
 
 from msgspec import Struct
 
+from outrider.types.origins import Origins
+
 ToolKind = Literal["read", "write", "shell", "network", "talk", "delegate", "unknown"]
 CallKind = Literal["read", "edit", "search", "execute", "fetch", "think", "agent", "other"]
 """How front ends group and show calls."""
@@ -19,6 +21,7 @@ class ToolDeclaration(Struct, frozen=True):
     """What calls of a tool do. `parameters` lists the parameters that name their file, command or URL.
 
     `operation` is what happens to the paths. `network` is True for a file tool that also connects to other hosts.
+    `origins` is what results carry, if it does not follow from the kind; `destination` is where arguments are sent.
     """
 
     kind: ToolKind
@@ -26,6 +29,8 @@ class ToolDeclaration(Struct, frozen=True):
     operation: PathOperation = "read"
     display: CallKind = "other"
     network: bool = False
+    origins: Origins | None = None
+    destination: str = ""
 
 
 class DeclaredTool(Protocol):

@@ -175,7 +175,13 @@ async def test_modes_and_models_are_switched_and_the_client_hears_of_it(desk: De
             config_id="model", session_id=opened.session_id, value="script/other"
         )
         chosen = {option.id: option.current_value for option in options.config_options}
-        assert chosen == {"mode": "chat", "model": "script/other", "agent": "outrider", "approval": "ask"}
+        assert chosen == {
+            "mode": "chat", "model": "script/other", "agent": "outrider", "approval": "ask", "effort": "medium",
+        }  # fmt: skip
+        options = await editor.agent.set_config_option(config_id="effort", session_id=opened.session_id, value="high")
+        assert {option.id: option.current_value for option in options.config_options}["effort"] == "high"
+        with pytest.raises(acp.RequestError, match="no reasoning effort is called 'huge'"):
+            await editor.agent.set_config_option(config_id="effort", session_id=opened.session_id, value="huge")
         with pytest.raises(acp.RequestError, match="unknown mode 'fly'; there are chat, plan"):
             await editor.agent.set_session_mode(session_id=opened.session_id, mode_id="fly")
 

@@ -186,3 +186,14 @@ async def test_a_session_is_brought_from_another_server(tmp_path):
         assert "said elsewhere" in said
         status, refused = await here.ask("POST", "/api/import-from", {"url": export, "token": "wrong"})
         assert (status, "401" in refused["error"]["message"]) == (503, True)
+
+
+async def test_the_reasoning_effort_is_chosen_over_http(tmp_path):
+    async with served(tmp_path, ["Done."]) as client:
+        session_id = await client.create()
+        status, found = await client.ask("POST", f"/api/sessions/{session_id}/effort", {"effort": "high"})
+        assert (status, found["effort"]) == (200, "high")
+        status, found = await client.ask("POST", f"/api/sessions/{session_id}/effort", {"effort": None})
+        assert (status, found["effort"]) == (200, "medium")
+        status, _ = await client.ask("POST", f"/api/sessions/{session_id}/effort", {"effort": "huge"})
+        assert status == 400

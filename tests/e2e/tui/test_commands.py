@@ -152,3 +152,20 @@ async def test_a_process_in_the_background_is_listed_beside_and_can_be_ended(hom
         await opened(app, PickerScreen)
         await pilot.press("enter")
         await until(lambda: "the process was terminated" in notes(app))
+
+
+async def test_the_reasoning_effort_is_chosen_by_command_and_by_key(home: Path, workspace: Path):
+    write_script(home, ["One."])
+    async with application(home, workspace) as (app, pilot):
+        assert app.ui.controller.effort == "medium"
+        await say(app, pilot, "/effort high")
+        await until(lambda: app.ui.controller.effort == "high")
+        await say(app, pilot, "go")
+        await until(lambda: "One." in said(app))
+        assert app.ui.controller.engine.live[app.ui.controller.session_id].agent.reasoning_effort == "high"
+        await pilot.press("ctrl+y")
+        await opened(app, PickerScreen)
+        await pilot.press("up", "enter")
+        await until(lambda: app.ui.controller.effort == "medium")
+        await say(app, pilot, "/effort huge")
+        await until(lambda: any("unknown effort huge" in text for text in notes(app)))

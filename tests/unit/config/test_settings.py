@@ -78,6 +78,31 @@ def test_flags_go_before_environment_before_file(home):
     assert settings(home, toml, environ, model="anthropic/from-flag", mode="agent").model == "anthropic/from-flag"
 
 
+def test_the_effort_of_a_flag_goes_before_environment_agent_and_file(home):
+    toml = 'reasoning_effort = "low"\n[agents.outrider]\n[agents.other]\nreasoning_effort = "max"'
+    assert [agent.reasoning_effort for agent in settings(home, toml).agents] == ["low", "max"]
+    environ = {**KEY, "OUTRIDER_EFFORT": "high"}
+    assert [agent.reasoning_effort for agent in settings(home, toml, environ).agents] == ["high", "max"]
+    assert settings(home, toml, environ, effort="none").agents[0].reasoning_effort == "none"
+    with pytest.raises(ConfigurationError, match="no reasoning effort is called 'hihg'; did you mean high"):
+        settings(home, effort="hihg")
+
+
+def test_the_name_openai_means_responses_at_openai_and_chat_elsewhere(home):
+    key = {"OPENAI_API_KEY": "sk-x"}
+
+    def kind_of(toml: str = "", **environ: str) -> str:
+        found = settings(home, toml or "# nothing", {**key, **environ}, model="openai/gpt-5.4")
+        return next(provider.kind for provider in found.providers if provider.name == "openai")
+
+    assert kind_of() == "openai-responses"
+    assert kind_of(OPENAI_BASE_URL="http://127.0.0.1:8080/v1") == "openai"
+    assert kind_of('[providers.openai]\nbase_url = "https://gateway.example/v1"') == "openai"
+    assert kind_of('[providers.openai]\nkind = "openai"') == "openai"
+    forced = '[providers.openai]\nkind = "openai-responses"\nbase_url = "https://gateway.example/v1"'
+    assert kind_of(forced) == "openai-responses"
+
+
 def test_a_model_flag_is_meant_for_the_agent_that_starts_even_if_it_names_its_own(home):
     toml = '[agents.outrider]\nmodel = "anthropic/own"\n[agents.other]\nmodel = "anthropic/another"'
     first, other = settings(home, toml, model="anthropic/asked").agents

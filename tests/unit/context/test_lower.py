@@ -21,7 +21,15 @@ from outrider import (
     ToolUsePart,
     lower,
 )
-from outrider.context.lower import CONTINUE, NOT_FINISHED, OPENING, ORPHAN, OUTPUT_REMOVED, PromptProjection
+from outrider.context.lower import (
+    CONTINUE,
+    NOT_FINISHED,
+    OPENING,
+    ORPHAN,
+    OUTPUT_REMOVED,
+    PromptProjection,
+    end_with_user,
+)
 from outrider.providers.message_rules import (
     anthropic_problems,
     google_problems,
@@ -48,9 +56,8 @@ def done(call_id: str, output: str = "ok") -> ToolPart:
 
 
 def shown(prompt: Prompt) -> list[tuple[str, list[str]]]:
-    """A prompt in a form that a test can be read by, without the note that a conversation must end with the user."""
-    said = [(message.role, [word(part) for part in message.content]) for message in prompt]
-    return said[:-1] if said[-1] == ("user", [CONTINUE]) else said
+    """A prompt in a form that a test can be read by."""
+    return [(message.role, [word(part) for part in message.content]) for message in prompt]
 
 
 def word(part: object) -> str:
@@ -355,3 +362,23 @@ def test_a_user_who_says_nothing_still_opens_the_conversation(history):
     """Instructions alone may be all there is; no API takes a request without a message."""
     assert shown(lower(history, family="x")) == [("user", [OPENING])]
     assert not list(anthropic_problems(lower(history, family="x")))
+
+
+def test_what_is_sent_ends_with_the_user_unless_the_vendor_paused():
+    history = [user("go"), assistant("a")]
+    prompt = lower(history, family="x")
+    assert shown(end_with_user(prompt, history))[-1] == ("user", [CONTINUE])
+    assert len(prompt) == 2
+    assert end_with_user(prompt[:0] or lower(history[:1], family="x"), history[:1])[-1].role == "user"
+    history[-1].metadata["paused"] = True
+    assert end_with_user(prompt, history) is prompt
+
+
+def test_withdrawn_parts_are_not_sent():
+    withdrawn = {"metadata": {"withdrawn": True}}
+    call = ToolPart("c1", "look", ToolPending().fail("not run", 1, reason="canceled"), {"withdrawn": True})
+    parts = [TextPart("par", ignored=True, **withdrawn), ReasoningPart("hm", **withdrawn), call, TextPart("whole")]
+    assert shown(lower([user("go"), Message("assistant", parts)], family="x")) == [
+        ("user", ["go"]),
+        ("assistant", ["whole"]),
+    ]

@@ -3,7 +3,8 @@
 from outrider.presentation.approvals import ApprovalView, approval_view, choice_by_id, requested_approval_view
 from outrider.sessions.records import Approval
 from outrider.types.events import ToolApprovalRequestedEvent
-from outrider.types.outcomes import CommandOutcome, OutcomeFile
+from outrider.types.origins import DataFlow, make_origin
+from outrider.types.outcomes import BlockedAccess, CommandOutcome, OutcomeFile
 
 
 def view(**more: object) -> ApprovalView:
@@ -46,3 +47,31 @@ def test_an_outcome_shows_the_paths_of_its_files_without_prefixes():
         "choice": "keep",
         "keep": ("new.txt", "old.txt"),
     }
+
+
+def test_data_that_would_leave_is_shown_and_can_be_allowed_for_the_session():
+    flow = DataFlow("evil.example", 312, (make_origin("web", "https://a.example/"),), (make_origin("secret", ".env"),))
+    approval = Approval(session_id="s", call_id="c", tool="web_fetch", offers=("web_fetch(evil.example)",), flow=flow)
+    view = approval_view(approval)
+    assert view.facts == (
+        "sends: 312 characters to evil.example",
+        "read, untrusted: https://a.example/ (web)",
+        "read, private: .env (secret)",
+    )
+    assert view.details.facts == view.facts
+    assert [choice.id for choice in view.choices] == ["once", "session", "no", "no-because"]
+    assert "evil.example" in view.rule_text
+
+
+def test_a_command_that_lost_its_network_shows_what_the_session_has_read():
+    flow = DataFlow("evil.example", 0, (make_origin("web", "https://a.example/"),))
+    outcome = CommandOutcome(blocked=(BlockedAccess("network", "evil.example"),), flow=flow)
+    view = approval_view(Approval(session_id="s", call_id="c", tool="shell", outcome=outcome))
+    assert view.facts[0] == "sends: data to evil.example"
+    assert view.facts[-1] == "blocked: evil.example"
+
+
+def test_data_for_an_unknown_destination_can_be_allowed_once_only():
+    approval = Approval(session_id="s", call_id="c", tool="shell", offers=("shell",), flow=DataFlow("the network"))
+    assert not approval.can_persist
+    assert [choice.id for choice in approval_view(approval).choices] == ["once", "no", "no-because"]

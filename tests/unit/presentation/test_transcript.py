@@ -124,7 +124,9 @@ def test_an_error_is_shown_once():
     finish = StepFinishPart("error", message_id=message.id)
     view.apply(PartUpdatedEvent(session_id=SESSION, part=finish))
     view.apply(ErrorEvent(session_id=SESSION, error_type="NetworkError", message="gone"))
-    assert [item.text for item in view.items if isinstance(item, NoticeItem)] == ["NetworkError: gone"]
+    assert [item.text for item in view.items if isinstance(item, NoticeItem)] == [
+        'NetworkError: gone. Send "continue" to try again, or choose another model'
+    ]
 
 
 def test_limits_and_ends_are_notices():

@@ -54,6 +54,7 @@ def build_job_options(arguments: Namespace, settings: "Settings", *, placement: 
         "webhook": arguments.webhook or "",
         "terms": JobOverrides(
             model=arguments.model or "",
+            effort=arguments.effort or "",
             allow=tuple(arguments.allow),
             ask=tuple(arguments.ask),
             deny=tuple(arguments.deny),

@@ -209,7 +209,7 @@ class JobTextPrinter:
             self._print_item(item, draft=draft)
 
     def _withdraw_item(self, item: TranscriptItem) -> None:
-        """Report that a text or call that was printed belongs to a failed attempt; its retry has a line of its own."""
+        """Report that a text or call that was printed belongs to a failed attempt; its retry has a separate line."""
         if self._shown.pop(item.id, None):
             self._output.print_line("[the text above is withdrawn]", "yellow")
 

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from outrider.types.agents import Agent, Mode
 
 
@@ -22,6 +24,8 @@ def render_prompt(name: str, prompts: Mapping[str, str], /, **fields: str) -> st
 
 
 _NO_OVERRIDES: Mapping[str, str] = {}
+_NOTES_OF_0_1 = "Today is "  # how the notes of every session begin that version 0.1 stored
+_AGENT, _LOCAL_AGENT, _PLAN = "agent", "local_agent", "plan_mode"
 
 
 def system_prompt(
@@ -31,14 +35,33 @@ def system_prompt(
     *,
     notes: str = "",
     prompts: Mapping[str, str] = _NO_OVERRIDES,
+    rights: Mapping[str, str] | None = None,
 ) -> str:
-    """Returns the system prompt. It is byte-identical as long as agents and mode are equal, so that caches hit."""
-    paragraphs = [agent.instructions.strip(), notes]
+    """Returns the system prompt. It is byte-identical as long as agents and mode are equal, so that caches hit.
+
+    `rights` are the fields of the text about the mode, for sessions with built-in tools. A session of version 0.1 keeps
+    the texts that it began with."""
+    if notes.startswith(_NOTES_OF_0_1):
+        agent, prompts, rights = _agent_of_0_1(agent), {_PLAN: prompt_text("plan_mode_0_1"), **prompts}, None
+    paragraphs = [agent.instructions.strip(), _mode_text(agent, mode, prompts, rights), notes]
     if listed := "\n".join(f"- {other.name}: {role_of(other)}" for other in others):
         paragraphs.append(render_prompt("colleagues", prompts, name=agent.name, agents=listed))
     if mode == "plan":
-        paragraphs.append(render_prompt("plan_mode", prompts))
+        paragraphs.append(render_prompt(_PLAN, prompts))
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
+
+
+def _mode_text(agent: Agent, mode: Mode, prompts: Mapping[str, str], rights: Mapping[str, str] | None) -> str:
+    """Returns what the agent may do in its mode. Small local models get no further text."""
+    if rights is None or mode == "plan" or agent.instructions == prompt_text(_LOCAL_AGENT):
+        return ""
+    return render_prompt(f"{mode}_mode", prompts, **rights)
+
+
+def _agent_of_0_1(agent: Agent) -> Agent:
+    if agent.instructions.strip() != prompt_text(_AGENT):
+        return agent
+    return replace(agent, instructions=prompt_text("agent_0_1"))
 
 
 def role_of(agent: Agent) -> str:

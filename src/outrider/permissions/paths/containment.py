@@ -60,6 +60,7 @@ ContainmentKind = Literal["inside", "outside", "protected", "reject"]
 MAX_SYMLINKS = 40  # the limit of the Linux kernel
 MAX_PATH_BYTES = 4095  # PATH_MAX of the Linux kernel without the terminating NUL
 MAX_NAME_BYTES = 255
+FOLDER_REJECTED = "it is a folder"
 _URL = re.compile(r"^[a-z][a-z0-9+.-]*://|^file:", re.IGNORECASE)
 _WINDOWS_ROOT = re.compile(r"^[A-Za-z]:[\\/]|^\\\\")
 # Magic links of /proc resolve to a directory of the process that follows them, which is not this process.
@@ -246,7 +247,7 @@ def _reject_unfit_file(full: str, real: str, home: str, op: str) -> None:
         return
     if stat.S_ISDIR(mode):
         if real != home and op != "search":
-            raise _PathRejected("it is a folder")
+            raise _PathRejected(FOLDER_REJECTED)
     elif full.endswith(("/", "/.")):
         raise _PathRejected("it is a file, but the path ends with a slash")
     elif not stat.S_ISREG(mode):

@@ -40,6 +40,7 @@ _BULK_LENGTH = 4096
 _BULK = re.compile(r"(?:data:[^,\s]{0,200},)?[A-Za-z0-9+/=]{4096,}")  # base64 data such as an image
 _MAX_CACHED_LENGTH = 200
 _MAX_CACHED_TEXTS = 1024
+_MAX_RECENT_TEXTS = 8
 _TEXTLESS_TYPES = frozenset({int, float, bool, NoneType, Decimal})
 _ALWAYS_CLEAN = (None, "")
 
@@ -53,12 +54,15 @@ class CleanTextCache:
     def __init__(self, redact_text: Callable[[str], str]) -> None:
         self._redact_text = redact_text
         self._clean: set[object] = set(_ALWAYS_CLEAN)
+        self._recent: dict[int, str] = {}  # long clean texts by identity: a result is searched before it is stored
         self.are_clean = self._clean.issuperset
         """Returns whether all given texts are cached as clean; raises TypeError if one is unhashable, so not a text."""
 
     def redact(self, text: str) -> str:
         """Returns the redacted text; the same object if it contains no secret."""
-        if text in self._clean or (len(text) > _BULK_LENGTH and _BULK.fullmatch(text)):
+        if text in self._clean or self._recent.get(id(text)) is text:
+            return text
+        if len(text) > _BULK_LENGTH and _BULK.fullmatch(text):
             return text
         redacted = self._redact_text(text)
         if redacted != text:
@@ -68,6 +72,9 @@ class CleanTextCache:
 
     def add_clean(self, clean: str) -> None:
         if len(clean) > _MAX_CACHED_LENGTH:
+            if len(self._recent) >= _MAX_RECENT_TEXTS:
+                self._recent.pop(next(iter(self._recent)), None)
+            self._recent[id(clean)] = clean
             return
         if len(self._clean) >= _MAX_CACHED_TEXTS:
             self._clean.clear()

@@ -9,12 +9,18 @@ import msgspec
 from outrider.errors import ConfigurationError, InvalidRequestError, ProviderError
 from outrider.http.transport import HttpRequest
 from outrider.providers.anthropic.decode import AnthropicDecoder
-from outrider.providers.anthropic.encode import encode_message, encode_prefix, encode_settings, refers_to_upload
+from outrider.providers.anthropic.encode import (
+    encode_message,
+    encode_prefix,
+    encode_settings,
+    lacks_required_thinking,
+    refers_to_upload,
+)
 from outrider.providers.anthropic.errors import error_from_response
 from outrider.providers.anthropic.models import ModelTraits, traits_for_model
 from outrider.providers.request_body import build_body_prefix, encode_json, finish_body, merge_fields
 from outrider.types.agents import Provider
-from outrider.types.request import ModelMessage, Request
+from outrider.types.request import ModelMessage, Prompt, Request
 
 # The version that every compatible server accepts; later versions reject `temperature` for every model.
 _API_VERSION = "2023-06-01"
@@ -105,6 +111,7 @@ def _auth_headers(key: str, url: str, *, vertex: bool) -> dict[str, str]:
 _FAMILY = "anthropic"
 _INTERLEAVED_THINKING_BETA = "interleaved-thinking-2025-05-14"
 _FILES_BETA = "files-api-2025-04-14"
+_LOOKBACK_BLOCKS = 15  # the API looks back 20 blocks; some parts become two
 
 
 class AnthropicWire:
@@ -135,11 +142,18 @@ class AnthropicWire:
             return encode_message(message, family)
 
         traits = self._traits_of(request.model)
-        form = (self._endpoint, traits, self._catalog_limit(request, traits))
+        form = (
+            self._endpoint,
+            traits,
+            self._catalog_limit(request, traits),
+            lacks_required_thinking(request, traits),
+        )
         prefix = build_body_prefix(request, "messages", form, lambda: self._body_fields(request))
         messages: bytes | bytearray = request.prompt.encoded(family, encode)
-        if self._endpoint.caching == "marks":
+        if self._caching(traits) == "marks":
             messages = _mark_last_block(messages, self._endpoint.cache_control)
+        if self._endpoint.caching != "off":
+            messages = self._mark_previous_end(request.prompt, family, messages)
         return HttpRequest(
             url=self._endpoint.request_url(request.model, stream=request.stream),
             headers=self._endpoint.headers_with_betas(self._beta_features(request, traits)),
@@ -161,6 +175,20 @@ class AnthropicWire:
         self._traits[request.model] = self._traits_of(request.model).updated_from_error(error.message)
         return self._body_fields_with_extra(request) != before
 
+    def _caching(self, traits: ModelTraits) -> str:
+        """Returns the cache mode: a server that rejects the mark of the request gets marks in its blocks."""
+        return "marks" if traits.block_marks and self._endpoint.caching == "auto" else self._endpoint.caching
+
+    def _mark_previous_end(self, prompt: Prompt, family: str, messages: bytes | bytearray) -> bytes | bytearray:
+        """Marks the end of the previous request if many blocks follow it: the server looks for cached prefixes only in
+        the last blocks before a mark. With tools, system prompt and the last block this is the fourth mark, the last
+        one that the API accepts."""
+        sent = prompt.count_sent()
+        if not 0 < sent < len(prompt) or sum(len(message.content) for message in prompt[sent:]) < _LOOKBACK_BLOCKS:
+            return messages
+        end = prompt.encoded_end(family, sent)
+        return b"".join((_mark_last_block(messages[:end], self._endpoint.cache_control), messages[end:]))
+
     def _body_fields_with_extra(self, request: Request) -> dict[str, Any]:
         return merge_fields(self._body_fields(request), request.settings.extra)
 
@@ -172,7 +200,7 @@ class AnthropicWire:
         fields = endpoint.model_fields(request.model)
         fields |= encode_prefix(request, None if endpoint.caching == "off" else endpoint.cache_control)
         fields |= encode_settings(request, traits, self._catalog_limit(request, traits))
-        if endpoint.caching == "auto":
+        if self._caching(traits) == "auto":
             fields["cache_control"] = endpoint.cache_control
         return fields
 
@@ -186,7 +214,7 @@ class AnthropicWire:
 
     def _beta_features(self, request: Request, traits: ModelTraits) -> Iterator[str]:
         settings = request.settings
-        if traits.interleaves_on_request and (settings.reasoning or settings.extra):
+        if traits.interleaves_on_request and (settings.reasoning is not False or settings.extra):
             fields = self._body_fields_with_extra(request)
             if "tools" in fields and fields.get("thinking", {}).get("type") == "enabled":
                 yield _INTERLEAVED_THINKING_BETA

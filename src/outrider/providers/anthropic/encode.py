@@ -182,10 +182,10 @@ def encode_settings(request: Request, traits: ModelTraits, limit: int | None) ->
     fields: dict[str, Any] = {"max_tokens": max_tokens}
     if request.stream:
         fields["stream"] = True
-    if thinking := settings.extra.get("thinking") or _thinking_config(settings, traits, max_tokens):
+    if thinking := settings.extra.get("thinking") or _thinking_config(request, traits, max_tokens):
         fields["thinking"] = thinking
     form = thinking["type"] if thinking else "disabled"
-    if output := _output_config(settings, traits, adaptive=form == "adaptive"):
+    if output := _output_config(settings, traits, form):
         fields["output_config"] = output
     fields |= _sampling_fields(settings, traits, thinks=form != "disabled")
     if settings.stop:
@@ -205,10 +205,15 @@ def _encode_tool(spec: ToolSpec) -> dict[str, Any]:
     return tool
 
 
-def _thinking_config(settings: ModelSettings, traits: ModelTraits, max_tokens: int) -> dict[str, Any] | None:
+def _thinking_config(request: Request, traits: ModelTraits, max_tokens: int) -> dict[str, Any] | None:
     """Returns the thinking configuration, or None. The API rejects thinking together with a forced tool call or with a
     budget that does not fit into `max_tokens`."""
-    if not settings.reasoning or settings.tool_choice.mode in ("required", "tool"):
+    settings = request.settings
+    if settings.reasoning_effort == "none" and traits.thinks_by_default and "disabled" not in traits.rejected_forms:
+        return {"type": "disabled"}
+    if not settings.requests_reasoning(supported=traits.version is not None):
+        return None
+    if settings.tool_choice.mode in ("required", "tool") or lacks_required_thinking(request, traits):
         return None
     match traits.thinking_form(budget=settings.reasoning_budget is not None):
         case "enabled":
@@ -220,6 +225,20 @@ def _thinking_config(settings: ModelSettings, traits: ModelTraits, max_tokens: i
             return None
 
 
+def lacks_required_thinking(request: Request, traits: ModelTraits) -> bool:
+    """Returns whether the last answer waits for tool results and does not begin with a thinking block, because another
+    model gave it or reasoning was off. The API then rejects a thinking budget; adaptive thinking has no such rule."""
+    prompt = request.prompt
+    if traits.thinking_form(budget=request.settings.reasoning_budget is not None) != "enabled" or len(prompt) < 2:
+        return False
+    if not any(isinstance(part, ToolResultPart) for part in prompt[-1].content):
+        return False
+    first = prompt[-2].content[0] if prompt[-2].content else None
+    return not (
+        isinstance(first, ReasoningPart) and ("signature" in first.provider_state or "block" in first.provider_state)
+    )
+
+
 def _thinking_budget(settings: ModelSettings, max_tokens: int) -> int:
     """Returns the token budget for thinking. A default budget leaves at least half of `max_tokens` to the answer."""
     given = settings.reasoning_budget
@@ -227,10 +246,13 @@ def _thinking_budget(settings: ModelSettings, max_tokens: int) -> int:
     return max(budget, _MIN_BUDGET)
 
 
-def _output_config(settings: ModelSettings, traits: ModelTraits, *, adaptive: bool) -> dict[str, Any]:
+def _output_config(settings: ModelSettings, traits: ModelTraits, form: str) -> dict[str, Any]:
+    """Returns effort and output schema. A model that always reasons gets the lowest effort if reasoning is off."""
     config: dict[str, Any] = {}
-    if adaptive and settings.reasoning:
-        config["effort"] = traits.supported_effort(settings.reasoning_effort)
+    wanted = settings.requests_reasoning(supported=traits.version is not None)
+    always = settings.reasoning_effort == "none" and traits.thinks_by_default and "disabled" in traits.rejected_forms
+    if ((form == "adaptive" and wanted) or always) and (effort := traits.supported_effort(settings.reasoning_effort)):
+        config["effort"] = effort
     if settings.output is not None:
         config["format"] = {"type": "json_schema", "schema": _close_objects(settings.output.schema)}
     return config

@@ -209,8 +209,9 @@ class UnplayedExchanges:
     def _find_difference(self, recorded: RecordedCall, sent: RecordedCall) -> str | None:
         paths = tuple(urlsplit(call.url)._replace(scheme="", netloc="").geturl() for call in (recorded, sent))
         if paths[0] != paths[1]:
-            return f"the URL: recorded {paths[0]}, sent {paths[1]}"
-        return first_difference(recorded.body, sent.body, self._ignore)
+            return _name_changed_default(f"the URL: recorded {paths[0]}, sent {paths[1]}")
+        difference = first_difference(recorded.body, sent.body, self._ignore)
+        return None if difference is None else _name_changed_default(difference)
 
     def _mismatch_error(self, sent: RecordedCall) -> ProviderError:
         reason = "all its exchanges were replayed, and another request was sent"
@@ -221,6 +222,26 @@ class UnplayedExchanges:
             "change is intended",
             type="replay_mismatch",
         )
+
+
+# Requests of version 0.1 differ in these fields, because a default changed.
+_CHANGED_DEFAULTS = {
+    r"(thinking|output_config|reasoning|reasoning_effort|settings\.reasoning|generationConfig\S*): ": (
+        "reasoning is on by default since 0.2; reasoning=False sends what 0.1 sent"
+    ),
+    r"the URL: recorded \S*/chat/completions, sent \S*/responses": (
+        'the provider "openai" uses Responses since 0.2; kind = "openai" keeps Chat Completions'
+    ),
+    r"(system|instructions|systemInstruction)\b": (
+        "the prompts of the default agent changed in 0.2; an own prompt `agent.md` keeps the earlier ones"
+    ),
+}
+
+
+def _name_changed_default(difference: str) -> str:
+    found = (reason for start, reason in _CHANGED_DEFAULTS.items() if re.match(start, difference))
+    reason = next(found, None)
+    return f"{difference} ({reason})" if reason else difference
 
 
 def _find_most_similar(waiting: Sequence[RecordedExchange], sent: RecordedCall) -> int:

@@ -1,9 +1,10 @@
 """Wire format of the Gemini API: builds requests and creates decoders."""
 
+import re
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from outrider.errors import ProviderError
+from outrider.errors import InvalidRequestError, ProviderError
 from outrider.http.transport import HttpRequest
 from outrider.providers.google.decode import GeminiDecoder
 from outrider.providers.google.encode import ContentWriter, encode_body_fields, model_generation
@@ -15,6 +16,7 @@ from outrider.types.request import Prompt, Request
 
 FAMILY = "google"
 _DEVELOPER_API = "https://generativelanguage.googleapis.com"
+_THINKING_REJECTED = re.compile(r"thinking(?! signature)|thoughts\b", re.IGNORECASE)
 
 
 class GoogleWire:
@@ -30,6 +32,7 @@ class GoogleWire:
         host = provider.base_url or (_vertex_host(location) if project else _DEVELOPER_API)
         version = options.get("api_version", "v1beta1" if project else "v1beta")
         where = f"/projects/{project}/locations/{location}/publishers/google" if project else ""
+        self._without_thinking: set[str] = set()  # models that rejected a thinking configuration
         self._base = f"{host.rstrip('/')}/{version}{where}"
         self._headers = (
             {"content-type": "application/json"} | _auth_header(provider, is_token=bool(project)) | provider.headers
@@ -42,7 +45,13 @@ class GoogleWire:
         generation = model_generation(request.model)
         writer = ContentWriter(FAMILY, generation, lambda call_id: _tool_name_of_call(call_id, request.prompt))
         contents = request.prompt.encoded(f"{FAMILY}/{3 if generation >= 3 else 2}", writer.write)
-        prefix = build_body_prefix(request, "contents", generation, lambda: encode_body_fields(request, generation))
+        thinking = request.model not in self._without_thinking
+        prefix = build_body_prefix(
+            request,
+            "contents",
+            (generation, thinking),
+            lambda: encode_body_fields(request, generation, thinking=thinking),
+        )
         return HttpRequest(self._request_url(request), self._headers, finish_body(prefix, contents))
 
     def create_decoder(self, request: Request) -> GeminiDecoder:
@@ -50,6 +59,16 @@ class GoogleWire:
 
     def decode_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
         return error_from_response(status, headers, body)
+
+    def adapt_to_error(self, request: Request, error: ProviderError) -> bool:
+        """Stops sending a thinking configuration to a model that rejects it. Returns True if the request changes."""
+        if not isinstance(error, InvalidRequestError) or not _THINKING_REJECTED.search(error.message):
+            return False
+        config = encode_body_fields(request, model_generation(request.model)).get("generationConfig", {})
+        if request.model in self._without_thinking or "thinkingConfig" not in config:
+            return False
+        self._without_thinking.add(request.model)
+        return True
 
     def _request_url(self, request: Request) -> str:
         model = request.model if "/" in request.model else f"models/{request.model}"

@@ -15,11 +15,13 @@ from outrider.providers.request_body import (
     unreadable_file_note,
     uploaded_file_id,
 )
+from outrider.types.modes import ReasoningEffort
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, ModelSettings, ReasoningEffort, Request, ToolChoice
+from outrider.types.request import ModelMessage, ModelSettings, Request, ToolChoice
 from outrider.types.tool_state import Attachment
 
 _BUDGET_BY_EFFORT: dict[ReasoningEffort, int] = {
+    "none": 0,
     "minimal": 512,
     "low": 1024,
     "medium": 8192,
@@ -28,6 +30,7 @@ _BUDGET_BY_EFFORT: dict[ReasoningEffort, int] = {
     "max": 24576,
 }
 _LEVEL_BY_EFFORT: dict[ReasoningEffort, str] = {
+    "none": "minimal",
     "minimal": "minimal",
     "low": "low",
     "medium": "medium",
@@ -35,6 +38,8 @@ _LEVEL_BY_EFFORT: dict[ReasoningEffort, str] = {
     "xhigh": "high",
     "max": "high",
 }
+_MIN_PRO_BUDGET = 128  # Gemini 2.5 Pro cannot stop thinking
+_NOT_THINKING = ("-image", "-tts", "-audio", "-live", "embedding")
 
 
 def model_generation(model: str) -> float:
@@ -49,10 +54,12 @@ def model_generation(model: str) -> float:
 def thinking_config(settings: ModelSettings, model: str, generation: float) -> dict[str, Any] | None:
     """Returns the thinking configuration, or None for the model's default behaviour without visible thoughts.
 
-    An explicit budget is always sent; 0 disables thinking on models that allow it.
+    An explicit budget is always sent; 0 disables thinking on models that allow it, as does the effort "none".
     """
-    budget = settings.reasoning_budget
-    if not settings.reasoning:
+    budget, supported = settings.reasoning_budget, _can_think(model, generation)
+    if settings.reasoning_effort == "none":
+        return _least_thinking(model, generation) if supported else None
+    if not settings.requests_reasoning(supported=supported):
         return {"thinkingBudget": 0} if budget == 0 else None
     shown: dict[str, Any] = {"includeThoughts": True}
     if budget is not None:
@@ -62,15 +69,23 @@ def thinking_config(settings: ModelSettings, model: str, generation: float) -> d
     return shown | {"thinkingLevel": _thinking_level(settings.reasoning_effort, model, generation)}
 
 
+def _can_think(model: str, generation: float) -> bool:
+    return "gemini" in model and generation >= 2.5 and not any(mark in model for mark in _NOT_THINKING)
+
+
+def _least_thinking(model: str, generation: float) -> dict[str, Any]:
+    if generation >= 3:
+        return {"thinkingLevel": _thinking_level("none", model, generation)}
+    return {"thinkingBudget": _MIN_PRO_BUDGET if "pro" in model else 0}
+
+
 def _thinking_level(effort: ReasoningEffort, model: str, generation: float) -> str:
-    """Returns the thinking level. Pro models do not support "minimal", and Gemini 3.0 Pro supports only "low" and
-    "high"."""
+    """Returns the thinking level. Pro models and those from 3.7 on do not support "minimal"; Gemini 3.0 Pro supports
+    only "low" and "high"."""
     level = _LEVEL_BY_EFFORT[effort]
-    if "pro" not in model:
-        return level
-    if level == "minimal":
+    if level == "minimal" and ("pro" in model or generation >= 3.7):
         return "low"
-    return "high" if level == "medium" and generation < 3.1 else level
+    return "high" if level == "medium" and "pro" in model and generation < 3.1 else level
 
 
 Fields = dict[str, Any]
@@ -170,8 +185,9 @@ class ContentWriter:
                 assert_never(part)
 
 
-def encode_body_fields(request: Request, generation: float) -> Fields:
-    """Returns the body without contents and without the user's extra fields."""
+def encode_body_fields(request: Request, generation: float, *, thinking: bool = True) -> Fields:
+    """Returns the body without contents and without the user's extra fields; without `thinking`, for models that
+    reject its configuration."""
     fields: Fields = {}
     if request.system:
         fields["systemInstruction"] = {"parts": [{"text": request.system}]}
@@ -183,18 +199,20 @@ def encode_body_fields(request: Request, generation: float) -> Fields:
         fields["tools"] = [{"functionDeclarations": declared}]
         if request.settings.tool_choice.mode != "auto":
             fields["toolConfig"] = {"functionCallingConfig": _function_calling_config(request.settings.tool_choice)}
-    if config := _generation_config(request.settings, request.model, generation):
+    config = _generation_config(request.settings)
+    if thinking and (thoughts := thinking_config(request.settings, request.model, generation)):
+        config["thinkingConfig"] = thoughts
+    if config:
         fields["generationConfig"] = config
     return fields
 
 
-def _generation_config(settings: ModelSettings, model: str, generation: float) -> Fields:
+def _generation_config(settings: ModelSettings) -> Fields:
     fields: Fields = {
         "maxOutputTokens": settings.max_output_tokens,
         "temperature": settings.temperature,
         "topP": settings.top_p,
         "stopSequences": list(settings.stop) or None,
-        "thinkingConfig": thinking_config(settings, model, generation),
     }
     if settings.output is not None:
         fields |= {"responseMimeType": "application/json", "responseJsonSchema": settings.output.schema}

@@ -13,7 +13,15 @@ from msgspec.structs import replace
 
 from outrider.errors import ConfigurationError
 from outrider.providers.openai.chat_decode import merge_reasoning_details
-from outrider.providers.openai.common import is_strict_schema, parameters_with_properties, provider_host
+from outrider.providers.openai.common import (
+    efforts_in_error,
+    is_strict_schema,
+    nearest_effort,
+    openai_efforts,
+    openai_version,
+    parameters_with_properties,
+    provider_host,
+)
 from outrider.providers.request_body import (
     cache_per_tool,
     data_url_base64,
@@ -30,7 +38,6 @@ from outrider.types.request import (
     ModelMessage,
     ModelSettings,
     OutputSchema,
-    ReasoningEffort,
     Request,
     ToolChoice,
     ToolSpec,
@@ -41,17 +48,24 @@ _REASONING_MODELS = re.compile(r"(o\d|gpt-([5-9]|\d\d))")
 _FAMILY_NAME = re.compile(r"gpt-oss|[a-z]+")
 _REPLAY_REJECTED = r"\b(messages?|assistant)\b.{0,80}\breasoning(?!_effort)|\breasoning_(content|details)\b"
 _UNSUPPORTED = r"unsupported|not support|unrecognized|unknown|unexpected|extra|not (permitted|allowed)"
-_EFFORT_RANGE: tuple[ReasoningEffort, ...] = ("minimal", "low", "medium", "high", "xhigh", "max")
+_REASONING_REJECTED = re.compile(r"reasoning|thinking|effort|chat_template_kwargs", re.IGNORECASE)
+_TOOLS_WITH_EFFORT = re.compile(r"tools with reasoning_effort", re.IGNORECASE)
+_EFFORT_RANGE = ("minimal", "low", "medium", "high", "xhigh", "max")
+_OPENAI_NAMES = r"(gpt-oss|o\d|gpt-([5-9]|\d\d))"
 
 
 class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
-    """Request features of one server. `hosts` are host name suffixes; defaults are what most servers accept."""
+    """Request features of one server. `hosts` are host name suffixes; defaults are what most servers accept.
+
+    `reasoners` is a pattern of the models that get the server's reasoning switch by default."""
 
     name: str
     hosts: tuple[str, ...] = ()
     limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    reasoning: Literal["effort", "object", "thinking", "enable_thinking"] = "effort"
+    reasoning: Literal["effort", "object", "thinking", "enable_thinking", "never"] = "effort"
+    reasoners: str = _OPENAI_NAMES
     efforts: tuple[str, ...] = _EFFORT_RANGE
+    tool_effort: Literal["send", "omit", "none"] = "send"  # with tools, newer models of OpenAI accept no effort here
     replay: Literal["as it came", "thinking blocks", "never"] = "as it came"
     empty_reasoning: bool = False  # replayed calls need reasoning_content, even if it is empty
     refusals: bool = False  # whether replayed messages have a `refusal` field
@@ -63,7 +77,7 @@ class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
     call_ids: str = r".{1,64}"  # pattern that a call id must match
 
 
-_OPENAI_EFFORTS = ("minimal", "low", "medium", "high", "xhigh")
+_OPENAI_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _THREE_EFFORTS = ("low", "medium", "high")
 
 DIALECTS = (
@@ -85,33 +99,64 @@ DIALECTS = (
         refusals=True,
         call_ids=r".{1,40}",
     ),
-    ChatDialect(name="openrouter", hosts=("openrouter.ai",), reasoning="object", efforts=_OPENAI_EFFORTS),
-    ChatDialect(name="vercel", hosts=("ai-gateway.vercel.sh",), reasoning="object", efforts=_OPENAI_EFFORTS),
+    # These two gateways ignore the switch for models that do not reason.
+    ChatDialect(name="openrouter", hosts=("openrouter.ai",), reasoning="object", reasoners="", efforts=_OPENAI_EFFORTS),
+    ChatDialect(
+        name="vercel", hosts=("ai-gateway.vercel.sh",), reasoning="object", reasoners="", efforts=_OPENAI_EFFORTS
+    ),
     ChatDialect(
         name="mistral",
         hosts=("api.mistral.ai",),
-        efforts=("high",),
+        efforts=("none", "high"),
+        reasoners=r"mistral-(small|medium)-(latest|2[6-9]|[3-9])",
         replay="thinking blocks",
         documents="document_url",
         stream_options=False,
         call_ids=r"[a-zA-Z0-9]{9}",
     ),
     ChatDialect(
-        name="deepseek", hosts=("api.deepseek.com",), reasoning="thinking", empty_reasoning=True, schemas=False
+        name="deepseek",
+        hosts=("api.deepseek.com",),
+        reasoning="thinking",
+        reasoners="deepseek-(?!reasoner)",
+        empty_reasoning=True,
+        schemas=False,
     ),
     ChatDialect(
         name="moonshot",
         hosts=("api.moonshot.ai", "api.moonshot.cn"),
         reasoning="thinking",
+        reasoners=r"kimi-(k2\.[5-9]|k[3-9]|latest)",
         efforts=(),
         empty_reasoning=True,
     ),
-    ChatDialect(name="zai", hosts=("api.z.ai", "bigmodel.cn"), reasoning="thinking", schemas=False),
-    ChatDialect(name="alibaba", hosts=("dashscope.aliyuncs.com", ".aliyuncs.com"), reasoning="enable_thinking"),
+    ChatDialect(
+        name="zai",
+        hosts=("api.z.ai", "bigmodel.cn"),
+        reasoning="thinking",
+        reasoners=r"glm-(4\.[5-9]|[5-9])",
+        efforts=(),
+        schemas=False,
+    ),
+    ChatDialect(
+        name="alibaba",
+        hosts=("dashscope.aliyuncs.com", ".aliyuncs.com"),
+        reasoning="enable_thinking",
+        reasoners=r"qwen(3(?!.*(instruct|coder|thinking))|-plus|-flash|-max)",
+    ),
     ChatDialect(name="groq", hosts=("api.groq.com",), efforts=_THREE_EFFORTS),
-    ChatDialect(name="xai", hosts=("api.x.ai",), efforts=("low", "high")),
-    ChatDialect(name="perplexity", hosts=("api.perplexity.ai",), efforts=_THREE_EFFORTS, documents="file_url"),
-    ChatDialect(name="compatible", efforts=_THREE_EFFORTS),
+    ChatDialect(
+        name="xai", hosts=("api.x.ai",), efforts=_THREE_EFFORTS, reasoners=r"grok-(3-mini|4\.[3-9](?!\d)|[5-9])"
+    ),
+    ChatDialect(
+        name="perplexity",
+        hosts=("api.perplexity.ai",),
+        efforts=_THREE_EFFORTS,
+        reasoners="sonar-(reasoning|deep)",
+        documents="file_url",
+    ),
+    # Models of other servers reason as their templates say; only names that mean OpenAI's models get an effort.
+    ChatDialect(name="compatible", efforts=("none", *_THREE_EFFORTS)),
 )
 
 
@@ -140,12 +185,27 @@ def dialect_for_model(dialect: ChatDialect, model: str) -> ChatDialect:
     """Returns the dialect adjusted for the model."""
     if not _REASONING_MODELS.match(_bare_model_name(model)):
         return dialect
-    developer = dialect.name in ("openai", "azure")
-    return replace(dialect, limit="max_completion_tokens", system="developer" if developer else dialect.system)
+    of_openai = dialect.name in ("openai", "azure")
+    changes: dict[str, Any] = {"limit": "max_completion_tokens"}
+    if of_openai:
+        minor = _minor_version(model)
+        changes |= {"system": "developer", "efforts": openai_efforts(model)}
+        changes["tool_effort"] = "none" if minor >= 56 else "omit" if minor >= 52 else "send"
+    return replace(dialect, **changes)
+
+
+def _minor_version(model: str) -> int:
+    """Returns 54 for gpt-5.4; 0 for models without a version."""
+    major, minor = openai_version(model) or (0, 0)
+    return 10 * major + minor
 
 
 def dialect_after_error(dialect: ChatDialect, message: str) -> ChatDialect:
     """Returns the dialect without the feature that the error message reports as unsupported."""
+    if _TOOLS_WITH_EFFORT.search(message):
+        return replace(dialect, tool_effort="none" if "'none'" in message else "omit")
+    if efforts := efforts_in_error(message):
+        return replace(dialect, efforts=efforts)
     if not re.search(_UNSUPPORTED, message, re.IGNORECASE):
         return dialect
     if re.search(rf"\b{dialect.limit}\b", message):
@@ -155,17 +215,13 @@ def dialect_after_error(dialect: ChatDialect, message: str) -> ChatDialect:
         return replace(dialect, replay="never", empty_reasoning=False)
     if "'developer'" in message or '"developer"' in message:
         return replace(dialect, system="system")
+    if _REASONING_REJECTED.search(message):
+        return replace(dialect, reasoning="never")
     return replace(
         dialect,
         stream_options=dialect.stream_options and "stream_options" not in message,
         cache_key=dialect.cache_key and "prompt_cache_key" not in message,
     )
-
-
-def nearest_effort(dialect: ChatDialect, effort: ReasoningEffort) -> str:
-    """Returns the supported effort level that is closest to the requested one."""
-    wanted = _EFFORT_RANGE.index(effort)
-    return min(dialect.efforts, key=lambda known: abs(_EFFORT_RANGE.index(known) - wanted))  # type: ignore[arg-type]
 
 
 def _bare_model_name(model: str) -> str:
@@ -413,11 +469,7 @@ def encode_body_fields(request: Request, dialect: ChatDialect) -> FieldsOfSettin
         fields |= _tool_choice_fields(settings.tool_choice)
     if settings.output is not None:
         fields["response_format"] = _response_format(settings.output, dialect)
-    return (
-        fields
-        | _sampling_fields(settings, dialect)
-        | (_reasoning_settings(settings, dialect) if settings.reasoning else {})
-    )
+    return fields | _sampling_fields(settings, dialect) | _reasoning_settings(request, dialect)
 
 
 def system_message(request: Request, dialect: ChatDialect) -> FieldsOfSettings | None:
@@ -441,18 +493,63 @@ def _sampling_fields(settings: ModelSettings, dialect: ChatDialect) -> FieldsOfS
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _reasoning_settings(settings: ModelSettings, dialect: ChatDialect) -> FieldsOfSettings:
-    effort = nearest_effort(dialect, settings.reasoning_effort) if dialect.efforts else None
-    budget = settings.reasoning_budget
+def _reasoning_settings(request: Request, dialect: ChatDialect) -> FieldsOfSettings:
+    """Returns the server's reasoning switch: on, off, or nothing for models that are not known to reason."""
+    settings = request.settings
+    supported = re.match(dialect.reasoners, _bare_model_name(request.model)) is not None
+    if request.tools and dialect.tool_effort != "send":
+        return {"reasoning_effort": "none"} if dialect.tool_effort == "none" else {}
+    if settings.requests_reasoning(supported=supported and _accepts_switch(request, dialect)):
+        return _reasoning_on(settings, dialect)
+    return _reasoning_off(dialect, supported=supported) if settings.reasoning_effort == "none" else {}
+
+
+def _accepts_switch(request: Request, dialect: ChatDialect) -> bool:
+    """Returns False for requests with which a server rejects reasoning."""
+    match dialect.reasoning:
+        case "thinking":
+            return request.settings.tool_choice.mode not in ("required", "tool")
+        case "enable_thinking":
+            return request.stream
+        case _:
+            return True
+
+
+def _reasoning_on(settings: ModelSettings, dialect: ChatDialect) -> FieldsOfSettings:
+    effort, budget = nearest_effort(dialect.efforts, settings.reasoning_effort), settings.reasoning_budget
+    effort_field = {"reasoning_effort": effort} if effort else {}
     match dialect.reasoning:
         case "effort":
-            return {"reasoning_effort": effort}
+            return effort_field
         case "object":
             return {"reasoning": {"max_tokens": budget} if budget else {"effort": effort}}
         case "thinking":
-            return {"thinking": {"type": "enabled"}} | ({"reasoning_effort": effort} if effort else {})
+            return {"thinking": {"type": "enabled"}} | effort_field
         case "enable_thinking":
             return {"enable_thinking": True} | ({"thinking_budget": budget} if budget else {})
+        case "never":
+            return {}
+        case _:
+            assert_never(dialect.reasoning)
+
+
+def _reasoning_off(dialect: ChatDialect, *, supported: bool) -> FieldsOfSettings:
+    """Returns the switch that turns reasoning off, or the lowest effort. Local servers (vLLM, llama.cpp, SGLang) pass
+    `chat_template_kwargs` to the template of the model."""
+    if dialect.name == "compatible" and dialect.reasoning == "effort":
+        return {"reasoning_effort": "none", "chat_template_kwargs": {"enable_thinking": False}}
+    match dialect.reasoning:
+        case "effort":
+            lowest = nearest_effort(dialect.efforts, "none")
+            return {"reasoning_effort": lowest} if supported and lowest else {}
+        case "object":
+            return {"reasoning": {"enabled": False}}
+        case "thinking":
+            return {"thinking": {"type": "disabled"}} if supported else {}
+        case "enable_thinking":
+            return {"enable_thinking": False} if supported else {}
+        case "never":
+            return {}
         case _:
             assert_never(dialect.reasoning)
 

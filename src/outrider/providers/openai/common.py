@@ -1,6 +1,8 @@
 """Shared helpers for OpenAI APIs: URL, headers, error conversion and schema checks."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -9,6 +11,7 @@ from outrider.providers.error_mapping import build_provider_error
 from outrider.providers.request_body import tool_parameters
 from outrider.providers.response_json import decode_error_body, format_json
 from outrider.types.agents import Provider
+from outrider.types.modes import REASONING_EFFORTS, ReasoningEffort
 from outrider.types.request import ToolSpec
 
 _DEFAULT_BASE_URL = "https://api.openai.com/v1"
@@ -84,6 +87,54 @@ def _inner_error(payload: Any) -> Any:
         if inner and isinstance(inner, dict | list):
             return cast("Any", inner)
     return None
+
+
+_MODEL_VERSION = re.compile(r"(?:gpt-(\d+)(?:\.(\d+))?|o\d)(?![a-z\d])(.*)")
+_LISTED_VALUES = re.compile(r"(?:supported|allowed|valid) values|must be one of|expected one of", re.IGNORECASE)
+
+
+@lru_cache(maxsize=64)
+def openai_version(model: str) -> tuple[int, int] | None:
+    """Returns the version of OpenAI's reasoning models: (5, 4) for gpt-5.4, (0, 0) for the o series; else None."""
+    found = _MODEL_VERSION.match(model.rpartition("/")[2].lower())
+    if found is None or "-chat" in found[3]:  # the chat models do not accept an effort
+        return None
+    version = (int(found[1] or 0), int(found[2] or 0))
+    return version if not found[1] or version >= (5, 0) else None
+
+
+def openai_efforts(model: str) -> tuple[str, ...]:
+    """Returns the effort levels of OpenAI's reasoning models; empty for other models."""
+    version = openai_version(model)
+    if version is None:
+        return ()
+    if "-pro" in model:
+        return ("high",) if version < (5, 2) else ("medium", "high", "xhigh")
+    if version < (5, 1):
+        return ("minimal", "low", "medium", "high") if version == (5, 0) and "codex" not in model else _THREE_EFFORTS
+    off = () if "codex" in model else ("none",)
+    top = ("xhigh", "max") if version >= (5, 6) else ("xhigh",) if version >= (5, 2) or "codex-max" in model else ()
+    return (*off, *_THREE_EFFORTS, *top)
+
+
+_THREE_EFFORTS = ("low", "medium", "high")
+
+
+def nearest_effort(supported: Sequence[str], effort: ReasoningEffort) -> str | None:
+    """Returns the supported level that is closest to the requested one; "none" only if it is requested."""
+    allowed = [level for level in supported if effort == "none" or level != "none"]
+    wanted = REASONING_EFFORTS.index(effort)
+    known = [level for level in REASONING_EFFORTS if level in allowed]
+    return min(known, key=lambda level: abs(REASONING_EFFORTS.index(level) - wanted), default=None)
+
+
+def efforts_in_error(message: str) -> tuple[str, ...]:
+    """Returns the effort levels that an error message lists as supported; empty if it lists none."""
+    found = _LISTED_VALUES.search(message)
+    words = re.findall(r"[a-z]+", message[found.end() :]) if found else ()
+    levels = tuple(level for level in REASONING_EFFORTS if level in words)
+    about_effort = levels != ("none",) or re.search("effort|reasoning", message)  # other fields accept "none" too
+    return levels if about_effort else ()
 
 
 Schema = dict[str, Any]

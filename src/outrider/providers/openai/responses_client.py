@@ -7,13 +7,22 @@ import msgspec
 
 from outrider.errors import InvalidRequestError, PermissionRefusedError, ProviderError
 from outrider.http.transport import HttpRequest
-from outrider.providers.openai.common import endpoint_url, error_from_response, provider_host, request_headers
+from outrider.providers.openai.common import (
+    efforts_in_error,
+    endpoint_url,
+    error_from_response,
+    provider_host,
+    request_headers,
+)
 from outrider.providers.openai.responses_decode import ResponsesDecoder
 from outrider.providers.openai.responses_encode import (
     ENCRYPTED_REASONING,
+    NO_TRAITS,
     PROMPT_CACHE_KEY,
+    REASONING_EFFORT,
     REASONING_SUMMARY,
     ItemWriter,
+    ResponsesTraits,
     encode_body_fields,
     encode_custom_call_ids,
 )
@@ -25,6 +34,11 @@ FAMILY = "openai-responses"
 _REJECTION_PATTERNS = {
     ENCRYPTED_REASONING: re.compile(r"encrypted.content|'include'", re.IGNORECASE),
     REASONING_SUMMARY: re.compile(r"reasoning.summar", re.IGNORECASE),
+    REASONING_EFFORT: re.compile(
+        r"unsupported (parameter|value)\W+reasoning\W|not support.{0,30}(reasoning.?effort|\breasoning\b)"
+        r"|reasoning.?effort.{0,60}not support",
+        re.IGNORECASE,
+    ),
     PROMPT_CACHE_KEY: re.compile(PROMPT_CACHE_KEY),
 }
 
@@ -36,7 +50,7 @@ class ResponsesWire:
     def __init__(self, provider: Provider) -> None:
         self._headers = request_headers(provider)
         self._url = endpoint_url(provider, "responses")
-        self._rejected: dict[str, frozenset[str]] = {}  # optional fields that a model rejected
+        self._learned: dict[str, ResponsesTraits] = {}  # by model
         self._family = FAMILY if _is_openai(provider_host(provider)) else f"{FAMILY}@{provider_host(provider)}"
 
     def model_family(self, model: str) -> str:
@@ -44,8 +58,8 @@ class ResponsesWire:
         return self._family
 
     def build_request(self, request: Request) -> HttpRequest:
-        rejected = self._rejected_by(request.model)
-        prefix = build_body_prefix(request, "input", rejected, lambda: encode_body_fields(request, rejected))
+        traits = self._traits_of(request.model)
+        prefix = build_body_prefix(request, "input", traits, lambda: encode_body_fields(request, traits))
         stored = bool(request.settings.extra.get("store"))
         return HttpRequest(
             self._url, self._headers, finish_body(prefix, self._encode_input(request.prompt, stored=stored))
@@ -58,16 +72,16 @@ class ResponsesWire:
         return error_from_response(status, headers, body)
 
     def adapt_to_error(self, request: Request, error: ProviderError) -> bool:
-        """Records optional fields that the model rejects. Returns True if the request changes."""
+        """Records optional fields and effort levels that the model rejects. Returns True if the request changes."""
         if not isinstance(error, InvalidRequestError | PermissionRefusedError):
             return False
-        known = self._rejected_by(request.model)
-        newly_rejected = {field for field, pattern in _REJECTION_PATTERNS.items() if pattern.search(error.message)}
-        self._rejected[request.model] = known | newly_rejected
-        return encode_body_fields(request, known) != encode_body_fields(request, known | newly_rejected)
+        known = self._traits_of(request.model)
+        learned = _traits_after_error(known, error.message)
+        self._learned[request.model] = learned
+        return encode_body_fields(request, known) != encode_body_fields(request, learned)
 
-    def _rejected_by(self, model: str) -> frozenset[str]:
-        return self._rejected.get(model, frozenset())
+    def _traits_of(self, model: str) -> ResponsesTraits:
+        return self._learned.get(model, NO_TRAITS)
 
     def _encode_input(self, prompt: Prompt, *, stored: bool) -> bytearray:
         family = self._family
@@ -75,6 +89,13 @@ class ResponsesWire:
         custom = frozenset(msgspec.json.decode(b"[%b]" % listed, type=list[str]))
         writer = ItemWriter(family, custom, stored=stored)
         return prompt.encoded(f"{family}/stored" if stored else family, writer.write)
+
+
+def _traits_after_error(known: ResponsesTraits, message: str) -> ResponsesTraits:
+    if efforts := efforts_in_error(message):
+        return ResponsesTraits(known.rejected, efforts)
+    rejected = {field for field, pattern in _REJECTION_PATTERNS.items() if pattern.search(message)}
+    return ResponsesTraits(known.rejected | rejected, known.efforts)
 
 
 def _is_openai(host: str) -> bool:

@@ -1,12 +1,17 @@
 """Encodes prompt messages and settings for the Responses API; each message is encoded to bytes once."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from hashlib import sha256
 from typing import Any, assert_never
 
 import msgspec
 
-from outrider.providers.openai.common import is_strict_schema, parameters_with_properties
+from outrider.providers.openai.common import (
+    is_strict_schema,
+    nearest_effort,
+    openai_efforts,
+    parameters_with_properties,
+)
 from outrider.providers.request_body import (
     data_url_base64,
     data_url_text,
@@ -23,9 +28,10 @@ from outrider.types.tool_state import Attachment
 Fields = dict[str, Any]
 
 # Optional fields that are requested by default and dropped for models that reject them.
-ENCRYPTED_REASONING, REASONING_SUMMARY, PROMPT_CACHE_KEY = (
+ENCRYPTED_REASONING, REASONING_SUMMARY, REASONING_EFFORT, PROMPT_CACHE_KEY = (
     "reasoning.encrypted_content",
     "reasoning.summary",
+    "reasoning.effort",
     "prompt_cache_key",
 )
 # These models return status 400 for a request of encrypted reasoning, because they have none.
@@ -33,6 +39,16 @@ _NON_REASONING_MODELS = ("gpt-3.5", "gpt-4", "chatgpt-4", "computer-use")
 
 _MAX_ID_LENGTH = 64
 _IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+class ResponsesTraits(msgspec.Struct, frozen=True):
+    """What error responses revealed about a model: optional fields that it rejects, and its effort levels."""
+
+    rejected: frozenset[str] = frozenset()
+    efforts: tuple[str, ...] | None = None
+
+
+NO_TRAITS = ResponsesTraits()
 
 
 class ItemWriter:
@@ -131,10 +147,9 @@ def encode_custom_call_ids(message: ModelMessage, family: str) -> bytes:
     return msgspec.json.encode(ids)[1:-1]
 
 
-def encode_body_fields(request: Request, rejected: Set[str] = frozenset()) -> Fields:
-    """Returns the body without items and without the user's extra fields; `rejected` names optional fields to leave
-    out."""
-    settings = request.settings
+def encode_body_fields(request: Request, traits: ResponsesTraits = NO_TRAITS) -> Fields:
+    """Returns the body without items and without the user's extra fields."""
+    settings, rejected = request.settings, traits.rejected
     fields: Fields = {"model": request.model, "store": False}
     if request.stream:
         fields["stream"] = True
@@ -147,10 +162,20 @@ def encode_body_fields(request: Request, rejected: Set[str] = frozenset()) -> Fi
     if request.tools:
         fields["tools"] = [_tool_definition(tool) for tool in request.tools]
         fields |= _tool_choice_fields(settings.tool_choice)
-    if settings.reasoning:
-        summary = {} if REASONING_SUMMARY in rejected else {"summary": "auto"}
-        fields["reasoning"] = {"effort": settings.reasoning_effort, **summary}
+    if reasoning := _reasoning_fields(request.model, settings, traits):
+        fields["reasoning"] = reasoning
     return fields | _settings_fields(settings)
+
+
+def _reasoning_fields(model: str, settings: ModelSettings, traits: ResponsesTraits) -> Fields:
+    """Returns effort and summary. Servers of other vendors get the requested level, since their levels are unknown."""
+    efforts = openai_efforts(model) if traits.efforts is None else traits.efforts
+    wanted = settings.requests_reasoning(supported=bool(efforts))
+    if REASONING_EFFORT in traits.rejected or not (wanted or (settings.reasoning_effort == "none" and efforts)):
+        return {}
+    effort = nearest_effort(efforts, settings.reasoning_effort) if efforts else settings.reasoning_effort
+    summary = {"summary": "auto"} if wanted and REASONING_SUMMARY not in traits.rejected else {}
+    return {"effort": effort, **summary}
 
 
 def _settings_fields(settings: ModelSettings) -> Fields:

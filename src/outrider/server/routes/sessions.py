@@ -25,7 +25,7 @@ from outrider.server.endpoint import (
     SseResponse,
 )
 from outrider.server.payloads import TranscriptWithViews, add_transcript_views
-from outrider.types.modes import ApprovalLevel, Mode
+from outrider.types.modes import ApprovalLevel, Mode, ReasoningEffort
 from outrider.types.parts import ModelRef
 
 
@@ -253,6 +253,12 @@ class ModelChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: str = ""
 
 
+class EffortChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The reasoning effort, used until the session is closed; null for the agent's own."""
+
+    effort: ReasoningEffort | None = None
+
+
 class SessionStatus(msgspec.Struct, frozen=True):
     """`busy` is set while a turn runs; `broke_off` if the last turn was interrupted. `context_limit` is the model's
     context size in tokens, if known."""
@@ -261,6 +267,7 @@ class SessionStatus(msgspec.Struct, frozen=True):
     broke_off: bool
     model: str
     context_limit: int | None = None
+    effort: ReasoningEffort = "medium"
 
 
 async def open_session(request: RouteRequest[NoPayload, OpenRequest]) -> SessionStatus:
@@ -272,6 +279,13 @@ async def choose_model(request: RouteRequest[NoPayload, ModelChoice]) -> Session
     await request.engine.open(request.path["session_id"])
     live = request.engine.live[request.path["session_id"]]
     await live.use_model(_parse_model(request))
+    return _session_status(request.engine, live.session.id)
+
+
+async def choose_effort(request: RouteRequest[NoPayload, EffortChoice]) -> SessionStatus:
+    await request.engine.open(request.path["session_id"])
+    live = request.engine.live[request.path["session_id"]]
+    await live.use_effort(request.body.effort)
     return _session_status(request.engine, live.session.id)
 
 
@@ -287,7 +301,8 @@ def _session_status(engine: Engine, session_id: str) -> SessionStatus:
     live = engine.live[session_id]
     agent = live.agent
     limit = context_limit(engine.runtime.spec.providers.values(), ModelRef(agent.provider, agent.model))
-    return SessionStatus(live.in_turn, was_cut_off(live.session), f"{agent.provider}/{agent.model}", limit)
+    model = f"{agent.provider}/{agent.model}"
+    return SessionStatus(live.in_turn, was_cut_off(live.session), model, limit, agent.reasoning_effort)
 
 
 OPEN_ROUTES = (
@@ -297,4 +312,7 @@ OPEN_ROUTES = (
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/model", name="choose_model",
                 summary="Set the model for the following answers", handler=choose_model, body=ModelChoice,
                 response_type=SessionStatus),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/effort", name="choose_effort",
+                summary="Set the reasoning effort for the following answers", handler=choose_effort,
+                body=EffortChoice, response_type=SessionStatus),
 )  # fmt: skip

@@ -58,6 +58,8 @@ def _stored_field(field: msgspec.structs.FieldInfo) -> tuple[str, Any] | tuple[s
 def _stored_type(kind: Any) -> Any:
     """Returns the stored type of a field. Tool states omit defaults too; other nested values are complete."""
     generic: Any = get_origin(kind)
+    if msgspec.UnsetType in get_args(kind):
+        return Any  # a field that is omitted while it is unset, which cannot be converted
     if generic in (Union, UnionType):
         return Union[tuple(map(_stored_type, get_args(kind)))]  # noqa: UP007  built at run time
     if generic is tuple:

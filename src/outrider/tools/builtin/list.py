@@ -1,18 +1,12 @@
 """The `list` tool: lists a folder, subfolders first, then files with their sizes."""
 
-import os
-import stat
-from collections.abc import Iterator
 from typing import Annotated
 
 from outrider.errors import ToolFailure
-from outrider.permissions.paths.gitignore import VCS_FOLDERS
 from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
-from outrider.tools.workspace_files import OPEN_FOLDER_FLAGS, WorkspaceFiles, printable_path
+from outrider.tools.workspace_files import WorkspaceFiles
 
-MAX_SHOWN = 500
 _MAX_DEPTH = 5
-_MAX_ENTRIES = 100_000
 
 
 def list_tool(files: WorkspaceFiles) -> Tool:
@@ -20,14 +14,7 @@ def list_tool(files: WorkspaceFiles) -> Tool:
         if not 1 <= depth <= _MAX_DEPTH:
             raise ToolFailure(f"`depth` is from 1 to {_MAX_DEPTH}, got {depth}")
         location = files.locate(path, "list")
-        with files.open_folder(location) as folder:
-            lines = _list_entries(folder, depth)
-            shown = [line for line, _ in zip(lines, range(MAX_SHOWN), strict=False)]
-            more = next(lines, None) is not None
-        text = "\n".join(shown) or "(the folder is empty)"
-        if more:
-            text += f"\n\n(only the first {MAX_SHOWN} entries; list a folder inside it, or use glob)"
-        return ToolResult(text, title=location.display)
+        return ToolResult(files.list_folder(location, depth), title=location.display)
 
     return Tool(
         list_folder,
@@ -39,36 +26,3 @@ def list_tool(files: WorkspaceFiles) -> Tool:
         path_operation="list",
         preprocess_args=argument_aliases({"directory": "path", "dir_path": "path", "dir": "path", "file_path": "path"}),
     )
-
-
-def _list_entries(folder: int, depth: int, indent: str = "") -> Iterator[str]:
-    with os.scandir(folder) as entries:
-        found = [entry for entry, _ in zip(entries, range(_MAX_ENTRIES), strict=False)]
-    found.sort(key=lambda entry: (not entry.is_dir(follow_symlinks=False), entry.name))
-    for entry in found:
-        yield f"{indent}{printable_path(entry.name)}{_entry_suffix(entry)}"
-        if depth > 1 and entry.is_dir(follow_symlinks=False) and entry.name not in VCS_FOLDERS:
-            yield from _list_subfolder(folder, entry.name, depth - 1, indent + "  ")
-
-
-def _list_subfolder(folder: int, name: str, depth: int, indent: str) -> Iterator[str]:
-    try:
-        deeper = os.open(name, OPEN_FOLDER_FLAGS, dir_fd=folder)
-    except OSError:
-        return
-    try:
-        yield from _list_entries(deeper, depth, indent)
-    finally:
-        os.close(deeper)
-
-
-def _entry_suffix(entry: "os.DirEntry[str]") -> str:
-    try:
-        found = entry.stat(follow_symlinks=False)
-    except OSError:
-        return ""
-    if stat.S_ISDIR(found.st_mode):
-        return "/"
-    if stat.S_ISLNK(found.st_mode):
-        return " (link)"
-    return f" ({found.st_size:,} bytes)" if stat.S_ISREG(found.st_mode) else " (not a file)"

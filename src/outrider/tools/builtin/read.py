@@ -29,6 +29,8 @@ def read_tool(files: WorkspaceFiles, ledger: SeenVersions) -> Tool:
         limit: int | None = None,
     ) -> ToolResult:
         first, bounds = max(offset or 1, 1), _bounds_for(limit)
+        if (folder := files.locate_folder(file_path)) is not None:
+            return ToolResult(files.list_folder(folder), title=folder.display)
         location = files.locate(file_path, "read")
         with files.open(location) as file:
             kind = media_type(file.read(16))

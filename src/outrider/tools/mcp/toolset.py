@@ -23,6 +23,7 @@ from outrider.tools.mcp.connection import (
 )
 from outrider.tools.mcp.server import McpServer, ServerStatus, ServerUpdate
 from outrider.tools.tool import Policy, Tool, ToolContext, ToolResult
+from outrider.types.origins import make_origin
 
 
 class McpTool(Tool):
@@ -54,6 +55,8 @@ def make_mcp_tool(
         policy=policy,
         evaluate_policy=evaluate,
         timeout=timeout,
+        origins=(make_origin("mcp", definition.server),),
+        destination=f"mcp:{definition.server}",
     )
     tool.definition = definition
     tool.has_changed = has_changed
@@ -83,7 +86,8 @@ def resource_tools(servers: Mapping[str, McpServer], policy: Policy) -> list[Too
         """Read a resource of an MCP server by its URI."""
         return await _find_server(servers, server).read_resource(uri)
 
-    return [Tool(list_mcp_resources, policy=policy), Tool(read_mcp_resource, policy=policy)]
+    options: dict[str, Any] = {"policy": policy, "origins": ("mcp",), "destination": "mcp:"}
+    return [Tool(list_mcp_resources, **options), Tool(read_mcp_resource, **options)]
 
 
 def _find_server(servers: Mapping[str, McpServer], name: str) -> McpServer:

@@ -110,6 +110,7 @@ class StatusInfo(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     agent: str
     approval: str = ""
+    effort: str = ""
     context: int = 0
     context_limit: int | None = None
     cost: Decimal | None = None
@@ -147,6 +148,8 @@ def status_text(status: StatusInfo, width: int, palette: Palette) -> Text:
     if status.approval:
         left.append(f"  {status.approval}", palette.style("quiet" if status.approval == "ask" else "warn"))
     left.append(f"  {clean_line(status.model) or 'no model'}", palette.style("text"))
+    if status.effort not in ("", "medium"):
+        left.append(f" {status.effort}", palette.style("quiet"))
     left.append(f"  {clean_line(status.agent, 30)}", palette.style("quiet"))
     right = _usage_text(status, palette)
     folder = clean_line(_shorten_home(status.workspace, status.home), 120)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from outrider.errors import ConfigurationError, NetworkError, ProviderError, RateLimitError, StalledStreamError
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpRequest, HttpTimeouts, HttpTransport
-from outrider.providers.cassettes.cassette import Cassette, RecordedChunk, RecordedExchange
+from outrider.providers.cassettes.cassette import Cassette, RecordedCall, RecordedChunk, RecordedExchange
 from outrider.providers.cassettes.record import RecordingTransport
 from outrider.providers.cassettes.replay import ReplayTransport
 from outrider.providers.cassettes.scrub import SecretScrubber
@@ -252,3 +252,12 @@ def test_bytes_that_are_no_text_are_kept_as_they_are():
 async def test_ids_that_we_made_up_may_be_new_when_a_cassette_is_played(cassette: Cassette):
     player = ReplayTransport(tape(cassette, {"calls": [f"call_{new_id()}"]}))
     assert await call(player, msgspec.json.encode({"calls": [f"call_{new_id()}"]}))
+
+
+@pytest.mark.parametrize("field", ["thinking", "reasoning", "reasoning_effort", "generationConfig"])
+async def test_a_difference_to_a_cassette_of_0_1_names_the_default_that_changed(field: str, tmp_path: Path):
+    cassette = Cassette(tmp_path / "old.jsonl")
+    cassette.add(RecordedExchange(RecordedCall("http://host/v1/messages", {"model": "m"}), 200))
+    sent = HttpRequest("http://host/v1/messages", {}, msgspec.json.encode({"model": "m", field: {"effort": "medium"}}))
+    with pytest.raises(ProviderError, match=r"reasoning is on by default since 0\.2; reasoning=False sends what 0\.1"):
+        await ReplayTransport(cassette).send(sent)

@@ -132,7 +132,7 @@ async def test_what_is_no_file_is_refused_at_once(tmp_path: Path, tool: str, kin
         "edit": {"file_path": name, "old_string": "a", "new_string": "b"},
         "apply_patch": {"patch": f"*** Begin Patch\n*** Delete File: {name}\n*** End Patch"},
     }[tool]
-    if tool == "write" and kind in {"missing", "dangling", "folder"}:
+    if (tool == "write" and kind in {"missing", "dangling", "folder"}) or (tool, kind) == ("read", "folder"):
         return
     assert await desk.refused(tool, **arguments)
 
@@ -144,6 +144,8 @@ async def test_what_is_no_file_is_refused_at_once(tmp_path: Path, tool: str, kin
 )  # fmt: skip
 @pytest.mark.parametrize("tool", ["read", "write", "edit"])
 async def test_unusual_paths_are_refused_with_words(desk: Desk, tool: str, path: str):
+    if (tool, path) == ("read", "."):
+        return
     arguments = {"read": {}, "write": {"content": "x"}, "edit": {"old_string": "a", "new_string": "b"}}[tool]
     if tool == "write" and path == "\x1b[31m\n":
         return  # a strange name, and a possible one
@@ -197,3 +199,9 @@ async def test_a_place_outside_is_used_when_it_was_granted_and_only_that_place(t
     await desk.done("edit", file_path="../a", old_string="a", new_string="c")
     assert (tmp_path / "a").read_text() == "c\n"
     assert "may not be used without approval" in await desk.refused("read", file_path="../b")
+
+
+async def test_a_folder_is_listed(desk: Desk):
+    desk.put("src/a.py", "a")
+    assert await desk.done("read", file_path="src") == "a.py (1 bytes)"
+    assert "src/" in await desk.done("read", file_path=".")

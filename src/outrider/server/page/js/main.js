@@ -220,6 +220,8 @@ function drawBar() {
   if (session) $("mode").value = session.mode;
   $("approval").hidden = session?.mode !== "agent";
   if (session) $("approval").value = session.approval;
+  $("effort").hidden = !session;
+  if (session) $("effort").value = view.effort ?? "";
   const words = view?.away ? "the server is away, waiting for it" : view?.busy ? waitText(view.wait) || view.label || "working" : view?.ended && view.ended !== "completed" ? view.ended.replaceAll("_", " ") : "";
   if ($("state").textContent !== words) $("state").textContent = words;
   $("state").classList.toggle("busy", Boolean(view?.busy && !view.away));
@@ -372,6 +374,14 @@ function start() {
   if (chosen) document.documentElement.dataset.theme = chosen;
   $("mode").addEventListener("change", () => patch(`/sessions/${view.id}`, { mode: $("mode").value }).catch(complain));
   $("approval").addEventListener("change", () => patch(`/sessions/${view.id}`, { approval: $("approval").value }).catch(complain));
+  $("effort").addEventListener("change", async () => {
+    try {
+      view.effort = (await post(`/sessions/${view.id}/effort`, { effort: $("effort").value || null })).effort;
+    } catch (error) {
+      complain(error);
+    }
+    drawBar();
+  });
   $("new-session").addEventListener("click", async () => {
     try {
       location.hash = `#/${(await post("/sessions", {})).id}`;

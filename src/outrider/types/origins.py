@@ -1,0 +1,134 @@
+"""Where the text of a part comes from, and where a call sends data: the values of the information flow policy."""
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+from msgspec import UNSET, Struct, UnsetType
+
+OriginKind = Literal["user", "workspace", "outside", "secret", "web", "mcp", "tool"]
+"""The user, a file of the workspace, a path outside it, a secret, a web page, an MCP server, another tool."""
+ORIGIN_KINDS: tuple[OriginKind, ...] = get_args(OriginKind)
+_UNTRUSTED = frozenset({"web", "mcp"})
+_PRIVATE = frozenset({"workspace", "outside", "secret"})
+_SHOWN_AS = {
+    "workspace": "workspace file",
+    "outside": "outside the workspace",
+    "mcp": "MCP server",
+    "user": "attached by the user",
+}
+MAX_SOURCE = 200  # characters of a source
+MAX_ORIGINS = 24  # of one part
+
+
+class Origin(Struct, frozen=True, omit_defaults=True):
+    """One origin of a text. `kind` is an `OriginKind`, `source` its path, URL or name.
+
+    `untrusted`: others than the user may have written the text, so it may contain instructions to the model.
+    `private`: it may contain what must not leave the machine without the user's consent.
+    """
+
+    kind: str
+    source: str = ""
+    untrusted: bool = False
+    private: bool = False
+
+    @property
+    def description(self) -> str:
+        """The source and its kind, such as `https://example.org/ (web)`."""
+        kind = _SHOWN_AS.get(self.kind, self.kind)
+        return f"{self.source} ({kind})" if self.source else kind
+
+
+Origins = tuple[Origin, ...]
+StoredOrigins = Origins | UnsetType
+"""The field of a part. It is left out of stored data while it is unset."""
+
+
+def make_origin(kind: OriginKind, source: str = "") -> Origin:
+    """Returns an origin with the usual properties of its kind. The text of a folder that the user does not trust is
+    untrusted too."""
+    shown = " ".join(source.split()) if len(source) < MAX_SOURCE else f"{source[: MAX_SOURCE - 1]}…"
+    return Origin(kind, shown, kind in _UNTRUSTED, kind in _PRIVATE)
+
+
+def describe_origins(origins: StoredOrigins) -> tuple[str, ...]:
+    """Returns the descriptions of origins, for traces."""
+    return tuple(origin.description for origin in origins) if origins is not UNSET else ()
+
+
+def merge_origins(*groups: Iterable[Origin] | UnsetType) -> Origins:
+    """Returns all origins without repetitions. Beyond `MAX_ORIGINS`, one without a source represents those of a
+    kind."""
+    merged = dict.fromkeys(origin for group in groups if group is not UNSET for origin in group)  # pyright: ignore
+    if len(merged) > MAX_ORIGINS:
+        kinds = dict.fromkeys(Origin(one.kind, "", one.untrusted, one.private) for one in merged)
+        listed = [origin for origin in merged if origin.source][: MAX_ORIGINS - len(kinds)]
+        return (*listed, *kinds)
+    return tuple(merged)
+
+
+class EgressBudget(Struct, frozen=True, kw_only=True):
+    """What a session may send to a destination without a question; None means without limit."""
+
+    requests: int | None = None
+    bytes: int | None = None
+
+
+class FlowSettings(Struct, frozen=True, kw_only=True):
+    """Settings of the information flow policy. `allowed` are destinations that get data without a question: a host name
+    (`*.example.org` for subdomains), `mcp:SERVER` or `tool:NAME`, each with a budget per session; `*` for all.
+
+    `private_servers` and `trusted_servers` name MCP servers whose results are private, or written by the user only.
+    """
+
+    allowed: dict[str, EgressBudget] = {}
+    private_servers: tuple[str, ...] = ()
+    trusted_servers: tuple[str, ...] = ()
+
+
+NETWORK = "the network"
+PROCESS = "a running process"
+
+
+class DataFlow(Struct, frozen=True, omit_defaults=True):
+    """Data that a call would send after the session has read text that others wrote. `untrusted` and `private` are
+    what it has read, `destination` is a host, `mcp:SERVER`, `tool:NAME` or `the network`."""
+
+    destination: str
+    characters: int = 0
+    untrusted: Origins = ()
+    private: Origins = ()
+
+    @property
+    def can_last(self) -> bool:
+        """Whether an answer can apply to further calls of the session: only for a named destination."""
+        return self.destination not in (NETWORK, PROCESS)
+
+    @property
+    def description(self) -> str:
+        """Why the call needs an answer, as one sentence."""
+        private = _name_some(self.private, "private") if self.private else "private files, which the call can reach"
+        size = f"sends {self.characters:,} characters" if self.characters else "can send data"
+        return (
+            f"this session has read {_name_some(self.untrusted, 'untrusted')} and {private}; "
+            f"the call {size} to {self.destination}"
+        )
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """The same, line by line."""
+        size = f"{self.characters:,} characters" if self.characters else "data"
+        lines = [f"sends: {size} to {self.destination}"]
+        lines += [f"read, untrusted: {origin.description}" for origin in self.untrusted]
+        lines += [f"read, private: {origin.description}" for origin in self.private]
+        return tuple(lines)
+
+
+def _name_some(origins: Origins, word: str) -> str:
+    named = [f"{origin.source or origin.kind} ({_words_of(origin, word)})" for origin in origins[:2]]
+    more = f" and {len(origins) - 2} more" if len(origins) > 2 else ""
+    return ", ".join(named) + more
+
+
+def _words_of(origin: Origin, word: str) -> str:
+    return origin.kind if origin.kind in ("web", "secret") else f"{_SHOWN_AS.get(origin.kind, origin.kind)}, {word}"

@@ -65,7 +65,7 @@ async def test_what_a_command_plants_is_moved_away_and_told(tmp_path: Path):
         absent = find_absent_paths(policy)
 
         def afterwards() -> str:
-            return describe_planted(quarantine_planted(absent, kept), kept)
+            return describe_planted(quarantine_planted(absent, kept, {}), kept)
 
         return replace(sandbox.wrap(launch, policy), cleanup=afterwards)
 

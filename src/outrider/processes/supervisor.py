@@ -167,7 +167,8 @@ class SupervisedCommand:
             self.note = self.cleanup()
         except OSError as error:
             self.note = f"the cleanup after the command failed: {error}"
-        self.released.set()
+        finally:
+            self.released.set()  # the caller must not wait for ever
 
     def read(self, offset: int | None, max_bytes: int) -> OutputSlice:
         """Returns output from an offset in bytes; without one, from the end of the previous read."""

@@ -97,7 +97,7 @@ def run(attempt: Attempt, sandbox: Sandbox | None, arena: Arena, listeners: List
     try:
         return start(launch, attempt, arena, listeners)
     finally:
-        planted.quarantine_planted(absent, arena.folder / "planted")
+        planted.quarantine_planted(absent, arena.folder / "planted", {})
 
 
 def start(launch: LaunchRequest, attempt: Attempt, arena: Arena, listeners: Listeners) -> str:

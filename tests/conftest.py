@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-from tests.fixtures.leaks import adopt_orphans, child_processes, hear_interrupts, leaked_processes, leaked_tasks
+from tests.fixtures.leaks import adopt_orphans, child_processes, leaked_processes, leaked_tasks, restore_interrupts
 from tests.fixtures.soak import examples
 from tests.fixtures.warm_start import warm_starts
 
@@ -24,7 +24,7 @@ def pytest_configure() -> None:
     # Tests start hundreds of Python processes; without stored bytecode each of them compiles the package again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     adopt_orphans()
-    hear_interrupts()
+    restore_interrupts()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -289,3 +289,58 @@ async def test_a_stream_that_tells_its_end_and_stays_open_is_not_waited_for(kind
         await client.aclose()
     assert (text_of(answer), answer.finish) == ("Hi", "stop")
     assert len(server.requests) == 1
+
+
+HALVES = b"\\ud83d", b"\\ude00"
+
+
+def split_character(name: str) -> bytes:
+    """An answer whose text and call have a character that is split over two deltas."""
+    high, low = HALVES
+    text = "%s"
+    events = {
+        "anthropic": anthropic(a_delta(type="text_delta", text=text), a_delta(type="text_delta", text=text)),
+        "openai": chat({"content": text}, {"content": text}),
+        "openai-responses": responses(r_text(delta=text), r_text(delta=text)),
+        "google": stream(candidate(None, {"text": text})) + google({"text": text}),
+    }[name]
+    return events.replace(b"%s", b"a" + high, 1).replace(b"%s", low + b"b", 1)
+
+
+@pytest.mark.parametrize("size", [1, 7, 4096])
+@pytest.mark.parametrize("name", WIRES)
+async def test_a_character_that_is_split_over_two_deltas_is_one(name: str, size: int):
+    body = split_character(name)
+    chunks = [body[start : start + size] for start in range(0, len(body), size)]
+    client = WireClient("p", WIRES[name](), Player(chunks), retry=RetryPolicy(attempts=1))
+    kept = AnswerAssembler(client.model_family("m"))
+    async for delta in client.stream(REQUEST):
+        kept.add(delta)
+    assert text_of(kept) == "a😀b"
+
+
+@pytest.mark.parametrize("name", WIRES)
+async def test_half_a_character_is_replaced(name: str):
+    kept, error = await read(name, split_character(name).replace(HALVES[1], b""))
+    assert error is None
+    assert text_of(kept) == "a\ufffdb"
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("anthropic", anthropic(A_CALL, a_delta(type="input_json_delta", partial_json='{"path":"%s'),
+                                a_delta(type="input_json_delta", partial_json='%s"}'), stop="tool_use")),
+        ("openai", chat(c_call(id="x", name="read", arguments='{"path":"%s'), c_call(arguments='%s"}'))),
+        ("openai-responses", responses(
+            {"type": "response.output_item.added", "output_index": 0,
+             "item": {"type": "function_call", "id": "i", "call_id": "x", "name": "read", "arguments": ""}},
+            {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": '{"path":"%s'},
+            {"type": "response.function_call_arguments.delta", "output_index": 0, "delta": '%s"}'},
+            r_item(type="function_call", id="i", call_id="x", name="read", arguments='{"path":"😀"}'))),
+    ],
+)  # fmt: skip
+async def test_a_character_of_an_argument_that_is_split_is_one(name: str, body: bytes):
+    kept, error = await read(name, body.replace(b"%s", HALVES[0], 1).replace(b"%s", HALVES[1], 1))
+    assert error is None
+    assert calls_of(kept) == [("read", {"path": "😀"})]

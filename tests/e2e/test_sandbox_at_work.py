@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from outrider.permissions.paths.protected import find_protected_files
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox import init_args as rights
 from outrider.processes.sandbox.defaults import default_policy
@@ -55,7 +56,9 @@ def shell(sandbox: Sandbox, workspace: Path, tmp_path: Path) -> Shell:
 def shell_in(sandbox: Sandbox, workspace: Path, home: Path) -> Shell:
     def run(script: str, *, writable: bool = True, bounds: SandboxLimits | None = None, **variables: str):
         environment = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", **variables}
-        policy = default_policy(workspace, writable=writable, home=home, limits=bounds)
+        policy = default_policy(
+            workspace, writable=writable, home=home, limits=bounds, protected=find_protected_files(workspace)
+        )
         launch = sandbox.wrap(LaunchRequest(("/bin/bash", "-c", script), environment, workspace), policy)
         return subprocess.run(
             launch.argv,
@@ -120,7 +123,9 @@ def test_a_signal_that_ends_the_command_is_told_as_a_shell_tells_it(shell: Shell
 
 def test_a_program_that_does_not_exist_is_named(sandbox: Sandbox, workspace: Path):
     launch = LaunchRequest(("no-such-program",), {"PATH": os.defpath}, workspace)
-    wrapped = sandbox.wrap(launch, default_policy(workspace, writable=True, home=workspace))
+    wrapped = sandbox.wrap(
+        launch, default_policy(workspace, writable=True, home=workspace, protected=find_protected_files(workspace))
+    )
     done = subprocess.run(wrapped.argv, env=dict(wrapped.environment), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.strip()) == (127, "outrider: no-such-program: not found")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ConfigurationError
-from outrider.http.fetch import is_elsewhere, is_public
+from outrider.http.fetch import is_other_machine, is_public
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox.bubblewrap import PROXY_SOCKET
 from outrider.processes.sandbox.detect import find_sandbox
@@ -65,14 +65,14 @@ async def run_inside(tmp_path: Path, network: ProxyNetwork, script: str, *argume
 
 
 async def test_a_host_that_is_named_is_reached(site: Site, tmp_path: Path):
-    async with open_proxy([f"127.0.0.1:{site.port}"], is_elsewhere) as network:
+    async with open_proxy([f"127.0.0.1:{site.port}"], is_other_machine) as network:
         code, output = await run_inside(tmp_path, network, FETCH, f"http://127.0.0.1:{site.port}/path?q=1")
     assert (code, output) == (0, "hello\n")
     assert site.heads[0].startswith(f"GET /path?q=1 HTTP/1.1\r\nHost: 127.0.0.1:{site.port}\r\n")
 
 
 async def test_a_host_that_is_named_is_reached_through_a_tunnel(site: Site, tmp_path: Path):
-    async with open_proxy([f"127.0.0.1:{site.port}"], is_elsewhere) as network:
+    async with open_proxy([f"127.0.0.1:{site.port}"], is_other_machine) as network:
         assert await run_inside(tmp_path, network, TUNNEL, str(site.port)) == (
             0,
             "HTTP/1.1 200 Connection established\nhello\n",
@@ -80,7 +80,7 @@ async def test_a_host_that_is_named_is_reached_through_a_tunnel(site: Site, tmp_
 
 
 async def test_a_host_that_is_not_named_is_refused_with_a_reason(site: Site, tmp_path: Path):
-    async with open_proxy(["example.org"], is_elsewhere) as network:
+    async with open_proxy(["example.org"], is_other_machine) as network:
         code, output = await run_inside(tmp_path, network, FETCH, f"http://127.0.0.1:{site.port}/")
     assert code == 1
     assert "403" in output
@@ -89,7 +89,7 @@ async def test_a_host_that_is_not_named_is_refused_with_a_reason(site: Site, tmp
 
 async def test_there_is_no_way_around_the_doorman(site: Site, tmp_path: Path):
     script = "import socket, sys; socket.create_connection(('127.0.0.1', int(sys.argv[1])), 3)"
-    async with open_proxy([f"127.0.0.1:{site.port}"], is_elsewhere) as network:
+    async with open_proxy([f"127.0.0.1:{site.port}"], is_other_machine) as network:
         code, output = await run_inside(tmp_path, network, script, str(site.port))
     assert code == 1
     assert "ConnectionRefusedError" in output
@@ -106,7 +106,7 @@ socket.socket(socket.AF_UNIX).connect(door)
 for words in (b"\\r\\n\\r\\n", b"GET / HTTP/1.1\\r\\n\\r\\n", b"x" * 100_000, b"CONNECT a:b c\\r\\n\\r\\n", b""):
     line = socket.create_connection(("127.0.0.1", 8118)); line.sendall(words); line.shutdown(1); line.recv(100)
 """
-    async with open_proxy([f"127.0.0.1:{site.port}"], is_elsewhere) as network:
+    async with open_proxy([f"127.0.0.1:{site.port}"], is_other_machine) as network:
         assert await run_inside(tmp_path, network, script, PROXY_SOCKET) == (0, "")
         assert (await run_inside(tmp_path, network, FETCH, f"http://127.0.0.1:{site.port}/"))[0] == 0
 
@@ -147,10 +147,10 @@ PRIVATE = ("10.0.0.7", "fd00::7", "::ffff:10.0.0.7", "64:ff9b::a00:7", "2002:a00
 
 @pytest.mark.parametrize("address", LOCAL)
 def test_a_name_must_not_lead_back_to_this_machine(address: str):
-    for is_allowed in (is_elsewhere, is_public):
+    for is_allowed in (is_other_machine, is_public):
         with pytest.raises(ProxyRefusal, match="resolves to an address"):
             choose_address("rebound.example.com", [address], is_allowed)
-    assert choose_address("intranet.example.com", [address, "10.0.0.7"], is_elsewhere) == "10.0.0.7"
+    assert choose_address("intranet.example.com", [address, "10.0.0.7"], is_other_machine) == "10.0.0.7"
     assert choose_address("127.0.0.1", ["127.0.0.1"], is_public) == "127.0.0.1"
 
 

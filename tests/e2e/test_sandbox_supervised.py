@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from outrider.permissions.paths.protected import find_protected_files
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
-from outrider.processes.sandbox.defaults import default_policy, describe_planted, find_absent_paths, quarantine_planted
+from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
 from outrider.processes.sandbox.detect import find_sandbox
 from outrider.processes.sandbox.sandbox import SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
@@ -62,10 +63,10 @@ async def test_what_a_command_plants_is_moved_away_and_told(tmp_path: Path):
     policy = default_policy(workspace, writable=True, home=tmp_path / "home", own_files=[kept])
 
     def wrap(launch: LaunchRequest) -> LaunchRequest:
-        absent = find_absent_paths(policy)
+        before = ProtectedState(lambda: find_protected_files(workspace))
 
         def afterwards() -> str:
-            return describe_planted(quarantine_planted(absent, kept, {}), kept)
+            return describe_planted(before.quarantine_planted(kept), kept)
 
         return replace(sandbox.wrap(launch, policy), cleanup=afterwards)
 

@@ -38,21 +38,21 @@ def _end(child: subprocess.Popen[bytes]) -> None:
             pipe.close()
 
 
-def heard(child: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """The next line that the child says."""
+def read_line(child: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """Reads the next line of the child, a JSON object."""
     assert child.stdout is not None
     line = child.stdout.readline()
-    assert line, "the child ended without a word"
+    assert line, "the child ended without a line"
     return msgspec.json.decode(line)
 
 
-def heard_all(child: subprocess.Popen[bytes]) -> list[dict[str, Any]]:
-    """Everything that it said until it ended; a line that was cut is no acknowledgement."""
+def read_all_lines(child: subprocess.Popen[bytes]) -> list[dict[str, Any]]:
+    """Reads all lines until the child ends. An incomplete line is no acknowledgement."""
     assert child.stdout is not None
     return [msgspec.json.decode(line) for line in child.stdout.readlines() if line.endswith(b"\n")]
 
 
-def tell(child: subprocess.Popen[bytes]) -> None:
+def send_newline(child: subprocess.Popen[bytes]) -> None:
     assert child.stdin is not None
     child.stdin.write(b"\n")
     child.stdin.flush()

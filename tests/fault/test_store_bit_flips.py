@@ -61,6 +61,7 @@ def test_commands_read_what_is_left(seed: int, intact: Path, tmp_path: Path, mon
         content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
     (tmp_path / "sessions.db").write_bytes(content)
     monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)  # `trace` writes a file
     commands = [["sessions", "list"], ["sessions", "search", "omega"], ["stats"], ["doctor"]]
     for session in ids:
         commands += [["sessions", "show", session], ["sessions", "export", session], ["trace", session]]

@@ -19,7 +19,7 @@ from outrider.sessions.sqlite.connection import MIGRATIONS, schema_version
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.codec import AnyPart
 from outrider.types.parts import CompactionPart, ToolPart
-from tests.fault.processes import heard_all, worker
+from tests.fault.processes import read_all_lines, worker
 
 Record = Callable[[str, object], None]
 
@@ -86,7 +86,7 @@ async def test_sf_001_to_007_killed_at_a_fault_point_nothing_acknowledged_is_los
     for visit in (9, 17, 40) if point == "FP-after-commit" else (1, 2, 5):
         path, effects = tmp_path / f"{visit}" / "sessions.db", tmp_path / f"effects-{visit}"
         with worker("turns", path, effects, fault=f"{point}@{visit}") as child:
-            said = heard_all(child)
+            said = read_all_lines(child)
             assert child.wait() == -signal.SIGKILL
         if not said:
             continue  # killed before there was a session
@@ -106,7 +106,7 @@ async def test_sf_012_killed_at_any_moment_nothing_acknowledged_is_lost(tmp_path
             first = child.stdout.readline()
             time.sleep(random.uniform(0, 0.3))
             child.kill()
-            said = [*([{"session": first.decode().split('"')[3]}] if first else []), *heard_all(child)]
+            said = [*([{"session": first.decode().split('"')[3]}] if first else []), *read_all_lines(child)]
         some, missing = await judge(path, effects, said)
         acknowledged, lost = acknowledged + some, lost + missing
     health = doctor.check_file(path)
@@ -120,13 +120,13 @@ async def test_sf_012_killed_at_any_moment_nothing_acknowledged_is_lost(tmp_path
 async def test_sf_008_killed_during_a_migration_the_old_store_is_whole_and_the_next_start_finishes(tmp_path: Path):
     path = tmp_path / "sessions.db"
     with worker("start", path, 0) as child:
-        session_id = heard_all(child)[0]["session"]
+        session_id = read_all_lines(child)[0]["session"]
     with worker("upgrade", path, fault="FP-mid-migration") as child:
         assert child.wait() == -signal.SIGKILL
     async with SqliteStore(path) as store:
         assert (await store.get(session_id)).id == session_id
     with worker("upgrade", path) as child:
-        backup = Path(heard_all(child)[0]["backup"])
+        backup = Path(read_all_lines(child)[0]["backup"])
     assert backup.stat().st_mode & 0o777 == 0o600
     for file, version in ((path, len(MIGRATIONS) + 1), (backup, len(MIGRATIONS))):
         db = sqlite3.connect(file)

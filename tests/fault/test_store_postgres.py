@@ -21,7 +21,7 @@ from outrider.sessions.records import InboxItem, StoredSession
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import TextPart
-from tests.fault.processes import heard, heard_all, worker
+from tests.fault.processes import read_all_lines, read_line, worker
 
 T = TypeVar("T")
 Record = Callable[[str, object], None]
@@ -55,16 +55,16 @@ async def test_sf_029_sixty_four_runners_share_eight_sessions_while_some_are_kil
         children = [stack.enter_context(worker("runners", postgres_url, schema, *sessions)) for _ in range(8)]
         while kills < 7:
             victim = children.pop(random.randrange(len(children)))
-            acknowledged.append((await asyncio.to_thread(heard, victim))["message"])
+            acknowledged.append((await asyncio.to_thread(read_line, victim))["message"])
             await asyncio.sleep(random.uniform(0, 1))
             victim.kill()
             kills += 1
-            acknowledged += [line["message"] for line in await asyncio.to_thread(heard_all, victim)]
+            acknowledged += [line["message"] for line in await asyncio.to_thread(read_all_lines, victim)]
             children.append(stack.enter_context(worker("runners", postgres_url, schema, *sessions)))
         for child in children:
-            acknowledged.append((await asyncio.to_thread(heard, child))["message"])
+            acknowledged.append((await asyncio.to_thread(read_line, child))["message"])
             child.kill()
-            acknowledged += [line["message"] for line in await asyncio.to_thread(heard_all, child)]
+            acknowledged += [line["message"] for line in await asyncio.to_thread(read_all_lines, child)]
     stored: set[str] = set()
     for session_id in sessions:
         loaded = await store.load(session_id)

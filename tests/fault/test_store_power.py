@@ -11,7 +11,7 @@ import pytest
 
 from outrider.sessions.sqlite import recovery as doctor
 from outrider.sessions.sqlite.store import SqliteStore
-from tests.fault.processes import heard, heard_all, worker
+from tests.fault.processes import read_all_lines, read_line, worker
 
 SOURCE = Path(__file__).with_name("power_loss.c")
 
@@ -38,7 +38,7 @@ async def test_sf_017_a_call_that_may_have_run_and_all_before_it_survive_the_los
         with worker("turns", path, tmp_path / f"effects-{number}") as child:
             time.sleep(0.8 + 0.3 * number)
             child.kill()
-            said = heard_all(child)
+            said = read_all_lines(child)
         monkeypatch.delenv("LD_PRELOAD")
         session_id = next((line["session"] for line in said if "session" in line), None)
         if session_id is None:
@@ -68,7 +68,7 @@ async def test_sf_017_what_need_not_be_synced_reaches_the_disk_by_itself_when_no
     monkeypatch.setenv("LD_PRELOAD", str(shim))
     monkeypatch.setenv("OUTRIDER_SHADOW", str(shadow))
     with worker("answer", tmp_path / "home" / "sessions.db") as child:
-        said = heard(child)
+        said = read_line(child)
         monkeypatch.delenv("LD_PRELOAD")
         async with asyncio.timeout(30):
             while said["part"] not in await _parts_on_disk(shadow, tmp_path / "copy", said["session"]):

@@ -21,7 +21,7 @@ from outrider.sessions.sqlite import writer
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
-from tests.fault.processes import heard, heard_all, tell, worker
+from tests.fault.processes import read_all_lines, read_line, send_newline, worker
 
 Record = Callable[[str, object], None]
 PROCESSES = 16
@@ -56,10 +56,10 @@ def append_together(path: Path) -> list[dict[str, Any]]:
     with contextlib.ExitStack() as stack:
         children = [stack.enter_context(worker("append", path, 3)) for _ in range(PROCESSES)]
         for child in children:
-            assert "ready" in heard(child)
+            assert "ready" in read_line(child)
         for child in children:
-            tell(child)
-        return [heard(child) for child in children]
+            send_newline(child)
+        return [read_line(child) for child in children]
 
 
 async def check_appended(path: Path, results: list[dict[str, Any]]) -> None:
@@ -79,7 +79,7 @@ async def test_sf_023_sixteen_processes_start_on_a_fresh_directory_and_all_start
         with contextlib.ExitStack() as stack:
             at = time.time() + 1.5
             children = [stack.enter_context(worker("start", path, at)) for _ in range(PROCESSES)]
-            said = [heard_all(child) for child in children]
+            said = [read_all_lines(child) for child in children]
         assert [line for lines in said for line in lines if "error" in line] == []
         async with SqliteStore(path) as store:
             assert len((await store.list()).sessions) == PROCESSES
@@ -91,7 +91,7 @@ async def test_sf_024_a_writer_that_dies_with_the_lock_stops_nobody(tmp_path: Pa
     async with SqliteStore(path) as store:
         session = await store.create(StoredSession(title="before"))
         with worker("hold_lock", path) as child:
-            assert heard(child) == {"held": True}
+            assert read_line(child) == {"held": True}
             waiting = asyncio.create_task(store.append(session.id, [said(session.id, "after")]))
             await asyncio.sleep(0.1)
             assert not waiting.done()
@@ -106,7 +106,7 @@ async def test_a_lock_that_is_held_for_ever_is_an_error_after_a_while(tmp_path: 
     async with SqliteStore(path) as store:
         session = await store.create(StoredSession())
         with worker("hold_lock", path) as child:
-            heard(child)
+            read_line(child)
             with pytest.raises(StoreUnavailableError, match="held the lock"):
                 await store.append(session.id, [said(session.id, "given up")])
         await store.append(session.id, [said(session.id, "later")])
@@ -162,16 +162,16 @@ async def test_sf_021_an_owner_that_was_paused_past_its_lease_cannot_write_when_
     async with SqliteStore(path) as store:
         session = await store.create(StoredSession())
         with worker("own", path, session.id, 300) as child:
-            assert heard(child) == {"owner": True}
-            tell(child)
-            assert heard(child) == {"wrote": True}
+            assert read_line(child) == {"owner": True}
+            send_newline(child)
+            assert read_line(child) == {"wrote": True}
             os.kill(child.pid, signal.SIGSTOP)
             await asyncio.sleep(0.5)
             lease = await store.acquire(session.id, current_process())
             await store.append(session.id, [said(session.id, "second")], token=lease.token)
             os.kill(child.pid, signal.SIGCONT)
-            tell(child)
-            assert heard(child) == {"wrote": False}
+            send_newline(child)
+            assert read_line(child) == {"wrote": False}
         assert len((await store.load(session.id)).messages) == 2
 
 
@@ -180,7 +180,7 @@ async def test_sf_021_an_owner_that_lives_and_whose_lease_lasts_is_the_only_one(
     async with SqliteStore(path) as store:
         session = await store.create(StoredSession())
         with worker("own", path, session.id) as child:
-            assert heard(child) == {"owner": True}
+            assert read_line(child) == {"owner": True}
             with pytest.raises(SessionInUseError) as refused:
                 await store.acquire(session.id, current_process())
             assert refused.value.details["pid"] == child.pid
@@ -191,7 +191,7 @@ async def test_a_dead_owner_is_no_owner(tmp_path: Path):
     async with SqliteStore(path) as store:
         session = await store.create(StoredSession())
         with worker("own", path, session.id) as child:
-            heard(child)
+            read_line(child)
             child.kill()
             child.wait()
             await store.acquire(session.id, current_process())
@@ -220,11 +220,11 @@ async def test_a_listener_hears_of_changes_by_another_process(tmp_path: Path):
     async with SqliteStore(path) as store:
         session = await store.create(StoredSession())
         with worker("own", path, session.id) as child:
-            heard(child)
+            read_line(child)
             async with contextlib.aclosing(store.changes(session.id, after=1)) as feed:
                 waiting = asyncio.create_task(anext(feed))
                 await asyncio.sleep(0.1)
-                tell(child)
+                send_newline(child)
                 change = await asyncio.wait_for(waiting, 30)
             assert change.message.session_id == session.id
 
@@ -238,7 +238,7 @@ async def test_a_second_store_of_one_process_leaves_the_first_its_locks(tmp_path
         async with SqliteStore(path):
             pass
         with worker("start", path, time.time()) as child:
-            theirs = heard(child)["session"]
+            theirs = read_line(child)["session"]
             child.wait(30)
         assert theirs in {session.id for session in (await first.list()).sessions}
         after = await first.create(StoredSession(title="after"))

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
-from outrider import Agent, Engine, EventBus, Provider, Tool
+from outrider import Agent, Engine, EventBus, Provider, Tool, async_run_stream
+from outrider.agents.turn_state import TurnEnd
 from outrider.errors import NetworkError
-from outrider.events import ModelSilentEvent, RetryScheduledEvent
+from outrider.events import ModelSilentEvent, PartDeltaEvent, PartUpdatedEvent, RetryScheduledEvent
 from outrider.http.transport import HttpRequest
+from outrider.providers.assembler import assemble_answer
 from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
+from outrider.remote.agent_server import AnswerDeltaBuilder
 from outrider.types.messages import Message
 from outrider.types.parts import ReasoningPart, RetryPart, StepStartPart, TextPart, ToolPart, is_withdrawn
 from outrider.types.request import RetryPolicy
@@ -335,3 +338,32 @@ async def test_a_summary_request_that_is_answered_with_a_call_does_not_block_the
             await engine.prompt(session_id, "tell me something " * 40)
         await engine.compact(session_id)
         assert (await engine.prompt(session_id, "and now?")).output == "fine"
+
+
+async def test_a_stream_of_a_run_says_what_is_withdrawn():
+    vendor = VENDORS["anthropic"]
+    frames = list(vendor.stream(["Hello there."]))
+    answers = Answers([reset(frames[:5]), whole(frames)])
+    provider = Provider("p", "anthropic", "k", "http://vendor", options={"cassette": answers})
+    writer = Agent("writer", "", vendor.model, "p", retry=QUICK)
+    text = ""
+    async for event in async_run_stream(writer, "go", providers=[provider]):
+        if event.type == "token":
+            text += event.data["text"]
+        elif event.type == "retry" and event.data["withdrawn"]:
+            assert text
+            text = ""
+    assert text == "Hello there."
+
+
+async def test_an_agent_of_another_server_shows_a_withdrawn_text_as_reasoning():
+    builder = AnswerDeltaBuilder("s", "clerk")
+    half = PartDeltaEvent(session_id="s", message_id="m", part_id="p1", delta="half")
+    gone = TextPart("half", ignored=True, metadata={"withdrawn": True}, id="p1")
+    retry = RetryScheduledEvent(session_id="s", attempt=1, delay_ms=0, error="reset", withdrawn=("p1",))
+    full = PartDeltaEvent(session_id="s", message_id="m", part_id="p2", delta="whole")
+    events = [half, PartUpdatedEvent(session_id="s", part=gone), retry, full]
+    deltas = [*builder.start_answer(), *(delta for event in events for delta in builder.event_deltas(event))]
+    answer = assemble_answer([*deltas, *builder.finish_answer(TurnEnd("completed", "whole"))], "f")
+    assert answer.message.get_text_content() == "whole"
+    assert [part.text for part in answer.message.get_parts_by_type(ReasoningPart) if part.text] == ["half"]

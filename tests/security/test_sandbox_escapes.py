@@ -2,14 +2,17 @@
 tools stay as they are."""
 
 import asyncio
+import contextlib
 import os
+import re
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from outrider import ToolCompleted, ToolPart
+from outrider import Rules, ToolCompleted, ToolPart
 from tests.scenario.stories import call
 from tests.scenario.test_outcomes import Harness, git, sandbox, shell, workspace
 
@@ -212,3 +215,29 @@ async def test_a_sparse_file_takes_no_more_space_after_the_commit(workspace, tmp
         assert file.read(7) == b"middle\0"
         file.seek(-3, os.SEEK_END)
         assert file.read() == b"end"
+
+
+async def test_undo_keeps_no_secrets_that_nobody_named(workspace, tmp_path, sandbox):
+    (workspace / ".env").write_text("KEY=secret-of-the-user\n")
+    (workspace / "old.txt").write_text("before")
+    script = shell("echo after > old.txt", "echo after > .env")
+    harness = Harness(script, tmp_path, sandbox, rules=Rules(allow=("shell(echo *)", "shell")))
+    async with harness.engine:
+        session = await harness.engine.create(workspace=workspace)
+        await harness.engine.prompt(session, "go")
+        undone = await harness.engine.file_changes(session).undo()
+    assert (workspace / "old.txt").read_text() == "before"
+    assert ".env" in undone.uncovered
+    stored = [path for path in (tmp_path / "data").rglob("*") if path.is_file() and "undo" in path.parts]
+    assert stored
+    assert not any(path.stat().st_mode & 0o077 for path in stored)
+    assert not any(path.parent.stat().st_mode & 0o077 for path in stored)
+    assert not any(b"secret-of-the-user" in content for path in stored for content in inflate(path.read_bytes()))
+
+
+def inflate(content: bytes) -> Iterator[bytes]:
+    """The content of a database file, and everything in it that zlib can decompress."""
+    yield content
+    for start in (match.start() for match in re.finditer(rb"\x78[\x01\x5e\x9c\xda]", content)):
+        with contextlib.suppress(zlib.error):
+            yield zlib.decompressobj().decompress(content[start:])

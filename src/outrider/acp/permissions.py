@@ -109,7 +109,8 @@ class PermissionRequests:
         if chosen is None:
             await self._abort_turn(view)
             return
-        await self._engine.answer(view.id, by=EDITOR_SENDER, **view.question.answer(chosen))
+        choice, _, width = chosen.partition(_WIDTH_MARK)
+        await self._engine.answer(view.id, by=EDITOR_SENDER, **view.question.answer(choice, width=width))
 
     async def _abort_turn(self, view: PermissionView) -> None:
         """Aborts the turn after the client cancelled, unless the approval is already closed because the turn has
@@ -125,7 +126,8 @@ async def _wait_forever() -> None:
 
 def question_text(question: ApprovalView) -> str:
     """The reason and what the call would send; for the outcome of a command also what it changed, with its diffs."""
-    facts = "\n".join(f"- {fact}" for fact in question.facts)
+    effects = [effect.text for effect in question.effects] if question.outcome is None else []
+    facts = "\n".join(f"- {fact}" for fact in (*effects, *question.facts))
     if question.outcome is None:
         return f"{question.reason}\n\n{facts}" if facts else question.reason
     diffs = "".join(file.diff for file in question.outcome.files)
@@ -134,13 +136,28 @@ def question_text(question: ApprovalView) -> str:
 
 
 def _approval_options(view: PermissionView) -> list[PermissionOption]:
-    return [_permission_option(choice.id, _choice_name(choice, view), _option_kind(choice)) for choice in view.choices]
+    """One option for each answer. The protocol cannot change the width of a rule, so an answer that lasts for the
+    session or the folder is offered once for each width."""
+    options: list[PermissionOption] = []
+    for choice in view.choices:
+        widths = view.question.widths[:_MAX_WIDTHS] if choice.scope in ("session", "project") else ()
+        for position, width in enumerate(widths):
+            history = f"; {width.history}" if width.history else ""
+            name = f"{_choice_name(choice)}: {width.label} ({width.rule_text}{history})"
+            chosen = f"{choice.id}{_WIDTH_MARK}{width.id}"
+            options.append(_permission_option(chosen if position else choice.id, name, _option_kind(choice)))
+        if not widths:
+            rules = f" ({', '.join(view.question.rules)})" if choice.scope != "once" and view.question.rules else ""
+            options.append(_permission_option(choice.id, _choice_name(choice) + rules, _option_kind(choice)))
+    return options
 
 
-def _choice_name(choice: ApprovalChoice, view: PermissionView) -> str:
-    """The label; for a lasting answer with the rules that it stores."""
-    rules = f" ({', '.join(view.question.rules)})" if choice.scope != "once" and view.question.rules else ""
-    return f"{choice.label[:1].upper()}{choice.label[1:]}{rules}"
+_WIDTH_MARK = ":"
+_MAX_WIDTHS = 3
+
+
+def _choice_name(choice: ApprovalChoice) -> str:
+    return f"{choice.label[:1].upper()}{choice.label[1:]}"
 
 
 def _option_kind(choice: ApprovalChoice) -> PermissionOptionKind:

@@ -23,12 +23,13 @@ from acp.schema import (
 
 from outrider.acp.engines import OpenedEngine
 from outrider.acp.permissions import EDITOR_SENDER, PermissionRequests, PermissionView
-from outrider.acp.tool_calls import replace_surrogates, view_tool_call
+from outrider.acp.tool_calls import replace_surrogates, show_planned_changes, view_tool_call
 from outrider.acp.updates import Update, UpdateBuilder, UsageTracker, plan_from_text
+from outrider.config.providers import expand_model_name
 from outrider.config.settings import Settings, parse_effort
 from outrider.engine.archive import TurnEnd
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import list_models
+from outrider.engine.frontend import catalog_models
 from outrider.errors import ConfigurationError
 from outrider.presentation.approvals import requested_approval_view
 from outrider.types.events import (
@@ -122,7 +123,8 @@ class SessionOptions:
         raise ConfigurationError(f"unknown approval level {level_name!r}; there are {', '.join(APPROVAL_LEVELS)}")
 
     def _set_model(self, model_name: str) -> None:
-        provider, _, model = model_name.partition("/")
+        kinds = {provider.name: provider.kind for provider in self._settings.providers}
+        provider, _, model = expand_model_name(model_name, kinds).partition("/")
         known = [found.name for found in self._settings.providers]
         if provider not in known or not model:
             raise ConfigurationError(f"unknown model {model_name!r}; write PROVIDER/MODEL, with one of {known}")
@@ -130,7 +132,7 @@ class SessionOptions:
 
     def _model_names(self, current: str) -> list[str]:
         used = [f"{agent.provider}/{agent.model}" for agent in self._settings.agents]
-        listed = [f"{found.provider}/{found.model}" for found in list_models(self._settings.providers)]
+        listed = [f"{found.provider}/{found.model}" for found in catalog_models(self._settings.providers)]
         return list(dict.fromkeys((current, *used, *listed)))
 
 
@@ -339,7 +341,10 @@ class EditorSession:
         if call is None:
             pending = ToolPending(event.tool_input, phase="awaiting_approval")
             call = view_tool_call(ToolPart(event.call_id, event.tool_name, pending), self._folder)
-        return PermissionView(requested_approval_view(event), call)
+        question = requested_approval_view(event)
+        return PermissionView(
+            question, show_planned_changes(call, question.changes if event.preview else (), self._folder)
+        )
 
     async def _send_options(self) -> None:
         await self._send_update(

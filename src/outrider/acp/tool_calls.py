@@ -31,6 +31,7 @@ from outrider.errors import ConfigurationError
 from outrider.presentation.diffs import DiffHunk, FileDiff
 from outrider.presentation.formats import replace_surrogates, shorten
 from outrider.presentation.tool_calls import call_changes, call_kind, call_title, patch_argument
+from outrider.types.origins import make_origin
 from outrider.types.parts import FilePart, TextPart, ToolPart
 from outrider.types.tool_declaration import CallKind
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
@@ -127,6 +128,22 @@ def view_tool_call(call: ToolPart, folder: Path, output: str = "", agent: str = 
     )
 
 
+def show_planned_changes(view: ToolCallView, changes: Sequence[FileDiff], folder: Path) -> ToolCallView:
+    """Returns the view with the true diff of what an edit would change, if it is known."""
+    if not changes:
+        return view
+    locations = _change_locations(changes, folder)
+    return msgspec.structs.replace(view, content=list(_diff_content(changes, folder)), locations=locations)
+
+
+def _change_locations(changes: Sequence[FileDiff], folder: Path) -> list[ToolCallLocation]:
+    return [
+        ToolCallLocation(path=_absolute_path(folder, file.path), line=_hunk_line(hunk))
+        for file in changes
+        for hunk in file.hunks or (DiffHunk(()),)
+    ]
+
+
 def _call_status(call: ToolPart) -> ToolCallStatus:
     match call.state:
         case ToolPending():
@@ -172,11 +189,7 @@ def _requested_body(tool: str, call_input: dict[str, Any], changes: Sequence[Fil
 
 def _call_locations(call: ToolPart, changes: Sequence[FileDiff], folder: Path) -> list[ToolCallLocation]:
     if changes:
-        return [
-            ToolCallLocation(path=_absolute_path(folder, file.path), line=_hunk_line(hunk))
-            for file in changes
-            for hunk in file.hunks or (DiffHunk(()),)
-        ]
+        return _change_locations(changes, folder)
     call_input = call.state.input
     path = call_input.get("file_path") or (call_input.get("path") if call_kind(call) != "other" else None)
     if not isinstance(path, str):
@@ -246,7 +259,9 @@ def _part_from_block(block: ContentBlock) -> TextPart | FilePart:
 def _embedded_part(block: EmbeddedResourceContentBlock) -> TextPart | FilePart:
     resource = block.resource
     if isinstance(resource, TextResourceContents):
-        return TextPart(f"{_resource_path(resource.uri)}:\n{replace_surrogates(resource.text)}", synthetic=True)
+        path = _resource_path(resource.uri)
+        origins = (make_origin("workspace", path),)  # the file that the editor shows
+        return TextPart(f"{path}:\n{replace_surrogates(resource.text)}", synthetic=True, origins=origins)
     mime = resource.mime_type or "application/octet-stream"
     if not mime.startswith(_ATTACHABLE_TYPES):
         raise ConfigurationError(f"{_resource_path(resource.uri)} is {mime}; only images, PDF and text can be attached")

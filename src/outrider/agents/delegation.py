@@ -26,6 +26,7 @@ from outrider.types.messages import Message
 from outrider.types.origins import merge_origins
 from outrider.types.parts import FilePart, ModelRef, SubtaskPart, TextPart
 from outrider.types.request import OutputSchema
+from outrider.types.tool_declaration import ToolDeclaration
 from outrider.types.tool_state import LEFT_OPEN, Attachment
 
 OpenContext = Callable[..., AgentContext]
@@ -45,7 +46,7 @@ def build_delegation_tools(caller: AgentContext, open_context: OpenContext) -> d
         """Ask another agent and get its answer."""
         return await AgentDelegation(caller, open_context, context).run(agent_name, message)
 
-    @Tool
+    @Tool(declares=ToolDeclaration("talk"))
     async def finish(message: Annotated[str, "the result, in full"]) -> str:
         """End your work with this result."""
         caller.finish_output = message

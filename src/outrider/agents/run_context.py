@@ -53,7 +53,8 @@ TaskTool = Callable[[Mapping[str, str], RunTask], Tool]
 
 
 class ApprovalVerdict(msgspec.Struct, frozen=True):
-    """Whether a call may run. If not, `reason` is "denied" or "rejected" and `message` is what the model reads."""
+    """Whether a call may run. If not, `message` is what the model reads, and `reason` is "denied", "rejected",
+    "invalid_input", or "failed" for a call that could not have worked."""
 
     allowed: bool
     reason: str = ""

@@ -22,7 +22,7 @@ from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolE
 from outrider.types.messages import Message
 from outrider.types.origins import describe_origins
 from outrider.types.parts import TextPart, ToolPart, tool_result
-from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolErrorReason, ToolPending, ToolRunning
 from outrider.types.validate import is_object
 
 _log = logging.getLogger("outrider.hooks")
@@ -151,6 +151,14 @@ def _prepare_input(call: ToolPart, pending: ToolPending, tool: Tool, clock: Call
     return call if prepared == call.state.input else call.update_state(pending.ready(prepared))
 
 
+def _refusal_reason(verdict: ApprovalVerdict) -> ToolErrorReason:
+    match verdict.reason:
+        case "rejected" | "invalid_input" | "failed":
+            return verdict.reason
+        case _:
+            return "denied"
+
+
 MAX_PREVIEW = 200
 
 
@@ -273,7 +281,7 @@ class ToolCallRunner:
         verdict = _check_arguments(call, tool) or await self._run.gate.admit(call, tool, self._context)
         if verdict.allowed:
             return call
-        reason = verdict.reason if verdict.reason in ("rejected", "invalid_input") else "denied"
+        reason = _refusal_reason(verdict)
         await self._record_call(call.with_state(call.state.fail(verdict.message, self._run.clock(), reason=reason)))
         return None
 

@@ -16,7 +16,7 @@ from outrider.config.settings import CommandFlags, Settings, read_settings
 from outrider.engine.approval_gate import Rules
 from outrider.engine.factory import create_store, standard_engine
 from outrider.errors import ConfigurationError
-from outrider.models.local.weights import adapt_to_local_models
+from outrider.models.clients import adapt_to_local_models
 from outrider.sessions.store import Store
 
 

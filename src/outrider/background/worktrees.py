@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,73 +19,14 @@ from outrider.background.records import JobSpec
 from outrider.config.paths import AppFolders, make_private_folder
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, ProcessError
-from outrider.project.sandbox import WORKTREES_FOLDER, RunWorktree, worktree_record
+from outrider.processes.git import GitRunner
+from outrider.project.sandbox import WORKTREES_FOLDER, LazySandbox, RunWorktree, worktree_record
 from outrider.project.trust import WorkspaceTrust, find_project
 from outrider.sessions.leases import current_process
 from outrider.sessions.records import InboxItem, SessionUpdate, StoredSession
 from outrider.sessions.store import Store
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart
-
-GIT_TIMEOUT_SECONDS = 300.0
-MAX_OUTPUT_BYTES = 1 << 20  # the rest of the output is dropped
-_SAFE_CONFIG = (
-    *("core.hooksPath=/dev/null", "core.fsmonitor=false", "commit.gpgSign=false", "submodule.recurse=false"),
-    *("gc.auto=0", "maintenance.auto=false"),  # these start background processes that outlive the command
-)
-_FILTER_KEY = re.compile(r"(filter\..+)\.(clean|smudge|process|required)")
-_REPOSITORY_SCOPES = ("local", "worktree")  # config scopes that the repository's author controls
-
-
-def run_git(folder: str | Path, *arguments: str, index: str = "") -> str:
-    """Returns the output of a git command, truncated to MAX_OUTPUT_BYTES. Raises ProcessError with git's error
-    output."""
-    return _execute_git(folder, [*_config_options(folder), *arguments], index)
-
-
-def is_work_tree(folder: str | Path) -> bool:
-    """Returns whether the folder is inside a git work tree."""
-    try:
-        return _execute_git(folder, ["rev-parse", "--is-inside-work-tree"]).strip() == "true"
-    except ProcessError:
-        return False
-
-
-def _config_options(folder: str | Path) -> list[str]:
-    """Returns -c options that disable hooks and the content filters of the repository's own config, because filters run
-    commands that the repository's author chose. Filters of the user's config stay."""
-    options = [word for setting in _SAFE_CONFIG for word in ("-c", setting)]
-    listed = _execute_git(folder, ["config", "--list", "-z", "--show-scope", "--name-only"]).split("\0")
-    for scope, key in zip(listed[::2], listed[1::2], strict=False):
-        if scope in _REPOSITORY_SCOPES and (found := _FILTER_KEY.fullmatch(key)):
-            options += ["-c", f"{key}={'false' if found[2] == 'required' else ''}"]
-    return options
-
-
-def _execute_git(folder: str | Path, arguments: list[str], index: str = "") -> str:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment |= {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C"}
-    if index:
-        environment["GIT_INDEX_FILE"] = index
-    with tempfile.TemporaryFile() as output:
-        try:
-            done = subprocess.run(
-                ["git", "-C", str(folder), *arguments],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.PIPE,
-                timeout=GIT_TIMEOUT_SECONDS,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as problem:
-            raise ProcessError(f"cannot run git: {problem}") from problem
-        if done.returncode:
-            error_output = done.stderr.decode("utf-8", "replace").strip()
-            raise ProcessError(error_output[-2000:] or f"git ended with {done.returncode}")
-        output.seek(0)
-        return output.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace")
-
 
 _AUTHOR_OPTIONS = ("-c", "user.name=Outrider", "-c", "user.email=outrider@localhost")
 _DIFF_COMMAND = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=all")
@@ -110,15 +50,18 @@ class WorktreeManager:
         self._lock_timeout = lock_timeout
         self._root = folders.data.resolve() / WORKTREES_FOLDER
         self._host = current_process().host
+        self._git = git_runner(folders)
 
     def create_worktree(self, run_id: str, prompt: str, workspace: str) -> RunWorktree | None:
         """Creates a worktree from the repository's HEAD. Returns None if the workspace is in no repository, or in one
         without a commit."""
-        if not shutil.which("git") or not workspace or not Path(workspace).is_dir() or not is_work_tree(workspace):
+        if not shutil.which("git") or not workspace or not Path(workspace).is_dir():
             return None
-        repository = run_git(workspace, "rev-parse", "--show-toplevel").strip()
+        if not self._git.is_work_tree(workspace):
+            return None
+        repository = self._git.run(workspace, "rev-parse", "--show-toplevel").strip()
         try:
-            base = run_git(workspace, "rev-parse", "--verify", "HEAD^{commit}").strip()
+            base = self._git.run(workspace, "rev-parse", "--verify", "HEAD^{commit}").strip()
         except ProcessError:
             return None
         if not Path(workspace).resolve().is_relative_to(repository):
@@ -129,13 +72,13 @@ class WorktreeManager:
             base=base,
             repository=repository,
             workspace=str(Path(workspace).resolve()),
-            common=run_git(repository, "rev-parse", "--path-format=absolute", "--git-common-dir").strip(),
+            common=self._git.run(repository, "rev-parse", "--path-format=absolute", "--git-common-dir").strip(),
             own="",
-            uncommitted=count_uncommitted(repository),
+            uncommitted=count_uncommitted(repository, self._git),
         )
         tree = self._check_out(requested)
         # A worker that was killed during creation may have created the branch from an earlier HEAD.
-        return self._save_record(tree, base=run_git(tree.path, "rev-parse", "HEAD").strip())
+        return self._save_record(tree, base=self._git.run(tree.path, "rev-parse", "HEAD").strip())
 
     def recreate_worktree(self, run_id: str, lost: RunWorktree) -> RunWorktree:
         """Creates a lost worktree again: from its branch if the repository has it, else from its base commit."""
@@ -149,9 +92,13 @@ class WorktreeManager:
     def commit_changes(self, tree: RunWorktree, message: str) -> WorktreeChanges:
         """Commits what the run left uncommitted, so that its branch holds everything, and returns the changes."""
         self._remove_stale_locks(tree)
-        run_git(tree.path, "add", "--all")
-        if count_uncommitted(tree.path):
-            run_git(tree.path, *_AUTHOR_OPTIONS, "commit", "--quiet", "--no-verify", "--message", message)
+        self._git.run(tree.path, "add", "--all", writable=_git_writes(tree))
+        if count_uncommitted(tree.path, self._git):
+            self._git.run(
+                tree.path,
+                *(*_AUTHOR_OPTIONS, "commit", "--quiet", "--no-verify", "--message", message),
+                writable=_git_writes(tree),
+            )
         return self.read_changes(tree)
 
     def read_changes(self, tree: RunWorktree) -> WorktreeChanges:
@@ -161,34 +108,46 @@ class WorktreeManager:
             index = str(Path(folder) / "index")
             with suppress(OSError):
                 shutil.copyfile(Path(tree.own) / "index", index)
-            run_git(tree.path, "add", "--all", "--intent-to-add", index=index)
+            self._git.run(tree.path, "add", "--all", "--intent-to-add", index=index, writable=_git_writes(tree))
             return WorktreeChanges(
-                diff=run_git(tree.path, *_DIFF_COMMAND, tree.base, index=index),
-                stat=run_git(tree.path, *_DIFF_COMMAND, "--stat", tree.base, index=index).rstrip(),
-                commits=int(run_git(tree.path, "rev-list", "--count", f"{tree.base}..HEAD")),
+                diff=self._git.run(tree.path, *_DIFF_COMMAND, tree.base, index=index, writable=()),
+                stat=self._git.run(tree.path, *_DIFF_COMMAND, "--stat", tree.base, index=index, writable=()).rstrip(),
+                commits=int(self._git.run(tree.path, "rev-list", "--count", f"{tree.base}..HEAD")),
             )
 
     def remove_worktree(self, tree: RunWorktree, *, branch: bool = False) -> None:
         """Removes the folder; with `branch` also the branch and its commits."""
-        run_git(tree.repository, "worktree", "remove", "--force", tree.path)
+        self._git.run(
+            tree.repository, "worktree", "remove", "--force", tree.path, writable=(self._root, *_git_writes(tree))
+        )
         worktree_record(Path(tree.path)).unlink(missing_ok=True)
         self._workspace_trust(tree.path).revoke_trust()
         if branch:
-            run_git(tree.repository, "branch", "--quiet", "-D", tree.branch)
+            self._git.run(tree.repository, "branch", "--quiet", "-D", tree.branch)
 
     def _check_out(self, requested: RunWorktree) -> RunWorktree:
         make_private_folder(self._folders.data)
         make_private_folder(self._root)
-        run_git(requested.repository, "worktree", "prune")
+        self._git.run(requested.repository, "worktree", "prune")
+        writable = (self._root, *_git_writes(requested))
         for path in (requested.path, *self._other_checkouts(requested)):
             with suppress(ProcessError):  # incomplete, or of a dead worker with another data directory
-                run_git(requested.repository, "worktree", "remove", "--force", "--force", path)
+                self._git.run(
+                    requested.repository,
+                    *("worktree", "remove", "--force", "--force", path),
+                    writable=(Path(path).parent, *writable),
+                )
         command = ["worktree", "add", "--quiet"]
+        Path(requested.common, "worktrees").mkdir(exist_ok=True)  # a sandbox can grant only folders that exist
         if self._branch_exists(requested):
-            run_git(requested.repository, *command, requested.path, requested.branch)
+            self._git.run(requested.repository, *command, requested.path, requested.branch, writable=writable)
         else:
-            run_git(requested.repository, *command, "-b", requested.branch, requested.path, requested.base)
-        own = run_git(requested.path, "rev-parse", "--path-format=absolute", "--git-dir").strip()
+            self._git.run(
+                requested.repository,
+                *(*command, "-b", requested.branch, requested.path, requested.base),
+                writable=writable,
+            )
+        own = self._git.run(requested.path, "rev-parse", "--path-format=absolute", "--git-dir").strip()
         tree = self._save_record(requested, own=own, host=self._host)
         self.create_branch_folders(tree)
         if self._workspace_trust(tree.repository).trusted:
@@ -218,13 +177,13 @@ class WorktreeManager:
             (Path(tree.common) / folder).mkdir(parents=True, exist_ok=True)
 
     def _branch_exists(self, tree: RunWorktree) -> bool:
-        return bool(run_git(tree.repository, "branch", "--list", tree.branch).strip())
+        return bool(self._git.run(tree.repository, "branch", "--list", tree.branch).strip())
 
     def _other_checkouts(self, tree: RunWorktree) -> list[str]:
         """Returns other worktrees of ours that have the branch checked out, because git allows one checkout per branch.
         Checkouts that a user made are not returned."""
         own, branch = Path(tree.path), f"branch refs/heads/{tree.branch}"
-        listed = run_git(tree.repository, "worktree", "list", "--porcelain", "-z").split("\0\0")
+        listed = self._git.run(tree.repository, "worktree", "list", "--porcelain", "-z").split("\0\0")
         paths = [
             Path(entry.lstrip("\0").partition("\0")[0].removeprefix("worktree ")) for entry in listed if branch in entry
         ]
@@ -238,11 +197,22 @@ class WorktreeManager:
         return WorkspaceTrust(find_project(Path(folder), self._folders.home), self._folders.trust_file)
 
 
-def count_uncommitted(folder: str) -> int:
+def git_runner(folders: AppFolders) -> GitRunner:
+    """Returns what runs git for background runs: in the sandbox of this machine."""
+    return GitRunner(LazySandbox(folders.data / "scratch", lambda: os.environ.get("PATH", "")))
+
+
+def _git_writes(tree: RunWorktree) -> tuple[Path, ...]:
+    """Returns what git writes for a worktree and its branch; settings and hooks of the repository are not among it."""
+    common = Path(tree.common)
+    return (Path(tree.path), *(common / name for name in ("objects", "refs", "logs", "worktrees", "lfs")))
+
+
+def count_uncommitted(folder: str, git: GitRunner) -> int:
     """Returns how many files of a work tree differ from its last commit or are untracked; 0 without git."""
-    if not shutil.which("git") or not is_work_tree(folder):
+    if not shutil.which("git") or not git.is_work_tree(folder):
         return 0
-    return len(run_git(folder, "status", "--porcelain", "--ignore-submodules=all").splitlines())
+    return len(git.run(folder, "status", "--porcelain", "--ignore-submodules=all", writable=()).splitlines())
 
 
 def _branch_slug(prompt: str) -> str:

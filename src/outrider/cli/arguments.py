@@ -440,6 +440,7 @@ def declare_doctor(parser: ArgumentParser) -> None:
 
 _RULES_HELP = """\
 Rules have the form tool(pattern): shell(git status *), write(/docs/**), web_fetch(example.com).
+Outcome rules allow what may result: may write build/**, may reach example.com, may run npm test.
 Deny takes precedence over ask, and ask over allow; without a matching rule the mode decides."""
 
 

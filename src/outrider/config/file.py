@@ -6,7 +6,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 import msgspec
 
@@ -138,6 +138,15 @@ class EgressTable(msgspec.Struct, frozen=True, kw_only=True):
     trusted_servers: StringTuple = ()
 
 
+class WebSearchTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[web_search]`: the service of the tool `web_search`, which exists only with this table. `api_key_env` names the
+    variable that holds the key."""
+
+    service: Literal["searxng", "brave", "tavily"] | None = None
+    base_url: str | None = None
+    api_key_env: str | None = None
+
+
 class BoundsTable(msgspec.Struct, frozen=True, kw_only=True):
     """`[background.queues.NAME]`, `[background.providers.NAME]`: the maximum number of concurrent runs over all
     workers, and of starts within `seconds`. An omitted key means no limit."""
@@ -175,6 +184,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()
+    web_search: WebSearchTable = WebSearchTable()
     egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}

@@ -1,5 +1,6 @@
 """Resolves provider and model names (PROVIDER/MODEL) and builds agents from their configuration tables."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,51 @@ NO_PROVIDER_MESSAGE = """no model can be reached yet. There are three ways to ge
   1. a vendor's API key: set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY
   2. your own server: set OPENAI_BASE_URL (to any server with OpenAI's API) and pass --model openai/MODEL
   3. the embedded model, which needs no key: pass --model local"""
+
+
+# Short names of the newest model of a family: the vendor's kind and a pattern of the models.
+MODEL_ALIASES: dict[str, tuple[str, str]] = {
+    "opus": ("anthropic", r"claude-opus-[\d-]+"),
+    "sonnet": ("anthropic", r"claude-sonnet-[\d-]+"),
+    "haiku": ("anthropic", r"claude-haiku-[\d-]+"),
+    "gpt": ("openai", r"gpt-\d+(\.\d+)?"),
+    "codex": ("openai", r"gpt-[\d.]+-codex"),
+    "gemini": ("google", r"gemini-[\d.]+-pro(-preview)?"),
+    "flash": ("google", r"gemini-[\d.]+-flash(-preview)?"),
+}
+# How the names of the vendors' own models begin, for names without a provider.
+_MODEL_PREFIXES = {"anthropic": r"claude-", "openai": r"gpt-|o\d|codex-", "google": r"gemini-"}
+_VENDOR_OF_KIND = {"openai-responses": "openai"}
+
+
+def expand_model_name(text: str, kinds: Mapping[str, str]) -> str:
+    """Return PROVIDER/MODEL for an alias such as `opus`, a model name without a provider, or PROVIDER/ALIAS.
+
+    Other texts are returned unchanged. `kinds` are the kinds of the known providers by name, the preferred first."""
+    text = text.strip()
+    provider, slash, model = text.partition("/")
+    if slash and provider in kinds:
+        alias = MODEL_ALIASES.get(model)
+        return f"{provider}/{_newest_model(*alias)}" if alias and _vendor(kinds[provider]) == alias[0] else text
+    if text in kinds:
+        return text
+    alias = MODEL_ALIASES.get(text)
+    found = (vendor for vendor, prefix in _MODEL_PREFIXES.items() if re.match(prefix, text))
+    vendor = alias[0] if alias else next(found, None)
+    owner = next((name for name, kind in kinds.items() if _vendor(kind) == vendor), None)
+    if vendor is None or owner is None:
+        return text
+    return f"{owner}/{_newest_model(*alias) if alias else text}"
+
+
+def _vendor(kind: str) -> str:
+    return _VENDOR_OF_KIND.get(kind, kind)
+
+
+def _newest_model(vendor: str, pattern: str) -> str:
+    from outrider.providers.catalog import ModelCatalog  # lazy: the catalog is slow to load
+
+    return next(name for name in ModelCatalog().list_models(vendor) if re.fullmatch(pattern, name))
 
 
 class ProviderRegistry:
@@ -108,9 +154,9 @@ class ProviderRegistry:
         return table.model or DEFAULT_MODELS.get(table.kind or BUILT_IN_PROVIDERS.get(name, ""), "")
 
     def resolve_model(self, model: str, where: str) -> tuple[str, str]:
-        """Split `PROVIDER/MODEL`, or a provider name alone, into provider and model. Raises ConfigurationError if
-        either is unknown."""
-        name, slash, rest = model.strip().partition("/")
+        """Split `PROVIDER/MODEL`, a provider name alone, an alias or a model name alone into provider and model. Raises
+        ConfigurationError if either is unknown."""
+        name, slash, rest = self._expand_name(model).partition("/")
         if name not in self.names:
             hint = (
                 suggest_name(name, self.names) or f"; write PROVIDER/MODEL, with a provider of: {', '.join(self.names)}"
@@ -120,6 +166,13 @@ class ProviderRegistry:
         if not chosen and name != "local" and self.find_provider(name).kind not in ("local", "outrider"):
             raise ConfigurationError(f"{where}: {model!r} names no model; write {name}/MODEL")
         return name, chosen
+
+    def _expand_name(self, model: str) -> str:
+        name, _, rest = model.strip().partition("/")
+        if name in self.names and rest not in MODEL_ALIASES:
+            return model.strip()
+        usable = {provider.name: provider.kind for provider in self.usable_providers()}
+        return expand_model_name(model, {**usable, **BUILT_IN_PROVIDERS})
 
     def resolve_models(self, models: str | Sequence[str], where: str) -> tuple[str, str, tuple[str, ...]]:
         """Return provider and model of the first name, and the others as PROVIDER/MODEL. A text may list several names,

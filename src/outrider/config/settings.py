@@ -5,6 +5,7 @@ The file of a project is read only if the user trusts the workspace, and it can 
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from outrider.config.file import (
     RetryTable,
     RulesTable,
     SandboxTable,
+    WebSearchTable,
     parse_config,
     read_config_file,
     stricter_limits,
@@ -32,6 +34,7 @@ from outrider.config.file import (
 from outrider.config.paths import AppFolders, find_app_folders
 from outrider.config.providers import DEFAULT_AGENT, NO_PROVIDER_MESSAGE, AgentBuilder, ProviderRegistry
 from outrider.errors import ConfigurationError
+from outrider.permissions.modes import Effect
 from outrider.project.trust import CONFIG_FILE, MAX_FILE_BYTES, WorkspaceTrust, find_project
 from outrider.types.agents import Agent, Limits, Provider
 from outrider.types.modes import APPROVAL_LEVELS, MODES, REASONING_EFFORTS, ApprovalLevel, Mode, ReasoningEffort
@@ -58,9 +61,14 @@ def read_project_config(workspace: Path, folders: AppFolders) -> ParsedConfig:
     trust = WorkspaceTrust(find_project(workspace, folders.home), folders.trust_file)
     if not trust.trusted:
         return ParsedConfig(ConfigFile(), tuple(_untrusted_notice(trust.list_names())))
-    waiting = tuple(
+    ignored = (
         f"{item.name} is ignored: it is new or has changed since you trusted" for item in trust.unapproved_items()
     )
+    changed = (
+        f"{name} is new or has changed since you trusted this folder, and applies; `outrider trust` shows it"
+        for name in trust.changed_files()
+    )
+    waiting = (*ignored, *changed)
     path = trust.project.root / CONFIG_FILE
     if not os.path.lexists(path):
         return ParsedConfig(ConfigFile(), waiting)
@@ -70,6 +78,13 @@ def read_project_config(workspace: Path, folders: AppFolders) -> ParsedConfig:
         return ParsedConfig(ConfigFile(), (*waiting, reason))
     found = parse_config(content, str(path))
     return ParsedConfig(found.content, (*waiting, *found.notices, *_disallowed_keys(found.content, path)))
+
+
+def remember_shown_files(workspace: Path, folders: AppFolders) -> None:
+    """Store that the user has read the notices about changed files, so that they are shown once."""
+    trust = WorkspaceTrust(find_project(workspace, folders.home), folders.trust_file)
+    if trust.trusted:
+        trust.remember_files()
 
 
 def _untrusted_notice(names: list[str]) -> Iterator[str]:
@@ -137,17 +152,20 @@ def _stricter_mode(one: Mode, other: Mode) -> Mode:
     return MODES[min(MODES.index(one), MODES.index(other))]
 
 
-def check_rules(rules: RulesTable, where: str) -> tuple[str, ...]:
-    """Check rules and return notices about unknown tools. `where` is the location that messages name. Raises
-    ConfigurationError for a rule that cannot be parsed: an ignored deny rule would be dangerous."""
+def check_rules(rules: RulesTable, where: str, workspace: Path) -> tuple[str, ...]:
+    """Check rules and return notices about unknown tools, and about rules that match nothing or less than they seem to.
+    `where` is the location that messages name. Raises ConfigurationError for a rule that cannot be parsed: an ignored
+    deny rule would be dangerous."""
     if rules == RulesTable():
         return ()
-    return tuple(notice for kind in RulesTable.__struct_fields__ for notice in _check_rule_list(rules, kind, where))
+    effects: tuple[Effect, ...] = ("allow", "ask", "deny")
+    return tuple(notice for effect in effects for notice in _check_rule_list(rules, effect, where, workspace))
 
 
-def _check_rule_list(rules: RulesTable, kind: str, where: str) -> Iterator[str]:
+def _check_rule_list(rules: RulesTable, kind: Effect, where: str, workspace: Path) -> Iterator[str]:
     from pkgutil import iter_modules
 
+    from outrider.permissions.rule_warnings import find_weaknesses
     from outrider.permissions.rules import parse_rule
     from outrider.tools import builtin
     from outrider.types.tool_declaration import KNOWN_NAMES, canonical_tool
@@ -157,9 +175,15 @@ def _check_rule_list(rules: RulesTable, kind: str, where: str) -> Iterator[str]:
         rule = parse_rule(text)
         if rule.parse_error:
             raise ConfigurationError(f"{where}.{kind}: {text!r} is not a rule: {rule.parse_error}; write tool(pattern)")
+        if rule.right and kind != "allow":
+            raise ConfigurationError(f"{where}.{kind}: {text!r} can only allow; to {kind} it, write tool(pattern)")
         hint = suggest_name(canonical_tool(rule.tool), known)
-        if hint and canonical_tool(rule.tool) not in known:
+        if hint and not rule.right and canonical_tool(rule.tool) not in known:
             yield f"{where}.{kind}: {text!r} names no built-in tool{hint}"
+        elif kind == "allow" and text in (*rules.deny, *rules.ask):
+            yield f"{where}.{kind}: {text!r} matches nothing: a rule to deny or ask of the same text comes first"
+        else:
+            yield from (f"{where}.{kind}: {text!r} {weak}" for weak in find_weaknesses(rule, kind, workspace))
 
 
 class CommandFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -215,6 +239,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
     sandbox: SandboxTable = SandboxTable()
+    web_search: WebSearchTable = WebSearchTable()
     egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
@@ -254,7 +279,7 @@ def read_settings(
         providers.resolve_models(wanted, "--model or OUTRIDER_MODEL")
     builder = AgentBuilder(
         providers,
-        model=wanted or file.model or providers.default_model(),
+        model=wanted or file.model or _remembered_model(folders, providers) or providers.default_model(),
         mode=users.mode,
         limits=users.limits,
         prompts=folders.prompts_folder,
@@ -273,6 +298,7 @@ def read_settings(
     reachable, missing = _required_providers(agents, providers)
     reachable = tuple(_with_retry(provider, file.retry.given, flags.retry) for provider in reachable)
     noticed = (*own.notices, *project.notices, *_missing_key_notices(agents, providers, source))
+    project_rules = check_rules(ceiling.rules, f"{CONFIG_FILE}: rules", workspace)
     return Settings(
         folders=folders,
         workspace=workspace,
@@ -288,21 +314,43 @@ def read_settings(
         compaction=file.compaction,
         retention=file.retention,
         sandbox=file.sandbox,
+        web_search=file.web_search,
         egress=file.egress,
         background=file.background,
         mcp=file.mcp,
         models=file.models,
         missing=missing,
-        notices=(*noticed, *_setting_notices(flags, file, environ, source)),
+        notices=(*noticed, *_setting_notices(flags, file, environ, source, workspace), *project_rules),
     )
 
 
-def _setting_notices(flags: CommandFlags, file: ConfigFile, environ: Mapping[str, str], source: str) -> Iterator[str]:
+CHOSEN_MODEL_FILE = "chosen_model"
+
+
+def remember_model(data_folder: Path, model: str) -> None:
+    """Store the model that the user chose, for sessions that are started without naming one."""
+    with suppress(OSError):
+        (data_folder / CHOSEN_MODEL_FILE).write_text(f"{model}\n", encoding="utf-8")
+
+
+def _remembered_model(folders: AppFolders, providers: ProviderRegistry) -> str:
+    """Return the model that the user chose last, or "" if it cannot be reached any more."""
+    try:
+        model = (folders.data / CHOSEN_MODEL_FILE).read_text(encoding="utf-8").strip()
+        name, _ = providers.resolve_model(model, CHOSEN_MODEL_FILE)
+        return "" if providers.missing_credentials(providers.find_provider(name)) else model
+    except (OSError, UnicodeDecodeError, ConfigurationError):
+        return ""
+
+
+def _setting_notices(
+    flags: CommandFlags, file: ConfigFile, environ: Mapping[str, str], source: str, workspace: Path
+) -> Iterator[str]:
     """Yield notices about settings that are valid but have less effect than expected."""
-    yield from check_rules(RulesTable(allow=flags.allow, ask=flags.ask, deny=flags.deny), "flags")
-    yield from check_rules(file.rules, f"{source}: rules")
+    yield from check_rules(RulesTable(allow=flags.allow, ask=flags.ask, deny=flags.deny), "flags", workspace)
+    yield from check_rules(file.rules, f"{source}: rules", workspace)
     for name, table in file.agents.items():
-        yield from check_rules(table.permissions, f"{source}: agents.{name}.permissions")
+        yield from check_rules(table.permissions, f"{source}: agents.{name}.permissions", workspace)
     if file.mcp:
         from outrider.project.mcp import user_servers
 

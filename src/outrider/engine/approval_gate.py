@@ -3,27 +3,31 @@ they return "ask"."""
 
 import asyncio
 import inspect
+import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
 from outrider.agents.run_context import AgentContext, ApprovalVerdict
 from outrider.engine.approval_grants import ApprovalGrant
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
-from outrider.errors import OutriderError
+from outrider.errors import OutriderError, ToolFailure
 from outrider.event_bus import EventBus
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE, Decision, mode_asks
 from outrider.permissions.reasons import UNATTENDED_DENIAL
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.sessions.records import Approval, fingerprint_call
-from outrider.tools.tool import Policy, Tool
+from outrider.tools.schema import InvalidArguments
+from outrider.tools.tool import Policy, Tool, ToolContext
 from outrider.types.agents import Mode, Provider
+from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
+from outrider.types.messages import Message
 from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
@@ -64,9 +68,10 @@ _log = logging.getLogger("outrider.approvals")
 
 class ApprovalRequest(msgspec.Struct, frozen=True):
     """The request to approve one exact call: this input is what runs. `offers` are rules that would allow such
-    calls. With `flow` the call would send data after the session has read text of others. With `outcome` the command
-    has run in the sandbox: True keeps the files that it changed, or runs a blocked command again with the hosts and
-    paths that it wanted."""
+    calls, `widths` wider and narrower choices of them. With `flow` the call would send data after the session has read
+    text of others. With `outcome` the command has run in the sandbox: True keeps the files that it changed, or runs a
+    blocked command again with the hosts and paths that it wanted. `effects` lists what the call does in plain words,
+    risky effects first; `preview` is a unified diff of what an edit would change."""
 
     tool: str
     input: dict[str, Any]
@@ -77,6 +82,9 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     offers: tuple[str, ...] = ()
     outcome: CommandOutcome | None = None
     flow: DataFlow | None = None
+    widths: tuple[RuleWidth, ...] = ()
+    effects: tuple[CallEffect, ...] = ()
+    preview: str = ""
 
 
 ApproveFunction = Callable[[ApprovalRequest], Any]
@@ -196,7 +204,12 @@ def _user_texts(context: AgentContext | None) -> Iterator[str]:
         context = context.caller
 
 
-AskApproval = Callable[[ToolPart, Tool, AgentContext, Decision], Awaitable[ApprovalVerdict]]
+class AskApproval(Protocol):
+    """Requests the approval of a call. `preview` is a unified diff of what it would change."""
+
+    async def __call__(
+        self, call: ToolPart, tool: Tool, context: AgentContext, decision: Decision, preview: str, /
+    ) -> ApprovalVerdict: ...
 
 
 async def _no_refresh() -> None:
@@ -254,18 +267,70 @@ class ApprovalGate:
             case "deny":
                 return ApprovalVerdict(_NO, "denied", reasons.DENIED_CALL.format(reason=decision.reason))
             case "ask":
-                return await self._channel.ask(call, tool, context, decision)
+                try:
+                    preview = await _preview_call(call, tool, context)
+                except ToolFailure as error:  # a call that cannot work is not put to a person
+                    wrong = "invalid_input" if isinstance(error, InvalidArguments) else "failed"
+                    return ApprovalVerdict(_NO, wrong, error.message)
+                return await self._channel.ask(call, tool, context, decision, preview)
+
+
+async def _preview_call(call: ToolPart, tool: Tool, context: AgentContext) -> str:
+    """Return a diff of what the call would change. Raise ToolFailure if it cannot work.
+
+    There is no preview if the tool may not open the path before the approval, or if an earlier call of the same answer
+    may change the same file first.
+    """
+    described = ToolContext(
+        session_id=context.session.id, call_id=call.call_id, agent=context.agent.name, workspace=context.workspace
+    )
+    if tool.options.previews and not _can_preview(call, tool, context):
+        return ""
+    try:
+        return await tool.preview(call.state.input, described)
+    except ToolFailure:
+        raise
+    except Exception:  # noqa: BLE001  user code may raise anything; the call itself reports it
+        _log.exception("the preview of %s failed", tool.name)
+        return ""
+
+
+def _can_preview(call: ToolPart, tool: Tool, context: AgentContext) -> bool:
+    from outrider.permissions.call_assessment import call_paths
+    from outrider.permissions.paths.containment import contain
+
+    workspace = str(context.workspace)
+
+    def real_paths(input: Mapping[str, Any]) -> set[str | None]:
+        found = (contain(path, root=workspace, cwd=workspace, op="edit") for path in call_paths(tool, input))
+        return {location.real_path if location.ok else None for location in found}
+
+    paths = real_paths(call.state.input)
+    message = _find_message(call, context)
+    earlier = itertools.takewhile(lambda part: part.call_id != call.call_id, message.get_parts_by_type(ToolPart))
+    return None not in paths and not any(
+        not part.ended and part.tool == call.tool and paths & real_paths(part.state.input) for part in earlier
+    )
+
+
+def _find_message(call: ToolPart, context: AgentContext) -> Message:
+    """Return the message that contains the call."""
+    return next(message for message in reversed(context.session.messages) if message.find_call(call.call_id))
 
 
 def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
     """Return the channel of a run: it calls the caller's `approve` function, and denies calls if there is none."""
 
-    async def ask(call: ToolPart, tool: Tool, context: AgentContext, decision: Decision) -> ApprovalVerdict:
+    async def ask(
+        call: ToolPart, tool: Tool, context: AgentContext, decision: Decision, preview: str
+    ) -> ApprovalVerdict:
         if approve is None:
             return _unattended_verdict(decision)
-        from outrider.permissions.rule_suggestions import suggested_rules
+        from outrider.permissions.explain import list_effects
+        from outrider.permissions.rule_suggestions import suggest_widths
 
         await _store_awaiting_approval(call, context)
+        widths = suggest_widths(tool, call.state.input, workspace=str(context.workspace))
         request = ApprovalRequest(
             call.tool,
             call.state.input,
@@ -273,8 +338,11 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
             context.agent.name,
             context.session.id,
             decision.reason,
-            suggested_rules(tool, call.state.input, workspace=str(context.workspace)),
+            widths[0].rules if widths else (),
             flow=decision.flow,
+            widths=widths,
+            effects=list_effects(tool, call.state.input, workspace=str(context.workspace)),
+            preview=preview,
         )
         answer = await _ask_function(approve, request, context)
         return _verdict_for(allowed=answer is True, message=answer if isinstance(answer, str) else "")
@@ -319,13 +387,13 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
     """Return the channel of an engine: it stores an approval request that any front end can answer, now or after a
     restart."""
 
-    async def ask(call: ToolPart, tool: Tool, context: AgentContext, decision: Decision) -> ApprovalVerdict:
+    async def ask(
+        call: ToolPart, tool: Tool, context: AgentContext, decision: Decision, preview: str
+    ) -> ApprovalVerdict:
         if not queue.attended():
             return _unattended_verdict(decision)
         await _store_awaiting_approval(call, context)
-        from outrider.permissions.rule_suggestions import suggest_for_call
-
-        offer = suggest_for_call(tool, call.state.input, workspace=str(context.workspace))
+        widths, effects = await _describe_question(queue, tool, call, context)
         question = Approval(
             session_id=context.session.id,
             call_id=call.call_id,
@@ -334,8 +402,12 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             fingerprint=fingerprint_call(call.tool, call.state.input),
             description=decision.reason,
             workspace=str(context.workspace),
-            offers=offer.rules,
-            contents=offer.contents,
+            offers=widths[0].rules if widths else (),
+            contents=widths[0].contents if widths else (),
+            widths=widths if decision.flow is None else (),
+            effects=effects,
+            preview=preview,
+            position=_position(call, context),
             flow=decision.flow,
         )
         answered = await _ask_queue(queue, question, context)
@@ -348,6 +420,7 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             return OutcomeAnswer(_NO, attended=False)
         # The digest binds the answer to exactly this outcome: the same question is found again after a restart.
         digest = sha256(msgspec.json.encode(outcome)).hexdigest()
+        widths, effects = await _describe_question(queue, call.tool, call, context, outcome)
         approval = Approval(
             session_id=context.session.id,
             call_id=call.call_id,
@@ -357,6 +430,11 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             description=question,
             workspace=str(context.workspace),
             outcome=outcome,
+            offers=widths[0].rules if widths else (),
+            contents=widths[0].contents if widths else (),
+            widths=widths,
+            effects=effects,
+            position=_position(call, context),
         )
         await queue.withdraw_others(approval)
         answered = await _ask_queue(queue, approval, context)
@@ -371,6 +449,46 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
         return queue.find_grant(sessions, str(context.workspace))
 
     return ApprovalChannel(ask, ask_outcome, find_grant, queue.refresh_grants)
+
+
+def _position(call: ToolPart, context: AgentContext) -> int:
+    """Return the position of a call in its answer: questions of one step are shown in this order."""
+    calls = _find_message(call, context).get_parts_by_type(ToolPart)
+    return next(position for position, part in enumerate(calls) if part.call_id == call.call_id)
+
+
+MAX_PAST_QUESTIONS = 100
+
+
+async def _describe_question(
+    queue: ApprovalQueue,
+    tool: str | Tool,
+    call: ToolPart,
+    context: AgentContext,
+    outcome: CommandOutcome | None = None,
+) -> tuple[tuple[RuleWidth, ...], tuple[CallEffect, ...]]:
+    """Return what a lasting answer may cover, with a backtest over earlier questions, and what the call does. The
+    analysis runs in a thread, because earlier commands are parsed again."""
+    workspace = str(context.workspace)
+    past = await queue.list_answered(workspace, MAX_PAST_QUESTIONS)
+
+    def describe() -> tuple[tuple[RuleWidth, ...], tuple[CallEffect, ...]]:
+        from outrider.permissions.explain import list_effects  # with the first question: the shell grammar loads slowly
+        from outrider.permissions.rule_suggestions import PastQuestion, backtest_widths, suggest_widths
+
+        # An answer about data that would leave covers that destination only.
+        sends = outcome is not None and outcome.flow is not None
+        widths = () if sends else suggest_widths(tool, call.state.input, workspace=workspace, outcome=outcome)
+        questions = [
+            PastQuestion.from_outcome(
+                approval.tool, approval.input, approval.outcome, refused=approval.answer == "denied"
+            )
+            for approval in past
+        ]
+        effects = list_effects(tool, call.state.input, workspace=workspace)
+        return backtest_widths(widths, questions, workspace=workspace), effects
+
+    return await asyncio.to_thread(describe)
 
 
 async def _ask_queue(queue: ApprovalQueue, approval: Approval, context: AgentContext) -> Approval:
@@ -404,8 +522,7 @@ def _verdict_for(*, allowed: bool, message: str) -> ApprovalVerdict:
 async def _store_awaiting_approval(call: ToolPart, context: AgentContext) -> None:
     """Store the state "awaiting approval" in the transcript, so that the request survives a restart."""
     if isinstance(call.state, ToolPending) and call.state.phase != "awaiting_approval":
-        message = next(message for message in reversed(context.session.messages) if message.find_call(call.call_id))
-        await context.journal.put_part(call.update_state(call.state.await_approval()), message)
+        await context.journal.put_part(call.update_state(call.state.await_approval()), _find_message(call, context))
 
 
 @asynccontextmanager
@@ -443,6 +560,9 @@ async def _answer_remotely(event: ToolApprovalRequestedEvent, approve: ApproveFu
         event.offers,
         event.outcome,
         event.flow,
+        event.widths,
+        event.effects,
+        event.preview,
     )
     answer = await call_approve_function(approve, request)
     if event.approval_id not in remote:

@@ -42,8 +42,16 @@ def applies_here(approval: Approval, sessions: Collection[str], workspace: str) 
     return True
 
 
+def in_workspace(approvals: Iterable[Approval], workspace: str) -> list[Approval]:
+    """Return the approvals that were asked for in this workspace."""
+    real = os.path.realpath(workspace)
+    return [approval for approval in approvals if os.path.realpath(approval.workspace) == real]
+
+
 def _is_about_files(approval: Approval) -> bool:
     """In doubt True: a rule with a pattern for a tool whose name says nothing may contain a relative path."""
+    if any(rule.startswith(("may write ", "shell(cd ")) for rule in approval.offers):
+        return True
     match declaration_of(approval.tool).kind:
         case "read" | "write":
             return True

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from outrider.engine.approval_grants import LASTING_SCOPES, ApprovalGrant, applies_here
-from outrider.errors import NotFoundError
+from outrider.engine.approval_grants import LASTING_SCOPES, ApprovalGrant, applies_here, in_workspace
+from outrider.errors import ConfigurationError, NotFoundError
 from outrider.event_bus import EventBus
 from outrider.models.clients import find_peers, send_to_peer
 from outrider.providers.response_json import decode_json
@@ -77,6 +77,10 @@ class PeerApprovals:
                 offers=event.offers,
                 outcome=event.outcome,
                 contents=event.contents,
+                widths=event.widths,
+                effects=event.effects,
+                preview=event.preview,
+                position=event.position,
                 flow=event.flow,
             )
             self._open[event.approval_id] = request, event.server
@@ -145,6 +149,10 @@ class ApprovalQueue:
                     can_last=request.can_persist,
                     outcome=request.outcome,
                     contents=request.contents,
+                    widths=request.widths,
+                    effects=request.effects,
+                    preview=request.preview,
+                    position=request.position,
                     flow=request.flow,
                 )
             )
@@ -162,16 +170,22 @@ class ApprovalQueue:
         words: str = "",
         keep: tuple[str, ...] | None = None,
         choice: OutcomeChoice = "keep",
+        width: str = "",
     ) -> Approval:
         """Store an answer and return the one in effect: the first answer wins. A lasting scope is reduced to "once" if
         no rule describes what it would cover, and to "session" for data that a session may send. `keep` and `choice`
-        answer a question about an outcome."""
-        outcome: dict[str, Any] = {"keep": keep, "choice": choice}
+        answer a question about an outcome. `width` is the id of an offered width. Raises ConfigurationError for an
+        unknown one."""
+        outcome: dict[str, Any] = {"keep": keep, "choice": choice} | ({"width": width} if width else {})
         if approval_id in self._remote:
             return await self._remote.answer(approval_id, allow=allow, scope=scope, words=words, **outcome)
-        if scope in LASTING_SCOPES:
+        if scope in LASTING_SCOPES or width:
             question = await self._find_approval(approval_id)
-            scope = "once" if not question.can_persist else "session" if question.flow else scope
+            if width and not any(offered.id == width for offered in question.widths):
+                known = ", ".join(offered.id for offered in question.widths) or "none"
+                raise ConfigurationError(f"the approval offers no width {width!r}; it offers {known}")
+            if scope in LASTING_SCOPES:
+                scope = "once" if not question.can_persist else "session" if question.flow else scope
         answer = "allowed" if allow else "denied"
         approval = await self._store.answer(approval_id, answer, scope=scope, by=by, words=words, **outcome)
         self._cache_lasting(approval)
@@ -214,6 +228,11 @@ class ApprovalQueue:
         """Return the combined grant that applies to these sessions in this workspace."""
         applicable = [approval for approval in self._lasting.values() if applies_here(approval, sessions, workspace)]
         return ApprovalGrant.from_approvals(applicable)
+
+    async def list_answered(self, workspace: str, limit: int) -> list[Approval]:
+        """Return the newest answered requests of a workspace, for a backtest of rules."""
+        answered = [approval for approval in await self._store.approvals() if approval.answer in ("allowed", "denied")]
+        return in_workspace(answered, workspace)[-limit:]
 
     async def _find_approval(self, approval_id: str) -> Approval:
         found = (approval for approval in await self._store.approvals() if approval.id == approval_id)

@@ -29,7 +29,6 @@ from outrider.providers.catalog import ModelCatalog
 from outrider.sessions.sqlite import recovery as store_doctor
 from outrider.tools.search import find_ripgrep
 from outrider.types.agents import Limits, Provider
-from outrider.types.usage import Tokens
 
 Status = Literal["ok", "note", "problem"]
 _MIN_FREE_BYTES = 200 * 1024 * 1024
@@ -280,9 +279,6 @@ def _provider_settings(settings: Settings, environ: Mapping[str, str]) -> Iterat
         yield SettingOrigin(f"providers.{provider.name}", f"{provider.kind}{address}, {key}", source)
 
 
-_MILLION = 1_000_000
-
-
 class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
     """A catalog entry. `name` is the value for `--model`. Prices are dollars per million tokens; None means unknown."""
 
@@ -296,23 +292,27 @@ class KnownModel(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: bool | None = None
 
 
-def known_models(providers: Iterable[Provider], overrides: dict[str, dict[str, object]]) -> Iterator[KnownModel]:
-    """Yield the catalog entry of each model of the providers, with the overrides of the configuration."""
+async def known_models(providers: Iterable[Provider], overrides: dict[str, dict[str, object]]) -> list[KnownModel]:
+    """Return the models of the providers, newest first: those that their servers list, else those of the catalog.
+    Limits and prices come from the catalog with the overrides of the configuration."""
+    from outrider.engine.frontend import list_models  # lazy: other checks do not need an engine
+
     catalog = ModelCatalog.from_config(overrides)
-    for provider in providers:
-        for model in catalog.list_models(provider.kind, base_url=provider.base_url):
-            yield _describe_model(catalog, provider, model)
+    by_name = {provider.name: provider for provider in providers}
+    return [
+        _describe_model(catalog, by_name[found.provider], found.model) for found in await list_models(by_name.values())
+    ]
 
 
 def _describe_model(catalog: ModelCatalog, provider: Provider, model: str) -> KnownModel:
     kind, at = provider.kind, provider.base_url
-    able = catalog.capabilities(kind, model, base_url=at)
+    able, prices = catalog.capabilities(kind, model, base_url=at), catalog.prices(kind, model, base_url=at)
     return KnownModel(
         name=f"{provider.name}/{model}",
         context_limit=catalog.context_limit(kind, model, base_url=at),
         output_limit=catalog.output_limit(kind, model, base_url=at),
-        input_price=catalog.cost_of(kind, model, Tokens(input=_MILLION), base_url=at),
-        output_price=catalog.cost_of(kind, model, Tokens(output=_MILLION), base_url=at),
+        input_price=prices.input if prices else None,
+        output_price=prices.output if prices else None,
         tools=able.tools if able else None,
         images=able.images if able else None,
         reasoning=able.reasoning if able else None,

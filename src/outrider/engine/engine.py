@@ -367,11 +367,13 @@ class Engine:
         words: str = "",
         keep: tuple[str, ...] | None = None,
         choice: OutcomeChoice = "keep",
+        width: str = "",
     ) -> Approval:
         """Answer an approval request and return the answer in effect: the first answer wins. For the outcome of a
-        command, `keep` names the files to keep (None: all), and `choice` says how a blocked command runs again."""
+        command, `keep` names the files to keep (None: all), and `choice` says how a blocked command runs again. `width`
+        is the id of one of the approval's `widths`, which a lasting answer then covers; by default the narrowest."""
         return await self.approval_queue.answer(
-            approval_id, allow=allow, scope=scope, by=by, words=words, keep=keep, choice=choice
+            approval_id, allow=allow, scope=scope, by=by, words=words, keep=keep, choice=choice, width=width
         )
 
     async def approvals(self, session_id: str | None = None) -> Sequence[Approval]:

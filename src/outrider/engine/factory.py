@@ -17,7 +17,7 @@ from outrider.engine.session_tools import ToolEnvironment
 from outrider.engine.undo import delete_orphaned_undo_data
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
-from outrider.models.local.weights import adapt_to_local_models
+from outrider.models.clients import adapt_to_local_models
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox
 from outrider.project.extensions import UserPaths, WorkspaceExtensions
 from outrider.project.sandbox import LazySandbox
@@ -27,6 +27,7 @@ from outrider.sessions.recovery import delete_inactive_sessions
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.tools.builtin.question import AskUser
+from outrider.tools.tool import Tool
 from outrider.types.ids import now_ms
 from outrider.types.origins import EgressBudget, FlowSettings
 
@@ -68,6 +69,7 @@ async def standard_engine(
             ask=ask,
             network=await _open_network(settings, stack),
             extensions=extensions,
+            search_tool=_choose_search_tool(settings),
             hosts=settings.sandbox.hosts,
         )
         engine = Engine(
@@ -107,6 +109,22 @@ def _choose_sandbox(settings: Settings, data: Path, search_path: Callable[[], st
     return LazySandbox(data / "scratch", search_path)
 
 
+def _choose_search_tool(settings: Settings) -> Callable[[], Tool] | None:
+    """Return a function that creates the tool `web_search`, if a service is configured. Raises ConfigurationError."""
+    table, source = settings.web_search, settings.folders.config_file
+    if table.service is None:
+        return None
+    key = settings.environ.get(table.api_key_env or "", "").strip()
+    if table.service == "searxng" and not table.base_url:
+        raise ConfigurationError(f"{source}: web_search.base_url: is missing; write the address of your SearXNG")
+    if table.service != "searxng" and not key:
+        raise ConfigurationError(f"{source}: web_search.api_key_env: must name a variable that holds your key")
+    from outrider.tools.builtin.web_search import SearchBackend, web_search_tool  # lazy: most users have none
+
+    backend = SearchBackend(service=table.service, base_url=table.base_url, api_key=key or None)
+    return lambda: web_search_tool(backend, proxy_for)
+
+
 def _open_extensions(settings: Settings, workspace: Path, stack: AsyncExitStack) -> WorkspaceExtensions:
     folders = settings.folders
     user = UserPaths(folders.home, folders.instructions_file, folders.skills_folder, folders.trust_file)
@@ -131,10 +149,10 @@ def _find_servers(settings: Settings, workspace: Path) -> "McpServerManager | No
 async def _open_network(settings: Settings, stack: AsyncExitStack) -> Network:
     if not settings.sandbox.hosts:
         return "off"
-    from outrider.http.fetch import is_elsewhere
+    from outrider.http.fetch import is_other_machine
     from outrider.processes.sandbox.proxy import open_proxy
 
-    return await stack.enter_async_context(open_proxy(settings.sandbox.hosts, is_elsewhere))
+    return await stack.enter_async_context(open_proxy(settings.sandbox.hosts, is_other_machine))
 
 
 def _delete_old_sessions(settings: Settings, store: Store, stack: AsyncExitStack) -> None:

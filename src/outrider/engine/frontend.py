@@ -21,7 +21,6 @@ from outrider.engine.live_session import LiveSession
 from outrider.engine.questions import AskedQuestion, QuestionQueue
 from outrider.errors import ProcessError, ToolFailure
 from outrider.models.clients import shared_catalog
-from outrider.models.local.weights import KNOWN_WEIGHTS, runtime_limits
 from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.redaction.terminal import is_fully_visible
 from outrider.presentation.formats import format_bytes
@@ -57,6 +56,7 @@ __all__ = [
     "archive_of",
     "attach_file",
     "background_processes",
+    "catalog_models",
     "context_limit",
     "denying_rule",
     "end_process",
@@ -246,8 +246,20 @@ def is_attachable(path: Path) -> bool:
     return mimetypes.guess_type(path.name)[0] in _ATTACHABLE_TYPES and path.is_file()
 
 
-def attach_file(path: Path) -> FilePart:
-    """Return the file as message part. Raises OSError if it cannot be read, and ValueError if it is too large."""
+def is_denied_file(path: Path, deny: Sequence[str], workspace: Path) -> bool:
+    """Return whether a deny rule forbids to read a file."""
+    if not deny:
+        return False
+    from outrider.permissions.paths.denied import DeniedReads  # lazy: most users have no such rules
+
+    return DeniedReads(deny, workspace).includes(str(path.expanduser().resolve()))
+
+
+def attach_file(path: Path, deny: Sequence[str] = (), workspace: Path | None = None) -> FilePart:
+    """Return the file as message part. Raises OSError if it cannot be read, and ValueError if it is too large or if a
+    deny rule forbids to read it."""
+    if is_denied_file(path, deny, workspace or Path.cwd()):
+        raise ValueError(f"{path.name}: a rule forbids to read it")
     size = path.stat().st_size
     if size > MAX_ATTACHMENT_BYTES:
         raise ValueError(
@@ -258,14 +270,32 @@ def attach_file(path: Path) -> FilePart:
     return FilePart(mime, f"data:{mime};base64,{content}", path.name, FileSource(str(path)))
 
 
-def list_models(providers: Iterable[Provider]) -> list[ModelRef]:
-    """Return all models that the catalog lists for the providers. Those of custom servers are unknown."""
-    return [
-        ModelRef(provider.name, name)
-        for provider in providers
-        if provider.kind not in ("scripted", "outrider")
-        for name in _model_names(provider)
-    ]
+async def list_models(providers: Iterable[Provider]) -> list[ModelRef]:
+    """Return the chat models of the providers, newest first: those that their servers list, else those of the catalog.
+    Two providers with the same server and key are listed once."""
+    from outrider.models.live_models import fetch_models  # lazy: it loads the HTTP client
+
+    distinct = _distinct_providers(providers)
+    async with asyncio.TaskGroup() as group:
+        fetched = [(provider, group.create_task(fetch_models(provider))) for provider in distinct]
+    listed = [(provider, [model.name for model in live.result() or ()]) for provider, live in fetched]
+    return [ModelRef(provider.name, name) for provider, live in listed for name in live or _model_names(provider)]
+
+
+def catalog_models(providers: Iterable[Provider]) -> list[ModelRef]:
+    """Return the models that the catalog lists for the providers, newest first, without asking their servers."""
+    distinct = _distinct_providers(providers)
+    return [ModelRef(provider.name, name) for provider in distinct for name in _model_names(provider)]
+
+
+def _distinct_providers(providers: Iterable[Provider]) -> list[Provider]:
+    vendor = {"openai-responses": "openai"}
+    found: dict[tuple[str, str | None, str | None], Provider] = {}
+    for provider in providers:
+        if provider.kind not in ("scripted", "outrider"):
+            kind = vendor.get(provider.kind, provider.kind)
+            found.setdefault((kind, provider.base_url, provider.api_key), provider)
+    return list(found.values())
 
 
 def context_limit(providers: Iterable[Provider], model: ModelRef) -> int | None:
@@ -274,12 +304,16 @@ def context_limit(providers: Iterable[Provider], model: ModelRef) -> int | None:
     if provider is None or provider.kind in ("scripted", "outrider"):
         return None
     if provider.kind == "local":
+        from outrider.models.local.weights import runtime_limits
+
         return runtime_limits(provider).context
     return shared_catalog().context_limit(provider.kind, model.model, base_url=provider.base_url)
 
 
 def _model_names(provider: Provider) -> Iterable[str]:
     if provider.kind == "local":
+        from outrider.models.local.weights import KNOWN_WEIGHTS
+
         return [weights.name for weights in KNOWN_WEIGHTS]
     return shared_catalog().list_models(provider.kind, base_url=provider.base_url)
 

@@ -12,6 +12,7 @@ from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxItem, SessionUpdate
 from outrider.sessions.store import Store
 from outrider.types.messages import Message
+from outrider.types.origins import make_origin
 from outrider.types.parts import TextPart
 
 MAX_TITLE = 60
@@ -145,8 +146,9 @@ class SessionInbox:
         session, so that the cached prompt prefix stays valid."""
         notes, state = self._notes(), self._initial_state()
         message.system = notes if notes or state else None
-        if state and not any(part.metadata.get("origin") for part in message.get_parts_by_type(TextPart)):
-            message.add_part(TextPart(state, synthetic=True, metadata={"origin": "workspace"}))
+        if state and not any(part.text == state for part in message.get_parts_by_type(TextPart)):
+            folder = self._journal.session.workspace_directory
+            message.add_part(TextPart(state, synthetic=True, origins=(make_origin("workspace", folder),)))
 
     def _drop_future(self, name: str, end: asyncio.Future[TurnEnd]) -> None:
         others = [other for other in self._futures.pop(name, ()) if other is not end]

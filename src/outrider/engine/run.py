@@ -40,9 +40,10 @@ from outrider.types.events import (
     LoopCompletedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
+    RetryScheduledEvent,
 )
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, TextPart, ToolPart, tool_result
+from outrider.types.parts import FilePart, TextPart, ToolPart, is_withdrawn, tool_result
 from outrider.types.tool_state import Attachment, ToolPending
 from outrider.types.usage import Usage
 
@@ -190,14 +191,19 @@ class RunResult:
         return f"RunResult(output={self.output!r}, termination_reason={self.termination_reason!r})"
 
 
-StreamKind = Literal["token", "reasoning", "tool_call", "tool_result", "agent_call", "agent_return", "finish", "error"]
+StreamKind = Literal[
+    "token", "reasoning", "tool_call", "tool_result", "agent_call", "agent_return", "retry", "finish", "error"
+]
 _DELEGATION_TOOLS = ("call_agent", "finish")
 
 
 class StreamEvent(msgspec.Struct, frozen=True):
     """One event of `async_run_stream`. `data` by type: token and reasoning {text}; tool_call {call_id, tool, input};
     tool_result {call_id, tool, output, is_error}; agent_call {call_id, agent_name, message}; agent_return {call_id,
-    agent_name, output}; finish {output}; error {type, message}."""
+    agent_name, output}; retry {attempt, delay_ms, error, withdrawn, model}; finish {output}; error {type, message}.
+
+    A retry with `withdrawn` takes back the text, reasoning and calls of this agent since its last step, because the
+    answer broke off; none of these calls has run. With `model` (PROVIDER/MODEL) another model continues."""
 
     type: StreamKind
     agent_name: str
@@ -223,6 +229,10 @@ class StreamTranslator:
                 yield StreamEvent("reasoning" if event.field == "reasoning" else "token", agent, {"text": event.delta})
             case PartUpdatedEvent(part=ToolPart() as part) if part.tool not in _DELEGATION_TOOLS:
                 yield from self._translate_call(part, agent)
+            case RetryScheduledEvent():
+                data: dict[str, Any] = {"attempt": event.attempt, "delay_ms": event.delay_ms, "error": event.error}
+                data |= {"withdrawn": bool(event.withdrawn), "model": event.model or None}
+                yield StreamEvent("retry", agent, data)
             case AgentCalledEvent():
                 data = {"call_id": event.call_id, "agent_name": event.callee, "message": event.message}
                 yield StreamEvent("agent_call", agent, data)
@@ -237,6 +247,8 @@ class StreamTranslator:
                 pass
 
     def _translate_call(self, part: ToolPart, agent: str) -> Iterator[StreamEvent]:
+        if is_withdrawn(part) and part.id not in self._shown:
+            return
         if part.id not in self._shown and not (isinstance(part.state, ToolPending) and part.state.phase == "streaming"):
             self._shown.add(part.id)
             data = {"call_id": part.call_id, "tool": part.tool, "input": part.state.input}

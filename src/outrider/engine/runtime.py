@@ -19,7 +19,7 @@ from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, Permiss
 from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
-from outrider.models.clients import CatalogPricing, LazyClient, shared_catalog, shared_client
+from outrider.models.clients import CatalogPricing, LazyClient, adapt_to_local_models, shared_catalog, shared_client
 from outrider.permissions.modes import Decision
 from outrider.permissions.redaction.event_filter import FILTERED_EVENTS, RedactingEventFilter
 from outrider.permissions.redaction.redactor import Redactor
@@ -265,8 +265,6 @@ class EngineRuntime:
             agent = msgspec.structs.replace(agent, reasoning_effort=effort, reasoning=None)
         if model is None:
             return agent
-        from outrider.models.local.weights import adapt_to_local_models  # lazy: it loads the local runtime
-
         chosen = msgspec.structs.replace(agent, provider=model.provider, model=model.model)
         return adapt_to_local_models([chosen], self.spec.providers.values())[0]
 
@@ -294,8 +292,10 @@ class EngineRuntime:
 
         if not self._options.attended:
             environment = msgspec.structs.replace(environment, ask=None)
-        find_secrets, flow = self._redactor.find_spans_in_bytes, self._options.flow
-        return SessionTools(session, environment, self._approvals, self.undo, find_secrets, flow)
+        find_secrets, options = self._redactor.find_spans_in_bytes, self._options
+        return SessionTools(
+            session, environment, self._approvals, self.undo, find_secrets, flow=options.flow, rules=options.rules
+        )
 
     def create_run_context(self, session: Session, session_tools: "SessionTools | None" = None) -> RunContext:
         """Create the context of one turn. Its budget is new; everything else belongs to the engine or the session."""

@@ -131,6 +131,7 @@ class EngineClient(Protocol):
         words: str = "",
         keep: tuple[str, ...] | None = None,
         choice: OutcomeChoice = "keep",
+        width: str = "",
     ) -> Approval: ...
 
     def file_changes(self, session_id: str) -> FileRestorer: ...
@@ -200,7 +201,7 @@ class LocalSessionClient:
         return [provider.name for provider in self.settings.providers]
 
     async def list_models(self) -> Sequence[str]:
-        return [f"{found.provider}/{found.model}" for found in list_models(self.settings.providers)]
+        return [f"{found.provider}/{found.model}" for found in await list_models(self.settings.providers)]
 
     def context_limit(self, session_id: str, model: ModelRef) -> int | None:
         return context_limit(self.settings.providers, model)

@@ -2,30 +2,27 @@
 mode."""
 
 import os
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
-from outrider.engine.approval_gate import ApprovalChannel, function_channel
+from outrider.engine.approval_gate import ApprovalChannel, Rules, function_channel
 from outrider.engine.child_sessions import OpenSessionTree
 from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.permissions import Containment, contain
 from outrider.permissions.modes import MODE_TABLE, Decision
+from outrider.permissions.paths.denied import DeniedReads
 from outrider.permissions.paths.protected import SecretFileFinder, find_protected_files
+from outrider.permissions.rules import PermissionRule, parse_rule
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
-from outrider.processes.sandbox.defaults import (
-    default_policy,
-    describe_planted,
-    find_absent_paths,
-    quarantine_planted,
-    read_protected_links,
-)
+from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.processes.workspace_lock import WorkspaceLock
@@ -55,6 +52,7 @@ from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import call_directory, call_subject, call_subjects, declaration_of
 
 if TYPE_CHECKING:
+    from outrider.outcomes.repository import OutsideRepository
     from outrider.outcomes.runner import SandboxedCommands
     from outrider.permissions.information_flow import EgressPolicy
 
@@ -75,6 +73,7 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     config: Path | None = None
     ask: AskUser | None = None
     network: Network = "off"
+    search_tool: Callable[[], Tool] | None = None
     extensions: WorkspaceExtensions | None = None
     hosts: tuple[str, ...] = ()
     workspace_locks: dict[Path, WorkspaceLock] = msgspec.field(default_factory=dict[Path, WorkspaceLock])
@@ -130,6 +129,7 @@ class SessionTools:
         undo: UndoRecorder | None = None,
         find_secrets: FindSecrets = find_no_secrets,
         flow: FlowSettings | None = None,
+        rules: Rules | None = None,
     ) -> None:
         self._flow = flow or FlowSettings()
         self._is_network_closed = False
@@ -138,6 +138,8 @@ class SessionTools:
         self._sandbox = environment.sandbox
         self._undo = undo
         self._approvals = approvals
+        self._rules = rules or Rules()
+        self._denied = DeniedReads(self._rules.deny, session.workspace_directory or ".")
         self.tree = OpenSessionTree(session)
         self._environment, self.extensions = environment, environment.extensions
         workspace = self._workspace = Path(session.workspace_directory or ".")
@@ -150,11 +152,13 @@ class SessionTools:
         )
         self.granted_paths = GrantedPaths(workspace)
         self._secret_files = SecretFileFinder(workspace)
+        self._approved_fetches: set[str] = set()
         files = WorkspaceFiles(
             workspace,
             readable=[environment.data / "outputs"],
             private=environment.own_folders,
             granted=self.granted_paths.allows_path,
+            is_denied=self._denied.includes if self._rules.deny else lambda _: False,
         )
         ledger = SeenVersions()
         lock = WorkspaceLock(environment.data, workspace)
@@ -172,7 +176,8 @@ class SessionTools:
                 shell_tool(self.supervisor, sandbox=lambda: self.commands),
                 process_tool(self.supervisor),
                 todo_tool(self._load_todos, self._publish_todos),
-                web_fetch_tool(),
+                web_fetch_tool(may_reach_this_machine=self._approved_fetches.__contains__),
+                *([environment.search_tool()] if environment.search_tool else ()),
                 *([question_tool(environment.ask)] if environment.ask else ()),
                 *(environment.extensions.skill_tools(workspace) if environment.extensions else ()),
             ]
@@ -198,6 +203,9 @@ class SessionTools:
             record_all=undo.record_all if undo else _record_nothing,
             open_network=_open_network,
             lock=self._lock,
+            find_repository=lambda: _find_repository(self._workspace, environment),
+            rules=self._outcome_rules,
+            restrictions=self._write_restrictions,
         )
 
     @cached_property
@@ -280,6 +288,10 @@ class SessionTools:
                 prints_remote=prints_remote_text(command),
             )
             self.commands.plan_call(call.call_id, plan)
+        if declaration_of(tool).kind == "network" and (
+            decision.effect == "ask" or _names_host(decision.rule, call, tool)
+        ):
+            self._approved_fetches.add(call.call_id)
         if self.extensions is not None and self.extensions.servers is not None:
             self.extensions.servers.accept_change(self.tools.get(call.tool))
 
@@ -313,6 +325,21 @@ class SessionTools:
             return OutcomeAnswer(allowed=False, attended=False)
         return await self._approvals.ask_outcome(call, context, outcome, question)
 
+    def _outcome_rules(self, tool_context: ToolContext) -> list[PermissionRule]:
+        """Return what the commands of a call may write and reach: rules of the user, of the agent and of answers."""
+        context = self._undo.active_context(tool_context) if self._undo else None
+        granted = self._approvals.find_grant(context).rules if context else ()
+        own = context.agent.permissions.get("allow", ()) if context else ()
+        rules = map(parse_rule, (*self._rules.allow, *own, *granted))
+        return [rule for rule in rules if rule.right and not rule.parse_error]
+
+    def _write_restrictions(self, tool_context: ToolContext) -> tuple[list[str], list[str]]:
+        """Return the patterns of rules that deny or ask to change files."""
+        context = self._undo.active_context(tool_context) if self._undo else None
+        deny = (*self._rules.deny, *(context.deny_rules if context else ()))
+        ask = (*self._rules.ask, *(context.ask_rules if context else ()))
+        return _write_patterns(deny), _write_patterns(ask)
+
     @asynccontextmanager
     async def _record_commit(
         self, context: ToolContext, workspace: Path, paths: Sequence[str]
@@ -328,7 +355,8 @@ class SessionTools:
             self._workspace,
             writable=writable,
             home=environment.home,
-            own_files=[*environment.own_folders, *self._secret_files.find()],
+            own_files=[*environment.own_folders, *self._secret_files.find(), *self._denied.find_paths()],
+            protected=find_protected_files(self._workspace) if writable else (),
             network="off" if self._is_network_closed else environment.network,
         )
         return allow_git_writes(usual, find_worktree(self._workspace, environment.data))
@@ -341,20 +369,15 @@ class SessionTools:
             return launch  # the gate has asked, or denied it
         writable = MODE_TABLE[self.tree.mode_of(launch.session_id)].outcomes != "drop"
         policy = self._command_policy(writable=writable)
-        known = self._list_protected() if writable else ()
-        policy = msgspec.structs.replace(policy, read_only=(*policy.read_only, *known))
-        absent, links = find_absent_paths(policy), read_protected_links(policy) if writable else {}
+        if not writable:
+            return sandbox.wrap(launch, policy)
+        before = ProtectedState(lambda: find_protected_files(self._workspace))
 
         def cleanup() -> str:
-            new = (path for path in (*absent, *(self._list_protected() if writable else ())) if path not in known)
-            made = dict.fromkeys(path for path in new if not self.granted_paths.includes(path))
-            return describe_planted(quarantine_planted(made, quarantine, links), quarantine)
+            planted = before.quarantine_planted(quarantine, self.granted_paths.includes)
+            return describe_planted(planted, quarantine)
 
         return msgspec.structs.replace(sandbox.wrap(launch, policy), cleanup=cleanup)
-
-    def _list_protected(self) -> tuple[Path, ...]:
-        """List what has a protected name, except the repository's own folder, whose parts have their own rules."""
-        return tuple(path for path in find_protected_files(self._workspace) if path != self._workspace / ".git")
 
     async def _load_todos(self, session_id: str) -> tuple[TodoItem, ...]:
         session = self.tree.find(session_id)
@@ -366,11 +389,34 @@ class SessionTools:
         self._bus.publish(SessionUpdatedEvent(session_id=session_id, changes=changes))
 
 
+def _names_host(rule: str | None, call: ToolPart, tool: str | Tool) -> bool:
+    """Return whether a rule names the hosts of a call literally; a rule for all hosts does not include this machine."""
+    hosts = [urlsplit(str(url)).hostname or "" for url in call_subjects(tool, call.state.input)]
+    return rule is not None and bool(hosts) and all(host and host in rule for host in hosts)
+
+
+def _write_patterns(rules: Sequence[str]) -> list[str]:
+    parsed = map(parse_rule, rules)
+    return [rule.pattern for rule in parsed if rule.pattern and declaration_of(rule.tool).kind == "write"]
+
+
 def list_built_in_tools(workspace: str) -> dict[str, Tool]:
     """Return the built-in tools of a workspace to read their declarations, without an engine."""
     folder = Path(workspace)
     environment = ToolEnvironment(sandbox=NoSandbox("", ""), data=folder, home=folder, bus=EventBus())
     return SessionTools(Session(workspace_directory=workspace), environment, function_channel(None)).tools
+
+
+def _find_repository(workspace: Path, environment: ToolEnvironment) -> "OutsideRepository | None":
+    """Return the git folder outside the workspace in which commands may record work. A run's worktree may write to its
+    own branch only."""
+    from outrider.outcomes.repository import OutsideRepository, find_outside_repository
+
+    tree = find_worktree(workspace.resolve(), environment.data)
+    if tree is None:
+        return find_outside_repository(workspace.resolve())
+    own = Path(tree.own).relative_to(tree.common)
+    return OutsideRepository(tree.common, own=f"{own}/", branch=tree.branch)
 
 
 @asynccontextmanager

@@ -97,12 +97,12 @@ def is_public(address: IpAddress) -> bool:
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 
 
-def is_elsewhere(address: IpAddress) -> bool:
+def is_other_machine(address: IpAddress) -> bool:
     """Returns True for an address that is neither this machine's nor link-local, as cloud metadata services are.
-    Private networks count as elsewhere."""
+    This includes private networks."""
     inner = _embedded_ipv4(address) if isinstance(address, IPv6Address) else None
     if inner is not None:
-        return is_elsewhere(inner)
+        return is_other_machine(inner)
     return not (address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified)
 
 

@@ -259,14 +259,23 @@ class CatalogPricing:
             from outrider.providers.local.client import MAX_ANSWER_TOKENS
 
             return ModelPrice(), runtime_limits(configured).context, MAX_ANSWER_TOKENS
-        read = catalog.cost_of(configured.kind, model, Tokens(input=_MILLION), base_url=configured.base_url)
-        write = catalog.cost_of(configured.kind, model, Tokens(output=_MILLION), base_url=configured.base_url)
-        price = ModelPrice(read / _MILLION, write / _MILLION) if read is not None and write is not None else None
+        rates = catalog.prices(configured.kind, model, base_url=configured.base_url)
+        price = ModelPrice(rates.input / _MILLION, rates.output / _MILLION) if rates is not None else None
         context = catalog.context_limit(configured.kind, model, base_url=configured.base_url)
         return price, context, catalog.output_limit(configured.kind, model, base_url=configured.base_url)
 
 
 PEER_KIND = "outrider"
+
+
+def adapt_to_local_models(agents: Iterable[Agent], providers: Iterable[Provider]) -> tuple[Agent, ...]:
+    """Applies `local_profile` to the agents that use a local provider."""
+    local = {provider.name for provider in providers if provider.kind == "local"}
+    if not local:
+        return tuple(agents)
+    from outrider.models.local.weights import local_profile  # lazy: most runs use no local model
+
+    return tuple(local_profile(agent) if agent.provider in local else agent for agent in agents)
 
 
 def find_peers(providers: Iterable[Provider]) -> dict[str, Provider]:

@@ -92,7 +92,10 @@ def _to_messages(messages: str | Message | Sequence[Message]) -> Sequence[Messag
 
 
 def answer_cost(provider: Provider, requested_model: str, assembler: AnswerAssembler) -> Decimal | None:
-    """Returns the cost by the model that answered, else by the requested one; some servers report other names."""
+    """Returns the cost that the response reports, or else the cost by the model that answered or was requested; some
+    servers report other names."""
+    if assembler.cost is not None:
+        return assembler.cost
     if assembler.tokens == Tokens():
         return None
     prices = (

@@ -2,25 +2,35 @@
 
 import difflib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 from outrider.outcomes.commit import find_conflicts
+from outrider.outcomes.git_operations import RunInView, read_operations
 from outrider.outcomes.pending import PendingOutcome
+from outrider.outcomes.repository import (
+    OutsideRepository,
+    OverlayView,
+    list_protected,
+    sort_changes,
+    sort_recorded,
+)
 from outrider.permissions.paths.gitignore import IGNORE_FILES, VCS_FOLDERS, is_ignored
-from outrider.permissions.paths.protected import find_protected_name, list_link_targets, replaces_protected_folder
+from outrider.permissions.paths.protected import GIT_DATA_NAMES, GIT_FOLDER
 from outrider.permissions.paths.safe_open import read_regular_file
 from outrider.permissions.redaction.secret_patterns import split_names
+from outrider.permissions.shell.programs.workspace_config import list_hooks_folders
 from outrider.processes.sandbox.overlay import OverlayChange, is_text, show_path
 from outrider.sessions.snapshots.scanner import SnapshotLimits
-from outrider.types.outcomes import CommandOutcome, OutcomeFile
+from outrider.types.outcomes import CommandOutcome, GitOperation, OutcomeFile
 
 MAX_FILES = 200
 MAX_DIFF_BYTES = 200_000
 MAX_DIFF_LINES = 400
 MAX_OUTPUT = 4_000
+COMMIT_HOOKS = ("pre-commit", "prepare-commit-msg", "commit-msg", "post-commit")
 
 # Folders and files that tools write as a by-product and can write again.
 CACHE_NAMES = split_names(
@@ -68,51 +78,15 @@ def ignored_paths(workspace: Path, changes: Iterable[OverlayChange]) -> set[str]
     }
 
 
-# What git itself writes when it records work. Everything else in `.git` can make git run programs, as can the lists of
-# commands of an interrupted rebase.
-_REPOSITORY_DATA = split_names(
-    """objects refs logs index HEAD ORIG_HEAD COMMIT_EDITMSG FETCH_HEAD MERGE_HEAD MERGE_MSG MERGE_MODE AUTO_MERGE
-    CHERRY_PICK_HEAD REVERT_HEAD SQUASH_MSG packed-refs"""
-)
-REPOSITORY = ".git"
-
-
-def is_repository_data(change: OverlayChange) -> bool:
-    """Returns whether a change holds commits, refs or the index of the workspace's own repository.
-
-    Git writes no links there; through one in place of a log, its next commit would write somewhere else.
-    """
-    first, _, rest = change.path.partition("/")
-    is_data = first == REPOSITORY and rest.split("/")[0] in _REPOSITORY_DATA and rest != "objects/info/alternates"
-    return is_data and change.file in ("file", "folder")
-
-
-def list_protected(changes: Iterable[OverlayChange], workspace: Path) -> set[str]:
-    """Returns the changed paths that steer tools or contain secrets, also by the name of a link to them."""
-    targets = [f"{target}/" for target in list_link_targets(str(workspace))]
-    return {
-        change.path
-        for change in changes
-        if (_is_protected(change) and not is_repository_data(change))
-        or any(f"{change.path}/".startswith(target) for target in targets)
-    }
-
-
-def _is_protected(change: OverlayChange) -> bool:
-    parts = change.path.split("/")
-    provides = change.file == "link" and replaces_protected_folder(parts)
-    return provides or find_protected_name(parts, "write") is not None
-
-
-def expand_kept(changes: Iterable[OverlayChange], keep: Iterable[str]) -> list[str]:
-    """Returns the changed paths that an answer keeps: those it names, new folders above them, and with `.git` all
-    repository data."""
+def expand_kept(changes: Iterable[OverlayChange], keep: Iterable[str], data: Mapping[str, str]) -> list[str]:
+    """Returns the changed paths that an answer keeps: those it names, new folders above them, and with a git folder all
+    data that git recorded in it. `data` maps these paths to their git folder."""
     wanted = set(keep)
     wanted |= {parent for path in keep for parent in parents_of(path)}
     return [
         change.path
         for change in changes
-        if change.shown_path in wanted or (REPOSITORY in wanted and is_repository_data(change))
+        if (show_path(data[change.path]) if change.path in data else change.shown_path) in wanted
     ]
 
 
@@ -122,35 +96,17 @@ def parents_of(path: str) -> list[str]:
     return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
-def describe_outcome(pending: PendingOutcome, upper: Path) -> CommandOutcome:
-    """Returns what a question about a pending outcome shows."""
-    workspace = Path(pending.workspace)
-    ignored, protected = ignored_paths(workspace, pending.changes), list_protected(pending.changes, workspace)
-    conflicts = set(find_conflicts(workspace, upper, pending.changes))
-    shown = sorted(pending.changes, key=lambda change: (change.path not in protected, change.path in ignored))
-    shown = _without_implied_folders(shown)
-    recorded = [change for change in shown if is_repository_data(change)]
-    shown = [change for change in shown if not is_repository_data(change)]
-    files = tuple(
-        OutcomeFile(
-            path=change.shown_path,
-            kind=change.kind,
-            file=change.file,
-            size=change.size,
-            diff="" if change.path in ignored else make_diff(workspace, upper, change),
-            note=_note_of(change, upper),
-            protected=change.path in protected,
-            ignored=change.path in ignored,
-            conflict=change.path in conflicts,
-            can_undo=_can_undo(change),
-        )
-        for change in shown[:MAX_FILES]
-    )
-    if recorded:
-        files = (OutcomeFile(path=REPOSITORY, kind="modified", file="folder", note=_repository_note(recorded)), *files)
+def describe_outcome(
+    pending: PendingOutcome, upper: Path, recorded_upper: Path | None = None, run: RunInView | None = None
+) -> CommandOutcome:
+    """Returns what a question about a pending outcome shows. `run` lets git read what it recorded."""
+    files = [*_describe_files(pending, upper, run)]
+    if pending.repository is not None and recorded_upper is not None and pending.recorded:
+        files = [*_describe_recorded(pending, pending.repository, recorded_upper, run), *files]
+    files.sort(key=lambda file: (not file.protected, file.ignored))
     return CommandOutcome(
-        files=files,
-        more_files=max(0, len(shown) - MAX_FILES),
+        files=tuple(files[:MAX_FILES]),
+        more_files=max(0, len(files) - MAX_FILES),
         exit_code=pending.exit_code,
         output=pending.content[-MAX_OUTPUT:],
         blocked=pending.blocked,
@@ -158,12 +114,94 @@ def describe_outcome(pending: PendingOutcome, upper: Path) -> CommandOutcome:
     )
 
 
-def _repository_note(changes: Sequence[OverlayChange]) -> str:
-    """Returns what git recorded, such as "3 objects, refs/heads/main, index"."""
-    names = [change.path.removeprefix(f"{REPOSITORY}/") for change in changes]
+def _describe_files(pending: PendingOutcome, upper: Path, run: RunInView | None) -> Iterator[OutcomeFile]:
+    """Yields the changed files of the workspace, and one entry for each git folder."""
+    workspace = Path(pending.workspace)
+    view = OverlayView(workspace, upper)
+    found = sort_changes(view, pending.changes)
+    data, entries = found.data, found.entries
+    ignored, protected = (
+        ignored_paths(workspace, pending.changes),
+        list_protected(workspace, upper, pending.changes),
+    )
+    conflicts = set(find_conflicts(workspace, upper, pending.changes))
+    for folder in sorted(set(data.values())):
+        changes = [change for change in pending.changes if data.get(change.path) == folder]
+        operations = read_operations(view, folder, changes, run)
+        hooks = (workspace / folder / "hooks", *(workspace / name for name in list_hooks_folders(workspace)))
+        yield OutcomeFile(
+            path=show_path(folder),
+            kind="modified",
+            file="folder",
+            note=_repository_note(folder, changes) + _hooks_note(hooks, operations),
+            conflict=any(change.path in conflicts for change in changes),
+            can_undo=all(map(_can_undo, changes)),
+            operations=operations,
+        )
+    shown = sorted(pending.changes, key=lambda change: (change.path not in protected, change.path in ignored))
+    for number, change in enumerate(_without_implied_folders([one for one in shown if one.path not in entries])):
+        yield OutcomeFile(
+            path=change.shown_path,
+            kind=change.kind,
+            file=change.file,
+            size=change.size,
+            diff="" if change.path in ignored or number > MAX_FILES else make_diff(workspace, upper, change),
+            note=_note_of(change, upper),
+            protected=change.path in protected,
+            ignored=change.path in ignored,
+            conflict=change.path in conflicts,
+            can_undo=_can_undo(change),
+        )
+
+
+def _describe_recorded(
+    pending: PendingOutcome, repository: OutsideRepository, upper: Path, run: RunInView | None
+) -> Iterator[OutcomeFile]:
+    """Yields one entry for a git folder outside the workspace, and one for each of its files that can steer git."""
+    folder = Path(repository.folder)
+    view = OverlayView(folder, upper)
+    found = sort_recorded(view, pending.recorded, repository)
+    conflicts = set(find_conflicts(folder, upper, pending.recorded))
+    changes = [change for change in pending.recorded if change.path in found.data]
+    if changes:
+        operations = read_operations(view, "", changes, run, own=repository.own)
+        yield OutcomeFile(
+            path=show_path(repository.folder),
+            kind="modified",
+            file="folder",
+            note=_repository_note("", changes) + _hooks_note((folder / "hooks",), operations),
+            conflict=any(change.path in conflicts for change in changes),
+            can_undo=False,
+            operations=operations,
+        )
+    for change in _without_implied_folders([one for one in pending.recorded if one.path not in found.data]):
+        yield OutcomeFile(
+            path=show_path(f"{repository.folder}/{change.path}"),
+            kind=change.kind,
+            file=change.file,
+            size=change.size,
+            diff=make_diff(folder, upper, change),
+            note=_note_of(change, upper),
+            protected=True,
+            conflict=change.path in conflicts,
+            can_undo=False,
+        )
+
+
+def _repository_note(folder: str, changes: Sequence[OverlayChange]) -> str:
+    """Returns which files git wrote, such as "3 objects, refs/heads/main, index"."""
+    names = [change.path.removeprefix(f"{folder}/") for change in changes if change.file != "folder"]
     objects = sum(name.startswith("objects/") for name in names)
-    others = [name for name in names if not name.startswith(("objects/", "logs/"))]
+    others = [show_path(name) for name in names if not name.startswith(("objects/", "logs/"))]
     return ", ".join([*([f"{objects} objects"] if objects else []), *others[:8]]) or "logs"
+
+
+def _hooks_note(folders: Iterable[Path], operations: Iterable[GitOperation]) -> str:
+    """Returns which hooks the user's own git would have run for the commits."""
+    if not any(operation.kind == "commit" for operation in operations):
+        return ""
+    hooks = sorted({name for name in COMMIT_HOOKS for folder in folders if os.access(folder / name, os.X_OK)})
+    return f"; its hooks did not run: {', '.join(hooks)}" if hooks else ""
 
 
 def _can_undo(change: OverlayChange) -> bool:
@@ -237,8 +275,14 @@ def _read_text(path: Path) -> str | None:
 def list_changes(changes: Iterable[OverlayChange], limit: int = 20) -> str:
     """Returns changed paths in one line for the model, such as "a.py (modified), b/ (deleted)"."""
     listed = _without_implied_folders(list(changes))
-    texts = [
-        f"{change.shown_path}{'/' if change.file == 'folder' else ''} ({change.kind})" for change in listed[:limit]
-    ]
-    more = f" and {len(listed) - limit} more" if len(listed) > limit else ""
-    return ", ".join(texts) + more
+    texts = list(dict.fromkeys(_short_text(change) for change in listed))
+    more = f" and {len(texts) - limit} more" if len(texts) > limit else ""
+    return ", ".join(texts[:limit]) + more
+
+
+def _short_text(change: OverlayChange) -> str:
+    """Returns a changed path and what happened to it. What git records is one text for its folder."""
+    folder, inside, rest = change.shown_path.partition(f"{GIT_FOLDER}/")
+    if inside and rest.split("/")[0] in GIT_DATA_NAMES:
+        return f"{folder}{inside} (modified)"
+    return f"{change.shown_path}{'/' if change.file == 'folder' else ''} ({change.kind})"

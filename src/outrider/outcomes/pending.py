@@ -12,7 +12,9 @@ from typing import Any
 import msgspec
 
 from outrider.errors import ConfigurationError, FailureReason
+from outrider.outcomes.repository import OutsideRepository
 from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, remove_from_layer, remove_tree
+from outrider.processes.sandbox.sandbox import OverlayMount
 from outrider.types.outcomes import BlockedAccess
 
 OVERLAYS_FOLDER = "overlays"
@@ -42,7 +44,8 @@ class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     With `failure` the call ends in an error with this reason, for example because the command reached its time limit.
     `block_answered` is set when the question about `blocked` needs no answer any more. `committing` is set before the
-    first file of the workspace changes; `keep` then names the paths to commit.
+    first file of the workspace changes; `keep` then names the paths to commit. `recorded` are changes of a git folder
+    outside the workspace, and `keep_recorded` those to commit.
     """
 
     session_id: str
@@ -59,6 +62,9 @@ class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     keep: tuple[str, ...] = ()
     left_running: tuple[str, ...] = ()
     failure: FailureReason | None = None
+    repository: OutsideRepository | None = None
+    recorded: tuple[OverlayChange, ...] = ()
+    keep_recorded: tuple[str, ...] = ()
 
 
 class OutcomeFolder:
@@ -91,16 +97,22 @@ class OutcomeFolder:
         self.temporary.chmod(0o1777)
         return OverlayFolders.create(self._call_folder(call_id), self.layers())
 
-    def open_caches(self, caches: Iterable[Path]) -> tuple[tuple[Path, OverlayFolders], ...]:
-        """Returns overlay folders for caches in the home folder, which all commands of the session share."""
-        opened: list[tuple[Path, OverlayFolders]] = []
+    def open_caches(self, caches: Iterable[Path]) -> tuple[OverlayMount, ...]:
+        """Returns overlays of caches in the home folder, which all commands of the session share."""
+        opened: list[OverlayMount] = []
         for path in caches:
             root = self.root / "caches" / _safe_name(str(path))
             # An overlay cannot store its changes inside the folder that it covers.
             if path.is_dir() and not root.is_relative_to(path):
                 known = OverlayFolders(root / "upper", root / "work")
-                opened.append((path, known if root.is_dir() else OverlayFolders.create(root)))
+                opened.append(
+                    OverlayMount(folder=path, overlay=known if root.is_dir() else OverlayFolders.create(root))
+                )
         return tuple(opened)
+
+    def prepare_recorded(self, call_id: str) -> OverlayFolders:
+        """Creates the folders for the overlay of a git folder outside the workspace."""
+        return OverlayFolders.create(self._call_folder(call_id) / "git")
 
     def layers(self) -> tuple[Path, ...]:
         """Returns the layer if it holds anything."""
@@ -108,6 +120,9 @@ class OutcomeFolder:
 
     def upper(self, call_id: str) -> Path:
         return self._call_folder(call_id) / "upper"
+
+    def upper_recorded(self, call_id: str) -> Path:
+        return self._call_folder(call_id) / "git" / "upper"
 
     def save(self, outcome: PendingOutcome) -> None:
         """Writes the outcome and waits for the disk; it replaces an earlier version atomically."""

@@ -24,21 +24,30 @@ from outrider.outcomes.blocked import (
     needs_writable_view,
     was_denied_writing,
 )
-from outrider.outcomes.commit import CommitResult, commit_outcome, find_conflicts, remove_staged
+from outrider.outcomes.commit import CommitResult, commit_outcome
 from outrider.outcomes.describe import (
     MAX_OUTPUT,
     describe_outcome,
-    expand_kept,
     ignored_paths,
     is_cache,
     list_changes,
-    list_protected,
     parents_of,
+)
+from outrider.outcomes.git_operations import RunInView
+from outrider.outcomes.kept_changes import (
+    KeptChanges,
+    commit_recorded,
+    list_all_changes,
+    remove_all_staged,
+    split_protected,
 )
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome, overlay_storage
 from outrider.outcomes.predict import PredictedEffect
+from outrider.outcomes.repository import OutsideRepository, list_protected
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE
+from outrider.permissions.rules import PermissionRule, allows_hosts, allows_writing, match_path_rule
+from outrider.processes.git import GitRunner
 from outrider.processes.launch import LaunchRequest, LaunchWrapper, keep_launch_unchanged
 from outrider.processes.sandbox.overlay import (
     OverlayChange,
@@ -50,7 +59,7 @@ from outrider.processes.sandbox.overlay import (
     read_changes,
     show_path,
 )
-from outrider.processes.sandbox.sandbox import Network, Sandbox, SandboxPolicy
+from outrider.processes.sandbox.sandbox import Network, OverlayMount, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import CommandResult
 from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.tools.command_output import append_note
@@ -69,6 +78,9 @@ RecordAll = Callable[[ToolContext], AbstractAsyncContextManager[None]]
 
 OpenNetwork = Callable[[Sequence[str]], AbstractAsyncContextManager[Network]]
 """Opens a network that reaches these hosts only, or every host if there are none."""
+
+FindRepository = Callable[[], OutsideRepository | None]
+"""Returns the git folder of the workspace if it is outside of it."""
 
 _WANTS_TO_WRITE = "it wants to change files. The workspace was read-only for it; a yes runs it again and lets it write"
 
@@ -126,6 +138,12 @@ class CommandPlan(msgspec.Struct, frozen=True):
         return self.hosts is not None or bool(self.writable)
 
 
+FindOutcomeRules = Callable[[ToolContext], Sequence[PermissionRule]]
+"""Returns the rules that apply to a call: what its command may write and reach without a question."""
+FindRestrictions = Callable[[ToolContext], tuple[Sequence[str], Sequence[str]]]
+"""Returns patterns of files that the command of a call must not change, and of those that are always asked about."""
+
+
 class SandboxedCommands:
     """The command runner of one session. `lock` serializes overlay commands, commits and edits of the workspace."""
 
@@ -142,6 +160,9 @@ class SandboxedCommands:
         record_all: RecordAll,
         open_network: OpenNetwork,
         lock: WorkspaceLock,
+        find_repository: FindRepository,
+        rules: FindOutcomeRules = lambda _: (),
+        restrictions: FindRestrictions = lambda _: ((), ()),
     ) -> None:
         self._workspace = workspace.resolve()
         self._data = data
@@ -153,6 +174,9 @@ class SandboxedCommands:
         self._record_all = record_all
         self._open_network = open_network
         self._lock = lock
+        self._find_repository = find_repository
+        self._rules = rules
+        self._restrictions = restrictions
         self._plans: dict[str, CommandPlan] = {}
 
     def plan_call(self, call_id: str, plan: CommandPlan) -> None:
@@ -253,16 +277,24 @@ class SandboxedCommands:
             # The workspace below a mounted overlay must not change by our own hand: one command at a time.
             async with self._hold_lock(context):
                 folders = await asyncio.to_thread(folder.prepare, context.call_id)
-                policy = self._overlay_policy(context, folder, folders)
+                policy = self._overlay_policy(folder, folders)
+                repository, outside = await asyncio.to_thread(self._overlay_repository, folder, context.call_id)
+                caches = await asyncio.to_thread(folder.open_caches, policy.caches)
+                policy = msgspec.structs.replace(policy, outside=(*outside, *caches))
                 result = await self._execute_with(context, policy, plan, execute)
-                if await asyncio.to_thread(self._copy_foreign, folder, context.call_id, result):
+                if await asyncio.to_thread(self._copy_foreign, folder, context.call_id, result, outside):
                     # Nothing of the first run remains, so the command can run again.
                     result = await self._execute_with(context, policy, plan, execute)
                 formatted, failure = _format_or_failure(format_result, result)
                 changes = await asyncio.to_thread(_read_changes, self._workspace, folders)
+                recorded = await asyncio.to_thread(_read_recorded, outside)
             pending = self._pending_outcome(context, result, formatted, changes, plan)
             pending = msgspec.structs.replace(
-                pending, failure=failure, block_answered=plan.is_rerun or failure is not None
+                pending,
+                repository=repository,
+                recorded=recorded,
+                failure=failure,
+                block_answered=plan.is_rerun or failure is not None,
             )
             settled = await self._finish(context, folder, pending, plan, execute, format_result)
             finished = True
@@ -275,7 +307,9 @@ class SandboxedCommands:
             if not finished:
                 await asyncio.to_thread(folder.remove, context.call_id)
 
-    def _copy_foreign(self, folder: OutcomeFolder, call_id: str, result: CommandResult) -> bool:
+    def _copy_foreign(
+        self, folder: OutcomeFolder, call_id: str, result: CommandResult, outside: Sequence[OverlayMount]
+    ) -> bool:
         """Replaces the overlay of a command that failed because of other owners' files by one in which it may change
         them; returns False if that is not the reason."""
         if not fails_for_owner(result.text, result.exit_code):
@@ -283,6 +317,8 @@ class SandboxedCommands:
         foreign = list_foreign_files(self._workspace)
         if foreign:
             copy_foreign_files(self._workspace, folder.prepare(call_id).upper, foreign)
+            if outside:
+                folder.prepare_recorded(call_id)
         return bool(foreign)
 
     def _pending_outcome(
@@ -354,7 +390,7 @@ class SandboxedCommands:
             if isinstance(again, CommandPlan):
                 await context.resume_work()
                 await asyncio.to_thread(folder.remove, context.call_id)
-                self.plan_call(context.call_id, again)
+                self.plan_call(context.call_id, msgspec.structs.replace(again, keeps=again.keeps or plan.keeps))
                 return await self.run(context, execute, format_result)
             pending = again
         return await self._settle(context, folder, pending, plan)
@@ -383,10 +419,17 @@ class SandboxedCommands:
         wanted = ", ".join(dict.fromkeys(access.description for access in pending.blocked))
         blocked = reasons.BLOCKED.format(wanted=wanted)
         flow = _flow_to(plan.flow, pending.blocked)
+        if flow is None and (granted := self._plan_by_rules(context, pending.blocked)) is not None:
+            return granted
         if flow is not None:
             blocked = f"{blocked}; {flow.description}"
-        if MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes != "ask":
-            return _with_block(pending, blocked)
+        match MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes:
+            case "drop":
+                return _with_block(pending, blocked)
+            case "commit":
+                return _with_block(pending, blocked, not_approved=wanted)
+            case "ask":
+                pass
         await asyncio.to_thread(folder.save, pending)
         await context.wait_for_answer()
         outcome = CommandOutcome(
@@ -411,66 +454,108 @@ class SandboxedCommands:
             prints_remote=plan.prints_remote,
         )
 
+    def _plan_by_rules(self, context: ToolContext, blocked: Sequence[BlockedAccess]) -> CommandPlan | None:
+        """Returns how a blocked command runs again without a question: if rules allow every host and path it wanted."""
+        hosts = tuple(access.target for access in blocked if access.kind == "network")
+        paths = tuple(access.target for access in blocked if access.kind == "path")
+        rules = self._rules(context)
+        if len(hosts) + len(paths) < len(blocked) or not all((*hosts, *paths)):
+            return None
+        if not allows_hosts(rules, hosts) or not allows_writing(rules, paths, root=str(self._workspace)):
+            return None
+        return CommandPlan(hosts=hosts or None, writable=tuple(map(Path, paths)))
+
     async def _settle(
         self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome, plan: CommandPlan
     ) -> ToolResult:
         """Keeps, drops or asks about the changes of a command that has ended, and returns its result."""
-        upper = folder.upper(context.call_id)
         if pending.committing:  # a crash interrupted the commit
-            await asyncio.to_thread(remove_staged, self._workspace, pending.changes)
-            return await self._commit(context, folder, pending, pending.keep)
-        caches, changes = await asyncio.to_thread(self._split_caches, pending.changes)
+            await asyncio.to_thread(remove_all_staged, pending)
+            return await self._commit(context, folder, pending, pending.keep, pending.keep_recorded)
+        caches, changes = await asyncio.to_thread(self._split_caches, pending.changes, folder.upper(context.call_id))
         if caches:
             async with self._hold_lock(context):  # no overlay of this workspace may start meanwhile
                 await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
+        denied, asked = (self._matching(changes, patterns) for patterns in self._restrictions(context))
+        if denied:
+            names = list_changes([change for change in changes if change.path in denied])
+            note = f"a rule forbids to change these files, so their changes are discarded: {names}"
+            changes = [change for change in changes if change.path not in denied]
+            pending = msgspec.structs.replace(pending, content=append_note(pending.content, note))
         pending = msgspec.structs.replace(pending, changes=tuple(changes))
-        if not changes:
+        if not changes and not pending.recorded:
             await asyncio.to_thread(folder.remove, context.call_id)
             return _result(pending)
         rights = MODE_TABLE[self._settings.mode_of(context.session_id)]
-        protected = list_protected(changes, self._workspace)
+        paths, recorded, complete = await asyncio.to_thread(split_protected, pending, folder)
+        paths, complete = [path for path in paths if path not in asked], complete and not asked
         if rights.outcomes == "drop":
             await asyncio.to_thread(folder.remove, context.call_id)
-            return _result(pending, f"this mode discards what a command changes: {list_changes(changes)}")
+            return _result(pending, f"this mode discards what a command changes: {list_all_changes(pending)}")
         if rights.outcomes == "commit":
-            return await self._commit(
-                context, folder, pending, [change.path for change in changes if change.path not in protected]
-            )
+            if not complete:
+                kept = {*paths, *recorded}
+                left = [change.path for change in (*changes, *pending.recorded) if change.path not in kept]
+                left_out = ", ".join(sorted(map(show_path, left)))
+                pending = msgspec.structs.replace(pending, metadata={**pending.metadata, "not_approved": left_out})
+            return await self._commit(context, folder, pending, paths, recorded)
         level = self._settings.level_of(context.session_id)
-        if not protected and (plan.keeps or level in ("edits", "auto")):
-            return await self._commit(context, folder, pending, [change.path for change in changes])
+        keeps = plan.keeps or level in ("edits", "auto") or (not pending.recorded and self._may_write(context, changes))
+        if complete and keeps:
+            return await self._commit(context, folder, pending, paths, recorded)
         await asyncio.to_thread(folder.save, pending)
         await context.wait_for_answer()
-        return await self._ask_and_commit(context, folder, pending, upper)
+        return await self._ask_and_commit(context, folder, pending)
 
-    async def _ask_and_commit(
-        self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome, upper: Path
-    ) -> ToolResult:
-        changes = pending.changes
+    def _matching(self, changes: Sequence[OverlayChange], patterns: Sequence[str]) -> set[str]:
+        """Returns the changed paths that match a pattern. A folder that was deleted as a whole matches if a pattern may
+        name something in it."""
+        root = str(self._workspace)
+        return {
+            change.path
+            for change in changes
+            for pattern in patterns
+            if match_path_rule(pattern, f"{root}/{change.path}", root)
+            or (
+                change.kind == "deleted"
+                and _is_only_folder(change)
+                and pattern.lstrip("/").startswith(change.path + "/")
+            )
+        }
+
+    def _may_write(self, context: ToolContext, changes: Sequence[OverlayChange]) -> bool:
+        """Returns whether rules allow to write every changed file."""
+        paths = [os.path.join(self._workspace, change.path) for change in changes if not _is_only_folder(change)]  # noqa: PTH118
+        return bool(paths) and allows_writing(self._rules(context), paths, root=str(self._workspace))
+
+    async def _ask_and_commit(self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome) -> ToolResult:
+        upper, recorded_upper = folder.upper(context.call_id), folder.upper_recorded(context.call_id)
+        run = self._run_in_view(folder, pending)
         while True:
-            outcome = await asyncio.to_thread(describe_outcome, pending, upper)
+            outcome = await asyncio.to_thread(describe_outcome, pending, upper, recorded_upper, run)
             answer = await self._ask(context, outcome, _question(outcome))
             if not answer.allowed:
                 await asyncio.to_thread(folder.remove, context.call_id)
                 raise _dropped(pending, answer)
-            keep = [change.path for change in changes] if answer.keep is None else expand_kept(changes, answer.keep)
-            kept = [change for change in changes if change.path in keep]
-            conflicts = await asyncio.to_thread(find_conflicts, self._workspace, upper, kept)
-            known = {file.path for file in outcome.files if file.conflict}
-            if set(map(show_path, conflicts)) <= known:
+            kept = await asyncio.to_thread(KeptChanges.choose, pending, folder, answer.keep)
+            if kept.conflicts <= {file.path for file in outcome.files if file.conflict}:
                 # A conflict that the question showed is the user's choice: these files stay as they are.
-                return await self._commit(context, folder, pending, [path for path in keep if path not in conflicts])
+                return await self._commit(context, folder, pending, kept.paths, kept.recorded)
 
     async def _commit(
-        self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome, keep: Sequence[str]
+        self,
+        context: ToolContext,
+        folder: OutcomeFolder,
+        pending: PendingOutcome,
+        keep: Sequence[str],
+        keep_recorded: Sequence[str] = (),
     ) -> ToolResult:
-        upper, wanted = folder.upper(context.call_id), set(keep)
-        changes = [change for change in pending.changes if change.path in wanted]
-        dropped = [change for change in pending.changes if change.path not in wanted]
-        pending = msgspec.structs.replace(pending, committing=True, keep=tuple(keep))
+        pending = msgspec.structs.replace(
+            pending, committing=True, keep=tuple(keep), keep_recorded=tuple(keep_recorded)
+        )
         await asyncio.to_thread(folder.save, pending)
         await context.wait_for_answer()  # a crash from here on: the commit is repeated
-        committing = asyncio.ensure_future(self._commit_with_undo(context, upper, changes))
+        committing = asyncio.ensure_future(self._commit_with_undo(context, folder, pending))
         try:
             done = await asyncio.shield(committing)
         except asyncio.CancelledError:
@@ -483,21 +568,28 @@ class SandboxedCommands:
             ) from error
         await asyncio.to_thread(folder.forget_cached, done.committed)
         await asyncio.to_thread(folder.remove, context.call_id)
-        return _result(pending, _commit_note(done, dropped))
+        return _result(pending, _commit_note(done, pending))
 
     async def _commit_with_undo(
-        self, context: ToolContext, upper: Path, changes: Sequence[OverlayChange]
+        self, context: ToolContext, folder: OutcomeFolder, pending: PendingOutcome
     ) -> CommitResult:
+        kept = await asyncio.to_thread(KeptChanges.choose_paths, pending, folder, pending.keep, pending.keep_recorded)
+        wanted = set(kept.paths)
+        changes = [change for change in pending.changes if change.path in wanted]
         paths = [change.path for change in changes if not _is_only_folder(change)]
         async with self._hold_lock(context), self._record_paths(context, self._workspace, paths):
-            return await asyncio.to_thread(commit_outcome, self._workspace, upper, changes)
+            done = await asyncio.to_thread(commit_outcome, self._workspace, folder.upper(context.call_id), changes)
+            further = await asyncio.to_thread(commit_recorded, pending, folder, kept)
+        return CommitResult(done.committed, tuple(sorted({*done.conflicts, *further, *kept.conflicts})))
 
-    def _split_caches(self, changes: Sequence[OverlayChange]) -> tuple[list[OverlayChange], list[OverlayChange]]:
+    def _split_caches(
+        self, changes: Sequence[OverlayChange], upper: Path
+    ) -> tuple[list[OverlayChange], list[OverlayChange]]:
         """Separates by-products of tools from changes that count. Ignored files are by-products if nothing else
         changed."""
         caches = [change for change in changes if is_cache(change.path)]
         others = [change for change in changes if not is_cache(change.path)]
-        ignored = ignored_paths(self._workspace, others) - list_protected(others, self._workspace)
+        ignored = ignored_paths(self._workspace, others) - list_protected(self._workspace, upper, others)
         if all(change.path in ignored for change in others):
             return list(changes), []
         return caches, others
@@ -517,20 +609,30 @@ class SandboxedCommands:
     def _open_folder(self, session_id: str) -> OutcomeFolder:
         return OutcomeFolder(overlay_storage(self._data, self._workspace), session_id, self._workspace)
 
-    def _overlay_policy(self, context: ToolContext, folder: OutcomeFolder, folders: OverlayFolders) -> SandboxPolicy:
+    def _overlay_policy(self, folder: OutcomeFolder, folders: OverlayFolders) -> SandboxPolicy:
         """Returns the policy for an overlay. Protected files are not mounted read-only in it: a change of one is part
-        of the outcome, and is asked about at every level. A background run may also write to the git folder of its
-        worktree, which lies outside the workspace."""
-        commits = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "commit"
-        policy = self._policy(writable=commits)
-        outside = tuple(path for path in policy.read_only if not path.is_relative_to(self._workspace))
-        return msgspec.structs.replace(
-            policy,
-            overlay=folders,
-            temporary=folder.temporary,
-            read_only=outside,
-            cache_overlays=folder.open_caches(policy.caches),
-        )
+        of the outcome, and is asked about at every level."""
+        policy = self._policy(writable=False)
+        return msgspec.structs.replace(policy, overlay=folders, temporary=folder.temporary, read_only=())
+
+    def _overlay_repository(
+        self, folder: OutcomeFolder, call_id: str
+    ) -> tuple[OutsideRepository | None, tuple[OverlayMount, ...]]:
+        """Returns the git folder of the workspace if it is outside, with an overlay in which git can record work."""
+        repository = self._find_repository()
+        if repository is None:
+            return None, ()
+        return repository, (OverlayMount(folder=Path(repository.folder), overlay=folder.prepare_recorded(call_id)),)
+
+    def _run_in_view(self, folder: OutcomeFolder, pending: PendingOutcome) -> RunInView:
+        """Returns a function that runs git over a read-only view of what a command has left."""
+        outside = ()
+        if pending.repository is not None and pending.recorded:
+            upper = folder.upper_recorded(pending.call_id)
+            outside = (OverlayMount(folder=Path(pending.repository.folder), layers=(upper,)),)
+        layers = (*folder.layers(), folder.upper(pending.call_id))
+        policy = msgspec.structs.replace(self._policy(writable=False), layers=layers, outside=outside)
+        return partial(GitRunner(self._sandbox).run_in_view, policy)
 
     def _read_only_policy(self, folder: OutcomeFolder) -> SandboxPolicy:
         if not folder.temporary.is_dir():
@@ -569,6 +671,12 @@ def _format_or_failure(format_result: FormatResult, result: CommandResult) -> tu
         return format_result(result), None
     except ToolFailure as failure:
         return ToolResult(str(failure)), failure.reason
+
+
+def _read_recorded(outside: Sequence[OverlayMount]) -> tuple[OverlayChange, ...]:
+    """Returns what a command changed in folders outside the workspace."""
+    found = (_read_changes(mount.folder, mount.overlay) for mount in outside if mount.overlay is not None)
+    return tuple(change for changes in found for change in changes)
 
 
 def _report_network(context: ToolContext, plan: CommandPlan, hosts: Sequence[str]) -> None:
@@ -622,7 +730,7 @@ def _question(outcome: CommandOutcome) -> str:
 
 def _dropped(pending: PendingOutcome, answer: OutcomeAnswer) -> ToolFailure:
     """Returns the end of a call whose outcome is dropped: the model learns what it would have changed."""
-    would = f"It would have changed: {list_changes(pending.changes)}. The workspace is unchanged."
+    would = f"It would have changed: {list_all_changes(pending)}. The workspace is unchanged."
     why = f"The user did not keep what this command changed{': ' + answer.words if answer.words else '.'}"
     if not answer.attended:
         why = reasons.UNATTENDED_OUTCOME
@@ -630,10 +738,12 @@ def _dropped(pending: PendingOutcome, answer: OutcomeAnswer) -> ToolFailure:
     return ToolFailure(f"{why} {would}{output}", reason="rejected" if answer.attended else "denied")
 
 
-def _commit_note(done: CommitResult, dropped: Sequence[OverlayChange]) -> str:
+def _commit_note(done: CommitResult, pending: PendingOutcome) -> str:
     notes: list[str] = []
-    if dropped:
-        notes.append(f"these changes were not kept: {list_changes(dropped)}")
+    dropped = [change for change in pending.changes if change.path not in set(pending.keep)]
+    further = [change for change in pending.recorded if change.path not in set(pending.keep_recorded)]
+    if dropped or further:
+        notes.append(f"these changes were not kept: {list_changes([*dropped, *further])}")
     if done.conflicts:
         names = ", ".join(map(show_path, done.conflicts))
         notes.append(f"these files were changed by another program and are left as they are: {names}")

@@ -7,10 +7,13 @@ from typing import Any
 from msgspec import Struct
 
 from outrider.permissions import reasons
+from outrider.permissions.call_assessment import ShellCall, assess_call
 from outrider.permissions.modes import MODE_TABLE, Decision, Mode
-from outrider.permissions.policy import PermissionRules, ShellCall, assess_call, decide, decide_with_rules
+from outrider.permissions.policy import PermissionRules, decide, decide_with_rules
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.permissions.rule_suggestions import suggested_rules
+from outrider.permissions.shell.command_effects import list_effects as list_script_effects
+from outrider.types.approvals import CallEffect
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.parts import ToolPart
@@ -83,6 +86,17 @@ def _explain_commands(call: ShellCall) -> Iterable[str]:
         wrapped = f" (behind {', '.join(command.wrappers)})" if command.wrappers else ""
         doubts = [doubt for doubt in (command.unproven_reason, *command.barriers) if doubt]
         yield f"  {command.source_text}{wrapped}: {'; '.join(doubts) or reasons.READS_ONLY}"
+
+
+def list_effects(tool: str | DeclaredTool, arguments: Mapping[str, Any], *, workspace: str) -> tuple[CallEffect, ...]:
+    """Returns what the commands of a call do in plain words, risky ones first; empty for other tools."""
+    call = assess_call(tool, arguments, workspace=workspace)
+    found = list_script_effects(call.script) if isinstance(call, ShellCall) else ()
+    return tuple(CallEffect(effect.text[:MAX_EFFECT_CHARS], effect.risky) for effect in found[:MAX_EFFECTS])
+
+
+MAX_EFFECTS = 12
+MAX_EFFECT_CHARS = 300
 
 
 class PastCall(Struct, frozen=True):

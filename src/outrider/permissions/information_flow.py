@@ -70,7 +70,7 @@ class OriginLabels(Struct, frozen=True, kw_only=True):
             return tuple(self._complete_origin(origin, arguments) for origin in declared.origins)
         match declared.kind:
             case "read" | "write":
-                found = [self._of_path(str(path), workspace) for path in call_subjects(tool, arguments) or ["."]]
+                found = [self.of_path(str(path), workspace) for path in call_subjects(tool, arguments) or ["."]]
                 return (*found, *([make_origin("web", tool_name(tool))] if declared.network else []))
             case "shell":
                 return (self._of_command(str(next(iter(call_subjects(tool, arguments)), tool_name(tool)))),)
@@ -89,23 +89,26 @@ class OriginLabels(Struct, frozen=True, kw_only=True):
             return origins
         return merge_origins(origins, [make_origin("secret", origins[0].source if origins else "")])
 
-    def _of_path(self, path: str, workspace: str) -> Origin:
+    def of_path(self, path: str, workspace: str) -> Origin:
+        """Returns the origin of a file."""
         origin = make_origin(_kind_of_path(path, workspace), path)
         if not _THIRD_PARTY.isdisjoint(path.split("/")):
             return replace(origin, untrusted=True)
-        return self._with_trust(origin)
+        return self.with_trust(origin)
 
     def _of_command(self, command: str) -> Origin:
-        return self._with_trust(make_origin("workspace", f"`{command[:_MAX_COMMAND]}`"))
+        return self.with_trust(make_origin("workspace", f"`{command[:_MAX_COMMAND]}`"))
 
-    def _with_trust(self, origin: Origin) -> Origin:
-        # The folder is what the user has not trusted; other paths of the machine are the user's own.
-        return origin if origin.kind == "outside" or self.trusts_workspace() else replace(origin, untrusted=True)
+    def with_trust(self, origin: Origin) -> Origin:
+        """Returns an origin of the workspace as untrusted if the user does not trust the folder. Other paths of the
+        machine are the user's own."""
+        trusted = origin.kind not in ("workspace", "secret") or self.trusts_workspace()
+        return origin if trusted else replace(origin, untrusted=True)
 
     def _complete_origin(self, origin: Origin, arguments: Mapping[str, Any]) -> Origin:
         if origin.kind == "mcp":
             return self._of_server(origin.source or str(arguments.get("server") or ""))
-        return self._with_trust(origin) if origin.kind == "workspace" else origin
+        return self.with_trust(origin) if origin.kind == "workspace" else origin
 
     def _of_server(self, server: str) -> Origin:
         origin = make_origin("mcp", server)
@@ -233,12 +236,14 @@ class ContextOrigins:
     def _read_part(self, part: object, message: Message, labels: OriginLabels, workspace: str) -> Iterable[Origin]:
         match part:
             case TextPart() | CompactionPart() if part.origins:
-                return part.origins
+                return map(labels.with_trust, part.origins)
+            case TextPart(synthetic=True, metadata={"command": str(command)}) if message.role == "user":
+                return _origins_of_user_command(command, labels, workspace)
             case TextPart() if message.role == "user" and not part.synthetic:
                 self.user_texts[part.text] = None
                 return [make_origin("secret", "the user's input")] if labels.has_secret(part.text) else ()
             case FilePart():
-                return part.origins or [_origin_of_file(part, labels)]
+                return part.origins or [_origin_of_file(part, labels, workspace)]
             case ToolPart() if not _was_not_run(part):
                 return part.origins or labels.of_call(part.tool, part.state.input, workspace)
             case ReasoningPart() if part.provider_state:
@@ -255,11 +260,18 @@ def _was_not_run(call: ToolPart) -> bool:
     return isinstance(state, ToolPending) or (isinstance(state, ToolError) and state.reason in _NOT_RUN)
 
 
-def _origin_of_file(part: FilePart, labels: OriginLabels) -> Origin:
+def _origins_of_user_command(command: str, labels: OriginLabels, workspace: str) -> Iterable[Origin]:
+    """Returns the origins of a note about a command of the user, which may have run outside the sandbox."""
+    yield from labels.of_call("shell", {"command": command}, workspace)
+    if prints_remote_text(command):
+        yield make_origin("web", NETWORK)
+
+
+def _origin_of_file(part: FilePart, labels: OriginLabels, workspace: str) -> Origin:
     if isinstance(part.source, ResourceSource):
         return labels.of_call(f"mcp__{part.source.client_name}__resource", {}, ".")[0]
     if part.source is not None:
-        return make_origin("workspace", part.source.path)
+        return labels.of_path(part.source.path, workspace)
     return replace(make_origin("user", part.filename or part.mime), private=True)
 
 
@@ -451,5 +463,5 @@ def _restrict_command(decision: Decision, flow: DataFlow, mode: Mode, *, sandbox
 def _ask_about_flow(decision: Decision, flow: DataFlow, mode: Mode) -> Decision:
     reason = flow.description if decision.effect == "allow" else f"{decision.reason}; {flow.description}"
     if mode_asks(mode):
-        return Decision("ask", reason, decision.rule, None, flow)
+        return Decision("ask", reason, decision.rule, flow=flow)
     return Decision("deny", reasons.MODE_CANNOT_ASK.format(reason=reason, mode=mode), decision.rule)

@@ -86,5 +86,8 @@ ALWAYS_ADDS = '"always" would add {rule}'
 
 
 def action_reason(action: Action, detail: str) -> str:
-    """Returns the reason for a class of calls, followed by what is special about this call."""
+    """Returns the reason for a class of calls, followed by what is special about this call. What a command does is the
+    whole reason."""
+    if action == "shell" and detail:
+        return detail
     return f"{ACTION_REASONS[action]}: {detail}" if detail else ACTION_REASONS[action]

@@ -1,23 +1,31 @@
-"""Builds the rules that an "always allow" answer adds: they cover the shown call and as little else as possible."""
+"""Builds the rules that a lasting answer adds: for exactly the shown call, and wider ones that a person may choose.
 
+How often a width would have answered earlier questions of the same workspace is a backtest over the stored ones."""
+
+import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 from urllib.parse import urlsplit
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from outrider.permissions.call_assessment import ShellCall, assess_call, call_paths
 from outrider.permissions.paths.containment import contain
-from outrider.permissions.policy import ShellCall, assess_call, call_paths, decide
+from outrider.permissions.policy import decide
 from outrider.permissions.redaction.redactor import redact_patterns
 from outrider.permissions.redaction.terminal import is_fully_visible
-from outrider.permissions.rules import parse_rule
+from outrider.permissions.rules import allows_hosts, allows_writing, parse_rule
 from outrider.permissions.shell.analysis import analyse_script
 from outrider.permissions.shell.command import TRANSPARENT_WRAPPERS, AnalysedCommand
-from outrider.permissions.shell.rule_matching import certain_words
+from outrider.permissions.shell.command_effects import is_destructive, widened_words
+from outrider.permissions.shell.rule_matching import certain_words, may_read_commands_from_stdin
+from outrider.types.approvals import RuleWidth
+from outrider.types.outcomes import CommandOutcome
 from outrider.types.tool_declaration import (
     DeclaredTool,
+    ToolKind,
     call_directory,
     call_subject,
     call_subjects,
@@ -45,9 +53,10 @@ class RuleSuggestion(Struct, frozen=True):
 def suggest_for_call(tool: str | DeclaredTool, arguments: Mapping[str, Any], *, workspace: str) -> RuleSuggestion:
     """Returns the suggestion for a call.
 
-    It is empty, and "always" is not offered, if the call cannot be shown completely or rules alone cannot allow it.
+    It is empty, and "always" is not offered, if the call cannot be shown completely, if it destroys something, or if
+    rules alone cannot allow it.
     """
-    if not is_shown_in_full(tool, arguments):
+    if not is_shown_in_full(tool, arguments) or any(map(_only_once, _find_commands(tool, arguments, workspace))):
         return RuleSuggestion()
     rules, contents = _build_rules(tool, arguments, workspace), _config_hashes(tool, arguments, workspace)
     for suggestion in (RuleSuggestion(rules), RuleSuggestion(rules, contents)):
@@ -80,6 +89,182 @@ def _iter_strings(value: object) -> Iterator[str]:
                 yield from _iter_strings(item)
         case _:
             pass
+
+
+class PastQuestion(Struct, frozen=True):
+    """An earlier question of the workspace. `paths` and `hosts` are what a command changed or wanted to reach."""
+
+    tool: str
+    arguments: Mapping[str, Any]
+    refused: bool = False
+    paths: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+
+    @classmethod
+    def from_outcome(
+        cls, tool: str, arguments: Mapping[str, Any], outcome: CommandOutcome | None, *, refused: bool
+    ) -> Self:
+        paths = [file.path for file in outcome.files if file.file != "folder"] if outcome else []
+        # A question about files comes after the one about what was blocked.
+        blocked = [access.description for access in outcome.blocked] if outcome and not outcome.files else []
+        return cls(tool, arguments, refused, tuple(paths), tuple(blocked))
+
+
+def suggest_widths(
+    tool: str | DeclaredTool,
+    arguments: Mapping[str, Any],
+    *,
+    workspace: str,
+    outcome: CommandOutcome | None = None,
+) -> tuple[RuleWidth, ...]:
+    """Returns what a lasting answer may cover, the narrowest first; empty if the call can only be allowed once.
+
+    With `outcome` the question is about what a sandboxed command changed or wanted to reach. Rules about commands that
+    result from an answer never leave the sandbox.
+    """
+    if outcome is not None and not outcome.files:
+        return tuple(_reach_widths(outcome))
+    exact = suggest_for_call(tool, arguments, workspace=workspace)
+    kind = declaration_of(tool).kind
+    found: list[RuleWidth] = []
+    if exact:
+        found.append(RuleWidth(id="exact", label=_EXACT_LABELS[kind], rules=exact.rules, contents=exact.contents))
+    if exact and kind == "shell":
+        found += _command_widths(exact, tool, arguments, workspace)
+    if exact and kind == "write":
+        found += _edit_widths(tool, arguments, workspace)
+    if outcome is not None:
+        found += _outcome_widths(outcome)
+    return tuple(found)
+
+
+_EXACT_LABELS: dict[ToolKind, str] = {
+    "shell": "exactly this command",
+    "read": "exactly this path",
+    "write": "exactly these files",
+    "network": "this host",
+    "unknown": "every call of this tool",
+    "talk": "every call of this tool",
+    "delegate": "every call of this tool",
+}
+_MAX_NAMED_PATHS = 5
+_PATTERN_CHARS = frozenset("*?[]()\n")
+
+
+def _find_commands(tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str) -> list[AnalysedCommand]:
+    """Returns the commands of a call that are not proven to only read."""
+    call = assess_call(tool, arguments, workspace=workspace)
+    found = call.script.commands if isinstance(call, ShellCall) else ()
+    return [command for command in found if command.unproven_reason is not None]
+
+
+def _only_once(command: AnalysedCommand) -> bool:
+    """A command that destroys something is never allowed for longer, nor one that runs a script that no rule names."""
+    words = certain_words(command)
+    return words is not None and (is_destructive(words) or may_read_commands_from_stdin(command))
+
+
+def _command_widths(
+    exact: RuleSuggestion,
+    tool: str | DeclaredTool,
+    arguments: Mapping[str, Any],
+    workspace: str,
+) -> Iterator[RuleWidth]:
+    """Yields the program with any arguments, in the folder where it runs and anywhere in the workspace."""
+    commands = _find_commands(tool, arguments, workspace)
+    named = [widened_words(certain_words(command) or ()) for command in commands]
+    if not named or not all(named):
+        return
+    programs = dict.fromkeys(shlex.join(words) for words in named if words)
+    root, folders = os.path.realpath(workspace), {cwd for command in commands for cwd in command.cwds}
+    shown = ", ".join(programs)
+    if len(folders) == 1 and (folder := os.path.relpath(folders.pop(), root)) != "." and not folder.startswith(".."):
+        rules = tuple(f"shell(cd {shlex.quote(folder)} && {program} *)" for program in programs)
+        wider = RuleSuggestion(rules, exact.contents)
+        if _is_sufficient(wider, tool, arguments, workspace):
+            yield RuleWidth(
+                id="folder", label=f"{shown} with any arguments, in {folder}/", rules=rules, contents=exact.contents
+            )
+    wider = RuleSuggestion(tuple(f"shell({program} *)" for program in programs), exact.contents)
+    if _is_sufficient(wider, tool, arguments, workspace):
+        yield RuleWidth(id="program", label=f"{shown} with any arguments", rules=wider.rules, contents=exact.contents)
+
+
+def _edit_widths(tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str) -> Iterator[RuleWidth]:
+    """Yields all edits below the common folder of the files, below its parents, and in the whole workspace."""
+    root = Path(workspace).resolve()
+    paths = [contain(path, root=workspace, cwd=workspace, op="edit").real_path for path in call_paths(tool, arguments)]
+    files = [Path(path).relative_to(root) for path in paths if path]
+    yield from _folder_widths([str(file) for file in files])
+    yield RuleWidth(id="workspace", label="all edits in this workspace", rules=("may write **",))
+
+
+def _outcome_widths(outcome: CommandOutcome) -> Iterator[RuleWidth]:
+    """Yields any command that changes only these files, or only files below their common folder."""
+    paths = [file.path for file in outcome.files if file.file != "folder"]
+    if not paths or outcome.more_files or any(file.protected or not file.can_undo for file in outcome.files):
+        return
+    if len(paths) <= _MAX_NAMED_PATHS and not any(_PATTERN_CHARS & set(path) for path in paths):
+        label = f"any command that changes only {', '.join(paths)}"
+        yield RuleWidth(id="files", label=label, rules=tuple(f"may write /{path}" for path in paths))
+    yield from _folder_widths(paths, "any command that changes only files under {folder}/")
+
+
+def _folder_widths(paths: Sequence[str], label: str = "all edits under {folder}/") -> Iterator[RuleWidth]:
+    """Yields one width for the common folder of the paths and for each of its parents, the deepest first."""
+    folder = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""  # noqa: PTH120
+    while folder and not _PATTERN_CHARS & set(folder):
+        yield RuleWidth(id=f"under {folder}", label=label.format(folder=folder), rules=(f"may write /{folder}/**",))
+        folder = os.path.dirname(folder)  # noqa: PTH120
+
+
+def _reach_widths(outcome: CommandOutcome) -> Iterator[RuleWidth]:
+    """Yields any command that wants only these hosts, if nothing else was blocked."""
+    hosts = [access.target for access in outcome.blocked if access.kind == "network"]
+    if len(hosts) == len(outcome.blocked) and all(hosts):
+        yield RuleWidth(
+            id="hosts",
+            label=f"any command that wants only {', '.join(hosts)}",
+            rules=tuple(f"may reach {host}" for host in hosts),
+        )
+
+
+def backtest_widths(
+    widths: Sequence[RuleWidth], questions: Sequence[PastQuestion], *, workspace: str
+) -> tuple[RuleWidth, ...]:
+    """Returns the widths with the number of earlier questions that each would have answered."""
+    covered = [_covering_widths(widths, question, workspace) for question in questions]
+    return tuple(
+        structs.replace(
+            width,
+            asked=len(questions),
+            covered=sum(width.id in ids for ids in covered),
+            refused=sum(width.id in ids and question.refused for ids, question in zip(covered, questions, strict=True)),
+        )
+        for width in widths
+    )
+
+
+def _covering_widths(widths: Sequence[RuleWidth], question: PastQuestion, workspace: str) -> set[str]:
+    """Returns the ids of the widths that answer a question. The call is analysed once for all of them."""
+    call = assess_call(question.tool, question.arguments, workspace=workspace)
+    if call.invalid or call.action == "protected":
+        return set()
+    if isinstance(call, ShellCall):
+        approved = frozenset(
+            content for command in call.script.commands for content in call.rule_matcher.config_hashes(command)
+        )
+        call = assess_call(question.tool, question.arguments, workspace=workspace, approved=approved)
+    found: set[str] = set()
+    for width in widths:
+        rules = [parse_rule(rule) for rule in width.rules]
+        files = [f"{os.path.realpath(workspace)}/{path}" for path in question.paths]
+        by_outcome = bool(files or question.hosts) and (
+            allows_writing(rules, files, root=os.path.realpath(workspace)) and allows_hosts(rules, question.hosts)
+        )
+        if by_outcome or (rules and not question.hosts and call.allowed_by(rules)):
+            found.add(width.id)
+    return found
 
 
 def _build_rules(tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str) -> tuple[str, ...]:

@@ -1,23 +1,35 @@
-"""Parses permission rules of the form `tool(pattern)` and matches them against commands, paths and hosts."""
+"""Parses permission rules and matches them against commands, paths and hosts.
 
+A rule has the form `tool(pattern)`. An outcome rule says what a call or a sandboxed command may cause: `may write
+build/**`, `may reach example.org`, `may run npm test`."""
+
+import os
 import re
-import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
 from outrider.types.tool_declaration import canonical_tool
 
+OutcomeRight = Literal["write", "reach", "run"]
+_RIGHTS_BY_NAME: dict[str, OutcomeRight] = {right: right for right in get_args(OutcomeRight)}
+
 _RULE = re.compile(r"^\s*(?P<tool>[A-Za-z0-9_.:*?/-]+)\s*(?:\((?P<pattern>.*)\))?\s*$", re.DOTALL)
+_OUTCOME_RULE = re.compile(r"^\s*may\s+(?P<right>[a-z]+)(?:\s+(?P<pattern>.+?))?\s*$", re.DOTALL)
 _URL = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class PermissionRule(Struct, frozen=True):
     """A parsed rule. A `pattern` of None matches every call of the tool; `parse_error` is set if the text is
-    invalid."""
+    invalid.
+
+    `wildcards` are the positions of words that end in an unquoted star. `folder` limits a shell rule to commands that
+    run there. `right` is set for an outcome rule.
+    """
 
     text: str
     tool: str
@@ -25,15 +37,20 @@ class PermissionRule(Struct, frozen=True):
     words: tuple[str, ...] = ()
     open_ended: bool = False  # ends in ` *` and so allows further arguments
     parse_error: str | None = None
+    wildcards: frozenset[int] = frozenset()
+    folder: str | None = None
+    right: OutcomeRight | None = None
 
     def matches_tool(self, tool: str) -> bool:
-        return fnmatchcase(canonical_tool(tool), canonical_tool(self.tool))
+        return self.right in (None, "run") and fnmatchcase(canonical_tool(tool), canonical_tool(self.tool))
 
 
 @lru_cache(maxsize=1024)
 def parse_rule(text: str) -> PermissionRule:
     """Parses a rule; never raises. An invalid rule has `parse_error` set: deny and ask still apply it, allow ignores
     it."""
+    if found := _OUTCOME_RULE.match(text):
+        return _outcome_rule(text, found["right"], found["pattern"] or "")
     found = _RULE.match(text)
     if not found:
         return PermissionRule(text, "*", parse_error="it does not have the form tool(pattern)")
@@ -45,25 +62,81 @@ def parse_rule(text: str) -> PermissionRule:
     return _shell_rule(text, tool, pattern.strip())
 
 
+def _outcome_rule(text: str, name: str, pattern: str) -> PermissionRule:
+    right = _RIGHTS_BY_NAME.get(name)
+    if right is None or not pattern:
+        return PermissionRule(text, "*", parse_error="use may write PATH, may reach HOST or may run PROGRAM")
+    if right == "run":
+        rule = _shell_rule(text, "shell", pattern)
+        return PermissionRule(
+            text, "shell", pattern, rule.words, open_ended=True, parse_error=rule.parse_error,
+            wildcards=rule.wildcards, folder=rule.folder, right=right,
+        )  # fmt: skip
+    return PermissionRule(text, "", pattern, right=right)
+
+
 def _shell_rule(text: str, tool: str, pattern: str) -> PermissionRule:
-    """Splits the pattern into shell words; a trailing ` *` or the older `:*` makes the rule open-ended."""
-    is_open = pattern.endswith((" *", ":*"))
+    """Splits the pattern into shell words. A trailing ` *` or the older `:*` makes the rule open-ended; `cd FOLDER &&`
+    at the start limits it to that folder. A quoted star is a plain character."""
     try:
-        words = tuple(shlex.split(pattern[:-2] if is_open else pattern))
+        found = list(_split_words(pattern))
     except ValueError:
         return PermissionRule(text, tool, pattern, parse_error="its quotes are not closed")
+    is_open = bool(found) and found[-1] == ("*", True)
+    if is_open:
+        found.pop()
+    elif found and found[-1][1] and found[-1][0].endswith(":*"):
+        is_open, found[-1] = True, (found[-1][0][:-2], False)
+    words = tuple(word for word, _ in found)
+    folder = words[1] if len(words) > 3 and (words[0], words[2]) == ("cd", "&&") else None
+    if folder is not None:
+        found, words = found[3:], words[3:]
     if not words:
         return PermissionRule(text, tool, pattern, parse_error="it names no program")
-    return PermissionRule(text, tool, pattern, words, is_open)
+    wildcards = frozenset(position for position, (_, is_wildcard) in enumerate(found) if is_wildcard)
+    return PermissionRule(text, tool, pattern, words, is_open, wildcards=wildcards, folder=folder)
 
 
-def match_words(rule: PermissionRule, words: Sequence[str]) -> int | None:
-    """Returns how many words of the command the rule names explicitly, or None if it does not match."""
+def _split_words(pattern: str) -> Iterator[tuple[str, bool]]:
+    """Yields the words of a shell pattern as a shell splits them, and whether a word ends in a star without quotes."""
+    word: list[str] | None = None
+    quote, is_wildcard = "", False
+    characters = iter(pattern)
+    for char in characters:
+        if not quote and char.isspace():
+            if word is not None:
+                yield "".join(word), is_wildcard
+            word, is_wildcard = None, False
+            continue
+        word = [] if word is None else word
+        if char == quote:
+            quote = ""
+        elif not quote and char in "'\"":
+            quote = char
+        elif char == "\\" and quote != "'":
+            escaped = next(characters, None)
+            if escaped is None:
+                raise ValueError("nothing follows the backslash")
+            word += [escaped] if not quote or escaped in '"\\' else [char, escaped]
+        else:
+            word.append(char)
+            is_wildcard = char == "*" and not quote
+            continue
+        is_wildcard = False
+    if quote:
+        raise ValueError("a quote is not closed")
+    if word is not None:
+        yield "".join(word), is_wildcard
+
+
+def match_words(rule: PermissionRule, words: Sequence[str], *, prefix: bool = False) -> int | None:
+    """Returns how many words of the command the rule names explicitly, or None if it does not match. With `prefix`
+    further words are allowed for every rule."""
     named = len(rule.words)
-    if len(words) < named or (len(words) > named and not rule.open_ended):
+    if len(words) < named or (len(words) > named and not (rule.open_ended or prefix)):
         return None
-    for wanted, given in zip(rule.words, words, strict=False):
-        if wanted != given and not _matches_wildcard(wanted, given):
+    for position, (wanted, given) in enumerate(zip(rule.words, words, strict=False)):
+        if wanted != given and not (position in rule.wildcards and _matches_wildcard(wanted, given)):
             return None
     return named
 
@@ -152,3 +225,25 @@ def match_path(pattern: str, relative: str) -> bool:
     if pattern.endswith("/**"):
         pattern = pattern[:-3] + "/"
     return _compile_path_pattern(pattern).match(relative) is not None
+
+
+def match_path_rule(pattern: str, real: str, root: str) -> bool:
+    """Matches a resolved path: inside the workspace by a relative pattern, anywhere by an absolute one such as
+    `//etc/hosts` or `~/x`."""
+    if pattern.startswith(("//", "~/")):
+        return match_path("/" + os.path.expanduser(pattern).lstrip("/"), real.lstrip("/"))  # noqa: PTH111
+    if real != root and not real.startswith(root.rstrip("/") + "/"):
+        return False
+    return match_path(pattern, real[len(root) :].strip("/"))
+
+
+def allows_writing(rules: Sequence[PermissionRule], paths: Sequence[str], *, root: str) -> bool:
+    """Returns whether outcome rules allow to write all of these absolute paths."""
+    patterns = [rule.pattern or "" for rule in rules if rule.right == "write"]
+    return all(any(match_path_rule(pattern, path, root) for pattern in patterns) for path in paths)
+
+
+def allows_hosts(rules: Sequence[PermissionRule], hosts: Sequence[str]) -> bool:
+    """Returns whether outcome rules allow to reach all of these hosts, each with an optional port."""
+    patterns = [rule.pattern or "" for rule in rules if rule.right == "reach"]
+    return all(any(match_host(pattern, f"https://{host}") for pattern in patterns) for host in hosts)

@@ -10,9 +10,11 @@ from outrider.permissions import reasons
 from outrider.presentation.diffs import DiffRow, FileDiff, diff_rows, parse_unified_diff
 from outrider.presentation.tool_calls import call_title, input_text, planned_changes
 from outrider.sessions.records import Approval, ApprovalScope
+from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.events import ToolApprovalRequestedEvent
 from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CommandOutcome, OutcomeChoice
+from outrider.types.tool_declaration import declaration_of
 
 AnswerKind = Literal["allow", "deny"]
 
@@ -21,6 +23,7 @@ UNATTENDED_DENIAL = reasons.UNATTENDED_DENIAL
 UNATTENDED_OUTCOME = reasons.UNATTENDED_OUTCOME
 UNATTENDED_WRITE = reasons.UNATTENDED_WRITE
 UNATTENDED_BLOCK = reasons.UNATTENDED_BLOCK
+RULE_FORBIDS = reasons.RULE_FORBIDS
 
 
 class ApprovalChoice(msgspec.Struct, frozen=True):
@@ -52,9 +55,22 @@ RUN_OUTSIDE = ApprovalChoice("outside", "allow", "once", "o", "run it again outs
 START_OUTSIDE = ApprovalChoice("outside", "allow", "once", "o", "run it outside the sandbox", choice="outside")
 KEEP_BLOCKED = ApprovalChoice("no", "deny", "once", "n", "no, leave it blocked")
 
+KEEP_SESSION = ApprovalChoice("session", "allow", "session", "s", "keep such changes this session")
+KEEP_PROJECT = ApprovalChoice("project", "allow", "project", "p", "in this folder")
+KEEP_ALWAYS = ApprovalChoice("always", "allow", "always", "a", "always")
+
 _ONLY_ONCE = "no rule could describe exactly this call, so it can only be allowed once"
 _BY_DESTINATION = "none; an answer for the session lets it send data to {destination}"
 _BY_CONTENT = "none; a lasting answer applies as long as the workspace files that influence the command stay unchanged"
+
+
+class WidthView(msgspec.Struct, frozen=True):
+    """One width of a lasting answer as it is shown: what it covers, its rules, and how it would have done so far."""
+
+    id: str
+    label: str
+    rule_text: str
+    history: str = ""
 
 
 class ApprovalDetails(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +89,10 @@ class ApprovalDetails(msgspec.Struct, frozen=True, kw_only=True):
     heading: str = ""
     facts: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
+    widths: tuple[WidthView, ...] = ()
+    effects: tuple[CallEffect, ...] = ()
+    kind: str = ""
+    position: int = 0
 
 
 class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +110,30 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     agent: str = ""
     outcome: CommandOutcome | None = None
     flow: DataFlow | None = None
+    offered: tuple[RuleWidth, ...] = ()
+    effects: tuple[CallEffect, ...] = ()
+    preview: str = ""
+    position: int = 0
+
+    @property
+    def widths(self) -> tuple[WidthView, ...]:
+        """What a lasting answer may cover, the narrowest first."""
+        return tuple(
+            WidthView(width.id, width.label, ", ".join(width.rules) or _BY_CONTENT, _describe_history(width))
+            for width in self.offered
+        )
+
+    @property
+    def kind(self) -> str:
+        """What the question is about, for an answer to all questions of one kind: "edit", "command" or "outcome".
+        Empty if it must be answered alone, because it is about protected files,
+        more access or data that would leave."""
+        if self.flow is not None:
+            return ""
+        if self.outcome is not None:
+            files = self.outcome.files
+            return "" if not files or any(file.protected or file.conflict for file in files) else "outcome"
+        return {"write": "edit", "shell": "command"}.get(declaration_of(self.tool).kind, self.tool)
 
     @property
     def title(self) -> str:
@@ -121,12 +165,12 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
             # With git's header the prefixes a/ and b/ do not count as parts of the paths.
             texts = [f"diff --git a/{file.path} b/{file.path}\n{file.diff}" for file in self.outcome.files if file.diff]
             return [diff for text in texts for diff in parse_unified_diff(text)]
-        return planned_changes(self.tool, self.arguments)
+        return parse_unified_diff(self.preview) or planned_changes(self.tool, self.arguments)
 
     @property
     def choices(self) -> tuple[ApprovalChoice, ...]:
         if self.outcome is not None:
-            return _outcome_choices(self.outcome)
+            return _outcome_choices(self.outcome, can_last=bool(self.offered))
         lasting = (ALLOW_SESSION, ALLOW_PROJECT, ALLOW_ALWAYS) if self.can_last else ()
         if self.flow is not None:
             lasting = lasting[:1]
@@ -135,7 +179,7 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def rule_text(self) -> str:
         """What a lasting answer would store, or why there is none."""
-        if self.outcome is not None:
+        if self.outcome is not None and not self.offered:
             return ""
         if self.flow is not None and self.can_last:
             return _BY_DESTINATION.format(destination=self.flow.destination)
@@ -156,17 +200,26 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
             heading=self.heading,
             facts=self.facts,
             files=tuple(file.path for file in self.outcome.files) if self.outcome else (),
+            widths=self.widths,
+            effects=self.effects,
+            kind=self.kind,
+            position=self.position,
         )
 
-    def answer(self, choice_id: str, text: str = "", files: Sequence[str] | None = None) -> dict[str, Any]:
+    def answer(
+        self, choice_id: str, text: str = "", files: Sequence[str] | None = None, *, width: str = ""
+    ) -> dict[str, Any]:
         """Returns the keyword arguments of `Engine.answer` for a choice. `text` is the reason of a denial, or names and
-        patterns of files to keep; `files` are files that were picked from the list. An unknown choice denies."""
+        patterns of files to keep; `files` are files that were picked from the list; `width` is the id of what a lasting
+        answer covers. An unknown choice denies."""
         choice = choice_by_id(self.choices, choice_id)
         if choice is None or choice.kind == "deny":
             return {"allow": False, "words": text}
         answer: dict[str, Any] = {"allow": True, "scope": choice.scope, "choice": choice.choice}
         if choice.picks_files:
             answer["keep"] = tuple(files) if files is not None else self._matching_files(text)
+        if width and choice.scope != "once":
+            answer["width"] = width
         return answer
 
     def _matching_files(self, patterns: str) -> tuple[str, ...]:
@@ -196,19 +249,33 @@ def _outcome_facts(outcome: CommandOutcome) -> Iterator[str]:
         ]
         name = f"{file.path}/" if file.file == "folder" else file.path
         yield f"{file.kind}: {name}" + (f" ({', '.join(marks)})" if marks else "")
+        for operation in file.operations:
+            yield f"    {operation.description}"
     if outcome.more_files:
         yield f"and {outcome.more_files:,} more files"
     if outcome.exit_code not in (0, None):
         yield f"exit code {outcome.exit_code}"
 
 
-def _outcome_choices(outcome: CommandOutcome) -> tuple[ApprovalChoice, ...]:
+def _describe_history(width: RuleWidth) -> str:
+    if not width.asked:
+        return ""
+    refused = f"{width.refused} that you refused"
+    return f"covers {width.covered} of {width.asked} earlier questions; {refused}"
+
+
+def _outcome_choices(outcome: CommandOutcome, *, can_last: bool) -> tuple[ApprovalChoice, ...]:
+    lasting = (KEEP_SESSION, KEEP_PROJECT, KEEP_ALWAYS) if can_last else ()
     if outcome.files:
         some = (KEEP_SOME,) if len(outcome.files) > 1 else ()
-        return (KEEP, *some, DROP, DROP_WITH_REASON)
+        return (KEEP, *some, *lasting, DROP, DROP_WITH_REASON)
     if outcome.predicted:
         return (*_rerun_choices(outcome, "run it with"), START_OUTSIDE, DENY, DENY_WITH_REASON)
-    return (*_rerun_choices(outcome, "run it again with"), RUN_OUTSIDE, KEEP_BLOCKED, DENY_WITH_REASON)
+    hosts = [msgspec.structs.replace(choice, label=_HOST_LABELS[choice.id], choice="hosts") for choice in lasting]
+    return (*_rerun_choices(outcome, "run it again with"), *hosts, RUN_OUTSIDE, KEEP_BLOCKED, DENY_WITH_REASON)
+
+
+_HOST_LABELS = {"session": "allow these hosts this session", "project": "in this folder", "always": "always"}
 
 
 def _rerun_choices(outcome: CommandOutcome, verb: str) -> Iterator[ApprovalChoice]:
@@ -234,6 +301,10 @@ def approval_view(approval: Approval, *, agent: str = "") -> ApprovalView:
         can_last=approval.can_persist,
         agent=agent,
         outcome=approval.outcome,
+        offered=approval.widths,
+        effects=approval.effects,
+        preview=approval.preview,
+        position=approval.position,
         flow=approval.flow,
     )
 
@@ -251,6 +322,10 @@ def requested_approval_view(event: ToolApprovalRequestedEvent, *, agent: str = "
         can_last=event.can_last,
         agent=agent,
         outcome=event.outcome,
+        offered=event.widths,
+        effects=event.effects,
+        preview=event.preview,
+        position=event.position,
         flow=event.flow,
     )
 

@@ -160,6 +160,55 @@ FIXED_VARIABLES = {
     "PYTHONUNBUFFERED": "1",  # output must arrive when it is written
 }
 
+# Repositories are hostile until proven otherwise. Settings in the environment have a higher priority than those of a
+# repository, and git passes them on to submodules. These keys have a fixed name, and git executes their value, or
+# executes more because of it. Drivers whose name the repository chooses (filters, textconv, merge drivers,
+# aliases) cannot be overridden without reading the configuration.
+GIT_OVERRIDES = {
+    "core.fsmonitor": "false",
+    "core.hooksPath": "/dev/null",
+    "core.pager": "cat",
+    "core.editor": ":",  # git does not start this editor: the message stays as it is
+    "sequence.editor": ":",
+    "core.askPass": "",
+    "core.sshCommand": "ssh",
+    "core.alternateRefsCommand": "true",
+    "credential.helper": "",  # an empty value clears the list
+    "gpg.program": "gpg",
+    "gpg.x509.program": "gpgsm",
+    "gpg.ssh.program": "ssh-keygen",
+    "gpg.ssh.defaultKeyCommand": "",
+    "commit.gpgSign": "false",  # the sandbox hides the keys
+    "tag.gpgSign": "false",
+    "log.showSignature": "false",
+    "merge.verifySignatures": "false",
+    "interactive.diffFilter": "cat",
+    "submodule.recurse": "false",
+    "fetch.recurseSubmodules": "false",
+    "push.recurseSubmodules": "no",
+    "status.submoduleSummary": "false",
+    "protocol.ext.allow": "never",
+    "safe.bareRepository": "explicit",  # a folder of the work tree that looks like a repository is none
+    "init.templateDir": "",  # a new repository has no hooks
+    "gc.auto": "0",  # these start processes that outlive the command and rewrite the whole repository
+    "maintenance.auto": "false",
+}
+_GIT_SWITCHES = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",  # `git status` must not rewrite the index
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_DISCOVERY_ACROSS_FILESYSTEM": "1",  # a workspace below the top of its repository is its own mount
+    "GIT_PAGER": "cat",  # comes before `pager.COMMAND` too
+    "GIT_PROXY_COMMAND": "",
+}
+GIT_VARIABLES = {
+    **_GIT_SWITCHES,
+    "GIT_CONFIG_COUNT": str(len(GIT_OVERRIDES)),
+    **{f"GIT_CONFIG_KEY_{number}": key for number, key in enumerate(GIT_OVERRIDES)},
+    **{f"GIT_CONFIG_VALUE_{number}": value for number, value in enumerate(GIT_OVERRIDES.values())},
+}
+"""Variables that neutralise the configuration of a repository, for every git command without a rule of the user."""
+
 _PASSWORD_IN_URL = re.compile(r"://[^/\s]*@")
 
 

@@ -24,10 +24,14 @@ from outrider.types.validate import is_object
 
 
 class TrustedWorkspace(Struct, frozen=True):
-    """A trusted workspace: time of the decision in milliseconds, and approved files (relative path to SHA-256)."""
+    """A trusted workspace: time of the decision in milliseconds, and approved files (relative path to SHA-256).
+
+    `seen` has the other files that take effect, as the user saw them last; None if an older version stored the entry.
+    """
 
     since: int
     items: dict[str, str] = {}
+    seen: dict[str, str] | None = None
 
 
 class TrustList:
@@ -61,10 +65,24 @@ class TrustList:
             workspaces, key = self._read(), _workspace_key(workspace)
             if key not in workspaces:
                 raise ValueError(f"{key} is not a trusted workspace; trust it before approving files in it")
-            workspaces[key] = TrustedWorkspace(
-                workspaces[key].since, {**workspaces[key].items, item: content_hash(content)}
-            )
+            items = {**workspaces[key].items, item: content_hash(content)}
+            workspaces[key] = msgspec.structs.replace(workspaces[key], items=items)
             self._write(workspaces)
+
+    def remember_seen(self, workspace: str | os.PathLike[str], seen: dict[str, str]) -> None:
+        """Stores the hashes of the files that the user has seen; does nothing if the workspace is not trusted."""
+        with self._exclusive_lock():
+            workspaces, key = self._read(), _workspace_key(workspace)
+            if key not in workspaces:
+                return
+            known = workspaces[key].seen
+            if known is None or known != {**known, **seen}:
+                workspaces[key] = msgspec.structs.replace(workspaces[key], seen={**(known or {}), **seen})
+                self._write(workspaces)
+
+    def find_seen(self, workspace: str | os.PathLike[str]) -> dict[str, str] | None:
+        found = self._read().get(_workspace_key(workspace))
+        return found.seen if found else None
 
     def revoke(self, workspace: str | os.PathLike[str]) -> None:
         with self._exclusive_lock():
@@ -240,10 +258,28 @@ class WorkspaceTrust:
         """Return the executable items that are new or changed since their approval."""
         return tuple(item for item in server_items(self.project) if not self.is_approved(item))
 
+    def changed_files(self) -> tuple[str, ...]:
+        """Return the names of the files that take effect and are new or changed since the user saw them."""
+        seen = self._list.find_seen(self.project.root)
+        if seen is None:
+            return ()
+        return tuple(name for name, found in self._hash_files().items() if seen.get(name) != found)
+
+    def remember_files(self) -> None:
+        """Store that the user has seen which files take effect now."""
+        self._list.remember_seen(self.project.root, self._hash_files())
+
+    def _hash_files(self) -> dict[str, str]:
+        found = ((path, self.project.read_file(path, MAX_FILE_BYTES)) for _, path in self._item_paths())
+        return {
+            _display_path(path, self.project): content_hash(content) for path, content in found if content is not None
+        }
+
     def trust(self, shown: Iterable[TrustItem] = ()) -> None:
         """Trust the workspace and approve the executable items exactly as they were shown."""
         self._list.trust(self.project.root, time=int(time.time() * 1000))
         self.approve(shown)
+        self.remember_files()
 
     def approve(self, shown: Iterable[TrustItem]) -> None:
         """Store an approval for each executable item in the list."""

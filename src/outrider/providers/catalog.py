@@ -145,12 +145,14 @@ class ModelCatalog:
 
     def cost_of(self, kind: str, model: str, tokens: Tokens, *, base_url: str | None = None) -> Decimal | None:
         """Returns the exact cost in dollars; None without a known price. Prefers genai-prices, which is newer."""
-        for facts in self._iter_facts(
-            kind, model, base_url, *self._price_sources(kind, model, base_url), self._listing
-        ):
-            if facts.prices is not None:
-                return facts.prices.compute_cost(tokens)
-        return None
+        prices = self.prices(kind, model, base_url=base_url)
+        return None if prices is None else prices.compute_cost(tokens)
+
+    def prices(self, kind: str, model: str, *, base_url: str | None = None) -> ModelPrices | None:
+        """Returns the rates of a model, with those for long prompts as tiers; None without a known price."""
+        sources = (*self._price_sources(kind, model, base_url), self._listing)
+        found = (facts.prices for facts in self._iter_facts(kind, model, base_url, *sources))
+        return next((prices for prices in found if prices is not None), None)
 
     def context_limit(self, kind: str, model: str, *, base_url: str | None = None) -> int | None:
         found = (
@@ -176,9 +178,9 @@ class ModelCatalog:
         return self._learned_facts.setdefault((kind, base_url), {})
 
     def list_models(self, kind: str, *, base_url: str | None = None) -> list[str]:
-        """Returns the listed model names of a provider."""
+        """Returns the listed chat models of a provider, newest first."""
         provider_id = provider_id_of(kind, base_url)
-        return sorted(self._listing.list_models(provider_id)) if provider_id else []
+        return self._listing.list_chat_models(provider_id) if provider_id else []
 
     def _price_sources(self, kind: str, model: str, base_url: str | None) -> tuple[FactSource, ...]:
         """Returns genai-prices as a source; skips it, since it loads slowly, for unknown hosts and unlisted models."""

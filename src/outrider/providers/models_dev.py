@@ -218,6 +218,7 @@ class _ListedLimits(msgspec.Struct, frozen=True):
 
 class _ListedModalities(msgspec.Struct, frozen=True):
     input: tuple[str, ...] = ()
+    output: tuple[str, ...] = ()
 
 
 class _ModelEntry(msgspec.Struct, frozen=True):
@@ -226,6 +227,8 @@ class _ModelEntry(msgspec.Struct, frozen=True):
     tool_call: bool | None = None
     reasoning: bool | None = None
     cost: _ListedCost | None = None
+    release_date: str = ""
+    status: str | None = None
 
 
 class _ListedProvider(msgspec.Struct, frozen=True):
@@ -251,6 +254,19 @@ class ModelsDevListing:
             entry = self._providers.get(provider_id)
             self._models[provider_id] = msgspec.json.decode(entry.models, type=dict[str, _ModelEntry]) if entry else {}
         return self._models[provider_id]
+
+    def list_chat_models(self, provider_id: str) -> list[str]:
+        """Returns the models that answer in text, newest first, without retired ones and without dated names of models
+        that are also listed without a date."""
+        models = self.list_models(provider_id)
+        chat = [
+            name
+            for name, entry in models.items()
+            if entry.modalities.output in ((), ("text",)) and entry.status != "deprecated" and "embedding" not in name
+        ]
+        undated = set(chat)
+        shown = [name for name in chat if (bare := re.sub(_DATE_SUFFIX, "", name)) == name or bare not in undated]
+        return sorted(shown, key=lambda name: (models[name].release_date, name), reverse=True)
 
     @cached_property
     def _providers(self) -> dict[str, _ListedProvider]:

@@ -43,7 +43,8 @@ def repair_json(data: bytes, *, mark_surrogates: bool = False) -> bytes | None:
     """Returns strictly valid JSON, or None if the data is not JSON at all.
 
     Replaces invalid UTF-8 and lone surrogates, accepts raw control characters in strings, and turns NaN and Infinity
-    into null. With `mark_surrogates`, lone surrogates become marks that `SurrogateJoiner` joins or replaces.
+    into null. With `mark_surrogates`, a half of a pair at the end or start of a string becomes a mark that
+    `SurrogateJoiner` joins with the other half or replaces.
     """
     try:
         value = json.loads(data.decode("utf-8", "replace"), strict=False, parse_constant=_parse_constant)
@@ -51,12 +52,12 @@ def repair_json(data: bytes, *, mark_surrogates: bool = False) -> bytes | None:
     except (ValueError, RecursionError):
         return None
     if mark_surrogates:
-        text = re.sub(_SURROGATE, lambda found: chr(ord(found[0]) + _MARK_OFFSET), text)
+        text = re.sub(_SPLIT_SURROGATE, lambda found: chr(ord(found[0]) + _MARK_OFFSET), text)
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 # UTF-8 has no surrogates, so they are decoded as private use characters that no model writes.
-_SURROGATE = r"[\ud800-\udfff]"
+_SPLIT_SURROGATE = r'[\ud800-\udbff](?=")|(?<=")[\udc00-\udfff]'  # at the end or at the start of a string
 _MARK_OFFSET = 0x10F000 - 0xD800
 _HIGH, _LOW = "\U0010f000-\U0010f3ff", "\U0010f400-\U0010f7ff"
 _MARKED_PAIR = f"([{_HIGH}])([{_LOW}])"

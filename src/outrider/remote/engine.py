@@ -260,8 +260,11 @@ class RemoteEngine:
         words: str = "",
         keep: tuple[str, ...] | None = None,
         choice: OutcomeChoice = "keep",
+        width: str = "",
     ) -> Approval:
         answer = {"allow": allow, "scope": scope, "words": words, "keep": keep, "choice": choice}
+        if width:  # an older server does not know it
+            answer["width"] = width
         return await self.client.post(f"/api/approvals/{approval_id}", answer, Approval)
 
     async def approvals(self, session_id: str | None = None) -> Sequence[Approval]:

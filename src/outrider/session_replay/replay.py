@@ -141,7 +141,7 @@ class RecordedTool(Tool):
 
     def __init__(self, tool: Tool, /, *, recorded: RecordedCalls) -> None:  # pyright: ignore[reportInconsistentConstructor]
         super().__init__(tool.function, name=tool.name, description=tool.description)
-        self.options = tool.options
+        self.options, self._declaration = tool.options, tool.declaration
         self._parameters = tool.spec().parameters
         self._past = recorded
 

@@ -366,13 +366,14 @@ class MemoryStore:
         words: str = "",
         keep: tuple[str, ...] | None = None,
         choice: OutcomeChoice = "keep",
+        width: str = "",
     ) -> Approval:
         for entry in self._sessions.values():
             if approval_id in entry.approvals:
                 stored = decode_approval(entry.approvals[approval_id][1])
                 now = self._clock()
                 answered = stored.answered_with(
-                    answer, scope=scope, by=by, words=words, keep=keep, choice=choice, at=now
+                    answer, scope=scope, by=by, words=words, keep=keep, choice=choice, width=width, at=now
                 )
                 if answered is not stored:
                     entry.approvals[approval_id] = (entry.advance_sequence(1, now), encode_record(answered))

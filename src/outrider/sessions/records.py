@@ -8,6 +8,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from outrider.sessions.session import ForkPoint, Session, SessionTime
+from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.codec import AnyPart
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
@@ -220,6 +221,9 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     With `outcome` the command has run in the sandbox and the question is what to do with its changes: `keep` names the
     files to keep (None: all), `choice` says how a blocked command runs again. With `flow` the call would send data
     after the session has read text of others; an answer for the session covers that destination.
+    `widths` are what a lasting answer may cover, the narrowest first; once it is answered, `offers` and `contents` are
+    those of the chosen `width`. `effects` lists what the call does, `preview` is a diff of what it would change,
+    `position` the position of the call in its answer.
     """
 
     session_id: str
@@ -241,6 +245,11 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     outcome: CommandOutcome | None = None
     keep: tuple[str, ...] | None = None
     choice: OutcomeChoice = "keep"
+    widths: tuple[RuleWidth, ...] = ()
+    width: str = ""
+    effects: tuple[CallEffect, ...] = ()
+    preview: str = ""
+    position: int = 0
     flow: DataFlow | None = None
 
     @property
@@ -258,10 +267,13 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
         at: int,
         keep: tuple[str, ...] | None = None,
         choice: OutcomeChoice = "keep",
+        width: str = "",
     ) -> "Approval":
-        """Returns the answered approval. The first answer is final; only `revoked` can follow it."""
+        """Returns the answered approval. The first answer is final; only `revoked` can follow it. A lasting answer
+        covers the chosen width, or else the narrowest one."""
         if self.answer == "revoked" or (self.answer != "open" and answer != "revoked"):
             return self
+        chosen = next((offered for offered in self.widths if offered.id == width), None)
         return msgspec.structs.replace(
             self,
             answer=answer,
@@ -271,6 +283,9 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
             answered=at,
             keep=self.keep if keep is None else keep,
             choice=choice,
+            width=chosen.id if chosen else self.width,
+            offers=chosen.rules if chosen else self.offers,
+            contents=chosen.contents if chosen else self.contents,
         )
 
     def allows_call(self, call_id: str, tool: str, input: dict[str, Any]) -> bool:

@@ -34,7 +34,10 @@ class Store(Protocol):
     """Persists sessions. Implementations: `SqliteStore`, `PostgresStore`, `MemoryStore`."""
 
     prompt: bool
-    """True if a write usually completes without suspending the coroutine; the journal then starts it eagerly."""
+    """True if a write usually completes without suspending the coroutine; the journal then starts it eagerly.
+
+    With Python 3.11 it starts in the caller's task: a write must use no `asyncio.timeout`, and await only futures that
+    no other coroutine awaits."""
 
     async def create(self, session: StoredSession) -> StoredSession:
         """Stores a new session. Raises StoreError if the id exists."""
@@ -143,10 +146,12 @@ class Store(Protocol):
         words: str = "",
         keep: tuple[str, ...] | None = None,
         choice: OutcomeChoice = "keep",
+        width: str = "",
     ) -> Approval:
         """Answers an approval request. The first answer wins: a later one returns it unchanged, except `revoked`.
 
-        `words` is an optional message to the model. `keep` and `choice` answer a question about an outcome.
+        `words` is an optional message to the model. `keep` and `choice` answer a question about an outcome,
+        `width` is the id of the width that a lasting answer covers.
         """
         ...
 

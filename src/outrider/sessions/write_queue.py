@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -187,12 +187,14 @@ async def _append_nothing() -> int:
 class ShieldedTasks:
     """Runs coroutines in separate tasks, so that a write completes even if its caller is cancelled.
 
-    With `eager`, a task runs its first step at once where Python can do that (3.12 and later). A write to a store that
-    commits without suspending then costs no extra round of the event loop.
+    With `eager`, the first step of a coroutine runs at once. A write to a store that commits without suspending then
+    costs no extra round of the event loop, which is a tenth of a stored turn. Python 3.12 and later start such tasks;
+    3.11 runs the first step in the caller's task (see `Store.prompt`).
     """
 
     def __init__(self, *, eager: bool) -> None:
         self._eager = eager and sys.version_info >= (3, 12)
+        self._steps_first = eager and not self._eager
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __bool__(self) -> bool:
@@ -200,6 +202,12 @@ class ShieldedTasks:
 
     async def run_shielded(self, work: Coroutine[Any, Any, None]) -> None:
         """Awaits `work`. If the caller is cancelled, `work` finishes in the background."""
+        if self._steps_first:
+            try:
+                awaited = work.send(None)
+            except StopIteration:
+                return
+            work = _continue_work(work, awaited)
         await asyncio.shield(self.start_task(work))
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -225,3 +233,28 @@ class ShieldedTasks:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # marks the exception as retrieved: asyncio must not log it if the caller was cancelled
+
+
+async def _continue_work(work: Coroutine[Any, Any, None], awaited: Any) -> None:
+    """Continues a coroutine in this task. `awaited` is what its first step yielded to the event loop."""
+    await _StartedWork(work, awaited)
+
+
+class _StartedWork:
+    """Awaits what a coroutine waits for, then the coroutine. A cancellation is passed to the coroutine."""
+
+    def __init__(self, work: Coroutine[Any, Any, None], awaited: Any) -> None:
+        self._work = work
+        self._awaited = awaited
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        try:
+            yield self._awaited
+        except BaseException as error:  # noqa: BLE001  the coroutine handles it
+            try:
+                awaited = self._work.throw(error)
+            except StopIteration:
+                return
+            yield from _StartedWork(self._work, awaited).__await__()
+        else:
+            yield from self._work.__await__()

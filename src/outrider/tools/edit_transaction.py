@@ -367,9 +367,12 @@ class FileEditor:
     async def apply_plan(self, context: ToolContext, plan: Callable[[RevisionSet], T]) -> T:
         """Runs `plan`, which opens and changes revisions, then commits the changed ones.
 
-        If the plan raises, nothing is written. Cancellation takes effect before the first write, or after the commit
-        has finished.
+        If the plan raises, nothing is written, nor for a preview. Cancellation takes effect before the first write, or
+        after the commit has finished.
         """
+        if context.preview:
+            planned = RevisionSet(self.files, self.seen_versions, context.session_id)
+            return await _threads.run(lambda: plan(planned))
         async with self._hold_lock(context):
             revisions = RevisionSet(self.files, self.seen_versions, context.session_id)
             result: T = await _threads.run(lambda: plan(revisions))

@@ -14,7 +14,14 @@ from outrider.tools.schema import ToolSignature, compact_schema, convert_argumen
 from outrider.tools.threads import ThreadPool
 from outrider.types.origins import Origin, OriginKind, Origins, make_origin
 from outrider.types.request import ToolSpec
-from outrider.types.tool_declaration import CallKind, PathOperation, ToolDeclaration, ToolKind, declaration_of
+from outrider.types.tool_declaration import (
+    UNKNOWN_TOOL,
+    CallKind,
+    PathOperation,
+    ToolDeclaration,
+    ToolKind,
+    declaration_of,
+)
 from outrider.types.tool_state import Attachment
 
 Policy = Literal["allow", "ask", "deny"]
@@ -25,6 +32,7 @@ _STRICTNESS: dict[Policy, int] = {"allow": 0, "ask": 1, "deny": 2}
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")  # the longest name that an API accepts; some accept less
 _DISPLAY: dict[ToolKind, CallKind] = {"read": "read", "write": "edit", "network": "fetch", "delegate": "agent"}
 _threads = ThreadPool()
+MAX_PREVIEW_CHARS = 100_000
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -51,7 +59,8 @@ class ToolContext(msgspec.Struct, frozen=True):
     `wait_for_answer` stores that running the call again is safe from now on, because it only waits for the user's
     answer or repeats a stored step: after a crash it is run again instead of reported as interrupted. `resume_work`
     takes that back before the tool does something new. `is_suspended` returns whether a cancelled call will be run
-    again when its session is reopened.
+    again when its session is reopened. With `preview` the call is not approved yet: a tool that `previews` returns what
+    it would do and changes nothing.
     """
 
     session_id: str = ""
@@ -62,6 +71,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     wait_for_answer: Callable[[], Awaitable[None]] = _store_nothing
     resume_work: Callable[[], Awaitable[None]] = _store_nothing
     is_suspended: Callable[[], bool] = lambda: False
+    preview: bool = False
 
 
 class ToolResult(msgspec.Struct, frozen=True):
@@ -89,7 +99,11 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     what happens to them; by default they may be files or folders, or be missing, which means the workspace. `network`:
     connects to other hosts; `url_parameters` name the URLs. `display`: how front ends show the calls. `origins`: where
     the text of results comes from, as `Origin` values or kinds such as "web"; by default it follows from the paths and
-    URLs. `destination`: who receives the arguments, such as a host name, if no URL says it.
+    URLs. `destination`: who receives the arguments, such as a host name, if no URL says it. `declares` replaces all of
+    these, for tools that run commands or apply patches.
+
+    `previews`: the function respects `ToolContext.preview`. It is then called before a person is asked whether a call
+    may run: the `diff` in the metadata of its result is shown, and a ToolFailure ends the call without a question.
 
     `evaluate_policy(base, args)` can only make the policy stricter. `preprocess_args(args)` runs before the permission
     check.
@@ -114,24 +128,26 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     display: CallKind | None = None
     origins: tuple[Origin | OriginKind, ...] | None = None
     destination: str = ""
+    previews: bool = False
+    declares: ToolDeclaration | None = None
 
-    def declare(self, name: str) -> ToolDeclaration:
-        """Returns what calls do. A tool that declares nothing has what is known about its name."""
-        known = declaration_of(name)
+    def declare(self) -> ToolDeclaration:
+        """Returns what calls do. Nothing follows from the name of a tool: one that declares nothing has unknown
+        effects."""
         network = self.network or bool(self.url_parameters)
-        if self.path_parameters:
+        if self.declares is not None:
+            declared = self.declares
+        elif self.path_parameters:
             kind, operation = ("read", "search") if self.read_only else ("write", "change")
             declared = ToolDeclaration(
                 kind, self.path_parameters, self.path_operation or operation, _DISPLAY[kind], network
             )
         elif network:
             declared = ToolDeclaration("network", self.url_parameters, display=_DISPLAY["network"])
-        elif known.kind != "unknown":
-            declared = known
         elif self.delegates:
             declared = ToolDeclaration("delegate", display=_DISPLAY["delegate"])
         else:
-            declared = ToolDeclaration("talk") if self.read_only else known
+            declared = ToolDeclaration("talk") if self.read_only else UNKNOWN_TOOL
         more: dict[str, Any] = {"display": self.display} if self.display else {}
         if self.origins is not None:
             more["origins"] = tuple(one if isinstance(one, Origin) else make_origin(one) for one in self.origins)
@@ -169,10 +185,17 @@ class Tool:
         self.options = _parse_options(self.name, options)
         _check_name(self.name)
         _check_declared_parameters(self.name, function, self.options)
-        self.declaration = self.options.declare(self.name)
         self._parameters: dict[str, Any] | None = None
         self._spec: ToolSpec | None = None
+        self._declaration: ToolDeclaration | None = None
         self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+    @property
+    def declaration(self) -> ToolDeclaration:
+        """What calls do. Computed on first use, because programs create many tools that no model calls."""
+        if self._declaration is None:
+            self._declaration = self.options.declare()
+        return self._declaration
 
     @classmethod
     def from_schema(
@@ -239,6 +262,16 @@ class Tool:
         if self._parameters is None:
             convert_arguments(self.name, self.signature, arguments)
 
+    async def preview(self, arguments: dict[str, Any], context: ToolContext) -> str:
+        """Returns a unified diff of what a call would change, or "" if the tool cannot tell. Raises ToolFailure if the
+        arguments are invalid or the call cannot work."""
+        if not self.options.previews:
+            self.check_arguments(arguments)
+            return ""
+        result = await self.call(arguments, msgspec.structs.replace(context, preview=True))
+        diff = result.metadata.get("diff") if isinstance(result, ToolResult) else ""
+        return diff if isinstance(diff, str) and len(diff) < MAX_PREVIEW_CHARS else ""
+
     async def execute(self, **arguments: Any) -> str | ToolResult:
         return await self.call(arguments, ToolContext())
 
@@ -297,9 +330,9 @@ def _check_name(name: str) -> None:
 
 def _check_declared_parameters(name: str, function: Callable[..., Any], options: ToolOptions) -> None:
     """Raises ConfigurationError for a misspelled parameter: the policy would not check it."""
-    declared = {*options.path_parameters, *options.url_parameters}
-    if not declared:
+    if not (options.path_parameters or options.url_parameters):
         return
+    declared = {*options.path_parameters, *options.url_parameters}
     known = inspect.signature(function).parameters
     takes_more = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     if (missing := declared - known.keys()) and not takes_more:

@@ -88,7 +88,8 @@ class FileLocation(msgspec.Struct, frozen=True):
 
 class WorkspaceFiles:
     """Locates and opens files of a workspace. `readable` lists further folders that may be read: stored outputs,
-    skills. `private` folders hold Outrider's own files: a workspace that contains them does not give access to them."""
+    skills. `private` folders hold Outrider's own files: a workspace that contains them does not give access to them.
+    `is_denied` returns whether a rule forbids to read a resolved path; tools that list or search leave it out."""
 
     def __init__(
         self,
@@ -97,8 +98,10 @@ class WorkspaceFiles:
         readable: Sequence[str | Path] = (),
         private: Sequence[str | Path] = (),
         granted: IsGranted = lambda _, __: False,
+        is_denied: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.root = os.path.realpath(root)
+        self.is_denied = is_denied
         self._readable = [os.path.realpath(folder) for folder in readable]
         folders = [os.path.realpath(folder) for folder in private]
         self._private = [folder for folder in folders if folder != self.root and _is_below(folder, self.root)]
@@ -112,6 +115,8 @@ class WorkspaceFiles:
         found = contain(path, root=self.root, cwd=self.root, op=op, extra_roots=extra)
         if found.real_path is None:
             raise ToolFailure(f"{shown}: {found.reason}{_list_hint(found.reason, op)}")
+        if self.is_denied(found.real_path):
+            raise ToolFailure(f"{shown}: a rule forbids to read it")
         if not found.ok and not self._granted(found, op):
             raise ToolFailure(f"{shown}: {found.reason}, and may not be used without approval")
         if any(_is_below(found.real_path, folder) for folder in self._private) and not any(
@@ -154,13 +159,33 @@ class WorkspaceFiles:
     def list_folder(self, location: FileLocation, depth: int = 1) -> str:
         """Returns the entries of a folder as lines, subfolders first, then files with their sizes."""
         with self.open_folder(location) as folder:
-            lines = _list_entries(folder, depth)
+            lines = self._list_entries(folder, depth, location.real)
             shown = list(islice(lines, MAX_LISTED_ENTRIES))
             more = next(lines, None) is not None
         text = "\n".join(shown) or "(the folder is empty)"
         if more:
             text += f"\n\n(only the first {MAX_LISTED_ENTRIES} entries; list a folder inside it, or use glob)"
         return text
+
+    def _list_entries(self, folder: int, depth: int, path: str, indent: str = "") -> Iterator[str]:
+        with os.scandir(folder) as entries:
+            listed = list(islice(entries, _MAX_SCANNED_ENTRIES))
+        found = [entry for entry in listed if not self.is_denied(f"{path}/{entry.name}")]
+        found.sort(key=lambda entry: (not entry.is_dir(follow_symlinks=False), entry.name))
+        for entry in found:
+            yield f"{indent}{printable_path(entry.name)}{_entry_suffix(entry)}"
+            if depth > 1 and entry.is_dir(follow_symlinks=False) and entry.name not in VCS_FOLDERS:
+                yield from self._list_subfolder(folder, entry.name, depth - 1, f"{path}/{entry.name}", indent + "  ")
+
+    def _list_subfolder(self, folder: int, name: str, depth: int, path: str, indent: str) -> Iterator[str]:
+        try:
+            deeper = os.open(name, OPEN_FOLDER_FLAGS, dir_fd=folder)
+        except OSError:
+            return
+        try:
+            yield from self._list_entries(deeper, depth, path, indent)
+        finally:
+            os.close(deeper)
 
     def _check_workspace(self) -> None:
         """Raises ToolFailure if the workspace was deleted or replaced by a symbolic link."""
@@ -172,27 +197,6 @@ class WorkspaceFiles:
     def _display_path(self, real: str) -> str:
         inside = _is_below(real, self.root)
         return printable_path(os.path.relpath(real, self.root) if inside else real)
-
-
-def _list_entries(folder: int, depth: int, indent: str = "") -> Iterator[str]:
-    with os.scandir(folder) as entries:
-        found = list(islice(entries, _MAX_SCANNED_ENTRIES))
-    found.sort(key=lambda entry: (not entry.is_dir(follow_symlinks=False), entry.name))
-    for entry in found:
-        yield f"{indent}{printable_path(entry.name)}{_entry_suffix(entry)}"
-        if depth > 1 and entry.is_dir(follow_symlinks=False) and entry.name not in VCS_FOLDERS:
-            yield from _list_subfolder(folder, entry.name, depth - 1, indent + "  ")
-
-
-def _list_subfolder(folder: int, name: str, depth: int, indent: str) -> Iterator[str]:
-    try:
-        deeper = os.open(name, OPEN_FOLDER_FLAGS, dir_fd=folder)
-    except OSError:
-        return
-    try:
-        yield from _list_entries(deeper, depth, indent)
-    finally:
-        os.close(deeper)
 
 
 def _entry_suffix(entry: "os.DirEntry[str]") -> str:

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from outrider.config.settings import remember_model
 from outrider.engine.archive import StoredSession, render_shared_page
 from outrider.engine.frontend import was_cut_off
 from outrider.engine.session_trace import stored_trace
@@ -141,12 +142,13 @@ async def choose_model(ui: ScreenApi, name: str) -> None:
     chosen = name or await ui.pick_item("Model", await _model_items(ui, current), current)
     if not chosen:
         return
-    provider, _, rest = chosen.partition("/")
     known = controller.client.providers
+    provider, _, rest = controller.expand_model_name(chosen).partition("/")
     if provider not in known or not rest:
         ui.show_notice(f"use PROVIDER/MODEL with one of these providers: {', '.join(known)}", "warning")
         return
     await controller.set_model(ModelRef(provider, rest))
+    remember_model(controller.settings.data_folder, f"{provider}/{rest}")
     ui.redraw()
 
 

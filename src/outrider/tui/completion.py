@@ -165,13 +165,14 @@ _MENTION = re.compile(r"(?:^|(?<=\s))@(\"[^\"]+\"|\S+)")
 _TRAILING = ".,;:!?)]}'\""
 
 
-def find_attachments(text: str, workspace: Path) -> tuple[list[FilePart], list[str]]:
-    """Return the mentioned images and documents as parts, and an error text for each one that cannot be read."""
+def find_attachments(text: str, workspace: Path, deny: Sequence[str] = ()) -> tuple[list[FilePart], list[str]]:
+    """Return the mentioned images and documents as parts, and an error text for each one that cannot be read or that
+    a deny rule hides."""
     files: list[FilePart] = []
     complaints: list[str] = []
     for path in dict.fromkeys(_mentioned_paths(text, workspace)):
         try:
-            files.append(attach_file(path))
+            files.append(attach_file(path, deny, workspace))
         except (OSError, ValueError) as error:
             complaints.append(str(error))
     return files, complaints

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from outrider.config.providers import expand_model_name
 from outrider.engine.session_client import SessionClient
 from outrider.errors import OutriderError
 from outrider.presentation.items import CommandItem, Notice
@@ -184,7 +185,7 @@ class SessionController:
 
     async def send_prompt(self, text: str, *, queue: bool = False, changed: Callable[[], None]) -> None:
         """Send an input to the session; returns when the turn that consumes it ends."""
-        files, complaints = find_attachments(text, self.workspace)
+        files, complaints = find_attachments(text, self.workspace, self.settings.rules.deny)
         for complaint in complaints:
             self.conversation.add_notice(Notice("warning", "command", complaint))
         session_id = await self.ensure_session()
@@ -251,6 +252,10 @@ class SessionController:
         if self.session_id:
             await self.engine.set_agent(self.session_id, agent)
             await self.engine.live[self.session_id].use_model(None)
+
+    def expand_model_name(self, text: str) -> str:
+        """Return PROVIDER/MODEL for an alias or a model name alone."""
+        return expand_model_name(text, {provider.name: provider.kind for provider in self.settings.providers})
 
     async def set_model(self, model: ModelRef) -> None:
         self._model = model

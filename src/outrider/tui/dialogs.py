@@ -1,8 +1,10 @@
 """Dialogs in place of the composer (approvals, model questions, choices), each answered by one key; and their queue."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
+from typing import Any
 
 import msgspec
 from rich.text import Text
@@ -22,6 +24,7 @@ from outrider.tui.rendering.tool_calls import diff_lines, effect_lines
 from outrider.tui.theme import Palette
 from outrider.tui.widgets.status import widget_palette
 
+COLLECT_SECONDS = 0.1
 ARMED_AFTER = (
     0.4  # seconds without a key press before keys are accepted: a user who is typing must not answer by accident
 )
@@ -169,7 +172,7 @@ def _key_lines(keys: Sequence[AnswerKey], width: int, palette: Palette) -> list[
 
 
 def _key_name(key: str) -> str:
-    return {"enter": "↵", "escape": "esc"}.get(key, key)
+    return {"enter": "↵", "escape": "esc", "right": "← →"}.get(key, key)
 
 
 _LABEL_WIDTH = 6
@@ -182,63 +185,96 @@ def _placeholder(choice: ApprovalChoice) -> str:
     return _REASON_PLACEHOLDER if choice.needs_reason else ""
 
 
+YES_TO_ALL = "yes-to-all"
+NO_TO_ALL = "no-to-all"
+_KIND_NAMES = {"edit": "edits", "command": "commands", "outcome": "outcomes"}
+
+
 class ApprovalPanel(DialogPanel):
-    """Shows exactly what a call would do, why it needs approval, and which rule a longer approval would store."""
+    """Shows exactly what a call would do, why it needs approval, and which rule a longer approval would store. Further
+    questions that wait are shown below it; those of the same kind can be answered together."""
 
     def __init__(self, request: ApprovalView) -> None:
         super().__init__()
         self.request = request
+        self.waiting: tuple[ApprovalView, ...] = ()
+        self._width = 0
+
+    @property
+    def joint(self) -> list[ApprovalView]:
+        """The questions that one answer can cover: those of the most frequent kind, at least two."""
+        views = [self.request, *self.waiting]
+        counted = Counter(view.kind for view in views if view.kind).most_common(1)
+        return [view for view in views if view.kind == counted[0][0]] if counted and counted[0][1] > 1 else []
+
+    def show_waiting(self, waiting: Sequence[ApprovalView]) -> None:
+        """Shows the other open questions in the order of their calls."""
+        self.waiting = tuple(sorted(waiting, key=lambda view: view.position))
+        if self.query(".body"):
+            self.border_title = Content(self.title)
+            self.draw_panel()
 
     @property
     def title(self) -> str:
-        return clean_line(self.request.heading, 100)
+        count = f" (1 of {len(self.waiting) + 1})" if self.waiting else ""
+        return clean_line(self.request.heading, 100) + count
 
     @property
     def keys(self) -> Sequence[AnswerKey]:
         return [
             AnswerKey(choice.key, choice.id, clean_line(choice.label, 120), _placeholder(choice))
             for choice in self.request.choices
+        ] + [*self._group_keys, *self._width_keys]
+
+    @property
+    def _group_keys(self) -> list[AnswerKey]:
+        if not self.joint:
+            return []
+        count, kind = len(self.joint), self.joint[0].kind
+        kind = _KIND_NAMES.get(kind, f"calls of {kind}")
+        return [
+            AnswerKey("Y", YES_TO_ALL, f"yes to all {count} {kind}"),
+            AnswerKey("N", NO_TO_ALL, f"no to all {count}"),
         ]
+
+    @property
+    def _width_keys(self) -> list[AnswerKey]:
+        return [AnswerKey("left", "", ""), AnswerKey("right", "", "narrower or wider rule")] if self._has_widths else []
+
+    @property
+    def _has_widths(self) -> bool:
+        return len(self.request.widths) > 1
+
+    @property
+    def width_id(self) -> str:
+        """The id of the width that a lasting answer covers."""
+        widths = self.request.widths
+        return widths[self._width].id if widths else ""
+
+    def choose_key(self, key: AnswerKey) -> None:
+        if key.key not in ("left", "right"):
+            super().choose_key(key)
+            return
+        step = 1 if key.key == "right" else -1
+        self._width = min(max(self._width + step, 0), len(self.request.widths) - 1)
+        self.draw_panel()
 
     def body_lines(self, width: int, palette: Palette) -> list[Text]:
-        arguments = dict(self.request.arguments)
-        path = arguments.pop("file_path", None)
-        head = (
-            [*wrap_text(text_line(clean_text(str(path)), palette.style("text", bold=True)), width), text_line()]
-            if path
-            else []
-        )
-        return [
-            *head,
-            *effect_lines(self.request.tool, arguments, width, palette),
-            text_line(),
-            *self._outcome_lines(width, palette),
-            *self._reason_lines(width, palette),
-        ]
-
-    def _outcome_lines(self, width: int, palette: Palette) -> list[Text]:
-        """Return what the call would send and what the session has read, and what a command changed: one line per
-        file, then the diffs."""
-        if not self.request.facts and self.request.outcome is None:
-            return []
-        risky = ("PROTECTED", "blocked:", "sends:", "cannot be undone", "changed by another program")
-        facts = [
-            piece
-            for fact in self.request.facts
-            for piece in wrap_text(
-                text_line(
-                    clean_line(fact, 500), palette.style("warn" if any(word in fact for word in risky) else "text")
-                ),
-                width,
-            )
-        ]
-        if self.request.outcome is None:
-            return [*facts, text_line()]
-        return [*facts, text_line(), *diff_lines(self.request.changes, width, palette), text_line()]
+        lines = [*_request_lines(self.request, width, palette), *self._reason_lines(width, palette)]
+        alike = [view for view in self.waiting if view in self.joint]
+        for view in alike:
+            head = text_line(clean_line(f"── {view.title}", 300), palette.style("accent", bold=True))
+            lines += [text_line(), *wrap_text(head, width), *_request_lines(view, width, palette)]
+        others = [view for view in self.waiting if view not in alike]
+        if others:
+            lines += [text_line(), text_line("also waiting:", palette.style("warn"))]
+        for view in others:
+            lines += wrap_text(text_line(clean_line(f"· {view.title}", 300), palette.style("text")), width)
+        return lines
 
     def _reason_lines(self, width: int, palette: Palette) -> list[Text]:
         found: list[Text] = []
-        for label, content in (("why", self.request.reason), ("rule", self.request.rule_text)):
+        for label, content in (("why", self.request.reason), ("rule", self._rule_text)):
             if not content:
                 continue
             text = text_line(clean_line(content, 2500), palette.style("quiet"))
@@ -246,6 +282,67 @@ class ApprovalPanel(DialogPanel):
                 wrap_text(text, width - _LABEL_WIDTH), text_line(f"{label:<{_LABEL_WIDTH}}", palette.style("warn"))
             )
         return found
+
+    @property
+    def _rule_text(self) -> str:
+        """What a lasting answer would store: the chosen width with its rules and its history."""
+        widths = self.request.widths
+        if not widths:
+            return self.request.rule_text
+        chosen = widths[self._width]
+        position = f"{self._width + 1}/{len(widths)} " if self._has_widths else ""
+        history = f" · {chosen.history}" if chosen.history else ""
+        return f"{position}{chosen.label}: {chosen.rule_text}{history}"
+
+
+def _request_lines(request: ApprovalView, width: int, palette: Palette) -> list[Text]:
+    """Return what one question is about: effects, then what runs or is written, then what a command changed."""
+    arguments = dict(request.arguments)
+    path = arguments.pop("file_path", None)
+    head = (
+        [*wrap_text(text_line(clean_text(str(path)), palette.style("text", bold=True)), width), text_line()]
+        if path
+        else []
+    )
+    return [
+        *head,
+        *_effect_lines(request, width, palette),
+        *_call_lines(request, arguments, width, palette),
+        text_line(),
+        *_outcome_lines(request, width, palette),
+    ]
+
+
+def _call_lines(request: ApprovalView, arguments: dict[str, Any], width: int, palette: Palette) -> list[Text]:
+    """Return what runs or is written: the true diff with its context if it is known, else the arguments."""
+    if not request.preview or not request.changes:
+        return effect_lines(request.tool, arguments, width, palette)
+    return diff_lines(request.changes, width, palette)
+
+
+def _effect_lines(request: ApprovalView, width: int, palette: Palette) -> list[Text]:
+    """Return what the commands do, above the command text: a long text may hide the one that matters."""
+    lines: list[Text] = []
+    for effect in request.effects:
+        text = text_line(clean_line(effect.text, 400), palette.style("warn" if effect.risky else "text"))
+        mark = text_line("! " if effect.risky else "· ", palette.style("warn" if effect.risky else "quiet"))
+        lines += indent_lines(wrap_text(text, width - 2), mark)
+    return [*lines, text_line()] if lines else []
+
+
+def _outcome_lines(request: ApprovalView, width: int, palette: Palette) -> list[Text]:
+    """Return what the call would send and what the session has read, and what a command changed: one line per file,
+    then the diffs."""
+    if not request.facts and request.outcome is None:
+        return []
+    risky = ("PROTECTED", "blocked:", "sends:", "cannot be undone", "changed by another program")
+    facts: list[Text] = []
+    for fact in request.facts:
+        colour = "warn" if any(word in fact for word in risky) else "text"
+        facts += wrap_text(text_line(clean_line(fact, 500), palette.style(colour)), width)
+    if request.outcome is None:
+        return [*facts, text_line()]
+    return [*facts, text_line(), *diff_lines(request.changes, width, palette), text_line()]
 
 
 _WRITE_KEY = AnswerKey("w", "", "write an answer", "your answer")
@@ -343,6 +440,15 @@ class DialogQueue(Vertical):
 
     async def add_panel(self, panel: DialogPanel, on_answer: AnswerHandler) -> None:
         self._panels.append((panel, on_answer))
+        if isinstance(panel, ApprovalPanel) and not self.children:
+            # The calls of one answer ask within a moment of each other: they are shown in the order of the calls.
+            self.set_timer(COLLECT_SECONDS, self._show_collected)
+        else:
+            await self._show_next()
+
+    async def _show_collected(self) -> None:
+        if not self.children:
+            self._panels.sort(key=lambda entry: _position(entry[0]))
         await self._show_next()
 
     async def ask_and_wait(self, panel: DialogPanel) -> tuple[str, str]:
@@ -405,7 +511,15 @@ class DialogQueue(Vertical):
         self.display = bool(self._panels)
         if self._panels and not self.children:
             await self.mount(self._panels[0][0])
+        first = self._panels[0][0] if self._panels else None
+        if isinstance(first, ApprovalPanel):
+            panels = [panel for panel, _ in self._panels[1:]]
+            first.show_waiting([panel.request for panel in panels if isinstance(panel, ApprovalPanel)])
         self.post_message(self.Changed(open=bool(self._panels)))
+
+
+def _position(panel: DialogPanel) -> int:
+    return panel.request.position if isinstance(panel, ApprovalPanel) else -1
 
 
 def _question_id(panel: DialogPanel) -> str:

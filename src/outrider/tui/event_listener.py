@@ -6,10 +6,17 @@ from typing import Any
 import msgspec
 
 from outrider.engine.frontend import AskedQuestion
-from outrider.engine.session_client import EngineClient
 from outrider.errors import ListenerOverflow, OutriderError, ServerAwayError
 from outrider.presentation.approvals import ApprovalView, approval_view, requested_approval_view
-from outrider.tui.dialogs import AnswerHandler, AnswerKey, ApprovalPanel, DialogQueue, QuestionPanel
+from outrider.tui.dialogs import (
+    NO_TO_ALL,
+    YES_TO_ALL,
+    AnswerHandler,
+    AnswerKey,
+    ApprovalPanel,
+    DialogQueue,
+    QuestionPanel,
+)
 from outrider.tui.screen import ScreenApi
 from outrider.types.events import (
     Event,
@@ -134,17 +141,23 @@ class ScreenEventListener:
             await self._dialogs.add_panel(panel, self._answer_in_background(send_answer))
 
     async def _ask_approval(self, approval: ApprovalView) -> None:
-        engine = self._controller.engine
+        engine, panel = self._controller.engine, ApprovalPanel(approval)
 
         async def send_answer(answer: str, comment: str) -> None:
             try:
-                await _answer_approval(engine, approval, answer, comment)
+                if answer in (YES_TO_ALL, NO_TO_ALL):
+                    for view in panel.joint:
+                        await self._dialogs.drop_approvals(view.id)
+                        await engine.answer(view.id, allow=answer == YES_TO_ALL, by=ANSWERED_BY)
+                    return
+                given = approval.answer(answer, comment, width=panel.width_id)
+                await engine.answer(approval.id, by=ANSWERED_BY, **given)
             except ServerAwayError:
                 await self._ask_approval(approval)
                 raise
 
         if not self._dialogs.asks_about(approval.id):
-            await self._dialogs.add_panel(ApprovalPanel(approval), self._answer_in_background(send_answer))
+            await self._dialogs.add_panel(panel, self._answer_in_background(send_answer))
 
     def _answer_in_background(self, send_answer: Callable[[str, str], Coroutine[Any, Any, None]]) -> AnswerHandler:
         """Return a handler that sends the answer in a background task, so that an error is shown as a notice and does
@@ -154,7 +167,3 @@ class ScreenEventListener:
             self._start_work(send_answer(answer, comment))
 
         return start_sending
-
-
-async def _answer_approval(engine: EngineClient, approval: ApprovalView, answer: str, comment: str) -> None:
-    await engine.answer(approval.id, by=ANSWERED_BY, **approval.answer(answer, comment))

@@ -63,6 +63,8 @@ async def ask_about_trust(settings: Settings, dialogs: DialogQueue) -> str:
     """Ask whether to trust the workspace's configuration files; returns the answer, or "" if nothing is pending."""
     trust = WorkspaceTrust(find_project(settings.workspace, settings.home_folder), settings.folders.trust_file)
     items = trust.unapproved_items() if trust.trusted else trust.list_items()
+    if trust.trusted:
+        trust.remember_files()  # the welcome screen has shown which have changed
     if not items:
         return ""
     answer, _ = await dialogs.ask_and_wait(trust_panel(trust, items))

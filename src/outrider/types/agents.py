@@ -84,7 +84,7 @@ class Agent(msgspec.Struct, frozen=True):
             model: str | Sequence[str],
             provider: str,
             max_output_tokens: int | None = None,
-            reasoning: bool = False,  # noqa: FBT001, FBT002
+            reasoning: bool | None = None,  # noqa: FBT001
             reasoning_effort: ReasoningEffort = "medium",
             reasoning_budget: int | None = None,
             temperature: float | None = None,
@@ -92,7 +92,7 @@ class Agent(msgspec.Struct, frozen=True):
             role: str = "",
             mode: Mode = "agent",
             tools: tuple[str, ...] | None = None,
-            permissions: dict[str, tuple[str, ...]] = {},  # noqa: B006
+            permissions: dict[str, tuple[str, ...]] = {},  # noqa: B006  msgspec copies it
             limits: Limits = Limits(),  # noqa: B008  immutable
             stream: bool = True,  # noqa: FBT001, FBT002
             fallback_models: tuple[str, ...] = (),

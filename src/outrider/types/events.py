@@ -4,6 +4,7 @@ from typing import Any, ClassVar, get_args
 
 import msgspec
 
+from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.codec import load_part, plain
 from outrider.types.ids import now_ms
 from outrider.types.origins import DataFlow
@@ -109,7 +110,9 @@ class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedE
     """A call needs approval. `offers` are the rules that a lasting answer would store, `contents` the hashes of files
     that it would approve; it is possible only if `can_last`. `server` is the URL of the server on which the call would
     run, if it is another one. With `outcome` the command has run in the sandbox, and the question is what to do with
-    its changes. With `flow` the call would send data after the session has read text of others."""
+    its changes. With `flow` the call would send data after the session has read text of others. `widths` are what a
+    lasting answer may cover, `effects` what the call does, `preview` is a unified diff of what it would change,
+    `position` the position of the call in its answer."""
 
     tool_name: str
     description: str = ""
@@ -120,6 +123,10 @@ class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedE
     server: str = ""
     outcome: CommandOutcome | None = None
     contents: tuple[str, ...] = ()
+    widths: tuple[RuleWidth, ...] = ()
+    effects: tuple[CallEffect, ...] = ()
+    preview: str = ""
+    position: int = 0
     flow: DataFlow | None = None
 
 

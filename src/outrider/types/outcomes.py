@@ -15,11 +15,59 @@ OutcomeChoice = Literal["keep", "hosts", "paths", "outside"]
 BlockedKind = Literal["network", "path", "socket"]
 
 
+GitOperationKind = Literal["commit", "branch", "tag", "stash", "ref", "head", "index"]
+
+
+class GitOperation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What git recorded: a commit, a branch, tag or other ref that was set from `old` to `new`, an entry of the stash,
+    another HEAD, or staged files.
+
+    `files` are the files of a commit or of the index, each with what happened to it. `lost` counts commits that a
+    moved or deleted ref does not contain any more.
+    """
+
+    kind: GitOperationKind
+    name: str = ""
+    old: str = ""
+    new: str = ""
+    subject: str = ""
+    author: str = ""
+    files: tuple[str, ...] = ()
+    more_files: int = 0
+    lost: int = 0
+
+    @property
+    def description(self) -> str:
+        """The operation in one line."""
+        more = f" and {self.more_files} more" if self.more_files else ""
+        files = ", ".join(self.files) + more
+        match self.kind:
+            case "commit":
+                return f'commit {self.new[:8]} "{self.subject}" by {self.author}' + (f": {files}" if files else "")
+            case "index":
+                return f"staged: {files}"
+            case "head":
+                return f"HEAD: {self.old} -> {self.new}"
+            case "branch" | "tag" | "ref" | "stash":
+                return self._describe_ref()
+
+    def _describe_ref(self) -> str:
+        what = self.kind if self.kind == "stash" else f"{self.kind} {self.name}"
+        subject = f' "{self.subject}"' if self.subject else ""
+        lost = f", which drops {self.lost} commit{'' if self.lost == 1 else 's'} from it" if self.lost else ""
+        if not self.old:
+            return f"new {what}{subject} at {self.new[:8]}"
+        if not self.new:
+            return f"{what} deleted, it was {self.old[:8]}{lost}"
+        return f"{what}{subject}: {self.old[:8]} -> {self.new[:8]}{lost}"
+
+
 class OutcomeFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One changed path of the workspace. `diff` is a unified diff, empty for binary and large files.
 
     `protected` files steer tools or contain secrets. `ignored` files are ignored by version control. A `conflict` was
     changed by another program since the command saw it. Without `can_undo` an undo cannot restore the old content.
+    A git folder is one entry with the `operations` of git; its settings and hooks are separate, protected entries.
     """
 
     path: str
@@ -32,6 +80,7 @@ class OutcomeFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     ignored: bool = False
     conflict: bool = False
     can_undo: bool = True
+    operations: tuple[GitOperation, ...] = ()
 
 
 class BlockedAccess(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """What a tool declares about its calls: what they do, which parameters name paths or URLs, and how they are shown.
 
-A `Tool` declares this with its options. Where only the name of a tool is known (rules, stored calls, tools of other
-agents), the table of names here applies; a new tool needs no row.
+A `Tool` declares this with its options; its name says nothing. Where only the name of a tool is known (rules, stored
+calls, tools of other agents), the table of names here applies; a new tool needs no row.
 """
 
 from collections.abc import Mapping
@@ -22,6 +22,8 @@ class ToolDeclaration(Struct, frozen=True):
 
     `operation` is what happens to the paths. `network` is True for a file tool that also connects to other hosts.
     `origins` is what results carry, if it does not follow from the kind; `destination` is where arguments are sent.
+    `paths_in` says where the paths are: in the values, in the text of a patch, or also at the start of a glob pattern.
+    `controls_process`: a call without a command acts on a process that runs already.
     """
 
     kind: ToolKind
@@ -31,6 +33,8 @@ class ToolDeclaration(Struct, frozen=True):
     network: bool = False
     origins: Origins | None = None
     destination: str = ""
+    paths_in: Literal["value", "patch", "glob"] = "value"
+    controls_process: bool = False
 
 
 class DeclaredTool(Protocol):
@@ -48,13 +52,13 @@ _FOLDERS = ("path", "directory", "dir", "cwd")
 KNOWN_NAMES: dict[str, ToolDeclaration] = {
     "read": ToolDeclaration("read", _FILES, display="read"),
     "list": ToolDeclaration("read", _FOLDERS, "list", display="read"),
-    "glob": ToolDeclaration("read", _FOLDERS, "list", display="search"),
+    "glob": ToolDeclaration("read", _FOLDERS, "list", display="search", paths_in="glob"),
     "grep": ToolDeclaration("read", _FOLDERS, "search", display="search"),
     "write": ToolDeclaration("write", _FILES, "write", display="edit"),
     "edit": ToolDeclaration("write", _FILES, "edit", display="edit"),
-    "apply_patch": ToolDeclaration("write", ("patch", "input", "diff"), "write", display="edit"),
+    "apply_patch": ToolDeclaration("write", ("patch", "input", "diff"), "write", display="edit", paths_in="patch"),
     "shell": ToolDeclaration("shell", ("command", "cmd", "script"), display="execute"),
-    "process": ToolDeclaration("shell", ("command", "cmd"), display="execute"),
+    "process": ToolDeclaration("shell", ("command", "cmd"), display="execute", controls_process=True),
     "web_fetch": ToolDeclaration("network", ("url", "address"), display="fetch"),
     "web_search": ToolDeclaration("network", ("url", "query")),
     "todo": ToolDeclaration("talk", display="think"),
@@ -65,7 +69,10 @@ KNOWN_NAMES: dict[str, ToolDeclaration] = {
     "call_agent": ToolDeclaration("delegate", display="agent"),
 }
 _ALIASES = {"bash": "shell", "sh": "shell", "execute": "shell", "ls": "list", "search": "grep", "multi_edit": "edit",
-            "patch": "apply_patch", "fetch": "web_fetch", "webfetch": "web_fetch", "todo_write": "todo"}  # fmt: skip
+            "patch": "apply_patch", "fetch": "web_fetch", "webfetch": "web_fetch", "todo_write": "todo",
+            "Bash": "shell", "Read": "read", "LS": "list", "Glob": "glob", "Grep": "grep", "Edit": "edit",
+            "MultiEdit": "edit", "Write": "write", "WebFetch": "web_fetch", "WebSearch": "web_search",
+            "TodoWrite": "todo", "Task": "task"}  # fmt: skip
 _WORKING_DIRECTORIES = ("cwd", "workdir", "working_directory", "directory")
 _IN_BACKGROUND = ("background", "run_in_background", "is_background")
 _FALSE = frozenset({"false", "0", "no", "off"})

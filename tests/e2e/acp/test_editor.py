@@ -57,8 +57,10 @@ async def test_an_approved_change_is_shown_as_a_diff_and_made(desk: Desk):
         ((asked, options),) = editor.asked
         path = str(desk.workspace / "notes.txt")
         wanted = next(content for content in asked.content if content.type == "diff")
-        assert (wanted.path, wanted.old_text, wanted.new_text) == (path, "the milk", "the tea")
-        assert [option.option_id for option in options] == ["once", "session", "project", "always", "no"]
+        assert (wanted.path, wanted.old_text, wanted.new_text) == (path, "remember the milk", "remember the tea")
+        assert [option.option_id for option in options] == [
+            "once", "session", "session:workspace", "project", "project:workspace", "always", "no",
+        ]  # fmt: skip
         done = [update for update in editor.updates if getattr(update, "kind", None) == "edit"][-1]
         assert (done.tool_call_id, done.status) == (asked.tool_call_id, "completed")
         (diff,) = done.content
@@ -103,7 +105,7 @@ async def test_an_answer_for_the_folder_holds_in_the_next_session_there(desk: De
         assert await say(editor, session_id, "go") == "end_turn"
         ((_, options),) = editor.asked
         (folder,) = [option for option in options if option.option_id == "project"]
-        assert (folder.kind, folder.name) == ("allow_always", "This folder (write(/made.txt))")
+        assert (folder.kind, folder.name) == ("allow_always", "This folder: exactly these files (write(/made.txt))")
         assert await say(editor, await desk.new(editor), "go") == "end_turn"
         assert editor.said() == "Made.Again."
         assert len(editor.asked) == 1

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cli.program import Program, answering, call, ended
+from tests.fixtures.http_server import Reply, serving
+from tests.fixtures.vendors.serving import VENDORS
 from tests.fixtures.vendors.vendor import Refusal, Stop
 
 READING = call("read", file_path="notes.txt")
@@ -191,6 +193,26 @@ async def test_what_is_allowed_runs_and_what_needs_approval_is_refused_with_code
     assert not (program.workspace / "other.txt").exists()
 
 
+@pytest.mark.parametrize(
+    "refused",
+    [
+        call("write", file_path="AGENTS.md", content="x"),
+        call("read", file_path="/etc/hostname"),
+        call("web_fetch", url="https://example.org/"),
+        call("shell", command="echo x > AGENTS.md"),
+        call("shell", command="echo 'curl: (6) Could not resolve host: example.org' >&2; exit 6"),
+    ],
+)
+async def test_a_refused_call_of_background_mode_ends_with_code_3(program: Program, refused):
+    async with answering(program, [[refused], "I could not."]):
+        done = await program.run("run", "--mode", "background", "do it")
+        assert (done.code, "approval is needed" in done.err) == (3, True)
+    async with answering(program, [[call("write", file_path="other.txt", content="x")], "No."]):
+        denied = await program.run("run", "--mode", "background", "--deny", "write(other.txt)", "write it")
+        assert denied.code == 0
+    assert not (program.workspace / "AGENTS.md").exists()
+
+
 async def test_a_limit_ends_the_run_with_code_4_and_what_was_said_is_kept(program: Program):
     async with answering(program, lambda _: [f"Step {len(_['messages'])}.", READING]):
         done = await program.run("run", "--max-turns", "2", "-o", "json", "never stop")
@@ -233,3 +255,33 @@ async def test_other_instructions_take_the_place_of_the_agents_own(program: Prog
     async with answering(program, ["Arr."]) as server:
         assert (await program.run("run", "--system", "@pirate.md", "hello")).code == 0
     assert "Talk like a pirate." in json.dumps(server.requests[0]["messages"][0])
+
+
+async def test_a_broken_answer_is_requested_again_and_a_pipe_reads_the_whole_one_only(program: Program):
+    vendor = VENDORS["openai"]
+    frames = [frame for frame in vendor.stream(["It is a long answer."]) if isinstance(frame, bytes)]
+    busy = Reply([b'{"error": {"message": "busy"}}'], 503, {"content-type": "application/json", "retry-after": "0.1"})
+    async with serving(Reply(frames[:2], after="drop"), busy, Reply(frames)) as server:
+        program.url = f"{server.url}{vendor.base}"
+        done = await program.run("run", "hello")
+    assert (done.code, done.out) == (0, "It is a long answer.\n")
+    first, second = (line for line in done.err.splitlines() if "attempt" in line)
+    assert "attempt 1 of 12 failed" in first
+    assert "the text above is withdrawn; retrying in" in first
+    assert "attempt 2 of 12 failed: openai 503" in second
+
+
+async def test_a_turn_that_an_outage_ended_is_continued_by_another_process(program: Program):
+    vendor = VENDORS["openai"]
+    frames = [frame for frame in vendor.stream(["It is a long answer."]) if isinstance(frame, bytes)]
+    async with serving(Reply(frames[:2], after="drop")) as server:
+        program.url = f"{server.url}{vendor.base}"
+        done = await program.run("run", "--retry-attempts", "1", "hello")
+    assert done.code == 5
+    assert 'send "continue" to try again, or choose another model' in done.err
+    assert "continue this turn with: outrider run --session" in done.err
+    async with answering(program, ["and it ends.", "More."]) as again:
+        assert (await program.run("run", "--continue")).out == "and it ends.\n"
+        assert (await program.run("run", "--continue")).out == "More.\n"  # the turn has ended, so the model is asked
+    assert "cut off" in again.vendor.texts(again.requests[0])[-1]
+    assert again.vendor.texts(again.requests[1])[-1] == "continue"

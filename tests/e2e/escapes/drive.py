@@ -16,6 +16,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+from outrider.permissions.paths.protected import find_protected_files
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox import defaults as places
 from outrider.processes.sandbox import defaults as planted
@@ -83,21 +84,23 @@ def run(attempt: Attempt, sandbox: Sandbox | None, arena: Arena, listeners: List
     environment = arena.environment() | {"INIT_SCRIPT": INIT_SCRIPT, "BWRAP": program}
     command = (plain_python(), "-I", "-S", "-c", program_of(attempt))
     launch = LaunchRequest(command, environment, arena.workspace)
-    absent: tuple[Path, ...] = ()
+    before: planted.ProtectedState | None = None
     if sandbox:
         policy = places.default_policy(
             arena.workspace,
             writable=attempt.writable,
             home=arena.home,
             own_files=[arena.own_data.parent],
+            protected=find_protected_files(arena.workspace),
             limits=SandboxLimits(**attempt.bounds),  # pyright: ignore[reportArgumentType]
         )
-        absent = planted.find_absent_paths(policy)
+        before = planted.ProtectedState(lambda: find_protected_files(arena.workspace)) if attempt.writable else None
         launch = sandbox.wrap(launch, policy)
     try:
         return start(launch, attempt, arena, listeners)
     finally:
-        planted.quarantine_planted(absent, arena.folder / "planted", {})
+        if before is not None:
+            before.quarantine_planted(arena.folder / "planted")
 
 
 def start(launch: LaunchRequest, attempt: Attempt, arena: Arena, listeners: Listeners) -> str:

@@ -135,7 +135,7 @@ async def test_an_answer_for_the_folder_holds_in_the_next_session_there(tmp_path
     async with page_of(serving) as page:
         await say(page, "make it")
         question = page.locator(".question")
-        await question.get_by_text("What a lasting answer stores: write(/made.txt)").wait_for()
+        await question.get_by_text("write(/made.txt)").wait_for()
         labels = await question.get_by_role("button").all_text_contents()
         assert labels == ["Yes, once", "This session", "This folder", "Always", "No", "No, because…"]
         await question.get_by_role("button", name="This folder").click()
@@ -155,11 +155,38 @@ async def test_a_requested_change_is_shown_as_the_lines_that_come_and_go(tmp_pat
         await say(page, "tea instead")
         question = page.locator(".question")
         await question.locator(".file", has_text="notes.txt").wait_for()
-        assert await question.locator(".diff .removed").all_text_contents() == ["-the milk"]
-        assert await question.locator(".diff .added").all_text_contents() == ["+the tea"]
+        assert await question.locator(".diff .removed").all_text_contents() == ["-remember the milk"]
+        assert await question.locator(".diff .added").all_text_contents() == ["+remember the tea"]
         await question.get_by_role("button", name="Once").click()
         await page.get_by_text("Changed.").wait_for()
     assert (serving.workspace / "notes.txt").read_text() == "remember the tea\n"
+
+
+async def test_a_rule_is_widened_on_the_page(tmp_path: Path):
+    serving = Serving(tmp_path)
+    calls = [call("write", file_path=f"src/{name}.py", content="x") for name in "ab"]
+    serving.script(calls[0], calls[1], "Both made.")
+    async with page_of(serving) as page:
+        await say(page, "make them")
+        question = page.locator(".question")
+        await question.get_by_label("What a lasting answer covers").select_option("under src")
+        await question.get_by_text("may write /src/**").wait_for()
+        await question.get_by_role("button", name="This session").click()
+        await page.get_by_text("Both made.").wait_for()
+    assert (serving.workspace / "src/b.py").read_text() == "x"
+
+
+async def test_many_edits_of_one_step_are_answered_together(tmp_path: Path):
+    serving = Serving(tmp_path)
+    calls = [call("write", file_path=f"{name}.txt", content="x") for name in "abcde"]
+    serving.script(calls, "All made.")
+    async with page_of(serving) as page:
+        await say(page, "make them")
+        await page.get_by_text("5 edits wait for an answer").wait_for()
+        await page.get_by_role("button", name="Yes to all 5").click()
+        await page.get_by_text("All made.").wait_for()
+        assert await page.locator(".question").count() == 0
+    assert sorted(path.name for path in serving.workspace.glob("*.txt")) == [f"{name}.txt" for name in "abcde"]
 
 
 async def test_the_page_says_why_a_turn_was_stopped(tmp_path: Path):

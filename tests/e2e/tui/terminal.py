@@ -26,6 +26,8 @@ KEYS = {
     "shift+tab": "\x1b[Z",
     "up": "\x1b[A",
     "down": "\x1b[B",
+    "right": "\x1b[C",
+    "left": "\x1b[D",
     "pageup": "\x1b[5~",
     "ctrl+j": "\n",
     "ctrl+b": "\x02",

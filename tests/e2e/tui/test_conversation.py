@@ -74,6 +74,40 @@ def test_a_refusal_reaches_the_model_and_an_answer_for_longer_is_not_asked_for_a
     terminal.wait_for("Stored approvals", "write more.txt", "always")
 
 
+def test_a_rule_is_widened_in_the_panel_and_covers_what_it_says(home, workspace: Path, open_terminal: Open):
+    calls = [[call("write", file_path=f"src/pkg/{name}.py", content="x = 1\n")] for name in ("a", "b", "c")]
+    write_script(home, [*calls, "All made."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("make them")
+    terminal.wait_for("Allow write?", "1/4 exactly these files: write(/src/pkg/a.py)", "narrower or wider rule")
+    time.sleep(0.5)
+    terminal.press("right", "right")
+    terminal.wait_for("3/4 all edits under src/: may write /src/**")
+    terminal.press("left")
+    terminal.wait_for("2/4 all edits under src/pkg/: may write /src/pkg/**")
+    terminal.answer("s")
+    terminal.wait_for("All made.")
+    assert sorted(path.name for path in (workspace / "src/pkg").iterdir()) == ["a.py", "b.py", "c.py"]
+
+
+def test_an_edit_of_many_files_is_one_panel_and_one_answer(home, workspace: Path, open_terminal: Open):
+    names = [f"file{number:02}.txt" for number in range(15)]
+    for name in names:
+        (workspace / name).write_text("first\nold line\nlast\n")
+    edits = [call("edit", file_path=name, old_string="old", new_string="new") for name in names]
+    write_script(home, [[*edits, call("web_fetch", url="http://127.0.0.1:9/")], "All edited."])
+    terminal = open_terminal(size=(100, 60))
+    terminal.wait_for("script/demo")
+    terminal.say("edit them")
+    terminal.wait_for("Allow edit?", "(1 of 16)", "- old line", "+ new line", "first", "yes to all 15 edits")
+    terminal.answer("Y")
+    terminal.wait_for("Allow web_fetch?", without="Allow edit?")
+    terminal.answer("n")
+    terminal.wait_for("All edited.")
+    assert {(workspace / name).read_text() for name in names} == {"first\nnew line\nlast\n"}
+
+
 def test_escape_interrupts_a_command_whose_output_is_seen_live(home, workspace: Path, open_terminal: Open):
     command = "echo $$ > pid; for i in 1 2 3; do echo tick $i; done; sleep 600"
     write_script(home, [[call("shell", command=command)]])

@@ -213,10 +213,10 @@ def test_notices_reach_the_editor_as_thoughts_once_each():
     )
     assert all(isinstance(update, AgentThoughtChunk) for update in updates)
     assert said(updates, AgentThoughtChunk).strip().split("\n\n") == [
-        "attempt 1 failed: busy",
+        "attempt 1 failed: busy; retrying in 1.0s",
         "earlier messages were summarised (9.0k → 1.0k tokens)",
-        "stopped: the limit of 3 steps is reached",
-        "the answer was cut off: the model's output limit is reached",
+        'stopped: the limit of 3 steps is reached; raise the limit, then send "continue"',
+        'the answer was cut off: the model\'s output limit is reached; send "continue" to get the rest',
     ]
 
 
@@ -296,3 +296,9 @@ def test_the_content_of_a_changed_file_cannot_end_its_diff_in_a_question():
     )
     text = question_text(view)
     assert text.endswith(f"`````diff\n{diff}`````")
+
+
+def test_a_loaded_session_shows_withdrawn_text_struck_out():
+    gone = TextPart("half a sen", ignored=True, metadata={"withdrawn": True})
+    message = Message("assistant", [gone, TextPart("whole")])
+    assert said(list(UpdateBuilder("s", FOLDER).replay_messages([message]))) == "~~half a sen~~\n\nwhole"

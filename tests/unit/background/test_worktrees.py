@@ -9,7 +9,7 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 from msgspec.structs import replace
 
-from outrider.background.worktrees import WorktreeChanges, WorktreeManager, count_uncommitted
+from outrider.background.worktrees import WorktreeChanges, WorktreeManager, count_uncommitted, git_runner
 from outrider.project.sandbox import find_worktree
 from outrider.project.trust import WorkspaceTrust, find_project
 from outrider.types.ids import new_id
@@ -26,7 +26,9 @@ def worktrees(tmp_path: Path) -> WorktreeManager:
     return WorktreeManager(folders_in(tmp_path))
 
 
-def test_a_worktree_holds_the_last_commit_and_tells_of_what_was_not_committed(repo: Path, worktrees: WorktreeManager):
+def test_a_worktree_holds_the_last_commit_and_tells_of_what_was_not_committed(
+    repo: Path, tmp_path: Path, worktrees: WorktreeManager
+):
     (repo / "src" / "tea.txt").write_text("black\n")
     (repo / "new.txt").write_text("new\n")
     tree = worktrees.create_worktree(new_id(), "Mend the parser!", str(repo / "src"))
@@ -34,13 +36,13 @@ def test_a_worktree_holds_the_last_commit_and_tells_of_what_was_not_committed(re
     assert (tree.folder / "tea.txt").read_text() == "green\n"
     assert tree.folder == Path(tree.path) / "src"
     assert not (Path(tree.path) / "new.txt").exists()
-    assert tree.uncommitted == count_uncommitted(str(repo)) == 2
+    assert tree.uncommitted == count_uncommitted(str(repo), git_runner(folders_in(tmp_path))) == 2
     assert tree.branch.endswith("/mend-the-parser")
     assert run_git(repo, "branch", "--show-current").strip() == "main"
     assert worktrees.exists_here(tree)
 
 
-def test_what_a_run_left_lying_about_is_committed_to_its_branch(repo: Path, worktrees: WorktreeManager):
+def test_what_a_run_left_lying_about_is_committed_to_its_branch(repo: Path, tmp_path: Path, worktrees: WorktreeManager):
     tree = worktrees.create_worktree(new_id(), "write", str(repo))
     assert tree is not None
     (tree.folder / "new.txt").write_text("new\n")
@@ -51,7 +53,7 @@ def test_what_a_run_left_lying_about_is_committed_to_its_branch(repo: Path, work
     assert "1 file changed" in after.stat
     run_git(repo, "merge", "--quiet", tree.branch)
     assert (repo / "new.txt").read_text() == "new\n"
-    assert not count_uncommitted(str(repo))
+    assert not count_uncommitted(str(repo), git_runner(folders_in(tmp_path)))
     worktrees.remove_worktree(tree)
     assert not worktrees.exists_here(tree)
     assert tree.branch in run_git(repo, "branch", "--list", "--format=%(refname:short)", tree.branch)

@@ -142,3 +142,10 @@ def test_of_a_long_output_whose_end_alone_is_kept_every_line_is_printed_once():
 def test_what_was_never_seen_is_marked_as_missing():
     assert appended_text("abc", "xyz") == f"{GAP_MARK}xyz"
     assert (appended_text("", "abc"), appended_text("abc", "abc"), appended_text("abc", "bcd")) == ("abc", "", "d")
+
+
+def test_a_text_that_was_printed_and_withdrawn_is_reported(monkeypatch: pytest.MonkeyPatch):
+    shown = TextPart("half a sen", id="text")
+    gone = TextPart("half a sen", ignored=True, metadata={"withdrawn": True}, id="text")
+    assert printed(monkeypatch, shown, gone) == ["half a sen", "[the text above is withdrawn]"]  # type: ignore[arg-type]
+    assert printed(monkeypatch, gone) == []  # type: ignore[arg-type]

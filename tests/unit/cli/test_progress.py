@@ -4,7 +4,7 @@ import io
 
 from msgspec.structs import replace
 
-from outrider.cli.commands.run_output import ProgressPrinter, StreamEventEncoder
+from outrider.cli.commands.run_output import ProgressPrinter, RunInfo, StreamEventEncoder, create_printer
 from outrider.cli.output import Console
 from outrider.types.codec import UnknownPart
 from outrider.types.events import (
@@ -12,6 +12,9 @@ from outrider.types.events import (
     ContextCompactionEvent,
     ErrorEvent,
     Event,
+    LLMResponseEvent,
+    ModelSilentEvent,
+    PartDeltaEvent,
     PartUpdatedEvent,
     RetryScheduledEvent,
     ToolApprovalRequestedEvent,
@@ -81,3 +84,34 @@ def test_a_call_that_waits_on_another_server_is_told_with_where_somebody_has_to_
     assert err.getvalue() == ""
     progress.on_event(replace(asked, server="http://there:1"))
     assert "push waits for approval at http://there:1: the tool push says ask" in err.getvalue()
+
+
+def written(*events: Event, terminal: bool) -> str:
+    out = io.StringIO()
+    console = Console(out, io.StringIO(), {})
+    console.out_is_terminal = terminal
+    printer = create_printer("text", console, quiet=False)
+    printer.start(RunInfo("s", "a", "p/m", "agent", "/"))
+    for event in events:
+        printer.on_event(event)
+    return out.getvalue()
+
+
+def test_withdrawn_text_is_never_written_to_a_pipe():
+    half = PartDeltaEvent(session_id="s", message_id="m", part_id="p1", delta="half a sen")
+    retry = RetryScheduledEvent(session_id="s", attempt=1, delay_ms=0, error="reset", withdrawn=("p1",))
+    whole = PartDeltaEvent(session_id="s", message_id="m", part_id="p2", delta="a whole sentence")
+    end = LLMResponseEvent(session_id="s", stop_reason="stop")
+    assert written(half, retry, whole, end, terminal=False) == "a whole sentence\n"
+    assert written(half, retry, whole, end, terminal=True) == "half a sen\na whole sentence\n"
+
+
+def test_stream_json_names_withdrawn_parts():
+    encoder = StreamEventEncoder()
+    delta = PartDeltaEvent(session_id="s", message_id="m", part_id="p1", delta="half")
+    retry = RetryScheduledEvent(session_id="s", attempt=1, delay_ms=5, error="reset", withdrawn=("p1",), model="b/m")
+    silent = ModelSilentEvent(session_id="s", silent_ms=30_000, model="b/m")
+    text, again, quiet = (line for event in (delta, retry, silent) for line in encoder.encode_event(event))
+    assert text["part_id"] == "p1"
+    assert (again["withdrawn"], again["model"]) == (["p1"], "b/m")
+    assert (quiet["type"], quiet["silent_ms"]) == ("silent", 30_000)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from outrider.config.settings import remember_shown_files
 from outrider.errors import ConfigurationError
 from outrider.project.trust import WorkspaceTrust, find_project
 from tests.fixtures.standard import Place
@@ -116,3 +117,12 @@ def test_a_configuration_that_is_a_link_to_elsewhere_does_not_count(place, tmp_p
     found = place.settings()
     assert found.mode == "agent"
     assert "outside the workspace" in found.notices[0]
+
+
+def test_instructions_that_change_after_trust_are_a_notice_until_they_were_shown(place):
+    assert settings(place, "").notices == ()
+    (place.workspace / "AGENTS.md").write_text("new orders\n")
+    found = place.settings()
+    assert "AGENTS.md is new or has changed since you trusted" in found.notices[0]
+    remember_shown_files(place.workspace, found.folders)
+    assert place.settings().notices == ()

@@ -9,7 +9,7 @@ import pytest
 from outrider.config import file
 from outrider.config.file import ConfigFile
 from outrider.config.providers import DEFAULT_MODELS, NO_PROVIDER_MESSAGE
-from outrider.config.settings import CommandFlags, Settings, read_settings
+from outrider.config.settings import CommandFlags, Settings, read_settings, remember_model
 from outrider.errors import ConfigurationError
 from outrider.providers.catalog import ModelCatalog
 from outrider.types.modes import MODES
@@ -86,6 +86,33 @@ def test_the_effort_of_a_flag_goes_before_environment_agent_and_file(home):
     assert settings(home, toml, environ, effort="none").agents[0].reasoning_effort == "none"
     with pytest.raises(ConfigurationError, match="no reasoning effort is called 'hihg'; did you mean high"):
         settings(home, effort="hihg")
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("opus", "anthropic/claude-opus-4-7"),
+        ("anthropic/sonnet", "anthropic/claude-sonnet-4-6"),
+        ("claude-opus-4-6", "anthropic/claude-opus-4-6"),
+        ("gpt", "openai/gpt-5.5"),
+        ("o3", "openai/o3"),
+        ("gemini-2.5-pro", "google/gemini-2.5-pro"),
+    ],
+)
+def test_aliases_and_bare_model_names_are_resolved(home, written, expected):
+    keys = {**KEY, "OPENAI_API_KEY": "k", "GEMINI_API_KEY": "k"}
+    assert settings(home, "", keys, model=written).model == expected
+
+
+def test_the_model_that_the_user_chose_is_remembered_until_it_cannot_be_reached(home):
+    folder = settings(home).data_folder
+    folder.mkdir(parents=True, exist_ok=True)
+    remember_model(folder, "anthropic/claude-opus-4-7")
+    assert settings(home).model == "anthropic/claude-opus-4-7"
+    assert settings(home, 'model = "anthropic/from-file"').model == "anthropic/from-file"
+    (home / "config.toml").unlink()
+    remember_model(folder, "openai/gpt-5.4")
+    assert settings(home).model.startswith("anthropic/"), "there is no key for it"
 
 
 def test_the_name_openai_means_responses_at_openai_and_chat_elsewhere(home):
@@ -329,3 +356,31 @@ def test_a_server_on_this_machine_is_used_when_it_is_named_and_never_gets_a_vend
 def test_a_server_on_this_machine_has_no_model_of_its_own(tmp_path):
     with pytest.raises(ConfigurationError, match="write ollama/MODEL"):
         read_settings(cwd=tmp_path, environ={"HOME": str(tmp_path)}, flags=CommandFlags(model="ollama"))
+
+
+def test_retries_are_set_by_flag_agent_provider_and_file(home):
+    toml = (
+        "[retry]\nattempts = 7\ntotal = 60\n[providers.anthropic.options.retry]\nattempts = 5\n"
+        "[agents.patient]\nretry = { attempts = 20 }\n"
+    )
+    found = settings(home, toml)
+    assert found.providers[0].options["retry"] == {"attempts": 5, "total": 60}
+    by_name = {agent.name: agent.retry for agent in found.agents}
+    assert by_name["outrider"] is None
+    assert (by_name["patient"].attempts, by_name["patient"].total) == (20, 60)
+    flagged = settings(home, toml, retry_attempts=2)
+    assert flagged.providers[0].options["retry"]["attempts"] == 2
+    assert {agent.retry.attempts for agent in flagged.agents if agent.retry} == {2}
+
+
+def test_a_list_of_models_names_fallbacks(home):
+    environ = {**KEY, "OPENAI_API_KEY": "sk-2"}
+    toml = 'model = ["anthropic/one", "openai/two"]\n'
+    (agent,) = settings(home, toml, environ).agents
+    assert (agent.provider, agent.model, agent.fallback_models) == ("anthropic", "one", ("openai/two",))
+    flagged = settings(home, toml, environ, model="openai/three,anthropic/four")
+    assert flagged.model == "openai/three"
+    assert flagged.agents[0].fallback_models == ("anthropic/four",)
+    assert {"openai", "anthropic"} <= {provider.name for provider in flagged.providers}
+    with pytest.raises(ConfigurationError, match="no provider 'nobody'"):
+        settings(home, 'model = ["anthropic/one", "nobody/two"]', environ)

@@ -134,8 +134,8 @@ VENDORS = {
 @settings(max_examples=examples(100))
 @given(history=histories())
 def test_any_transcript_keeps_the_pairing_and_role_rules_of_every_vendor(family, history):
-    prompt = lower(history, family=family)
-    assert not prompt or not list(VENDORS[family](prompt))
+    prompt = end_with_user(lower(history, family=family), history)
+    assert not list(VENDORS[family](prompt))
 
 
 @given(histories(), families)

@@ -4,6 +4,7 @@ import pytest
 
 from outrider import Tool
 from outrider.engine.undo import may_change_files
+from outrider.types.tool_declaration import KNOWN_NAMES
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,8 @@ from outrider.engine.undo import may_change_files
     ],
 )
 def test_tools_that_nobody_knows_are_looked_after(tool: str, built_in: bool, looked_at: bool):
-    assert may_change_files(Tool(lambda: "", name=tool), built_in=built_in) is looked_at
+    made = Tool(lambda: "", name=tool, declares=KNOWN_NAMES.get(tool))
+    assert may_change_files(made, built_in=built_in) is looked_at
 
 
 def test_a_tool_that_only_reads_is_taken_at_its_word():

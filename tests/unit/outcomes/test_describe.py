@@ -11,10 +11,10 @@ from outrider.outcomes.describe import (
     ignored_paths,
     is_cache,
     list_changes,
-    list_protected,
     make_diff,
 )
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
+from outrider.outcomes.repository import list_protected
 from outrider.processes.sandbox.overlay import FileStamp, OverlayChange, OverlayFolders, read_changes
 
 
@@ -70,7 +70,7 @@ def test_files_that_steer_tools_or_hold_secrets_come_first(workspace: Path, fold
         (folders.upper / name).write_text("x\n")
     files = described(workspace, folders).files
     assert [(file.path, file.protected) for file in files[:2]] == [(".env", True), ("AGENTS.md", True)]
-    assert list_protected(read_changes(workspace, folders), workspace) == {".env", "AGENTS.md"}
+    assert list_protected(workspace, folders.upper, read_changes(workspace, folders)) == {".env", "AGENTS.md"}
 
 
 def test_a_diff_shows_what_changes(workspace: Path, folders: OverlayFolders):

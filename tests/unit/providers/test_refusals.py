@@ -179,3 +179,22 @@ def test_a_number_is_no_type():
     numbered = build_provider_error("no", status=400, code=400)
     assert (numbered.type, numbered.details["code"]) == (None, 400)
     assert build_provider_error("no", status=400, code="invalid-argument").type == "invalid-argument"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "6m0s"}, 360.0),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "1.5s"}, 1.5),
+        ({"x-ratelimit-remaining-tokens": "9", "x-ratelimit-reset-tokens": "1.5s"}, None),
+        (
+            {"anthropic-ratelimit-tokens-remaining": "0", "anthropic-ratelimit-tokens-reset": "1970-01-01T00:17:00Z"},
+            20.0,
+        ),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "2000000000000"}, 2e9 - 1000),
+        ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "soon"}, None),
+        ({"retry-after": "3", "x-ratelimit-remaining": "0", "x-ratelimit-reset": "900"}, 3.0),
+    ],
+)
+def test_the_wait_is_read_from_the_limit_that_is_used_up(headers: dict[str, str], seconds: float | None):
+    assert parse_retry_after(headers, now=1000.0) == seconds

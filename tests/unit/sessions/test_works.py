@@ -1,12 +1,26 @@
 """A shielded write finishes even if its caller is cancelled."""
 
 import asyncio
+import sys
 
 import pytest
 
 from outrider.sessions.write_queue import ShieldedTasks
 
 PLACES = pytest.mark.parametrize("eager", [True, False])
+IN_ITS_TASK = sys.version_info >= (3, 12)  # before, the first step of eager work runs in the task of its caller
+
+
+async def test_work_that_never_waits_takes_no_round_of_the_event_loop():
+    """Other work that is ready does not run in between."""
+    order: list[str] = []
+
+    async def work() -> None:
+        order.append("work")
+
+    asyncio.get_running_loop().call_soon(order.append, "other")
+    await ShieldedTasks(eager=True).run_shielded(work())
+    assert order == ["work"]
 
 
 async def test_work_runs_in_one_task_from_start_to_end():
@@ -17,7 +31,7 @@ async def test_work_runs_in_one_task_from_start_to_end():
         await asyncio.sleep(0.001)
         tasks.append(asyncio.current_task())
 
-    await ShieldedTasks(eager=True).run_shielded(work())
+    await ShieldedTasks(eager=IN_ITS_TASK).run_shielded(work())
     assert tasks[0] is tasks[1] is not asyncio.current_task()
 
 
@@ -95,7 +109,7 @@ async def test_a_caller_that_is_cancelled_leaves_at_once_and_the_work_goes_on(ea
 async def test_what_one_work_waits_for_others_may_wait_for_too():
     done: list[str] = []
     gate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    works = ShieldedTasks(eager=True)
+    works = ShieldedTasks(eager=IN_ITS_TASK)
 
     async def work(name: str) -> None:
         done.append(f"{name} {await gate}")

@@ -103,9 +103,9 @@ def _delay_until(after: str, now: datetime) -> float | None:
 
 def warn_about_uncommitted_changes(arguments: Namespace, settings: "Settings") -> None:
     """Warn that a worktree does not contain uncommitted changes."""
-    from outrider.background.worktrees import count_uncommitted
+    from outrider.background.worktrees import count_uncommitted, git_runner
 
-    if arguments.worktree and (changed := count_uncommitted(str(settings.workspace))):
+    if arguments.worktree and (changed := count_uncommitted(str(settings.workspace), git_runner(settings.folders))):
         Console().print_stderr(
             f"The run starts from the last commit, without {format_count(changed, 'uncommitted change')}."
         )

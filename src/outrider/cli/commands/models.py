@@ -1,5 +1,6 @@
 """`outrider models`: lists models and local servers; downloads and removes local models."""
 
+import asyncio
 import sys
 from argparse import Namespace
 
@@ -28,7 +29,7 @@ def list_models(arguments: Namespace) -> int:
     if not chosen:
         names = ", ".join(provider.name for provider in settings.providers)
         raise ConfigurationError(f"provider {arguments.provider!r} is not configured; configured providers: {names}")
-    found = list(known_models(chosen, settings.models))
+    found = asyncio.run(known_models(chosen, settings.models))
     if arguments.json:
         for model in found:
             console.print(msgspec.json.encode(model).decode())

@@ -23,6 +23,8 @@ from outrider.errors import ConfigurationError
 def list_permissions(arguments: Namespace) -> int:
     """Print the rules of the settings and the stored approvals."""
     console, settings = Console(), read_settings(cwd=arguments.cwd)
+    for notice in settings.notices:
+        console.print_stderr(f"outrider: {notice}", "yellow")
     answers = run_with_archive(SessionArchive.lasting_approvals)
     rows = [(effect, rule) for effect in ("deny", "ask", "allow") for rule in getattr(settings.rules, effect)]
     if rows:

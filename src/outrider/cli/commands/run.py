@@ -29,10 +29,11 @@ from outrider.cli.commands.run_output import (
 )
 from outrider.cli.output import Console
 from outrider.cli.setup import settings_from_arguments, user_folders
-from outrider.config.settings import Settings
+from outrider.config.settings import Settings, remember_shown_files
 from outrider.engine.archive import TurnEnd, short_id
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
+from outrider.engine.frontend import is_denied_file
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.presentation.formats import format_cost, format_token_usage
 from outrider.presentation.items import REMEDIES, event_notice
@@ -285,10 +286,20 @@ class RunCommand:
         if not arguments.quiet:
             for notice in settings.notices:
                 self._console.print_stderr(f"outrider: {notice}", "yellow")
+            if self._console.err_is_terminal:
+                remember_shown_files(settings.workspace, settings.folders)
+        self._check_attachments(settings)
         if arguments.system is None:
             return settings
         first = msgspec.structs.replace(settings.agents[0], instructions=read_text_argument(arguments.system))
         return msgspec.structs.replace(settings, agents=(first, *settings.agents[1:]))
+
+    def _check_attachments(self, settings: Settings) -> None:
+        """Raise ConfigurationError if a deny rule forbids to read a file that is sent with the prompt."""
+        sources = [word[1:] for word in self._arguments.prompt if word.startswith("@") and _names_source(word)]
+        for name in (*sources, *self._arguments.file):
+            if is_denied_file(Path(name), settings.rules.deny, settings.workspace):
+                raise ConfigurationError(f"{name} is not sent: a rule forbids to read it")
 
     async def _open_session(self, engine: Engine, settings: Settings, resumed: ResumedSession | None) -> RunInfo:
         """Create or open the session, and apply `--mode` and `--agent`."""
@@ -318,7 +329,7 @@ class RunCommand:
             console.print_stderr(f"outrider: the turn stopped early: {result.end.reason.replace('_', ' ')}", "yellow")
         if result.end.reason != "completed" and not quiet:
             self._print_next_step(result)
-        unapproved = [call for call in self._stats.refused if call.needed_approval]
+        unapproved = result.unapproved_calls
         for call in unapproved if not quiet else ():
             console.print_stderr(
                 f"outrider: denied, because approval is needed: {call_title(call.tool, call.input)}", "yellow"

@@ -216,12 +216,22 @@ class HeadlessResult(msgspec.Struct, frozen=True):
     interrupted: int = exit_codes.INTERRUPTED
 
     @property
+    def unapproved_calls(self) -> list[RefusedCall]:
+        """The calls that an approval would have allowed. Background mode never asks: all but those that a rule forbids
+        count."""
+        never_asks = self.info.mode == "background"
+        return [
+            call
+            for call in self.stats.refused
+            if call.needed_approval or (never_asks and reasons.RULE_FORBIDS not in call.error)
+        ]
+
+    @property
     def exit_code(self) -> int:
         """Return the exit code. A completed turn with unapproved calls is NOT_APPROVED."""
         match self.end.reason:
             case "completed":
-                refused = any(call.needed_approval for call in self.stats.refused)
-                return exit_codes.NOT_APPROVED if refused else exit_codes.SUCCESS
+                return exit_codes.NOT_APPROVED if self.unapproved_calls else exit_codes.SUCCESS
             case "limit" | "length":
                 return exit_codes.LIMIT_REACHED
             case "aborted":

@@ -1,7 +1,6 @@
 """Local model weights: the known files, their location on disk, and the client that loads them."""
 
 import os
-from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -241,9 +240,3 @@ def local_profile(agent: Agent) -> Agent:
         instructions=prompt_text("local_agent") if standard else agent.instructions,
         tools=LOCAL_TOOLS if agent.tools is None else agent.tools,
     )
-
-
-def adapt_to_local_models(agents: Iterable[Agent], providers: Iterable[Provider]) -> tuple[Agent, ...]:
-    """Applies `local_profile` to the agents that use a local provider."""
-    local = {provider.name for provider in providers if provider.kind == "local"}
-    return tuple(local_profile(agent) if agent.provider in local else agent for agent in agents)

@@ -7,7 +7,7 @@ import os
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
@@ -18,6 +18,15 @@ from outrider.permissions.redaction.secret_patterns import split_names
 
 Access = Literal["read", "write"]
 
+GIT_FOLDER = ".git"
+# What git writes in its folder when it records work. Everything else there can steer git.
+GIT_DATA_FILES = split_names(
+    """index HEAD ORIG_HEAD FETCH_HEAD MERGE_HEAD MERGE_MSG MERGE_MODE MERGE_RR MERGE_AUTOSTASH AUTO_MERGE
+    CHERRY_PICK_HEAD REVERT_HEAD REBASE_HEAD SQUASH_MSG COMMIT_EDITMSG TAG_EDITMSG NOTES_EDITMSG packed-refs BISECT_LOG
+    BISECT_START BISECT_TERMS BISECT_NAMES BISECT_EXPECTED_REV BISECT_ANCESTORS_OK BISECT_HEAD"""
+)
+GIT_DATA_FOLDERS = split_names("objects refs logs rebase-merge rebase-apply sequencer rr-cache")
+GIT_DATA_NAMES = GIT_DATA_FILES | GIT_DATA_FOLDERS
 # Everything below these folders is protected against writes.
 _CONFIG_FOLDERS = split_names(
     """.git .hg .svn .jj .bzr .vscode .vscode-server .idea .fleet .zed .cursor .windsurf .kiro .roo .cline .continue
@@ -207,19 +216,37 @@ class SecretFileFinder:
 
 
 def find_protected_files(workspace: Path, limit: int = 100_000) -> tuple[Path, ...]:
-    """Returns the files and folders with protected names at any depth, as far as `limit` entries of the workspace show
-    them. What is inside a protected folder is not listed."""
+    """Returns the existing paths that are protected against writes, at any depth, as far as `limit` entries of the
+    workspace show them. What is inside a protected folder is not listed, except the settings in `.git`, because
+    commands may write the rest of it."""
     found: list[Path] = []
     waiting = deque([str(workspace)])
     while waiting and limit > 0:
-        for entry in _list_entries(waiting.popleft()):
-            limit -= 1
+        entries = _list_entries(folder := waiting.popleft())
+        limit -= len(entries)
+        names = {entry.name for entry in entries}
+        if {"HEAD", "objects", "refs"} <= names:  # a bare repository
+            found += (Path(folder, name) for name in ("HEAD", "config", "hooks") if name in names)
+        for entry in entries:
+            is_folder = entry.is_dir(follow_symlinks=False)
             parts = entry.path[len(str(workspace)) :].strip("/").split("/")
-            if find_protected_name(parts, "write") or (entry.is_symlink() and replaces_protected_folder(parts)):
+            if is_folder and parts == [GIT_FOLDER]:
+                found += _list_git_settings(entry.path)
+            elif find_protected_name(parts, "write") or (entry.is_symlink() and replaces_protected_folder(parts)):
                 found.append(Path(entry.path))
-            elif entry.is_dir(follow_symlinks=False) and entry.name not in _UNSEARCHED_FOLDERS:
+            elif is_folder and entry.name not in _UNSEARCHED_FOLDERS:
                 waiting.append(entry.path)
     return tuple(found)
+
+
+def _list_git_settings(folder: str) -> Iterator[Path]:
+    """Yields what can steer git in the git folder of a workspace; commands may write the rest."""
+    for entry in _list_entries(folder):
+        if entry.name not in GIT_DATA_NAMES and entry.name != "lfs":
+            yield Path(entry.path)
+    for name in ("objects/info/alternates", "objects/info/http-alternates", "refs/replace"):
+        if os.path.lexists(f"{folder}/{name}"):
+            yield Path(folder, name)
 
 
 def _list_entries(folder: str) -> "list[os.DirEntry[str]]":

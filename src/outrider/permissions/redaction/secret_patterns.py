@@ -150,6 +150,9 @@ def _password_formats() -> Iterator[SecretFormat]:
     for mark in ("passw", "passphrase", "secret", "token", "key"):
         element = rf"{_NAME_PATTERNS[mark]}[A-Za-z0-9_]{{0,64}}>(?P<secret>[^<>\s]{{4,200}}+)</"
         yield from _context_formats(mark, element, "</")
+        encoded = rf"{_NAME_PATTERNS[mark]}%3d(?P<secret>[^\s\"'&<>]{{6,200}}+)"
+        for sign in ("%3d", "%3D"):
+            yield from _context_formats(mark, encoded, sign)
     pgpass = r":5432:[^\s:]{1,64}:[^\s:]{1,64}:(?P<secret>[^\s:\"']{4,200}+)"
     yield SecretFormat(":5432:", pgpass, kind="context")
 

@@ -41,14 +41,14 @@ class ScriptAnalysis(Struct, frozen=True):
     def unproven_reasons(self) -> tuple[str, ...]:
         """Returns why the command line is not proven to only read, without duplicates; empty if it is proven."""
         reasons = [
-            self._name_program(command, reason)
+            self.name_program(command, reason)
             for command in self.commands
             for reason in (command.unproven_reason, *command.barriers)
             if reason
         ]
         return tuple(dict.fromkeys([*self.problems, *reasons]))
 
-    def _name_program(self, command: AnalysedCommand, reason: str) -> str:
+    def name_program(self, command: AnalysedCommand, reason: str) -> str:
         """Adds the program's name to a reason that lacks it if the line has several commands."""
         program = command.argv[0].source_text if command.argv else ""
         is_named = any(name in reason for name in (program, *command.wrappers))

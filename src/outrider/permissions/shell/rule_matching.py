@@ -31,7 +31,7 @@ from outrider.permissions.shell.wrappers import (
 )
 
 # The effect of a shell builtin depends on the rest of the script, so an allow rule cannot cover it alone.
-_SHELL_BUILTINS = split_names(
+SHELL_BUILTINS = split_names(
     """. : [ [[ alias bg bind break builtin caller case cd command compgen complete compopt continue coproc declare
     dirs disown echo enable eval exec exit export false fc fg for function getopts hash help history if jobs
     kill let local logout mapfile noglob nocorrect popd printf pushd pwd read readarray readonly return select
@@ -58,8 +58,12 @@ class ShellRuleMatcher:
         words = certain_words(command)
         if words is None or rule.parse_error:
             return "not every word of the command is known in advance"
+        if rule.folder is not None and not all(_is_inside(cwd, self._rule_folder(rule)) for cwd in command.cwds):
+            return f"the rule applies in {rule.folder} only"
         name = program_name(words[0])
-        if name in _SHELL_BUILTINS:
+        if may_read_commands_from_stdin(command):
+            return f"{name} runs what it reads from standard input, which no rule can name"
+        if name in SHELL_BUILTINS:
             return f"{name} is a shell builtin, which an allow rule cannot cover"
         named_count = match_words(rule, (name, *words[1:])) if rule.words else 0
         if named_count is None:
@@ -69,6 +73,15 @@ class ShellRuleMatcher:
         return self._find_uncovered_effect(name, words, named_count, command) or self._find_unapproved_config(
             name, words, command, reads_only=False
         )
+
+    def _rule_folder(self, rule: PermissionRule) -> str:
+        return os.path.realpath(Path(self.root, os.path.expanduser(rule.folder or ".")))  # noqa: PTH111
+
+    def is_restricted(self, rule: PermissionRule, command: AnalysedCommand) -> bool:
+        """Returns whether a deny or ask rule matches the command, or may match it."""
+        if rule.folder is not None and not any(_is_inside(cwd, self._rule_folder(rule)) for cwd in command.cwds):
+            return False
+        return restrictive_rule_matches(rule, command)
 
     def _find_uncovered_effect(
         self, name: str, words: tuple[str, ...], named_count: int, command: AnalysedCommand
@@ -178,21 +191,27 @@ def _certain_word(arg: ExpandedArg) -> str | None:
 
 
 def _working_folders(name: str, words: Sequence[str], cwd: str) -> Iterator[Path]:
+    """Yields the folders in which a program may work. Behind the subcommand `-C` of git is another option."""
     here = Path(cwd)
+    yield here.resolve()
     if name == "git":
         for option, value in pairwise(words):
             if option == "-C":
                 here /= value
-    yield here.resolve()
+                yield here.resolve()
 
 
 def restrictive_rule_matches(rule: PermissionRule, command: AnalysedCommand) -> bool:
-    """Returns whether a deny or ask rule matches, behind every wrapper and for every possible reading of the words."""
+    """Returns whether a deny or ask rule matches, behind every wrapper and for every possible reading of the words.
+
+    The rule names the start of a command: `rm` also restricts `rm -rf src`."""
     if rule.parse_error or not rule.words:
         return True
-    if any(match_words(rule, words) is not None for words in _possible_readings(command)):
+    if any(match_words(rule, words, prefix=True) is not None for words in _possible_readings(command)):
         return True
     name, words = _name_and_words(command)
+    if name == rule.words[0] == "git" and any(word.startswith("alias.") for word in words):
+        return True  # an alias can be any subcommand
     return (
         command.unproven_reason is not None
         and runs_its_arguments(name, words)

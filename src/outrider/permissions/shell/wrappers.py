@@ -1,5 +1,6 @@
 """Programs that run another program: how to find the inner command, and which options name a program or an output."""
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -230,6 +231,8 @@ _RUNNING_VERBS: dict[str, frozenset[str]] = {
     "tmux": split_names("new new-session new-window split-window run run-shell send-keys"),
 }
 _SCHEDULERS = frozenset({"at", "batch"})
+_READS_STDIN = re.compile(r"-[a-z]*s[a-z]*")
+_RUNS_NO_STDIN = split_names("--version -V --help --test --check")
 _INTERPRETERS = SHELLS | OTHER_SHELLS | split_names("python python2 python3 perl ruby node php")
 
 
@@ -307,7 +310,12 @@ def runs_its_arguments(name: str, words: Sequence[str]) -> bool:
 
 def reads_commands_from_stdin(name: str, words: Sequence[str]) -> bool:
     """Returns whether a call starts an interpreter that reads its script from standard input."""
-    return name in _SCHEDULERS or (name in _INTERPRETERS and all(word.startswith("-") for word in words[1:]))
+    if name not in _INTERPRETERS:
+        return name in _SCHEDULERS
+    options = list(itertools.takewhile(lambda word: word.startswith("-"), words[1:]))
+    if name in SHELLS | OTHER_SHELLS and any(_READS_STDIN.fullmatch(word) for word in options):
+        return True
+    return "-" in options or (len(options) == len(words) - 1 and _RUNS_NO_STDIN.isdisjoint(options))
 
 
 def runs_any_program(name: str) -> bool:

@@ -69,7 +69,7 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
             raise ConfigurationError(
                 f"sandboxed commands could change {self.program}; install bubblewrap in a system folder"
             )
-        if (policy.overlay or policy.layers) and not self.overlays:
+        if (policy.overlay or policy.layers or policy.outside) and not self.overlays:
             raise ConfigurationError(f"{self.program} cannot mount an overlay here")
         size = str(policy.limits.temporary)
         setup = (
@@ -128,24 +128,24 @@ def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[st
     Inside an overlay the folders above a protected path are not pinned: the overlay itself keeps the real ones.
     """
     workspace = os.path.realpath(policy.workspace)
+    outside = {os.path.realpath(mount.folder): mount for mount in policy.outside}
     pinned = {} if policy.overlay else _pinned_folders(zones)
     sockets: AccessZones = {
         path: "hidden" for path in _list_bound_sockets() if _inherited_access(path, zones) != "hidden"
     }
     everything: AccessZones = {**pinned, **zones, **sockets}
-    caches = {os.path.realpath(path): folders for path, folders in policy.cache_overlays}
     views = {workspace: policy.overlay.layers if policy.overlay else policy.layers}
-    views |= {path: (folders.upper,) for path, folders in caches.items()}
+    views |= {path: (mount.overlay.upper,) for path, mount in outside.items() if mount.overlay is not None}
     for path in sorted(everything, key=lambda path: path.count("/")):
         access = everything[path]
         # A layer with a link on the way would make bubblewrap mount somewhere else; the path is not visible then.
         if _is_hidden_by_layer(path, views):
             continue
         above = _inherited_access(path, zones)
-        if path == workspace and (policy.overlay or policy.layers):
+        if mount := outside.get(path):
+            yield _overlay_options(mount.overlay, mount.layers, path)
+        elif path == workspace and (policy.overlay or policy.layers):
             yield _overlay_options(policy.overlay, policy.layers, path)
-        elif path in caches and access == "writable":
-            yield _overlay_options(caches[path], (), path)
         elif access != above or path in pinned:
             yield _mount_options(path, access)
 

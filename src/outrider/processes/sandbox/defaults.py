@@ -1,10 +1,9 @@
-"""The default sandbox policy: paths of secrets to hide, and workspace files to protect from changes."""
+"""The default sandbox policy: paths of secrets to hide, and protected workspace files that a command planted."""
 
 import errno
 import os
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from functools import cache, lru_cache
+from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 from outrider.processes.sandbox.sandbox import Network, SandboxLimits, SandboxPolicy
@@ -34,29 +33,12 @@ _SYSTEM_SECRETS = """
 /var/spool/cron /var/mail /var/spool/mail /sys/kernel/debug /sys/kernel/tracing /sys/kernel/security /sys/fs/bpf
 """
 
-# In the workspace: files that git, editors, agents and continuous integration read and execute.
-_PROTECTED_PATHS = """
-.git/config .git/config.worktree .git/hooks .git/modules .git/commondir .git/info .git/objects/info/alternates
-.gitmodules .gitattributes .githooks .husky .lefthook.yml lefthook.yml .pre-commit-config.yaml .vscode .idea .zed
-.fleet .devcontainer .cursor .cursorrules .windsurf .windsurfrules .kiro .roo .cline .clinerules .continue .claude
-.codex .gemini .agents .outrider .opencode opencode.json .aider.conf.yml .goosehints .mcp.json AGENTS.md CLAUDE.md
-GEMINI.md .github/workflows .github/actions .github/copilot-instructions.md .gitlab-ci.yml .circleci .travis.yml
-Jenkinsfile azure-pipelines.yml .envrc .direnv .mise.toml mise.toml .tool-versions .bashrc .bash_profile .profile
-.zshrc .zshenv sitecustomize.py usercustomize.py .cargo/config .cargo/config.toml
-"""
-
 
 @cache
 def list_secret_paths(home: Path) -> tuple[Path, ...]:
     """Returns the paths of secrets in the home folder and the system, which the default policy hides."""
     keys = tuple(Path("/etc/ssh").glob("ssh_host_*_key"))
     return (*(home / name for name in _HOME_SECRETS.split()), *map(Path, _SYSTEM_SECRETS.split()), *keys)
-
-
-@lru_cache(maxsize=16)
-def list_protected_paths(workspace: Path) -> tuple[Path, ...]:
-    """Returns the protected paths of a workspace, including missing ones, which a command must not create."""
-    return tuple(workspace / name for name in _PROTECTED_PATHS.split())
 
 
 # In the home folder: what package managers and compilers download or build, and can write again.
@@ -69,15 +51,17 @@ def default_policy(
     writable: bool,
     home: Path,
     own_files: Iterable[Path] = (),
+    protected: Iterable[Path] = (),
     network: Network = "off",
     limits: SandboxLimits | None = None,
     temporary: Path | None = None,
 ) -> SandboxPolicy:
-    """Builds the default policy; `own_files` (Outrider's data and configuration) are hidden."""
+    """Builds the default policy; `own_files` (Outrider's data and configuration) are hidden, `protected` files of the
+    workspace cannot be changed."""
     return SandboxPolicy(
         workspace=workspace,
         writable=writable,
-        read_only=list_protected_paths(workspace),
+        read_only=tuple(protected),
         hidden=(*list_secret_paths(home), *own_files),
         caches=tuple(path for name in _CACHE_FOLDERS.split() if os.path.realpath(path := home / name) == str(path)),
         temporary=temporary,
@@ -86,30 +70,40 @@ def default_policy(
     )
 
 
-def find_absent_paths(policy: SandboxPolicy) -> tuple[Path, ...]:
-    """Returns the protected paths that do not exist before a command starts."""
-    if not policy.writable:
-        return ()
-    return tuple(path for path in policy.read_only if not os.path.lexists(path))
+class ProtectedState:
+    """The protected files of a workspace before a command, to find out which ones it planted or replaced.
+
+    `find` returns those that exist. A mount protects the target of a link and not the link itself, and cannot protect a
+    file that does not exist.
+    """
+
+    def __init__(self, find: Callable[[], Iterable[Path]]) -> None:
+        self._find = find
+        self._before = {path: _read_link(path) for path in find()}
+
+    def quarantine_planted(
+        self, quarantine: Path, is_allowed: Callable[[Path], bool] = lambda _: False
+    ) -> tuple[Path, ...]:
+        """Moves files that the command has planted to the quarantine folder, puts replaced links back, and returns the
+        paths. Files that another call was allowed to write stay."""
+        links = {path: target for path, target in self._before.items() if target is not None}
+        planted = [path for path in self._find() if path not in self._before]
+        planted += (path for path, target in links.items() if path not in planted and _read_link(path) != target)
+        planted = [path for path in planted if not is_allowed(path)]
+        for path in planted:
+            quarantine.mkdir(parents=True, exist_ok=True)
+            if os.path.lexists(path):
+                _move_to_quarantine(path, quarantine)
+            if path in links and path.parent.is_dir():
+                path.symlink_to(links[path])
+        return tuple(planted)
 
 
-def read_protected_links(policy: SandboxPolicy) -> dict[Path, str]:
-    """Returns the protected paths that are links, with their targets. A mount protects the target, not the link."""
-    return {path: os.readlink(path) for path in policy.read_only if path.is_symlink()}  # noqa: PTH115
-
-
-def quarantine_planted(absent: Iterable[Path], quarantine: Path, links: Mapping[Path, str]) -> tuple[Path, ...]:
-    """Moves protected paths that a command has created to the quarantine folder, and returns them. Restores the
-    protected links that it has replaced or removed."""
-    changed = [path for path, target in links.items() if not path.is_symlink() or os.readlink(path) != target]  # noqa: PTH115
-    planted = [path for path in dict.fromkeys((*absent, *changed)) if os.path.lexists(path)]
-    for path in planted:
-        quarantine.mkdir(parents=True, exist_ok=True)
-        _move_to_quarantine(path, quarantine)
-    for path in changed:
-        with suppress(OSError):
-            path.symlink_to(links[path])
-    return tuple(planted)
+def _read_link(path: Path) -> str | None:
+    try:
+        return os.readlink(path)  # noqa: PTH115
+    except OSError:
+        return None
 
 
 def _move_to_quarantine(path: Path, quarantine: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.processes.launch import LaunchRequest
+from outrider.processes.launch import GIT_VARIABLES, LaunchRequest
 from outrider.processes.sandbox.sandbox import SandboxLimits
 
 Grants = list[tuple[bytes, int]]
@@ -157,10 +157,12 @@ def encode_init_request(
 
 
 def outer_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that are safe for bubblewrap and the init, which adds loader variables for the command."""
+    """Returns the variables that are safe for bubblewrap and the init, which adds loader variables for the command.
+
+    Git in the sandbox ignores what a repository's configuration would execute."""
     dropped = _OUTSIDE_SERVICE_VARIABLES.split()
     passed = (name for name in environment if not name.startswith(_LOADER_PREFIXES) and name not in dropped)
-    return {name: environment[name] for name in passed}
+    return {name: environment[name] for name in passed} | GIT_VARIABLES
 
 
 def _kernel_limits(limits: SandboxLimits) -> list[tuple[str, int]]:

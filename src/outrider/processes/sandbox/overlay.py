@@ -408,8 +408,8 @@ def hides_path(layer: Path, path: str) -> bool:
 
 
 def is_confusing_link(path: Path) -> bool:
-    """Returns whether a path is a link that leads to another place while bubblewrap sets up a sandbox, by its names for
-    the old and the new root. Inside the sandbox such a link leads nowhere."""
+    """Returns whether a path is a link to another file while bubblewrap sets up a sandbox, by its names for the old and
+    the new root. Inside the sandbox such a link has no target."""
     try:
         target = os.readlink(path)  # noqa: PTH115
     except OSError:

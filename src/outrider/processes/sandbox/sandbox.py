@@ -37,14 +37,22 @@ class ProxyNetwork(msgspec.Struct, frozen=True):
 Network = Literal["off", "on"] | ProxyNetwork
 
 
+class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder outside the workspace with a copy-on-write view, or a read-only view with `layers` above it."""
+
+    folder: Path
+    overlay: OverlayFolders | None = None
+    layers: tuple[Path, ...] = ()
+
+
 class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Which paths a command can read and write, its network access and its limits.
 
     The entry for the deepest path applies; of two entries for the same path, the stricter one. All other paths are
     readable, except /tmp, /var/tmp and /run, which are new and empty for the command. With `overlay` the command sees
     a writable workspace, and what it writes there is stored in the overlay's upper folder instead. `layers` lie above
-    a read-only workspace. `caches` are folders of package managers; what a command writes there is stored in
-    `cache_overlays`, if that is set.
+    a read-only workspace. `outside` are further folders with such a view, such as the git folder of a worktree.
+    `caches` are folders of package managers, which can have one too.
     """
 
     workspace: Path
@@ -57,15 +65,16 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     limits: SandboxLimits = SandboxLimits()
     overlay: OverlayFolders | None = None
     layers: tuple[Path, ...] = ()
+    outside: tuple[OverlayMount, ...] = ()
     caches: tuple[Path, ...] = ()
-    cache_overlays: tuple[tuple[Path, OverlayFolders], ...] = ()
 
     def path_access(self) -> Iterator[tuple[Path, Access]]:
         """Yields each path of the policy with its access."""
         groups: tuple[tuple[Access, tuple[Path, ...]], ...] = (
             ("writable" if self.writable or self.overlay else "read-only", (self.workspace,)),
-            ("writable", tuple(path for path, _ in self.cache_overlays)),
             ("writable", self.also_writable),
+            ("writable", tuple(mount.folder for mount in self.outside if mount.overlay)),
+            ("read-only", tuple(mount.folder for mount in self.outside if not mount.overlay)),
             ("read-only", self.read_only),
             ("hidden", self.hidden),
         )

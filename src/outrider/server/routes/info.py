@@ -58,9 +58,9 @@ async def list_agents(request: RouteRequest[NoPayload, NoPayload]) -> list[Agent
 
 async def get_models(request: RouteRequest[NoPayload, NoPayload]) -> list[str]:
     plan = request.engine.runtime.spec
-    listed = [f"{model.provider}/{model.model}" for model in list_models(plan.providers.values())]
+    listed = [f"{model.provider}/{model.model}" for model in await list_models(plan.providers.values())]
     used_models = [f"{agent.provider}/{agent.model}" for agent in plan.agents.values()]
-    return sorted({*listed, *used_models})
+    return list(dict.fromkeys((*used_models, *listed)))
 
 
 async def get_usage(request: RouteRequest[UsageQuery, NoPayload]) -> list[UsageRowWithView]:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 
+from outrider.config.providers import expand_model_name
 from outrider.engine.archive import (
     ImportResult,
     SearchHit,
@@ -290,8 +291,9 @@ async def choose_effort(request: RouteRequest[NoPayload, EffortChoice]) -> Sessi
 
 
 def _parse_model(request: RouteRequest[NoPayload, ModelChoice]) -> ModelRef | None:
-    provider, _, model = request.body.model.partition("/")
     providers = request.engine.runtime.spec.providers
+    kinds = {name: found.kind for name, found in providers.items()}
+    provider, _, model = expand_model_name(request.body.model, kinds).partition("/")
     if request.body.model and (provider not in providers or not model):
         raise ValueError(f"the model must be PROVIDER/MODEL, with a provider of: {', '.join(providers)}")
     return ModelRef(provider, model) if model else None

@@ -79,13 +79,15 @@ class ApprovalsQuery(msgspec.Struct, frozen=True):
 
 class ApprovalAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`words` is a message for the model, sent with a denial. For the outcome of a command, `keep` names the files to
-    keep (null: all), and `choice` says how a blocked command runs again."""
+    keep (null: all), and `choice` says how a blocked command runs again. `width` is the id of one of the approval's
+    `widths`: what a lasting answer covers."""
 
     allow: bool
     scope: Literal["once", "session", "project", "always"] = "once"
     words: str = ""
     keep: tuple[str, ...] | None = None
     choice: OutcomeChoice = "keep"
+    width: str = ""
 
 
 class CompactionReply(msgspec.Struct, frozen=True):
@@ -185,6 +187,7 @@ async def answer_approval(request: RouteRequest[NoPayload, ApprovalAnswer]) -> A
         words=answer.words,
         keep=answer.keep,
         choice=answer.choice,
+        width=answer.width,
     )
     if is_open:
         await _resume_session(request, await find_root_session(request.engine, answered.session_id))

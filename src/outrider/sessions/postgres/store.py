@@ -167,10 +167,20 @@ class PostgresStore:
         words: str = "",
         keep: tuple[str, ...] | None = None,
         choice: OutcomeChoice = "keep",
+        width: str = "",
     ) -> Approval:
         return await self._run_transaction(
             lambda db: writes.answer_approval(
-                db, approval_id, answer, self._clock(), scope=scope, by=by, words=words, keep=keep, choice=choice
+                db,
+                approval_id,
+                answer,
+                self._clock(),
+                scope=scope,
+                by=by,
+                words=words,
+                keep=keep,
+                choice=choice,
+                width=width,
             )
         )
 

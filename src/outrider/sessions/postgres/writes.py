@@ -349,12 +349,15 @@ async def answer_approval(
     words: str,
     keep: tuple[str, ...] | None,
     choice: OutcomeChoice,
+    width: str = "",
 ) -> Approval:
     rows = await fetch_rows(db, "SELECT body FROM approvals WHERE id = %s FOR UPDATE", approval_id)
     if not rows:
         raise StoreError(f"there is no approval {approval_id}")
     stored = decode_approval(rows[0]["body"])
-    answered = stored.answered_with(answer, scope=scope, by=by, words=words, at=now, keep=keep, choice=choice)
+    answered = stored.answered_with(
+        answer, scope=scope, by=by, words=words, at=now, keep=keep, choice=choice, width=width
+    )
     if answered is not stored:
         _, seq = await advance_sequence(db, stored.session_id, 1, now)
         await db.execute(

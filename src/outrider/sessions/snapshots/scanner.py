@@ -18,6 +18,7 @@ from outrider.permissions.paths.gitignore import (
     IgnoreRules,
     parse_ignore_lines,
 )
+from outrider.permissions.paths.protected import find_protected_name
 from outrider.sessions.records import to_storable_text
 from outrider.sessions.snapshots.database import SnapshotDatabase
 from outrider.types.ids import new_id
@@ -211,6 +212,10 @@ class WorkspaceScanner:
             if len(images) >= self._limits.files or reader.bytes <= 0 or time.monotonic() > deadline:
                 cut = path
                 break
+            if wanted is None and find_protected_name(path.split("/"), "read"):
+                # The image would keep a secret that the user never named. A commit or an edit of it does name it.
+                uncovered.append(to_storable_text(path))
+                continue
             known = self.scanned.get(path)
             if known is not None and known.stamp == _stat_stamp(status):
                 images[path] = known.image

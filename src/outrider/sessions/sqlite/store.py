@@ -231,10 +231,20 @@ class SqliteStore:
         words: str = "",
         keep: tuple[str, ...] | None = None,
         choice: OutcomeChoice = "keep",
+        width: str = "",
     ) -> Approval:
         answered = await self._writer.run(
             lambda db: writes.answer_approval(
-                db, approval_id, answer, self._clock(), scope=scope, by=by, words=words, keep=keep, choice=choice
+                db,
+                approval_id,
+                answer,
+                self._clock(),
+                scope=scope,
+                by=by,
+                words=words,
+                keep=keep,
+                choice=choice,
+                width=width,
             )
         )
         self._listeners.notify_session(answered.session_id)

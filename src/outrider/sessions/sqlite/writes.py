@@ -361,12 +361,15 @@ def answer_approval(
     words: str,
     keep: tuple[str, ...] | None,
     choice: OutcomeChoice,
+    width: str = "",
 ) -> Approval:
     row = db.execute("SELECT body FROM approvals WHERE id = ?", (approval_id,)).fetchone()
     if row is None:
         raise StoreError(f"there is no approval {approval_id}")
     stored = decode_approval(row[0])
-    answered = stored.answered_with(answer, scope=scope, by=by, words=words, at=now, keep=keep, choice=choice)
+    answered = stored.answered_with(
+        answer, scope=scope, by=by, words=words, at=now, keep=keep, choice=choice, width=width
+    )
     if answered is not stored:
         _, seq = advance_sequence(db, stored.session_id, 1, now)
         db.execute(

@@ -1,27 +1,40 @@
 """The `apply_patch` tool: applies a patch to several files in one transaction."""
 
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from outrider.errors import ToolFailure
 from outrider.tools.edit_transaction import FileEditor, FileRevision, RevisionSet
-from outrider.tools.text import patch as patches
 from outrider.tools.text.diff import TextDiff, current_view, diff_texts
 from outrider.tools.text.encoding import TextEncoding, detect_encoding
 from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
+from outrider.types.tool_declaration import KNOWN_NAMES
+
+if TYPE_CHECKING:
+    from outrider.tools.text import patch as patches
 
 ALIASES = {"input": "patch", "patchText": "patch", "patch_text": "patch", "diff": "patch"}
 
 
 def apply_patch_tool(editor: FileEditor) -> Tool:
     async def apply_patch(patch: str, context: ToolContext) -> ToolResult:
+        from outrider.tools.text import patch as patches  # loaded with the first patch, also below
+
         return await editor.apply_plan(
             context, lambda revisions: _apply_operations(revisions, patches.parse_patch(patch))
         )
 
-    return Tool(apply_patch, description=load_prompt(__file__), preprocess_args=argument_aliases(ALIASES))
+    return Tool(
+        apply_patch,
+        description=load_prompt(__file__),
+        preprocess_args=argument_aliases(ALIASES),
+        previews=True,
+        declares=KNOWN_NAMES["apply_patch"],
+    )
 
 
 def _apply_operations(revisions: RevisionSet, operations: list["patches.FileOperation"]) -> ToolResult:
+    from outrider.tools.text import patch as patches
+
     for operation in operations:
         match operation:
             case patches.AddFile():
@@ -67,10 +80,12 @@ def _open_existing(revisions: RevisionSet, path: str, op: str) -> FileRevision:
 
 
 def _update_file(revisions: RevisionSet, operation: "patches.UpdateFile") -> None:
+    from outrider.tools.text.patch import apply_hunks
+
     revision = _open_existing(revisions, operation.path, "rename_source" if operation.move_to else "edit")
     if operation.hunks:
         try:
-            text = patches.apply_hunks(revision.text, operation.hunks, tolerant=revision.seen)
+            text = apply_hunks(revision.text, operation.hunks, tolerant=revision.seen)
         except ToolFailure as failure:
             raise ToolFailure(f"{revision.location.display}: {failure.message}") from failure
         revision.set_text(text, revision.encoding)

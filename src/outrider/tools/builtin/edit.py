@@ -40,6 +40,7 @@ def edit_tool(editor: FileEditor) -> Tool:
         preprocess_args=argument_aliases(ALIASES),
         path_parameters=("file_path",),
         path_operation="edit",
+        previews=True,
     )
 
 

@@ -9,6 +9,7 @@ from outrider.tools import search
 from outrider.tools.threads import ThreadPool
 from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
 from outrider.tools.workspace_files import FileLocation, WorkspaceFiles, printable_path
+from outrider.types.tool_declaration import ToolDeclaration
 
 MAX_SHOWN = 200
 _threads = ThreadPool(4)
@@ -20,7 +21,8 @@ def glob_tool(files: WorkspaceFiles) -> Tool:
         regex = search.compile_glob(pattern)
         location: FileLocation = await _threads.run(lambda: files.locate(path, "search"))
         with files.open_folder(location) as folder:
-            names = [name for name in await search.list_files(folder, location.real) if regex.match(name)]
+            listed = await search.list_files(folder, location.real)
+            names = [name for name in listed if regex.match(name) and not files.is_denied(f"{location.real}/{name}")]
             newest: list[str] = await _threads.run(lambda: _newest_files(folder, names))
         shown = [printable_path(os.path.join(path, name) if path != "." else name) for name in newest]  # noqa: PTH118
         text = "\n".join(shown) or f"No files match {printable_path(pattern)}."
@@ -33,9 +35,7 @@ def glob_tool(files: WorkspaceFiles) -> Tool:
         description=load_prompt(__file__),
         read_only=True,
         repeatable=True,
-        path_parameters=("path",),
-        path_operation="list",
-        display="search",
+        declares=ToolDeclaration("read", ("path",), "list", "search", paths_in="glob"),
         timeout=60,
         preprocess_args=argument_aliases({"glob": "pattern", "directory": "path", "dir": "path"}),
     )

@@ -115,9 +115,9 @@ async def _run_search(files: WorkspaceFiles, target: _SearchTarget, query: Searc
     with files.open_folder(target.folder) as folder:
         if single and not _is_regular_file(folder, target.name):
             raise ToolFailure(f"{printable_path(target.name)} does not exist or is not a regular file")
-        scope = SearchScope(
-            folder, target.folder.real, target.name, (lambda _: True) if single else _path_filter(query.glob)
-        )
+        real = target.folder.real
+        accepts = _path_filter(query.glob, lambda path: files.is_denied(f"{real}/{path}"))
+        scope = SearchScope(folder, real, target.name, (lambda _: True) if single else accepts)
         found = await search.search_files(query, scope)
         if query.mode == "files_with_matches":
             return await _threads.run(lambda: sorted(found, key=lambda hit: _recency_key(folder, hit.path)))
@@ -131,16 +131,16 @@ def _is_regular_file(folder: int, name: str) -> bool:
         return False
 
 
-def _path_filter(glob: str | None) -> Callable[[str], bool]:
-    """Returns a filter for paths. It excludes files with secrets: reading them requires an explicit path and an
-    approval."""
+def _path_filter(glob: str | None, is_denied: Callable[[str], bool]) -> Callable[[str], bool]:
+    """Returns a filter for paths. It excludes files that a rule forbids to read, and files with secrets: reading them
+    requires an explicit path and an approval."""
     regex = search.compile_glob(glob.removeprefix("!")) if glob else None
     negated = bool(glob) and glob.startswith("!")
 
     def wanted(path: str) -> bool:
         if regex is not None and bool(regex.match(path)) == negated:
             return False
-        return find_protected_name(path.split("/"), "read") is None
+        return find_protected_name(path.split("/"), "read") is None and not is_denied(path.removeprefix("./"))
 
     return wanted
 

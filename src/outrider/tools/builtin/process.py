@@ -7,6 +7,7 @@ from outrider.processes.supervisor import ProcessStatus, ProcessSupervisor
 from outrider.tools.command_output import append_note, format_ending, format_slice
 from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.types.ids import now_ms
+from outrider.types.tool_declaration import KNOWN_NAMES
 
 Action = Literal["list", "read", "wait", "write", "kill"]
 
@@ -50,7 +51,13 @@ def process_tool(supervisor: ProcessSupervisor) -> Tool:
         except ProcessError as error:
             raise ToolFailure(error.message) from error
 
-    return Tool(process, description=load_prompt(__file__), preprocess_args=normalize_arguments, unsaid=("offset",))
+    return Tool(
+        process,
+        description=load_prompt(__file__),
+        preprocess_args=normalize_arguments,
+        unsaid=("offset",),
+        declares=KNOWN_NAMES["process"],
+    )
 
 
 def normalize_arguments(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from outrider.processes.supervisor import CommandResult, ProcessSupervisor, Time
 from outrider.tools.command_output import append_note, format_output
 from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.types.ids import new_id
+from outrider.types.tool_declaration import KNOWN_NAMES
 
 AtLimit = Literal["kill", "background"]
 
@@ -81,7 +82,14 @@ def shell_tool(
             raise ToolFailure(error.message) from error
 
     description = load_prompt(__file__, at_limit=TIMEOUT_PHRASES[at_limit])
-    return Tool(shell, description=description, preprocess_args=normalize_arguments, plan=True, unsaid=("description",))
+    return Tool(
+        shell,
+        description=description,
+        preprocess_args=normalize_arguments,
+        plan=True,
+        unsaid=("description",),
+        declares=KNOWN_NAMES["shell"],
+    )
 
 
 def normalize_arguments(arguments: dict[str, Any]) -> dict[str, Any]:

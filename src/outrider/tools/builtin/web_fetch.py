@@ -1,14 +1,17 @@
 """The `web_fetch` tool: fetches a page and returns its text."""
 
 import base64
+from collections.abc import Callable
+from ipaddress import IPv4Address
 from typing import Literal
+from urllib.parse import urlsplit
 
 from outrider.errors import ToolFailure
 from outrider.http.connection import AddressFilter
 from outrider.http.fetch import is_public
 from outrider.tools import web_client as web
 from outrider.tools.threads import ThreadPool
-from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.tools.web_client import FetchedPage, FetchLimits, fetch_page
 from outrider.types.tool_state import Attachment
 
@@ -20,15 +23,21 @@ _FIRST_ERROR_STATUS = 400
 _threads = ThreadPool(4)
 
 
-def web_fetch_tool(allowed: AddressFilter = is_public, limits: FetchLimits | None = None) -> Tool:
+def web_fetch_tool(
+    allowed: AddressFilter = is_public,
+    limits: FetchLimits | None = None,
+    may_reach_this_machine: Callable[[str], bool] = lambda _: False,
+) -> Tool:
     """Returns the tool. The callback `allowed` checks the IP address of each connection; pass a custom one to allow a
-    private network."""
+    private network. `may_reach_this_machine` returns whether the user has allowed the call with this id, in which case
+    a URL may name this machine."""
     bounds = limits or FetchLimits()
 
-    async def web_fetch(url: str, format: Format = "markdown") -> ToolResult:
+    async def web_fetch(url: str, context: ToolContext, format: Format = "markdown") -> ToolResult:
         if len(url) > MAX_URL_LENGTH:
             raise ToolFailure(f"an address has at most {MAX_URL_LENGTH} characters")
-        page = await fetch_page(url, allowed, bounds)
+        is_local = names_this_machine(url) and may_reach_this_machine(context.call_id)
+        page = await fetch_page(url, (lambda address: address.is_loopback) if is_local else allowed, bounds)
         return await _threads.run(lambda: _format_page(page, format))
 
     return Tool(
@@ -40,6 +49,16 @@ def web_fetch_tool(allowed: AddressFilter = is_public, limits: FetchLimits | Non
         preprocess_args=argument_aliases({"uri": "url", "link": "url", "address": "url"}, drop=frozenset({"prompt"})),
         unsaid=("format",),
     )
+
+
+def names_this_machine(url: str) -> bool:
+    """Returns whether the host of a URL is `localhost`, ::1 or in 127.0.0.0/8; names that resolve to one do not
+    count."""
+    try:
+        host = urlsplit(url).hostname or ""
+        return host in ("localhost", "::1") or IPv4Address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _format_page(page: FetchedPage, wanted: Format) -> ToolResult:

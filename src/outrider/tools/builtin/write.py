@@ -19,6 +19,7 @@ def write_tool(editor: FileEditor) -> Tool:
         preprocess_args=argument_aliases(ALIASES),
         path_parameters=("file_path",),
         path_operation="write",
+        previews=True,
     )
 
 

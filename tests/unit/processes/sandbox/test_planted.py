@@ -4,60 +4,108 @@ from pathlib import Path
 
 import pytest
 
-from outrider.processes.sandbox.defaults import describe_planted, find_absent_paths, quarantine_planted
-from outrider.processes.sandbox.sandbox import SandboxPolicy
+from outrider.permissions.paths.protected import find_protected_files
+from outrider.processes.sandbox.defaults import ProtectedState, describe_planted
 
 
-def policy(workspace: Path, *, writable: bool = True) -> SandboxPolicy:
-    return SandboxPolicy(
-        workspace=workspace, writable=writable, read_only=(workspace / ".mcp.json", workspace / "AGENTS.md")
-    )
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    (tmp_path / "workspace").mkdir()
+    return tmp_path / "workspace"
 
 
-def test_what_was_not_there_before_is_moved_away_and_kept(tmp_path: Path):
-    (tmp_path / "AGENTS.md").write_text("mine")
-    absent = find_absent_paths(policy(tmp_path))
-    (tmp_path / ".mcp.json").write_text("planted")
-    assert quarantine_planted(absent, tmp_path / "kept", {}) == (tmp_path / ".mcp.json",)
-    assert not (tmp_path / ".mcp.json").exists()
+def state(workspace: Path) -> ProtectedState:
+    return ProtectedState(lambda: find_protected_files(workspace))
+
+
+def test_what_was_not_there_before_is_moved_away_and_kept(workspace: Path, tmp_path: Path):
+    (workspace / "AGENTS.md").write_text("mine")
+    before = state(workspace)
+    (workspace / ".mcp.json").write_text("planted")
+    assert before.quarantine_planted(tmp_path / "kept") == (workspace / ".mcp.json",)
+    assert not (workspace / ".mcp.json").exists()
     assert (tmp_path / "kept" / ".mcp.json").read_text() == "planted"
-    assert (tmp_path / "AGENTS.md").read_text() == "mine"
+    assert (workspace / "AGENTS.md").read_text() == "mine"
 
 
-def test_nothing_planted_leaves_nothing_behind(tmp_path: Path):
-    assert quarantine_planted(find_absent_paths(policy(tmp_path)), tmp_path / "kept", {}) == ()
+def test_nothing_planted_leaves_nothing_behind(workspace: Path, tmp_path: Path):
+    assert state(workspace).quarantine_planted(tmp_path / "kept") == ()
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_link_that_leads_nowhere_is_planted_too(tmp_path: Path):
-    absent = find_absent_paths(policy(tmp_path))
-    (tmp_path / "AGENTS.md").symlink_to("nowhere")
-    assert quarantine_planted(absent, tmp_path / "kept", {}) == (tmp_path / "AGENTS.md",)
+def test_a_link_that_leads_nowhere_is_planted_too(workspace: Path, tmp_path: Path):
+    before = state(workspace)
+    (workspace / "AGENTS.md").symlink_to("nowhere")
+    assert before.quarantine_planted(tmp_path / "kept") == (workspace / "AGENTS.md",)
 
 
-def test_what_is_planted_twice_is_kept_twice(tmp_path: Path):
+def test_what_is_planted_twice_is_kept_twice(workspace: Path, tmp_path: Path):
     for _ in range(2):
-        absent = find_absent_paths(policy(tmp_path))
-        (tmp_path / ".mcp.json").write_text("planted")
-        quarantine_planted(absent, tmp_path / "kept", {})
+        before = state(workspace)
+        (workspace / ".mcp.json").write_text("planted")
+        before.quarantine_planted(tmp_path / "kept")
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [".mcp.json", ".mcp.json.1"]
 
 
-def test_on_another_disk_it_loses_its_name_only(tmp_path: Path):
+def test_on_another_disk_it_loses_its_name_only(workspace: Path, tmp_path: Path):
     elsewhere = Path("/dev/shm")
     if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("needs a second file system")
-    absent = find_absent_paths(policy(tmp_path))
-    (tmp_path / ".mcp.json").write_text("planted")
-    assert quarantine_planted(absent, elsewhere, {}) == (tmp_path / ".mcp.json",)
-    assert [path.name for path in tmp_path.iterdir()] == [".mcp.json.planted"]
+    before = state(workspace)
+    (workspace / ".mcp.json").write_text("planted")
+    assert before.quarantine_planted(elsewhere) == (workspace / ".mcp.json",)
+    assert [path.name for path in workspace.iterdir()] == [".mcp.json.planted"]
 
 
-def test_it_is_said_what_was_planted_and_nothing_else(tmp_path: Path):
+def test_it_is_said_what_was_planted_and_nothing_else(workspace: Path, tmp_path: Path):
     assert describe_planted([], tmp_path) == ""
     words = describe_planted([Path("/w/.mcp.json"), Path("/w/AGENTS.md")], Path("/kept"))
     assert words == "the sandbox does not allow these files; moved away to /kept: /w/.mcp.json, /w/AGENTS.md"
 
 
-def test_nothing_is_planted_in_a_read_only_workspace(tmp_path: Path):
-    assert find_absent_paths(policy(tmp_path, writable=False)) == ()
+def test_replaced_links_are_put_back(workspace: Path, tmp_path: Path):
+    (workspace / "CLAUDE.md").write_text("mine")
+    (workspace / "AGENTS.md").symlink_to("CLAUDE.md")
+    (workspace / ".git").mkdir()
+    (workspace / ".git" / "hooks").symlink_to("../scripts")
+    before = state(workspace)
+    (workspace / "AGENTS.md").unlink()
+    (workspace / "AGENTS.md").write_text("planted")
+    (workspace / ".git" / "hooks").unlink()
+    (workspace / ".git" / "hooks").symlink_to("../evil")
+    planted = before.quarantine_planted(tmp_path / "kept")
+    assert set(planted) == {workspace / "AGENTS.md", workspace / ".git" / "hooks"}
+    assert (workspace / "AGENTS.md").read_text() == "mine"
+    assert (workspace / ".git" / "hooks").readlink() == Path("../scripts")
+    assert before.quarantine_planted(tmp_path / "kept") == ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sub/AGENTS.md", "sub/.vscode/tasks.json", "sub/deep/.mcp.json", ".npmrc", ".exrc", "rust-toolchain.toml",
+        "AGENTS.override.md", "x.code-workspace", "sub/.git/config", ".git/config.worktree", ".git/commondir",
+        ".git/objects/info/alternates", ".github/workflows/ci.yml", "sub/.git", ".husky/pre-commit",
+    ],
+)  # fmt: skip
+def test_every_protected_name_is_found_also_in_subfolders(name: str, workspace: Path, tmp_path: Path):
+    (workspace / ".git").mkdir()
+    (workspace / "sub").mkdir()
+    before = state(workspace)
+    (workspace / name).parent.mkdir(parents=True, exist_ok=True)
+    (workspace / name).write_text("planted")
+    (workspace / ".git" / "index").write_text("data")
+    (planted,) = before.quarantine_planted(tmp_path / "kept")
+    assert (workspace / name).is_relative_to(planted)
+    assert not (workspace / name).exists()
+    assert (workspace / ".git" / "index").exists()
+
+
+def test_a_planted_bare_repository_is_no_repository_any_more(workspace: Path, tmp_path: Path):
+    before = state(workspace)
+    for name in ("objects", "refs", "hooks"):
+        (workspace / "fake" / name).mkdir(parents=True)
+    for name in ("HEAD", "config"):
+        (workspace / "fake" / name).write_text("ref: refs/heads/x\n")
+    before.quarantine_planted(tmp_path / "kept")
+    assert {path.name for path in (workspace / "fake").iterdir()} == {"objects", "refs"}

@@ -7,9 +7,10 @@ import pytest
 
 import outrider
 from outrider.errors import ConfigurationError
-from outrider.processes.launch import LaunchRequest
+from outrider.permissions.paths.protected import find_protected_files
+from outrider.processes.launch import GIT_VARIABLES, LaunchRequest
 from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
-from outrider.processes.sandbox.defaults import default_policy, list_protected_paths, list_secret_paths
+from outrider.processes.sandbox.defaults import default_policy, list_secret_paths
 from outrider.processes.sandbox.landlock import list_grants
 from outrider.processes.sandbox.sandbox import AccessZones, SandboxPolicy, access_above, is_within, resolve_zones
 
@@ -84,7 +85,9 @@ def test_what_a_new_folder_covers_needs_no_cover_of_its_own(home: Path):
 
 
 def test_steering_files_are_read_only_and_what_holds_them_cannot_be_renamed(home: Path):
-    found = mounts(default_policy(home / "work", writable=True, home=home))
+    found = mounts(
+        default_policy(home / "work", writable=True, home=home, protected=find_protected_files(home / "work"))
+    )
     assert found[str(home / "work/.git/config")] == found[str(home / "work/.git/hooks")] == "--ro-bind"
     assert found[str(home / "work/.git")] == "--bind"
 
@@ -128,7 +131,7 @@ def test_what_steers_the_loader_and_ways_out_do_not_reach_the_programs_around_th
     }
     launch = LaunchRequest(("true",), environment, home)
     wrapped = BubblewrapSandbox("bwrap").wrap(launch, SandboxPolicy(workspace=home))
-    assert wrapped.environment == {"PATH": "/bin", "TMPDIR": "/tmp"}
+    assert wrapped.environment == {"PATH": "/bin", "TMPDIR": "/tmp", **GIT_VARIABLES}
 
 
 def test_grants_leave_out_what_is_hidden_and_nothing_else(home: Path):
@@ -157,7 +160,7 @@ def test_links_are_not_granted(home: Path):
 def test_the_usual_policy_hides_keys_and_protects_hooks(home: Path):
     assert home / ".ssh" in list_secret_paths(home)
     assert Path("/etc/shadow") in list_secret_paths(home)
-    assert home / "work" / ".git" / "hooks" in list_protected_paths(home / "work")
+    assert home / "work" / ".git" / "hooks" in find_protected_files(home / "work")
     assert not [path for path in list_secret_paths(home) if not Path(path).is_absolute()]
 
 
@@ -181,7 +184,9 @@ def test_a_link_in_a_steering_file_s_place_does_not_bring_a_secret_into_view(hom
     (home / "work" / ".mcp.json").symlink_to(home / ".netrc")
     (home / "work" / "real.md").write_text("x")
     (home / "work" / "CLAUDE.md").symlink_to(home / "work" / "real.md")
-    zones = resolve_zones(default_policy(home / "work", writable=True, home=home))
+    zones = resolve_zones(
+        default_policy(home / "work", writable=True, home=home, protected=find_protected_files(home / "work"))
+    )
     assert str(home / ".ssh" / "key") not in zones
     assert zones[str(home / ".netrc")] == "hidden"
     assert zones[str(home / "work" / "real.md")] == "read-only"

@@ -5,6 +5,7 @@ import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -88,6 +89,20 @@ async def test_a_connection_that_broke_breaks_again(cassette: Cassette):
     assert exchange.failure is not None and exchange.chunks
     with pytest.raises(NetworkError, match="connection"):
         await ask(ReplayTransport(cassette), server.url)
+
+
+@pytest.mark.parametrize("after", ["reset", "close"])
+async def test_an_answer_that_broke_and_was_not_requested_again_is_not_now(cassette: Cassette, after: Any):
+    """Version 0.1 did not repeat an answer that had been shown."""
+    async with recording(cassette, Reply([words("Hello")], after=after)) as (transport, server):
+        with pytest.raises(NetworkError):
+            await ask(transport, server.url, ONCE)
+    player, got = ReplayTransport(cassette), list[Delta]()
+    client = WireClient("plain", PlainWire(server.url), player, retry=RetryPolicy(first_window=0.0))
+    with pytest.raises(NetworkError):
+        got.extend([delta async for delta in client.stream(plain_request())])
+    assert not [delta for delta in got if isinstance(delta, Retry)]
+    assert player.unplayed == []
 
 
 async def test_a_server_that_never_answered_does_not_answer_again(cassette: Cassette):

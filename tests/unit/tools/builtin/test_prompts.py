@@ -11,6 +11,7 @@ from outrider.tools.builtin import __file__ as package
 from outrider.tools.builtin.question import question_tool
 from outrider.tools.builtin.skill import skill_tool
 from outrider.tools.builtin.task import task_tool
+from outrider.tools.builtin.web_search import SearchBackend, web_search_tool
 from tests.unit.tools.builtin.desk import Desk
 
 BUDGET = 2_000
@@ -19,7 +20,8 @@ BUDGET = 2_000
 def default_set(desk: Desk) -> list[Tool]:
     nothing: Any = None
     built_in = list_built_in_tools(str(desk.files.root))
-    return [*built_in.values(), question_tool(None), task_tool({}, nothing), skill_tool([])]
+    search = web_search_tool(SearchBackend(service="searxng"))
+    return [*built_in.values(), search, question_tool(None), task_tool({}, nothing), skill_tool([])]
 
 
 def strict_estimate(text: str) -> int:

@@ -14,10 +14,13 @@ from outrider.permissions.redaction.secret_patterns import split_names
 MAX_FILE_BYTES = 1_000_000
 _MAX_INDEX_BYTES = 64_000_000
 _GITLINK = b"\x00\x00\xe0\x00"
+_SPLIT_INDEX = b"link"
 _INDEX_MODES = frozenset({_GITLINK, b"\x00\x00\x81\xa4", b"\x00\x00\x81\xed", b"\x00\x00\xa0\x00", b"\x00\x00\x40\x00"})
 _SECTION = re.compile(r'^\s*\[\s*(?P<name>[A-Za-z0-9.-]+)\s*(?:"(?P<sub>(?:[^"\\]|\\.)*)")?\s*\](?P<rest>.*)$')
 _KEY = re.compile(r"^\s*(?P<key>[A-Za-z][A-Za-z0-9-]*)\s*(?:=|$|[#;])")
 _HOOKS_PATH = re.compile(r"^\s*(?:\[\s*core\s*\])?\s*hooksPath\s*=\s*(?P<path>[^#;]*)", re.IGNORECASE)
+# Control characters and continued lines, which programs read in different ways.
+_UNUSUAL = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|\\\r?\n|\\\Z")
 # Settings of a repository's configuration that do not change which programs git runs.
 _HARMLESS_SECTIONS = split_names(
     """user author committer branch color column advice init pull push gui status blame tag"""
@@ -118,20 +121,37 @@ def _find_node_config(root: Path, cwd: Path) -> Iterator[WorkspaceConfigFile]:
 
 def _find_git_config(root: Path, cwd: Path, *, reads_only: bool) -> Iterator[WorkspaceConfigFile]:
     """Yields git configuration, nested repositories and hooks that can make git run a program."""
-    folder = find_git_folder(cwd)
-    if folder is None:
-        return
+    for folder in find_git_folders(cwd):
+        yield from _find_folder_config(folder, cwd, reads_only=reads_only)
+
+
+def _find_folder_config(folder: Path, cwd: Path, *, reads_only: bool) -> Iterator[WorkspaceConfigFile]:
     for path in _git_config_paths(folder):
         if key := find_risky_key(path, reads_only=reads_only):
             yield WorkspaceConfigFile(path, f"it sets {key}, which can make git run a program")
     yield from _find_nested_repositories(folder, cwd)
     yield from _find_hooks(_common_git_folder(folder) / "hooks", reads_only=reads_only)
+    for path, hooks in _find_hooks_settings(folder):
+        if set(hooks) & set('"\\'):
+            yield WorkspaceConfigFile(path, "it sets the hooks folder in an unusual form")
+        yield from _find_hooks(find_worktree_root(cwd) / hooks, reads_only=reads_only)
+
+
+def _find_hooks_settings(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yields the configuration files of a git folder that set the folder of hooks, and its value."""
     for path in _git_config_paths(folder):
         for match in filter(None, map(_HOOKS_PATH.match, _read_lines(path))):
-            if set(match["path"]) & set('"\\'):
-                yield WorkspaceConfigFile(path, "it sets the hooks folder in an unusual form")
-            hooks = os.path.expanduser(match["path"].strip())  # noqa: PTH111
-            yield from _find_hooks(find_worktree_root(cwd) / hooks, reads_only=reads_only)
+            yield path, os.path.expanduser(match["path"].strip())  # noqa: PTH111
+
+
+def list_hooks_folders(workspace: Path) -> tuple[str, ...]:
+    """Returns the folders of the workspace that git is configured to run hooks from, relative to the workspace."""
+    folder, root = find_git_folder(workspace), os.path.realpath(workspace)
+    if folder is None:
+        return ()
+    top = find_worktree_root(workspace)
+    found = {os.path.realpath(top / hooks.strip('"')) for _, hooks in _find_hooks_settings(folder)}
+    return tuple(sorted(path[len(root) + 1 :] for path in found if path.startswith(f"{root}/")))
 
 
 def _find_hooks(folder: Path, *, reads_only: bool) -> Iterator[WorkspaceConfigFile]:
@@ -172,8 +192,8 @@ def _find_nested_repositories(folder: Path, cwd: Path) -> Iterator[WorkspaceConf
 def _read_gitlinks(index: Path) -> Iterator[str | None]:
     """Yields the paths of nested repositories in a git index; yields None if the format is not supported."""
     content = _read_index(index)
-    if _GITLINK in content:
-        for entry in _parse_index(content):
+    if _GITLINK in content or _SPLIT_INDEX in content:
+        for entry in parse_index(content):
             if entry is None or entry[1]:
                 yield entry if entry is None else entry[0]
 
@@ -182,7 +202,7 @@ def read_index_entries(index: Path) -> Iterator[tuple[str, bool] | None]:
     """Yields each path in a git index and whether it is a nested repository; None if the format is not supported."""
     content = _read_index(index)
     if content:
-        yield from _parse_index(content)
+        yield from parse_index(content)
 
 
 def _read_index(index: Path) -> bytes:
@@ -192,17 +212,67 @@ def _read_index(index: Path) -> bytes:
         return b""
 
 
-def _parse_index(content: bytes) -> Iterator[tuple[str, bool] | None]:
-    version, count, at = int.from_bytes(content[4:8]), int.from_bytes(content[8:12]), 12
+def parse_index(content: bytes) -> Iterator[tuple[str, bool] | None]:
+    """Yields each path of a git index and whether it is a nested repository; None if the format is not supported.
+
+    A split index is not supported: the rest of its entries is in another file.
+    """
+    version, count = int.from_bytes(content[4:8]), int.from_bytes(content[8:12])
+    if not content:
+        return
+    if content[:4] != b"DIRC" or version not in {2, 3, 4}:
+        yield None
+        return
+    is_sha256 = hashlib.sha1(content[:-20], usedforsecurity=False).digest() != content[-20:] and (
+        hashlib.sha256(content[:-32]).digest() == content[-32:]
+    )
+    hash_bytes, at, previous = 32 if is_sha256 else 20, 12, b""
     for _ in range(count):
-        mode, flags = content[at + 24 : at + 28], int.from_bytes(content[at + 60 : at + 62])
-        start = at + (64 if flags & 0x4000 else 62)
-        end = content.find(b"\0", start)
-        if version not in {2, 3} or mode not in _INDEX_MODES or end < 0:
+        entry = _parse_index_entry(content, at, version, hash_bytes, previous)
+        if entry is None:
             yield None
             return
-        yield content[start:end].decode("utf-8", "surrogateescape"), mode == _GITLINK
-        at += (end - at + 8) // 8 * 8
+        at, previous, mode = entry
+        yield previous.decode("utf-8", "surrogateescape"), mode == _GITLINK
+    if not _has_known_extensions(content, at, hash_bytes):
+        yield None
+
+
+def _parse_index_entry(
+    content: bytes, at: int, version: int, hash_bytes: int, previous: bytes
+) -> tuple[int, bytes, bytes] | None:
+    """Returns where the next entry starts, the path and the mode; None if the entry is damaged."""
+    mode, flags_at = content[at + 24 : at + 28], at + 40 + hash_bytes
+    flags = int.from_bytes(content[flags_at : flags_at + 2])
+    start = flags_at + (4 if flags & 0x4000 and version > 2 else 2)
+    kept = 0
+    if version == 4:  # a path begins with a part of the path before it
+        start, removed = _read_offset(content, start)
+        kept = len(previous) - removed
+    end = content.find(b"\0", start)
+    if mode not in _INDEX_MODES or end < 0 or kept < 0:
+        return None
+    path = previous[:kept] + content[start:end]
+    return (end + 1 if version == 4 else at + (end - at + 8) // 8 * 8), path, mode
+
+
+def _read_offset(content: bytes, at: int) -> tuple[int, int]:
+    """Reads git's variable-length integer; returns where it ends and its value."""
+    value = -1
+    while at < len(content):
+        byte = content[at]
+        at, value = at + 1, (value + 1) << 7 | byte & 0x7F
+        if not byte & 0x80:
+            break
+    return at, value
+
+
+def _has_known_extensions(content: bytes, at: int, hash_bytes: int) -> bool:
+    while at + 8 <= len(content) - hash_bytes:
+        if content[at : at + 1].islower() and content[at : at + 4] != b"sdir":  # required to understand the index
+            return False
+        at += 8 + int.from_bytes(content[at + 4 : at + 8])
+    return at == len(content) - hash_bytes
 
 
 def _git_config_paths(folder: Path) -> Iterator[Path]:
@@ -223,15 +293,22 @@ def _common_git_folder(folder: Path) -> Path:
 
 def find_git_folder(cwd: Path) -> Path | None:
     """Returns the git folder that git would use in `cwd`, a bare repository included."""
+    return next(find_git_folders(cwd), None)
+
+
+def find_git_folders(cwd: Path) -> Iterator[Path]:
+    """Yields the folders that git may use in `cwd`, the nearest first.
+
+    Git passes over a folder that is no repository in its eyes, such as an empty `.git`, and uses one further up.
+    """
     for folder in (cwd, *cwd.parents):
         marker = folder / ".git"
         if marker.is_dir():
-            return marker
-        if marker.is_file():
-            return find_linked_git_folder(folder) or marker
+            yield marker
+        elif marker.is_file():
+            yield find_linked_git_folder(folder) or marker
         if all((folder / name).exists() for name in ("HEAD", "objects", "refs")):
-            return folder
-    return None
+            yield folder
 
 
 def is_harmless_key(name: str) -> bool:
@@ -259,11 +336,17 @@ def find_risky_key(path: Path, *, reads_only: bool) -> str | None:
 
 
 def _read_lines(path: Path) -> list[str]:
-    """Returns the lines of a file; an unreadable file returns a key that no list accepts."""
+    """Returns the lines of a file; a file that cannot be read as a whole returns a key that no list accepts.
+
+    Only a line feed ends a line, as for git. A line that continues after a backslash has no key either.
+    """
     try:
-        return read_regular_file(path, MAX_FILE_BYTES).decode("utf-8", "replace").splitlines()
+        content = read_regular_file(path, MAX_FILE_BYTES + 1)
     except OSError:
         return ["[unreadable]", "unreadable"]
+    if len(content) > MAX_FILE_BYTES or _UNUSUAL.search(content):
+        return ["[unreadable]", "unreadable"]
+    return content.decode("utf-8", "replace").replace("\r\n", "\n").split("\n")
 
 
 def _hash_file(path: Path) -> str:

@@ -74,9 +74,38 @@ export class Questions {
       element.remove();
       this.shown.delete(id);
     }
+    this.drawGroups();
     for (const [id, make] of wanted) {
       if (!this.shown.has(id)) this.shown.set(id, make());
       if (!this.shown.get(id).isConnected) $("questions").append(this.shown.get(id));
+    }
+  }
+
+  // One answer for all questions of a kind: an edit of many files is one decision.
+  drawGroups() {
+    for (const element of $("questions").querySelectorAll("[data-group]")) element.remove();
+    const kinds = new Map();
+    for (const approval of this.approvals.values()) {
+      const kind = approval.view?.kind ?? "";
+      kinds.set(kind, [...(kinds.get(kind) ?? []), approval]);
+    }
+    for (const [kind, alike] of kinds) {
+      if (!kind || alike.length < 2) continue;
+      const name = { edit: "edits", command: "commands", outcome: "outcomes" }[kind] ?? `calls of ${kind}`;
+      const answer = (allow) => async () => {
+        for (const { id } of [...alike].sort((one, other) => (one.view.position ?? 0) - (other.view.position ?? 0))) {
+          try {
+            this.put(await post(`/approvals/${id}`, { allow }));
+          } catch (error) {
+            this.complain(error);
+          }
+        }
+      };
+      $("questions").prepend(h("section", { class: "question", "data-group": kind, "aria-label": `${alike.length} ${name} wait` },
+        h("h3", {}, `${alike.length} ${name} wait for an answer`),
+        h("div", { class: "buttons" },
+          h("button", { class: "primary", "data-choice": "yes-to-all", onclick: answer(true) }, `Yes to all ${alike.length}`),
+          h("button", { class: "danger", "data-choice": "no-to-all", onclick: answer(false) }, `No to all ${alike.length}`))));
     }
   }
 
@@ -112,6 +141,7 @@ export class Questions {
       h("legend", {}, "Files to keep"), ...boxes.map((box) => h("label", { class: "option" }, box, ` ${box.value}`)));
     const answer = async ({ kind, scope, choice, picks_files }, words = "") => {
       const body = { allow: kind === "allow", scope, words, choice };
+      if (scope !== "once" && widths.length) body.width = width.value;
       if (picks_files) body.keep = picked();
       try {
         this.put(await post(`/approvals/${approval.id}`, body));
@@ -119,6 +149,15 @@ export class Questions {
         this.complain(error);
       }
     };
+    const widths = view.widths ?? [];
+    const width = h("select", { "aria-label": "What a lasting answer covers", onchange: () => showWidth() },
+      ...widths.map(({ id, label }) => h("option", { value: id }, label)));
+    const rule = h("p", { class: "why" });
+    const showWidth = () => {
+      const chosen = widths.find(({ id }) => id === width.value) ?? widths[0];
+      rule.textContent = chosen ? [chosen.rule_text, chosen.history].filter(Boolean).join(" · ") : "";
+    };
+    showWidth();
     const words = h("textarea", { "aria-label": "A word to the model", placeholder: "Why not? (the model reads this)", hidden: true });
     const choose = (choice) => () => {
       if (choice.picks_files && files.hidden) {
@@ -138,11 +177,16 @@ export class Questions {
     const title = view.heading ?? `Allow ${approval.tool}?`;
     return h("section", { class: "question", "data-approval": approval.id, "aria-label": title },
       h("h3", {}, title),
+      view.effects?.length
+        ? h("ul", { class: "effects" }, ...view.effects.map(({ text, risky }) => h("li", { class: risky ? "risky" : undefined }, text)))
+        : null,
       view.input ? h("pre", {}, view.input) : null,
       view.facts?.length ? h("ul", { class: "facts" }, ...view.facts.map((fact) => h("li", {}, fact))) : null,
       view.diff.length ? diff(view.diff) : null,
       h("p", { class: "why" }, view.reason),
-      view.rule_text ? h("p", { class: "why" }, `What a lasting answer stores: ${view.rule_text}`) : null,
+      ...(widths.length
+        ? [h("label", { class: "why" }, "A lasting answer covers ", width), rule]
+        : [view.rule_text ? h("p", { class: "why" }, `What a lasting answer stores: ${view.rule_text}`) : null]),
       files,
       h("div", { class: "buttons" }, ...view.choices.map(button)),
       words);

@@ -1,0 +1,114 @@
+"""Chooses which changes of an outcome are committed: what the answer keeps, without conflicts, and a git folder as a
+whole."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from outrider.outcomes.commit import commit_outcome, find_conflicts, remove_staged
+from outrider.outcomes.describe import expand_kept, list_changes, parents_of
+from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
+from outrider.outcomes.repository import OverlayView, RepositoryChanges, list_protected, sort_changes, sort_recorded
+from outrider.processes.sandbox.overlay import OverlayChange, show_path
+
+
+class KeptChanges(msgspec.Struct, frozen=True):
+    """The paths of the workspace and of a git folder outside it that are committed. `conflicts` are the entries of the
+    question that another program has changed meanwhile: if a file of a git folder is among them, nothing of this folder
+    is committed, because its files depend on each other."""
+
+    paths: tuple[str, ...]
+    recorded: tuple[str, ...] = ()
+    conflicts: frozenset[str] = frozenset()
+
+    @classmethod
+    def choose(cls, pending: PendingOutcome, folder: OutcomeFolder, keep: Sequence[str] | None) -> "KeptChanges":
+        """Returns what an answer keeps; None keeps everything."""
+        if keep is None:
+            return cls.choose_paths(
+                pending,
+                folder,
+                [change.path for change in pending.changes],
+                [change.path for change in pending.recorded],
+            )
+        view = OverlayView(Path(pending.workspace), folder.upper(pending.call_id))
+        paths = expand_kept(pending.changes, keep, sort_changes(view, pending.changes).entries)
+        if pending.repository is None:
+            return cls.choose_paths(pending, folder, paths, ())
+        at, data = pending.repository.folder, _sort_recorded(pending, folder).data
+        below = [path.removeprefix(f"{at}/") for path in keep if path.startswith(f"{at}/")]
+        recorded = expand_kept(pending.recorded, [*below, *([""] if at in keep else ())], data)
+        return cls.choose_paths(pending, folder, paths, recorded)
+
+    @classmethod
+    def choose_paths(
+        cls, pending: PendingOutcome, folder: OutcomeFolder, paths: Sequence[str], recorded: Sequence[str]
+    ) -> "KeptChanges":
+        """Returns these paths without those in conflict, and without those in a new folder that the answer drops."""
+        paths, recorded = _without_missing(pending.changes, paths), _without_missing(pending.recorded, recorded)
+        view = OverlayView(Path(pending.workspace), folder.upper(pending.call_id))
+        data = sort_changes(view, pending.changes).entries
+        wanted = [change for change in pending.changes if change.path in set(paths)]
+        found = {data.get(path, path) for path in find_conflicts(view.lower, view.upper, wanted)}
+        left = tuple(path for path in paths if data.get(path, path) not in found)
+        if pending.repository is None or not recorded:
+            return cls(left, (), frozenset(map(show_path, found)))
+        at, data = pending.repository.folder, _sort_recorded(pending, folder).data
+        wanted = [change for change in pending.recorded if change.path in set(recorded)]
+        further = {
+            data.get(path, path) for path in find_conflicts(Path(at), folder.upper_recorded(pending.call_id), wanted)
+        }
+        names = {show_path(f"{at}/{path}".rstrip("/")) for path in further}
+        kept = tuple(path for path in recorded if data.get(path, path) not in further)
+        return cls(left, kept, frozenset({*map(show_path, found), *names}))
+
+
+def _without_missing(changes: Iterable[OverlayChange], paths: Sequence[str]) -> list[str]:
+    """Returns the paths whose folders exist or are committed too."""
+    wanted = set(paths)
+    missing = {
+        change.path
+        for change in changes
+        if change.file == "folder" and (change.kind == "created" or change.changes_type) and change.path not in wanted
+    }
+    return [path for path in paths if missing.isdisjoint(parents_of(path))]
+
+
+def _sort_recorded(pending: PendingOutcome, folder: OutcomeFolder) -> RepositoryChanges:
+    if pending.repository is None:
+        return RepositoryChanges()
+    view = OverlayView(Path(pending.repository.folder), folder.upper_recorded(pending.call_id))
+    return sort_recorded(view, pending.recorded, pending.repository)
+
+
+def split_protected(pending: PendingOutcome, folder: OutcomeFolder) -> tuple[list[str], list[str], bool]:
+    """Returns the changed paths that need no question at the higher levels, and whether these are all."""
+    protected = list_protected(Path(pending.workspace), folder.upper(pending.call_id), pending.changes)
+    steering = _sort_recorded(pending, folder).steering
+    paths = [change.path for change in pending.changes if change.path not in protected]
+    recorded = [change.path for change in pending.recorded if change.path not in steering]
+    return paths, recorded, not protected and not steering
+
+
+def commit_recorded(pending: PendingOutcome, folder: OutcomeFolder, kept: KeptChanges) -> tuple[str, ...]:
+    """Commits what git recorded outside the workspace; returns the paths in conflict."""
+    changes = [change for change in pending.recorded if change.path in set(kept.recorded)]
+    if pending.repository is None or not changes:
+        return ()
+    at = pending.repository.folder
+    done = commit_outcome(Path(at), folder.upper_recorded(pending.call_id), changes)
+    return tuple(f"{at}/{path}" for path in done.conflicts)
+
+
+def remove_all_staged(pending: PendingOutcome) -> None:
+    """Removes temporary files that a killed commit left."""
+    remove_staged(Path(pending.workspace), pending.changes)
+    if pending.repository is not None:
+        remove_staged(Path(pending.repository.folder), pending.recorded)
+
+
+def list_all_changes(pending: PendingOutcome) -> str:
+    """Returns what a command changed in one line for the model."""
+    recorded = f"{pending.repository.folder}/ (modified)" if pending.repository and pending.recorded else ""
+    return ", ".join(filter(None, [list_changes(pending.changes), recorded]))

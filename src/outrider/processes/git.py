@@ -1,0 +1,118 @@
+"""Runs git so that the configuration of a repository cannot make it execute anything.
+
+Outrider's own git commands are executed here only. Commands in the sandbox get the same variables, see `GIT_VARIABLES`.
+"""
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from outrider.errors import ConfigurationError, ProcessError
+from outrider.processes.launch import GIT_VARIABLES, LaunchRequest, child_environment
+from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
+
+GIT_TIMEOUT_SECONDS = 300.0
+VIEW_TIMEOUT_SECONDS = 10.0
+MAX_OUTPUT_BYTES = 1 << 20  # the rest of the output is dropped
+
+_OWN_VARIABLES = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_REPLACE_OBJECTS": "1", "LC_ALL": "C"}
+_FILTER_KEY = re.compile(r"(filter\..+)\.(?:clean|smudge|process|required)", re.DOTALL)
+# Settings with which the git-lfs filter of the user runs programs that the repository names.
+_LFS_PROGRAM_KEY = re.compile(r"lfs\.(?:extension|customtransfer|standalonetransferagent|.+\.standalone).*", re.DOTALL)
+_REPOSITORY_SCOPES = ("local", "worktree")  # the scopes that the author of a repository controls
+
+
+class GitRunner(msgspec.Struct, frozen=True):
+    """Runs git commands of Outrider itself, with the user's own configuration and without that of the repository.
+
+    Commands that read or write a work tree name what they change in `writable` and run in the sandbox, if there is one,
+    because the filters of the user's own configuration, such as git-lfs, process contents of the repository.
+    """
+
+    sandbox: Sandbox | None = None
+
+    def run(self, folder: str | Path, *arguments: str, index: str = "", writable: Sequence[Path] | None = None) -> str:
+        """Returns the output, truncated to MAX_OUTPUT_BYTES. Raises ProcessError with git's error output."""
+        options = [word for setting in self._driver_settings(folder) for word in ("-c", setting)]
+        return self._execute(folder, [*options, *arguments], index, writable)
+
+    def is_work_tree(self, folder: str | Path) -> bool:
+        """Returns whether the folder is inside a git work tree."""
+        try:
+            return self._execute(folder, ["rev-parse", "--is-inside-work-tree"]).strip() == "true"
+        except ProcessError:
+            return False
+
+    def _driver_settings(self, folder: str | Path) -> Iterator[str]:
+        """Yields settings that disable the filters of the repository's own configuration. Those of the
+        user stay, except git-lfs if the repository extends it."""
+        listed = self._execute(folder, ["config", "--list", "-z", "--show-scope", "--name-only"]).split("\0")
+        for scope, key in zip(listed[::2], listed[1::2], strict=False):
+            if scope not in _REPOSITORY_SCOPES:
+                continue
+            names = (found[1],) if (found := _FILTER_KEY.fullmatch(key)) else ()
+            for name in ("filter.lfs",) if _LFS_PROGRAM_KEY.fullmatch(key) else names:
+                yield from (f"{name}.clean=", f"{name}.smudge=", f"{name}.process=", f"{name}.required=false")
+
+    def _execute(
+        self, folder: str | Path, arguments: list[str], index: str = "", writable: Sequence[Path] | None = None
+    ) -> str:
+        environment = child_environment(os.environ) | GIT_VARIABLES | _OWN_VARIABLES
+        if index:
+            environment["GIT_INDEX_FILE"] = index
+        launch = LaunchRequest(("git", "-C", str(folder), *arguments), environment, Path("/"))
+        if writable is not None and self.sandbox is not None and self.sandbox.confines:
+            # Folders below /tmp are visible in the sandbox only if they are named.
+            found = self._execute(
+                folder, ["rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir"]
+            )
+            policy = SandboxPolicy(
+                workspace=Path(folder),
+                also_writable=(*writable, *([Path(index).parent] if index else ())),
+                read_only=tuple(path for path in map(Path, found.splitlines()) if path not in writable),
+            )
+            launch = _confine(launch, self.sandbox, policy)
+        return _run_launch(launch, GIT_TIMEOUT_SECONDS)
+
+    def run_in_view(self, policy: SandboxPolicy, argv: Sequence[str]) -> str:
+        """Returns the output of a program that runs git in the sandbox with this policy. Raises ProcessError, also
+        without a sandbox."""
+        if self.sandbox is None or not self.sandbox.confines:
+            raise ProcessError("there is no sandbox to read the repository in")
+        environment = child_environment(os.environ) | GIT_VARIABLES | _OWN_VARIABLES
+        launch = LaunchRequest(tuple(argv), environment, policy.workspace)
+        return _run_launch(_confine(launch, self.sandbox, policy), VIEW_TIMEOUT_SECONDS)
+
+
+def _run_launch(launch: LaunchRequest, timeout: float) -> str:
+    with tempfile.TemporaryFile() as output:
+        try:
+            done = subprocess.run(
+                launch.argv,
+                env=dict(launch.environment),
+                cwd=launch.workdir,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.PIPE,
+                timeout=timeout,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as problem:
+            raise ProcessError(f"cannot run git: {problem}") from problem
+        if done.returncode:
+            error_output = done.stderr.decode("utf-8", "replace").strip()
+            raise ProcessError(error_output[-2000:] or f"git ended with {done.returncode}")
+        output.seek(0)
+        return output.read(MAX_OUTPUT_BYTES).decode("utf-8", "replace")
+
+
+def _confine(launch: LaunchRequest, sandbox: Sandbox, policy: SandboxPolicy) -> LaunchRequest:
+    try:
+        return sandbox.wrap(launch, policy)
+    except ConfigurationError as error:
+        raise ProcessError(f"cannot run git in the sandbox: {error.message}") from error

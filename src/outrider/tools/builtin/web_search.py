@@ -1,0 +1,100 @@
+"""The `web_search` tool: searches the web with a service that the user has configured."""
+
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from typing import Annotated, Any, Literal
+from urllib.parse import urlencode
+
+import msgspec
+
+from outrider.errors import NetworkError, ToolFailure
+from outrider.http.client import HttpClient
+from outrider.http.fetch import read_body
+from outrider.http.transport import HttpRequest
+from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
+from outrider.types.origins import make_origin
+
+SearchService = Literal["searxng", "brave", "tavily"]
+MAX_RESULTS = 10
+_MAX_QUERY_LENGTH = 400
+_MAX_SNIPPET_LENGTH = 400
+_MAX_RESPONSE_BYTES = 2 * 1024 * 1024
+_TIMEOUT_SECONDS = 30.0
+_OK = 200
+_ADDRESSES = {"brave": "https://api.search.brave.com", "tavily": "https://api.tavily.com"}
+
+
+class SearchBackend(msgspec.Struct, frozen=True, kw_only=True):
+    """A search service: SearXNG needs `base_url`, the others need `api_key`."""
+
+    service: SearchService
+    base_url: str | None = None
+    api_key: str | None = None
+
+    def build_request(self, query: str) -> HttpRequest:
+        base = (self.base_url or _ADDRESSES.get(self.service, "")).rstrip("/")
+        match self.service:
+            case "searxng":
+                return _get(f"{base}/search?{urlencode({'q': query, 'format': 'json'})}")
+            case "brave":
+                address = f"{base}/res/v1/web/search?{urlencode({'q': query, 'count': MAX_RESULTS})}"
+                return _get(address, {"x-subscription-token": self.api_key or ""})
+            case "tavily":
+                headers = {"content-type": "application/json", "authorization": f"Bearer {self.api_key or ''}"}
+                body = msgspec.json.encode({"query": query, "max_results": MAX_RESULTS})
+                return HttpRequest(f"{base}/search", headers, body)
+
+
+def web_search_tool(backend: SearchBackend, proxy: Callable[[str], str | None] | None = None) -> Tool:
+    """Returns the tool. `proxy` returns the proxy for a URL."""
+
+    async def web_search(query: Annotated[str, "what to look for"]) -> ToolResult:
+        if not query.strip() or len(query) > _MAX_QUERY_LENGTH:
+            raise ToolFailure(f"a query has 1 to {_MAX_QUERY_LENGTH} characters")
+        found = list(_read_results(await _request_results(backend, query, proxy)))[:MAX_RESULTS]
+        text = "\n\n".join(found) or "(nothing was found)"
+        return ToolResult(text, title=query, origins=(make_origin("web", f"{backend.service}: {query}"),))
+
+    return Tool(
+        web_search,
+        description=load_prompt(__file__),
+        network=True,
+        display="fetch",
+        timeout=_TIMEOUT_SECONDS,
+        preprocess_args=argument_aliases({"q": "query", "search_query": "query"}),
+    )
+
+
+async def _request_results(backend: SearchBackend, query: str, proxy: Callable[[str], str | None] | None) -> Any:
+    try:
+        async with aclosing(HttpClient(proxy=proxy)) as client:
+            response = await client.send(backend.build_request(query))
+            body, _ = await read_body(response, _MAX_RESPONSE_BYTES)
+    except (OSError, NetworkError) as error:
+        raise ToolFailure(f"{backend.service} cannot be reached: {error}") from error
+    if response.status != _OK:
+        detail = body[:300].decode("utf-8", "replace")
+        raise ToolFailure(f"{backend.service} answered with status {response.status}: {detail}")
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError as error:
+        raise ToolFailure(f"{backend.service} did not answer in JSON; SearXNG must allow this format") from error
+
+
+def _read_results(answer: Any) -> Iterator[str]:
+    match answer:
+        case {"web": {"results": [*results]}} | {"results": [*results]}:
+            pass
+        case _:
+            return
+    for result in results:
+        match result:
+            case {"url": str(url), **rest}:
+                snippet = str(rest.get("content") or rest.get("description") or "")
+                yield f"{rest.get('title') or url}\n{url}\n{' '.join(snippet.split())[:_MAX_SNIPPET_LENGTH]}".rstrip()
+            case _:
+                continue
+
+
+def _get(url: str, headers: dict[str, str] | None = None) -> HttpRequest:
+    return HttpRequest(url, {"accept": "application/json", **(headers or {})}, method="GET")

@@ -1,0 +1,107 @@
+"""The list of models: from the server if it has one, else from the catalog; chat models, newest first."""
+
+from decimal import Decimal
+
+import msgspec
+import pytest
+
+from outrider.engine.diagnostics import known_models
+from outrider.engine.frontend import list_models
+from outrider.models.clients import CatalogPricing
+from outrider.models.live_models import fetch_models, is_chat_model
+from outrider.providers.catalog import ModelCatalog
+from outrider.types.agents import Agent, Provider
+from outrider.types.usage import Tokens
+from tests.fixtures.http_server import Reply, serving
+
+OPENAI = {
+    "data": [
+        {"id": "text-embedding-3-small", "created": 1},
+        {"id": "gpt-5.4", "created": 20},
+        {"id": "gpt-5.6-terra", "created": 30},
+        {"id": "gpt-image-1", "created": 25},
+        {"id": "gpt-5.4", "created": 20},
+    ]
+}
+ANTHROPIC = {
+    "data": [
+        {"type": "model", "id": "claude-sonnet-4-6", "created_at": "2026-02-01T00:00:00Z"},
+        {"type": "model", "id": "claude-opus-5", "created_at": "2026-07-24T00:00:00Z"},
+    ]
+}
+GOOGLE = {
+    "models": [
+        {"name": "models/gemini-3.5-flash", "supportedGenerationMethods": ["generateContent"]},
+        {"name": "models/text-embedding-004", "supportedGenerationMethods": ["embedContent"]},
+        {"name": "models/aqa", "supportedGenerationMethods": ["generateAnswer"]},
+    ]
+}
+LLAMA_CPP = {"models": [{"name": "qwen3.gguf"}], "data": [{"id": "qwen3.gguf", "created": 1}]}
+BARE = [{"id": "llama-3"}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "path", "names"),
+    [
+        ("openai", OPENAI, "/v1/models", ["gpt-5.6-terra", "gpt-5.4"]),
+        ("openai-responses", OPENAI, "/v1/models", ["gpt-5.6-terra", "gpt-5.4"]),
+        ("anthropic", ANTHROPIC, "/v1/models?limit=1000", ["claude-opus-5", "claude-sonnet-4-6"]),
+        ("google", GOOGLE, "/v1beta/models?pageSize=1000", ["gemini-3.5-flash"]),
+        ("openai", LLAMA_CPP, "/v1/models", ["qwen3.gguf"]),
+        ("openai", BARE, "/v1/models", ["llama-3"]),
+    ],
+)
+async def test_a_server_s_own_list_is_read(kind, body, path, names):
+    async with serving(Reply([msgspec.json.encode(body)])) as server:
+        base = server.url + ("/v1" if kind.startswith("openai") else "")
+        provider = Provider("here", kind, "key", base)
+        assert [model.name for model in await fetch_models(provider) or ()] == names
+        assert [f"{found.provider}/{found.model}" for found in await list_models([provider])] == [
+            f"here/{name}" for name in names
+        ]
+        assert server.requests[0].target == path
+
+
+@pytest.mark.parametrize("body", [b"not json", b'{"error": "no"}', b"[]", b'{"data": [1, {"id": 2}]}'])
+async def test_without_a_list_the_catalog_answers(body):
+    async with serving(Reply([body])) as server:
+        assert await fetch_models(Provider("here", "openai", "key", f"{server.url}/v1")) is None
+
+
+def test_other_models_are_left_out():
+    assert all(map(is_chat_model, ("gpt-5.4", "claude-opus-5", "gemini-3-flash", "qwen3:8b", "meta/llama-guarded")))
+    others = (
+        "text-embedding-3",
+        "whisper-1",
+        "tts-1",
+        "gpt-image-1",
+        "dall-e-3",
+        "gpt-4o-realtime-preview",
+        "llama-guard-3",
+    )
+    assert not any(map(is_chat_model, others))
+
+
+async def test_a_vendor_that_two_providers_name_is_listed_once():
+    both = [Provider(name, name, "k", "http://127.0.0.1:9/v1") for name in ("openai", "openai-responses")]
+    names = [found.provider for found in await list_models(both)]
+    assert set(names) <= {"openai"}
+
+
+def test_prices_are_those_of_short_prompts():
+    catalog = ModelCatalog()
+    prices = catalog.prices("anthropic", "claude-sonnet-4-5")
+    assert prices is not None
+    assert (prices.input, prices.output) == (Decimal(3), Decimal(15))
+    assert catalog.cost_of("anthropic", "claude-sonnet-4-5", Tokens(input=1_000_000)) == Decimal(6), "a long prompt"
+    pricing = CatalogPricing(catalog, {"anthropic": Provider("anthropic", "anthropic", "k")})
+    price = pricing.price(Agent("a", "", "claude-sonnet-4-5", "anthropic"))
+    assert price is not None
+    assert price.input * 1_000_000 == Decimal(3)
+
+
+async def test_the_list_has_prices_and_context_sizes_of_the_catalog():
+    async with serving(Reply([msgspec.json.encode(BARE)]), Reply([msgspec.json.encode(BARE)])) as server:
+        facts = {"llama-3": {"context_limit": 8192, "prices": {"input": "0.2", "output": "0.6"}}}
+        (found,) = await known_models([Provider("here", "openai", "k", f"{server.url}/v1")], facts)
+    assert (found.name, found.context_limit, found.input_price) == ("here/llama-3", 8192, Decimal("0.2"))

@@ -46,9 +46,9 @@ from outrider.tools.edit_transaction import FileEditor, save_no_originals
 from outrider.tools.tool import Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
-from outrider.types.origins import FlowSettings
+from outrider.types.origins import FlowSettings, Origin
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
-from outrider.types.parts import ToolPart
+from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_declaration import call_directory, call_subject, call_subjects, declaration_of
 
 if TYPE_CHECKING:
@@ -224,9 +224,14 @@ class SessionTools:
         """The notes about the workspace for the system prompt of a new session."""
         return self.extensions.system_notes(self._workspace) if self.extensions else ""
 
-    def initial_state(self, model: str) -> str:
-        """Return the state of the workspace for the first user message."""
-        return self.extensions.describe_state(self._workspace, model) if self.extensions else ""
+    def initial_state(self, model: str) -> TextPart | None:
+        """Return the state of the workspace for the first user message. It has no content of files, so it is not
+        private; in a folder that the user does not trust, others may have chosen its names and commit subjects."""
+        state = self.extensions.describe_state(self._workspace, model) if self.extensions else ""
+        if not state:
+            return None
+        origin = Origin("workspace", str(self._workspace), untrusted=not self.trusts_workspace())
+        return TextPart(state, synthetic=True, origins=(origin,))
 
     def notes_for(self, session: Session) -> str:
         """Return the notes that the session started with, or else the current ones."""

@@ -225,13 +225,12 @@ class SessionTools:
         return self.extensions.system_notes(self._workspace) if self.extensions else ""
 
     def initial_state(self, model: str) -> TextPart | None:
-        """Return the state of the workspace for the first user message. It has no content of files, so it is not
-        private; in a folder that the user does not trust, others may have chosen its names and commit subjects."""
+        """Return the state of the workspace for the first user message. It has names and commit subjects, and no content
+        of files: by itself it is neither private nor closes the network of commands that the user's rules allow."""
         state = self.extensions.describe_state(self._workspace, model) if self.extensions else ""
         if not state:
             return None
-        origin = Origin("workspace", str(self._workspace), untrusted=not self.trusts_workspace())
-        return TextPart(state, synthetic=True, origins=(origin,))
+        return TextPart(state, synthetic=True, origins=(Origin("workspace", str(self._workspace)),))
 
     def notes_for(self, session: Session) -> str:
         """Return the notes that the session started with, or else the current ones."""

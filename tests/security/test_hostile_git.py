@@ -18,6 +18,7 @@ from outrider import ToolCompleted, ToolError
 from outrider.processes.git import GitRunner
 from outrider.processes.launch import GIT_OVERRIDES, GIT_VARIABLES
 from outrider.processes.sandbox.detect import find_sandbox
+from tests.fixtures.scratch import scratch_folder
 from tests.scenario.test_outcomes import Harness, shell
 from tests.unit.background.repositories import repository, run_git
 
@@ -299,7 +300,7 @@ def test_a_filter_of_the_user_runs_in_the_sandbox(tmp_path: Path, sandbox, monke
     ground = HostileRepository(tmp_path)
     (ground.workspace / ".gitattributes").write_text("*.txt filter=mine\n")
     git = GitRunner(sandbox)
-    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as home:  # the sandbox has another /tmp
+    with tempfile.TemporaryDirectory(dir=scratch_folder()) as home:  # the sandbox has another /tmp
         Path(home, ".gitconfig").write_text('[filter "mine"]\n\tclean = "touch ../mark; tr a-z A-Z"\n')
         monkeypatch.setenv("HOME", home)
         git.run(ground.workspace, "add", "src/tea.txt", writable=(ground.workspace / ".git",))

@@ -11,6 +11,7 @@ from outrider import Rules
 from outrider.processes.sandbox.detect import find_sandbox
 from outrider.types.origins import EgressBudget
 from outrider.types.tool_state import ToolError
+from tests.fixtures.scratch import scratch_folder
 from tests.fixtures.soak import SOAK
 from tests.security.injections import SCENARIOS, Outcome, Scenario, World, fetch, play_all, sh, use
 from tests.security.ordinary_tasks import RULES, OrdinaryModel
@@ -26,7 +27,7 @@ SHARE = 1 if SOAK else 5
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
     """A folder outside /tmp, which is private to sandboxed commands."""
-    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
+    with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
         yield Path(folder)
 
 

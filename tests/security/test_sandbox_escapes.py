@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from outrider import Rules, ToolCompleted, ToolPart
+from tests.fixtures.scratch import scratch_folder
 from tests.scenario.stories import call
 from tests.scenario.test_outcomes import Harness, git, sandbox, shell, workspace
 
@@ -22,7 +23,7 @@ __all__ = ["sandbox", "workspace"]  # fixtures
 @pytest.fixture
 def outside() -> Iterator[Path]:
     """A folder that is visible to commands, on the same file system as the workspace."""
-    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
+    with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
         yield Path(folder)
 
 

@@ -34,6 +34,7 @@ GOOD = [
     assistant(use("c")),
     user(result("c")),
     assistant(OK),
+    user(HI),
 ]
 
 

@@ -228,6 +228,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
 def _outcome_facts(outcome: CommandOutcome) -> Iterator[str]:
     for access in outcome.blocked:
         yield f"blocked: {access.description}"
+    if outcome.exit_code not in (0, None):
+        yield f"exit code {outcome.exit_code}"
     for file in outcome.files:
         marks = [
             mark
@@ -246,8 +248,6 @@ def _outcome_facts(outcome: CommandOutcome) -> Iterator[str]:
             yield f"    {operation.description}"
     if outcome.more_files:
         yield f"and {outcome.more_files:,} more files"
-    if outcome.exit_code not in (0, None):
-        yield f"exit code {outcome.exit_code}"
 
 
 def _describe_history(width: RuleWidth) -> str:

@@ -12,7 +12,7 @@ from outrider.engine.archive import StoredSession, render_shared_page
 from outrider.engine.frontend import was_cut_off
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import OutriderError, SessionInUseError
-from outrider.presentation.formats import format_age, format_count, format_tokens, format_total_cost
+from outrider.presentation.formats import clean_line, format_age, format_count, format_tokens, format_total_cost
 from outrider.presentation.items import UserItem, message_items
 from outrider.presentation.tool_calls import call_title
 from outrider.tui.completion import CompletionChoice
@@ -145,7 +145,8 @@ async def choose_model(ui: ScreenApi, name: str) -> None:
     known = controller.client.providers
     provider, _, rest = controller.expand_model_name(chosen).partition("/")
     if provider not in known or not rest:
-        ui.show_notice(f"use PROVIDER/MODEL with one of these providers: {', '.join(known)}", "warning")
+        ways = f"/model lists them; write PROVIDER/MODEL with one of these providers: {', '.join(known)}"
+        ui.show_notice(clean_line(f"unknown model {name}; {ways}"), "warning")
         return
     await controller.set_model(ModelRef(provider, rest))
     remember_model(controller.settings.data_folder, f"{provider}/{rest}")

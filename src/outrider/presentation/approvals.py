@@ -229,8 +229,6 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _outcome_facts(outcome: CommandOutcome) -> Iterator[str]:
-    if outcome.predicted:
-        yield outcome.predicted
     for access in outcome.blocked:
         yield f"{'needs' if outcome.predicted else 'blocked'}: {access.description}"
     if outcome.exit_code not in (0, None):

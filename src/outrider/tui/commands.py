@@ -62,14 +62,9 @@ async def compact_session(ui: ScreenApi, argument: str) -> None:
     if not ui.controller.session_id:
         ui.show_notice("there is nothing to shorten yet")
         return
-    ui.show_notice("summarizing earlier messages…")
-    part = await ui.controller.engine.compact(ui.controller.session_id)
-    if part is None:
+    ui.show_notice("summarising earlier messages…")
+    if await ui.controller.engine.compact(ui.controller.session_id) is None:
         ui.show_notice("there is nothing to shorten yet")
-    elif part.tokens_before and part.tokens_after:
-        ui.show_notice(
-            f"{format_tokens(part.tokens_before)} tokens became {format_tokens(part.tokens_after)}", "success"
-        )
 
 
 async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> None:
@@ -416,8 +411,8 @@ async def clear_screen(ui: ScreenApi, _: str) -> None:
 
 
 def error_text(error: OutriderError) -> str:
-    """Return the class name and message of an error."""
-    return f"{type(error).__name__}: {error.message}"
+    """Return what went wrong; the name of the error's class says nothing to the user."""
+    return clean_line(error.message or type(error).__name__, 2000)
 
 
 def _session_item(session: StoredSession, *, folder: bool = False) -> PickerItem:

@@ -59,9 +59,7 @@ def test_an_undone_commit_is_shown_as_one_and_not_as_files_of_git(home, workspac
     terminal.wait_for("Undo what git recorded?", "commit: Add the notes", without="objects")
     terminal.answer("y")
     terminal.wait_for("reverted: .git (")
-    log = subprocess.run(
-        ["git", "-C", str(workspace), "log", "--format=%s"], capture_output=True, text=True, check=True
-    )
+    log = subprocess.check_output(["git", "-C", str(workspace), "log", "--format=%s"], text=True)
     assert log == "first\n"
 
 

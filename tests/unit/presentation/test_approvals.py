@@ -55,6 +55,15 @@ def test_a_failed_command_shows_its_exit_code_above_its_files():
     assert approval_view(approval).facts == ("exit code 3", "created: new.txt")
 
 
+def test_a_command_that_has_not_started_says_once_why_it_asks():
+    reason = "`git push` sends commits to git.example.org. It has not started yet"
+    outcome = CommandOutcome(
+        predicted="`git push` sends commits to git.example.org", blocked=(BlockedAccess("network", "git.example.org"),)
+    )
+    view = approval_view(Approval(session_id="s", call_id="c", tool="shell", outcome=outcome, description=reason))
+    assert (view.reason, view.facts) == (reason, ("needs: git.example.org",))
+
+
 def test_data_that_would_leave_is_shown_and_can_be_allowed_for_the_session():
     flow = DataFlow("evil.example", 312, (make_origin("web", "https://a.example/"),), (make_origin("secret", ".env"),))
     approval = Approval(session_id="s", call_id="c", tool="web_fetch", offers=("web_fetch(evil.example)",), flow=flow)

@@ -101,8 +101,8 @@ class OriginLabels(Struct, frozen=True, kw_only=True):
 
     def with_trust(self, origin: Origin) -> Origin:
         """Returns an origin of the workspace as untrusted if the user does not trust the folder. Other paths of the
-        machine are the user's own."""
-        trusted = origin.kind not in ("workspace", "secret") or self.trusts_workspace()
+        machine are the user's own. What is not private has no content of files, such as the initial state."""
+        trusted = not origin.private or origin.kind not in ("workspace", "secret") or self.trusts_workspace()
         return origin if trusted else replace(origin, untrusted=True)
 
     def _complete_origin(self, origin: Origin, arguments: Mapping[str, Any]) -> Origin:

@@ -267,6 +267,21 @@ async def test_a_retry_during_the_wait_ends_at_once_when_the_user_gives_up():
             assert "Overloaded" in error.message
 
 
+async def test_what_was_withdrawn_is_paid_for_if_no_answer_follows():
+    vendor = VENDORS["anthropic"]
+    frames = list(vendor.stream(["Hello there."]))
+    answers = Answers([reset(frames[:5]), reset([])])
+    provider = Provider("p", "anthropic", "k", "http://vendor", options={"cassette": answers})
+    twice = Agent("writer", "You write.", "claude-sonnet-4-5", "p", retry=RetryPolicy(attempts=2, first_window=0.0))
+    async with Engine([twice], [provider]) as engine:
+        session_id = await engine.create()
+        assert (await engine.prompt(session_id, "go")).reason == "error"
+        [failed] = [message for message in engine.live[session_id].session.messages if message.role == "assistant"]
+    assert failed.tokens.total > 0
+    assert failed.cost is not None
+    assert failed.cost > 0
+
+
 async def test_a_model_that_is_silent_is_reported():
     hold = asyncio.Event()
     events: list[Any] = []

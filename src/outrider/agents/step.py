@@ -254,8 +254,8 @@ class ModelStep:
         if error is not None or self._assembler.finish not in _COMPLETE_FINISHES:
             self._fail_pending_calls(now)
         message.tokens, message.cost = self._assembler.tokens + self._withdrawn.tokens, self._answer_cost()
-        if message.cost is not None and self._withdrawn.total_cost:
-            message.cost += self._withdrawn.total_cost
+        if self._withdrawn.total_cost and (message.cost is not None or not self._assembler.tokens.total):
+            message.cost = (message.cost or Decimal(0)) + self._withdrawn.total_cost
         message.finish = None if error else (self._assembler.finish or "other")
         message.error = error
         if self._assembler.paused:

@@ -161,7 +161,8 @@ class ProviderRegistry:
             hint = (
                 suggest_name(name, self.names) or f"; write PROVIDER/MODEL, with a provider of: {', '.join(self.names)}"
             )
-            raise ConfigurationError(f"{where}: there is no provider {name!r}{hint}")
+            kind = "provider" if slash else "provider or model"
+            raise ConfigurationError(f"{where}: there is no {kind} {name!r}{hint}")
         chosen = rest if slash else self.model_of(name)
         if not chosen and name != "local" and self.find_provider(name).kind not in ("local", "outrider"):
             raise ConfigurationError(f"{where}: {model!r} names no model; write {name}/MODEL")

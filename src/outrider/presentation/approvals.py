@@ -229,10 +229,10 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _outcome_facts(outcome: CommandOutcome) -> Iterator[str]:
-    if outcome.predicted:
-        yield outcome.predicted
     for access in outcome.blocked:
         yield f"{'needs' if outcome.predicted else 'blocked'}: {access.description}"
+    if outcome.exit_code not in (0, None):
+        yield f"exit code {outcome.exit_code}"
     for line in outcome.left_running:
         yield f"left running, and ended: {line}"
     for file in outcome.files:
@@ -253,8 +253,6 @@ def _outcome_facts(outcome: CommandOutcome) -> Iterator[str]:
             yield f"    {operation.description}"
     if outcome.more_files:
         yield f"and {outcome.more_files:,} more files"
-    if outcome.exit_code not in (0, None):
-        yield f"exit code {outcome.exit_code}"
 
 
 def _describe_history(width: RuleWidth) -> str:

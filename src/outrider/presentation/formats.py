@@ -3,6 +3,7 @@
 `sanitize_for_terminal` is offered here for front ends that print text with its tabs."""
 
 import re
+from collections.abc import Iterable
 from decimal import Decimal
 
 from outrider.permissions.redaction.terminal import escape_control_characters, sanitize_for_terminal
@@ -85,6 +86,22 @@ def format_total_cost(cost: Decimal | None, unpriced: int) -> str:
     if not unpriced:
         return format_cost(cost)
     return f"≥{format_cost(cost)}" if cost else format_cost(None)
+
+
+def group_git_files(paths: Iterable[str]) -> list[str]:
+    """Returns the paths with git's own files as one entry for each repository, such as `.git (11 files)`: the names of
+    objects and logs say nothing to a reader."""
+    groups: dict[str, int] = {}
+    for path in paths:
+        name = git_folder_of(path) or path
+        groups[name] = groups.get(name, 0) + bool(git_folder_of(path))
+    return [f"{name} ({format_count(count, 'file')})" if count else name for name, count in groups.items()]
+
+
+def git_folder_of(path: str) -> str:
+    """Returns the git folder that contains the file, or an empty text."""
+    before, found, _ = f"/{path}".partition("/.git/")
+    return f"{before}/.git".removeprefix("/") if found else ""
 
 
 def format_tokens(number: int) -> str:

@@ -171,7 +171,7 @@ def retry_notice(event: RetryScheduledEvent, wait_ms: int | None = None) -> Noti
         return Notice("warning", "retry", clean_line(text))
     limit = f" of {event.max_attempts}" if event.max_attempts else ""
     wait = format_milliseconds(event.delay_ms if wait_ms is None else wait_ms)
-    text = f"attempt {event.attempt}{limit} failed: {event.error}{withdrawn}; retrying in {wait}"
+    text = f"retrying in {wait}: attempt {event.attempt}{limit} failed: {event.error}{withdrawn}"
     return Notice("warning", "retry", clean_line(text))
 
 

@@ -20,7 +20,7 @@ from outrider.tui.commands import COMMAND_CHOICES, error_text, find_command, nex
 from outrider.tui.completion import CompletionList, WorkspaceFileNames
 from outrider.tui.composer import Composer, InputHistory, register_alt_enter
 from outrider.tui.controller import SessionController
-from outrider.tui.dialogs import DialogQueue
+from outrider.tui.dialogs import DialogPanel, DialogQueue
 from outrider.tui.event_listener import ScreenEventListener
 from outrider.tui.screen import FRAME_SECONDS, ScreenRenderer, TuiScreen
 from outrider.tui.startup import (
@@ -233,6 +233,8 @@ class OutriderApp(App[int]):
 
     def on_resize(self) -> None:
         self.ui.redraw()
+        for panel in self.query(DialogPanel):
+            self.call_after_refresh(panel.draw_panel)  # a panel that was limited by the height may grow
 
     def action_run_command(self, text: str) -> None:
         found = find_command(text)
@@ -263,6 +265,9 @@ class OutriderApp(App[int]):
         self.ui.redraw()
 
     def action_scroll(self, direction: int) -> None:
+        if (panel := self.ui.find_widget(DialogQueue).shown) is not None:
+            panel.scroll_page(direction)
+            return
         transcript = self.ui.find_widget(TranscriptWidget)
         transcript.scroll_relative(y=direction * max(transcript.size.height - 3, 1), animate=False)
 

@@ -11,8 +11,17 @@ from outrider.config.settings import remember_model
 from outrider.engine.archive import StoredSession, render_shared_page
 from outrider.engine.frontend import was_cut_off
 from outrider.engine.session_trace import stored_trace
+from outrider.engine.undo_history import RestoreResult
 from outrider.errors import OutriderError, SessionInUseError
-from outrider.presentation.formats import format_age, format_count, format_tokens, format_total_cost
+from outrider.presentation.formats import (
+    clean_line,
+    format_age,
+    format_count,
+    format_tokens,
+    format_total_cost,
+    git_folder_of,
+    group_git_files,
+)
 from outrider.presentation.items import UserItem, message_items
 from outrider.presentation.tool_calls import call_title
 from outrider.tui.completion import CompletionChoice
@@ -53,14 +62,9 @@ async def compact_session(ui: ScreenApi, argument: str) -> None:
     if not ui.controller.session_id:
         ui.show_notice("there is nothing to shorten yet")
         return
-    ui.show_notice("summarizing earlier messages…")
-    part = await ui.controller.engine.compact(ui.controller.session_id)
-    if part is None:
+    ui.show_notice("summarising earlier messages…")
+    if await ui.controller.engine.compact(ui.controller.session_id) is None:
         ui.show_notice("there is nothing to shorten yet")
-    elif part.tokens_before and part.tokens_after:
-        ui.show_notice(
-            f"{format_tokens(part.tokens_before)} tokens became {format_tokens(part.tokens_after)}", "success"
-        )
 
 
 async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> None:
@@ -76,13 +80,20 @@ async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> N
             "warning",
         )
         return
+    files = [action for action in preview.actions if not git_folder_of(action.path)]
+    recorded = _git_records(preview)
     shown = "\n\n".join(
-        f"**{action.action}** `{action.path}`" + (f"\n\n```diff\n{action.diff}\n```" if action.diff else "")
-        for action in preview.actions[:_MAX_SHOWN_FILES]
+        [f"**change** `{name}`" for name in group_git_files(path for path in preview.changed if git_folder_of(path))]
+        + [f"- {record}" for record in recorded]
+        + [
+            f"**{action.action}** `{action.path}`" + (f"\n\n```diff\n{action.diff}\n```" if action.diff else "")
+            for action in files[:_MAX_SHOWN_FILES]
+        ]
     )
-    if not await ui.ask_confirmation(
-        f"{direction.capitalize()} {format_count(len(preview.changed), 'file')}?", shown, direction
-    ):
+    count = sum(not git_folder_of(path) for path in preview.changed)
+    what = [format_count(count, "file")] if count else []
+    what += ["what git recorded"] if count < len(preview.changed) else []
+    if not await ui.ask_confirmation(f"{direction.capitalize()} {' and '.join(what)}?", shown, direction):
         return
     restored = await (changes.undo() if direction == "undo" else changes.redo())
     skipped = (
@@ -91,9 +102,17 @@ async def _restore_files(ui: ScreenApi, direction: Literal["undo", "redo"]) -> N
         else ""
     )
     ui.show_notice(
-        f"{_DONE_TEXTS[direction]}: {', '.join(restored.changed) or 'nothing'}{skipped}",
+        f"{_DONE_TEXTS[direction]}: {', '.join(group_git_files(restored.changed)) or 'nothing'}{skipped}",
         "warning" if skipped else "success",
     )
+
+
+def _git_records(preview: RestoreResult) -> list[str]:
+    """Return what an undo takes back from git's logs of HEAD, or a redo adds, such as `commit: Rename a function`."""
+    sign = "-" if preview.direction == "undo" else "+"
+    logs = (action.diff for action in preview.actions if action.path.endswith(".git/logs/HEAD"))
+    lines = [line for diff in logs for line in diff.splitlines() if line.startswith(sign) and "\t" in line]
+    return [clean_line(line.partition("\t")[2], 100) for line in lines[:_MAX_SHOWN_FILES]]
 
 
 async def choose_mode(ui: ScreenApi, name: str) -> None:
@@ -145,7 +164,8 @@ async def choose_model(ui: ScreenApi, name: str) -> None:
     known = controller.client.providers
     provider, _, rest = controller.expand_model_name(chosen).partition("/")
     if provider not in known or not rest:
-        ui.show_notice(f"use PROVIDER/MODEL with one of these providers: {', '.join(known)}", "warning")
+        ways = f"/model lists them; write PROVIDER/MODEL with one of these providers: {', '.join(known)}"
+        ui.show_notice(clean_line(f"unknown model {name}; {ways}"), "warning")
         return
     await controller.set_model(ModelRef(provider, rest))
     remember_model(controller.settings.data_folder, f"{provider}/{rest}")
@@ -391,8 +411,8 @@ async def clear_screen(ui: ScreenApi, _: str) -> None:
 
 
 def error_text(error: OutriderError) -> str:
-    """Return the class name and message of an error."""
-    return f"{type(error).__name__}: {error.message}"
+    """Return what went wrong; the name of the error's class says nothing to the user."""
+    return clean_line(error.message or type(error).__name__, 2000)
 
 
 def _session_item(session: StoredSession, *, folder: bool = False) -> PickerItem:

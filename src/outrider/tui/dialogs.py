@@ -47,7 +47,9 @@ class DialogPanel(Vertical, can_focus=True):
         height: auto; max-height: 70vh; margin: 0 1; padding: 0 1; border: round $warning 70%; background: $background;
         border-title-color: $warning; border-title-style: bold;
     }
-    DialogPanel VerticalScroll { height: auto; max-height: 50vh; scrollbar-size-vertical: 1; background: $background; }
+    DialogPanel VerticalScroll {
+        height: auto; max-height: 50vh; scrollbar-size-vertical: 1; scrollbar-gutter: stable; background: $background;
+    }
     DialogPanel .keys { height: auto; margin-top: 1; }
     DialogPanel Input, DialogPanel Input:focus {
         display: none; border: none; height: 1; padding: 0 1; background: $panel; margin-top: 1;
@@ -80,6 +82,10 @@ class DialogPanel(Vertical, can_focus=True):
     def body_lines(self, width: int, palette: Palette) -> list[Text]:
         raise NotImplementedError
 
+    def pinned_lines(self, width: int, palette: Palette) -> list[Text]:
+        """Returns lines that stay visible above the keys while the body is scrolled."""
+        return []
+
     def compose(self) -> ComposeResult:
         with VerticalScroll(can_focus=False):
             yield Static(classes="body", markup=False)
@@ -96,8 +102,14 @@ class DialogPanel(Vertical, can_focus=True):
     def draw_panel(self) -> None:
         palette = widget_palette(self)
         width = max(self.size.width, 10)
-        self.query_one(".body", Static).update(Text("\n").join(self.body_lines(width, palette)))
-        self.query_one(".keys", Static).update(Text("\n").join(_key_lines(self.keys, width, palette)))
+        keys = [*self.pinned_lines(width, palette), *_key_lines(self.keys, width, palette)]
+        self.query_one(".body", Static).update(Text("\n").join(self.body_lines(width - 1, palette)))
+        self.query_one(".keys", Static).update(Text("\n").join(keys))
+        # The keys and the input field stay visible in a small terminal: the body is what is scrolled.
+        rows = sum(max(-(-line.cell_len // width), 1) for line in keys)
+        rest = 2 + rows + 1 + (2 if self._writing else 0)
+        height = self.screen.size.height
+        self.query_one(VerticalScroll).styles.max_height = max(min(height // 2, height * 7 // 10 - rest), 1)
 
     def on_key(self, event: events.Key) -> None:
         if self._writing is not None:
@@ -105,16 +117,18 @@ class DialogPanel(Vertical, can_focus=True):
             return
         scroll = self.query_one(VerticalScroll)
         match event.key:
-            case "down" | "pagedown":
-                scroll.scroll_page_down() if event.key == "pagedown" else scroll.scroll_down()
-            case "up" | "pageup":
-                scroll.scroll_page_up() if event.key == "pageup" else scroll.scroll_up()
+            case "down" | "up":
+                scroll.scroll_relative(y=1 if event.key == "down" else -1, animate=False, immediate=True)
             case _:
                 found = next((key for key in self.keys if event.key == key.key), None)
                 if not self._is_deliberate() or found is None:
                     return
                 self.choose_key(found)
         event.stop()
+
+    def scroll_page(self, direction: int) -> None:
+        scroll = self.query_one(VerticalScroll)
+        scroll.scroll_relative(y=direction * max(scroll.size.height - 1, 1), animate=False, immediate=True)
 
     def _is_deliberate(self) -> bool:
         """Whether a key press counts as an answer: the first one must follow a pause of ARMED_AFTER seconds."""
@@ -130,6 +144,7 @@ class DialogPanel(Vertical, can_focus=True):
             return
         self._writing = key
         self.add_class("-writing")
+        self.draw_panel()
         field = self.query_one(Input)
         field.placeholder = key.placeholder
         field.focus()
@@ -156,6 +171,7 @@ class DialogPanel(Vertical, can_focus=True):
     def _stop_writing(self) -> None:
         self._writing = None
         self.remove_class("-writing")
+        self.draw_panel()
         self.focus()
 
 
@@ -176,6 +192,7 @@ def _key_name(key: str) -> str:
 
 
 _LABEL_WIDTH = 6
+_MAX_PINNED = 3  # lines
 _REASON_PLACEHOLDER = "why not? The model reads this"
 
 
@@ -260,7 +277,10 @@ class ApprovalPanel(DialogPanel):
         self.draw_panel()
 
     def body_lines(self, width: int, palette: Palette) -> list[Text]:
-        lines = [*_request_lines(self.request, width, palette), *self._reason_lines(width, palette)]
+        lines = _request_lines(self.request, width, palette)
+        lines += _labelled_lines("why", self.request.reason, width, palette)
+        if not self.pinned_lines(width + 1, palette):
+            lines += _labelled_lines("rule", self._rule_text, width, palette)
         alike = [view for view in self.waiting if view in self.joint]
         for view in alike:
             head = text_line(clean_line(f"── {view.title}", 300), palette.style("accent", bold=True))
@@ -272,16 +292,10 @@ class ApprovalPanel(DialogPanel):
             lines += wrap_text(text_line(clean_line(f"· {view.title}", 300), palette.style("text")), width)
         return lines
 
-    def _reason_lines(self, width: int, palette: Palette) -> list[Text]:
-        found: list[Text] = []
-        for label, content in (("why", self.request.reason), ("rule", self._rule_text)):
-            if not content:
-                continue
-            text = text_line(clean_line(content, 2500), palette.style("quiet"))
-            found += indent_lines(
-                wrap_text(text, width - _LABEL_WIDTH), text_line(f"{label:<{_LABEL_WIDTH}}", palette.style("warn"))
-            )
-        return found
+    def pinned_lines(self, width: int, palette: Palette) -> list[Text]:
+        """Returns the rule that a lasting answer would store; a long one is part of the body."""
+        lines = _labelled_lines("rule", self._rule_text, width, palette) if self.request.widths else []
+        return lines if len(lines) <= _MAX_PINNED else []
 
     @property
     def _rule_text(self) -> str:
@@ -293,6 +307,15 @@ class ApprovalPanel(DialogPanel):
         position = f"{self._width + 1}/{len(widths)} " if self._has_widths else ""
         history = f" · {chosen.history}" if chosen.history else ""
         return f"{position}{chosen.label}: {chosen.rule_text}{history}"
+
+
+def _labelled_lines(label: str, content: str, width: int, palette: Palette) -> list[Text]:
+    if not content:
+        return []
+    text = text_line(clean_line(content, 2500), palette.style("quiet"))
+    return indent_lines(
+        wrap_text(text, width - _LABEL_WIDTH), text_line(f"{label:<{_LABEL_WIDTH}}", palette.style("warn"))
+    )
 
 
 def _request_lines(request: ApprovalView, width: int, palette: Palette) -> list[Text]:
@@ -434,6 +457,10 @@ class DialogQueue(Vertical):
     @property
     def is_open(self) -> bool:
         return bool(self._panels)
+
+    @property
+    def shown(self) -> DialogPanel | None:
+        return next(iter(self.query(DialogPanel)), None)
 
     def asks_about(self, question_id: str) -> bool:
         return any(_question_id(panel) == question_id for panel, _ in self._panels)

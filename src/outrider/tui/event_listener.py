@@ -84,7 +84,7 @@ class ScreenEventListener:
                 try:
                     await self._handle_event(event)
                 except OutriderError as error:  # e.g. of the store; later events are still handled
-                    self._ui.show_notice(f"{type(error).__name__}: {error.message}", "error")
+                    self._ui.show_notice(error.message or type(error).__name__, "error")
 
     async def ask_pending(self) -> None:
         """Open dialogs for approvals, questions and a plan that were pending before the session was shown."""

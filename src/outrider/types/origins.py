@@ -108,19 +108,23 @@ class DataFlow(Struct, frozen=True, omit_defaults=True):
     def description(self) -> str:
         """Why the call needs an answer, as one sentence."""
         private = _name_some(self.private, "private") if self.private else "private files, which the call can reach"
-        size = f"sends {self.characters:,} characters" if self.characters else "can send data"
-        return (
-            f"this session has read {_name_some(self.untrusted, 'untrusted')} and {private}; "
-            f"the call {size} to {self.destination}"
+        both = [origin for origin in self.untrusted if origin in self.private]
+        read = (
+            _name_some(self.private, "untrusted and private")
+            if len(both) == len(self.private) == len(self.untrusted)
+            else f"{_name_some(self.untrusted, 'untrusted')} and {private}"
         )
+        size = f"sends {self.characters:,} characters" if self.characters else "can send data"
+        return f"this session has read {read}; the call {size} to {self.destination}"
 
     @property
     def facts(self) -> tuple[str, ...]:
         """The same, line by line."""
         size = f"{self.characters:,} characters" if self.characters else "data"
         lines = [f"sends: {size} to {self.destination}"]
-        lines += [f"read, untrusted: {origin.description}" for origin in self.untrusted]
-        lines += [f"read, private: {origin.description}" for origin in self.private]
+        for origin in dict.fromkeys((*self.untrusted, *self.private)):
+            words = ["untrusted"] * (origin in self.untrusted) + ["private"] * (origin in self.private)
+            lines.append(f"read, {' and '.join(words)}: {origin.description}")
         return tuple(lines)
 
 

@@ -111,7 +111,7 @@ async def test_model_agent_and_theme_are_chosen(home, workspace):
         stored = await app.ui.controller.engine.store.load(app.ui.controller.session_id)
         assert stored.messages[-1].model.model == "other"
         await say(app, pilot, "/model nowhere/x")
-        await until(lambda: any("use PROVIDER/MODEL" in note for note in notes(app)))
+        await until(lambda: any("unknown model nowhere/x" in note for note in notes(app)))
         await say(app, pilot, "/agents nobody")
         await until(lambda: any("unknown agent nobody" in note for note in notes(app)))
         await say(app, pilot, "/theme")

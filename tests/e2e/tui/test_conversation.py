@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -39,6 +40,27 @@ def test_a_change_is_shown_whole_runs_once_approved_and_can_be_taken_back(home, 
     terminal.answer("y")
     terminal.wait_for("reverted: new.py")
     assert not (workspace / "new.py").exists()
+
+
+def test_an_undone_commit_is_shown_as_one_and_not_as_files_of_git(home, workspace: Path, open_terminal: Open):
+    write_script(home, [[call("shell", command="git add -A && git commit -qm 'Add the notes'")], "Committed."])
+    identity = ["-c", "user.name=n", "-c", "user.email=n@example.org"]
+    for arguments in (["init", "-q"], [*identity, "commit", "-q", "--allow-empty", "-m", "first"]):
+        subprocess.run(["git", "-C", str(workspace), *arguments], check=True)
+    for key, value in (("user.name", "n"), ("user.email", "n@example.org")):
+        subprocess.run(["git", "-C", str(workspace), "config", key, value], check=True)
+    terminal = open_terminal(size=(80, 24))
+    terminal.wait_for("script/demo")
+    terminal.say("commit it")
+    terminal.wait_for("Keep what this command changed?", "drop them")
+    terminal.answer("y")
+    terminal.wait_for("Committed.", without="Keep what")
+    terminal.say("/undo")
+    terminal.wait_for("Undo what git recorded?", "commit: Add the notes", without="objects")
+    terminal.answer("y")
+    terminal.wait_for("reverted: .git (")
+    log = subprocess.check_output(["git", "-C", str(workspace), "log", "--format=%s"], text=True)
+    assert log == "first\n"
 
 
 def test_a_refusal_reaches_the_model_and_an_answer_for_longer_is_not_asked_for_again(

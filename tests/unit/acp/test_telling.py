@@ -213,7 +213,7 @@ def test_notices_reach_the_editor_as_thoughts_once_each():
     )
     assert all(isinstance(update, AgentThoughtChunk) for update in updates)
     assert said(updates, AgentThoughtChunk).strip().split("\n\n") == [
-        "attempt 1 failed: busy; retrying in 1.0s",
+        "retrying in 1.0s: attempt 1 failed: busy",
         "earlier messages were summarised (9.0k → 1.0k tokens)",
         'stopped: the limit of 3 steps is reached; raise the limit, then send "continue"',
         'the answer was cut off: the model\'s output limit is reached; send "continue" to get the rest',

@@ -48,7 +48,7 @@ def test_retries_compactions_and_failed_agents_are_printed_as_everywhere():
         AgentReturnedEvent(callee="bob", child_session_id="s", output="", success=True),
         ErrorEvent(error_type="ProviderError", message="printed at the end"),
     ) == [
-        "▸ attempt 1 of 3 failed: overloaded; retrying in 2.5s",
+        "▸ retrying in 2.5s: attempt 1 of 3 failed: overloaded",
         "▸ earlier messages were summarised (120k → 8.0k tokens)",
         "▸ ann failed",
     ]

@@ -3,7 +3,7 @@
 from outrider.presentation.approvals import ApprovalView, approval_view, choice_by_id, requested_approval_view
 from outrider.sessions.records import Approval
 from outrider.types.events import ToolApprovalRequestedEvent
-from outrider.types.origins import DataFlow, make_origin
+from outrider.types.origins import DataFlow, Origin, make_origin
 from outrider.types.outcomes import BlockedAccess, CommandOutcome, OutcomeFile
 
 
@@ -49,6 +49,21 @@ def test_an_outcome_shows_the_paths_of_its_files_without_prefixes():
     }
 
 
+def test_a_failed_command_shows_its_exit_code_above_its_files():
+    files = (OutcomeFile(path="new.txt", kind="created"),)
+    approval = Approval(session_id="s", call_id="c", tool="shell", outcome=CommandOutcome(files=files, exit_code=3))
+    assert approval_view(approval).facts == ("exit code 3", "created: new.txt")
+
+
+def test_a_command_that_has_not_started_says_once_why_it_asks():
+    reason = "`git push` sends commits to git.example.org. It has not started yet"
+    outcome = CommandOutcome(
+        predicted="`git push` sends commits to git.example.org", blocked=(BlockedAccess("network", "git.example.org"),)
+    )
+    view = approval_view(Approval(session_id="s", call_id="c", tool="shell", outcome=outcome, description=reason))
+    assert (view.reason, view.facts) == (reason, ("needs: git.example.org",))
+
+
 def test_data_that_would_leave_is_shown_and_can_be_allowed_for_the_session():
     flow = DataFlow("evil.example", 312, (make_origin("web", "https://a.example/"),), (make_origin("secret", ".env"),))
     approval = Approval(session_id="s", call_id="c", tool="web_fetch", offers=("web_fetch(evil.example)",), flow=flow)
@@ -61,6 +76,19 @@ def test_data_that_would_leave_is_shown_and_can_be_allowed_for_the_session():
     assert view.details.facts == view.facts
     assert [choice.id for choice in view.choices] == ["once", "session", "no", "no-because"]
     assert "evil.example" in view.rule_text
+
+
+def test_what_is_untrusted_and_private_is_named_once():
+    both = Origin("workspace", "src/a.py", untrusted=True, private=True)
+    flow = DataFlow("evil.example", 5, (both,), (both,))
+    assert flow.facts == (
+        "sends: 5 characters to evil.example",
+        "read, untrusted and private: src/a.py (workspace file)",
+    )
+    assert flow.description == (
+        "this session has read src/a.py (workspace file, untrusted and private); "
+        "the call sends 5 characters to evil.example"
+    )
 
 
 def test_a_command_that_lost_its_network_shows_what_the_session_has_read():

@@ -15,6 +15,7 @@ from outrider.presentation.formats import (
     format_duration,
     format_elapsed,
     format_tokens,
+    group_git_files,
     shorten,
 )
 
@@ -96,3 +97,9 @@ def test_a_line_of_a_log_shows_what_was_there_and_that_it_was_cut():
     assert escape_line("a" * 50, 10) == "a" * 9 + "…"
     assert escape_line("a" + " " * 500 + "b", 10).endswith("…")
     assert escape_line(" two\n\twords\x1b[2J\u2028! ") == "two words\\x1b[2J\\u2028!"
+
+
+def test_files_of_git_are_one_entry_for_each_repository():
+    paths = ["a.py", ".git/index", "web/.git/HEAD", ".git/objects/11/22", ".github/ci.yml", "x.git/y", ".gitignore"]
+    shown = ["a.py", ".git (2 files)", "web/.git (1 file)", ".github/ci.yml", "x.git/y", ".gitignore"]
+    assert group_git_files(paths) == shown

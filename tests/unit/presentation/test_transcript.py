@@ -392,9 +392,9 @@ def test_a_wait_is_counted_down_and_silence_is_shown():
     view = TranscriptView(SESSION, clock=lambda: now[0])
     view.apply(LoopStartedEvent(session_id=SESSION))
     view.apply(RetryScheduledEvent(session_id=SESSION, attempt=2, delay_ms=9000, error="overloaded", max_attempts=12))
-    assert view.activity.retry_text == "attempt 2 of 12 failed: overloaded; retrying in 9.0s"
+    assert view.activity.retry_text == "retrying in 9.0s: attempt 2 of 12 failed: overloaded"
     now[0] = 106.5
-    assert view.activity.retry_text == "attempt 2 of 12 failed: overloaded; retrying in 3.0s"
+    assert view.activity.retry_text == "retrying in 3.0s: attempt 2 of 12 failed: overloaded"
     now[0] = 120.0
     assert view.activity.retry_text == "sending the request again"
     view.apply(ModelSilentEvent(session_id=SESSION, silent_ms=30_000, model="p/m"))

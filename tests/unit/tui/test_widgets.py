@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 from textual.app import App, ComposeResult
+from textual.containers import VerticalScroll
 from textual.events import Key
 from textual.pilot import Pilot
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from outrider.engine.frontend import AskedQuestion
+from outrider.errors import OutriderError
 from outrider.presentation.activity import ChildAgent, ChildProcess, SideActivity
 from outrider.presentation.approvals import ApprovalView
 from outrider.presentation.items import FileItem, Notice, NoticeItem, TextItem, ToolCallItem, TranscriptItem, UserItem
 from outrider.presentation.tool_calls import TodoItem
 from outrider.tui import dialogs as panels
-from outrider.tui.commands import COMMAND_CHOICES
+from outrider.tui.commands import COMMAND_CHOICES, error_text
 from outrider.tui.completion import CompletionList
 from outrider.tui.composer import Composer, InputHistory
 from outrider.tui.dialogs import ApprovalPanel, ChoicePanel, DialogQueue, QuestionPanel
@@ -27,6 +29,8 @@ from outrider.tui.theme import DARK, LIGHT, build_theme
 from outrider.tui.widgets.modals import PickerItem, PickerScreen
 from outrider.tui.widgets.side_panel import side_lines
 from outrider.tui.widgets.transcript import TranscriptWidget
+from outrider.types.approvals import RuleWidth
+from outrider.types.outcomes import CommandOutcome, OutcomeFile
 from outrider.types.parts import FilePart, ToolPart
 from outrider.types.tool_state import EndedTime, ToolCompleted
 
@@ -47,6 +51,12 @@ class Stage(App[None]):
 
 def shown(transcript: TranscriptWidget) -> list[str]:
     return [transcript.render_line(y).text.rstrip() for y in range(transcript.size.height)]
+
+
+async def wait_until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds():
+            await pilot.pause(0.02)
 
 
 def approval(id: str, command: str, **more: Any) -> ApprovalView:
@@ -201,6 +211,47 @@ def test_an_approval_shows_arguments_that_no_diff_shows():
     arguments = {"file_path": "a.py", "old_string": "x", "new_string": "y", "replace_all": True, "content": "z"}
     lines = [line.plain.rstrip() for line in effect_lines("edit", arguments, 40, DARK)]
     assert lines == ["replace_all: true", "content: z", "- x", "+ y"]
+
+
+def test_an_error_is_shown_without_the_name_of_its_class():
+    assert error_text(OutriderError("a turn is running")) == "a turn is running"
+
+
+async def test_a_small_terminal_shows_every_answer_and_scrolls_what_is_above(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+    files = tuple(OutcomeFile(path=f"build/f{n}", kind="created") for n in range(40))
+    widths = (
+        RuleWidth(id="exact", label="this command", rules=("shell(make)",)),
+        RuleWidth(id="folder", label="this folder", rules=("may write /build/**",)),
+    )
+    request = approval("a1", "make", outcome=CommandOutcome(files=files, exit_code=3), offered=widths)
+    asking, panel = DialogQueue(), ApprovalPanel(request)
+
+    async def taken(answer: str, said: str) -> None: ...
+
+    stage = Stage(asking)
+    async with stage.run_test(size=(80, 24)) as pilot:
+        await asking.add_panel(panel, taken)
+        await wait_until(pilot, lambda: bool(panel.query(".keys")))
+        keys, scroll = panel.query_one(".keys", Static), panel.query_one(VerticalScroll)
+        await wait_until(pilot, lambda: scroll.max_scroll_y > 20 and panel.content_region.contains_region(keys.region))
+        labels = ("keep the changes", "keep some", "this session", "always", "drop them", "because", "wider rule")
+        assert [label for label in labels if label not in str(keys.render())] == []
+        assert "shell(make)" in str(keys.render())
+        await pilot.press("right")
+        assert "may write /build/**" in str(keys.render())
+        await pilot.press(*["down"] * 5)
+        assert scroll.scroll_y == 5
+        panel.scroll_page(1)
+        assert scroll.scroll_y == 5 + scroll.size.height - 1
+        await pilot.press("f")
+        field = panel.query_one(Input)
+        await wait_until(pilot, lambda: field.region.height == 1 and panel.content_region.contains_region(field.region))
+        assert panel.content_region.contains_region(keys.region)
+        assert panel.region.height <= 24 * 7 // 10
+        await pilot.resize_terminal(80, 50)
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: scroll.size.height == 25)
 
 
 async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypatch: pytest.MonkeyPatch):

@@ -208,7 +208,7 @@ function waitText(wait) {
     countdown = null;
     drawBar();
   }, 500);
-  return wait.text.replace(/retrying in .*$/, `retrying in ${left} s`);
+  return wait.text.replace(/^retrying in [^:]*/, `retrying in ${left} s`);
 }
 
 function drawBar() {

@@ -39,6 +39,7 @@ def _run_checks(arguments: Namespace, console: Console) -> Iterator[DiagnosticFi
     yield from health.check_versions(program_version())
     yield from health.check_folders(user_folders())
     yield from health.check_store(user_folders().store_file, repair=arguments.repair, compact=arguments.compact)
+    yield from _check_runs(repair=arguments.repair)
     try:
         settings = read_settings(cwd=arguments.cwd)
     except OutriderError as error:
@@ -50,6 +51,17 @@ def _run_checks(arguments: Namespace, console: Console) -> Iterator[DiagnosticFi
         yield from health.check_tools(settings, os.environ)
         yield from asyncio.run(_check_providers(settings)) if arguments.network else ()
     yield _check_terminal(console)
+
+
+def _check_runs(*, repair: bool) -> Iterator[DiagnosticFinding]:
+    """Check the runs database. A file that a worker has open is not moved: it would continue to write to it."""
+    findings = list(health.check_runs(user_folders().runs_file))
+    if repair and any(finding.status == "problem" for finding in findings):
+        from outrider.background.local_worker import WorkerLock  # lazy: it imports DBOS
+
+        if WorkerLock(user_folders().data).holder() is None:
+            findings = list(health.check_runs(user_folders().runs_file, repair=True))
+    yield from findings
 
 
 async def _check_providers(settings: Settings) -> list[DiagnosticFinding]:

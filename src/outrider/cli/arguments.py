@@ -438,6 +438,28 @@ def declare_doctor(parser: ArgumentParser) -> None:
     parser.set_defaults(execute="outrider.cli.commands.doctor:run_doctor")
 
 
+def declare_backup(parser: ArgumentParser) -> None:
+    parser.description = (
+        "Write sessions, background runs, stored outputs and undo data of this machine to one archive (tar.gz). Other\n"
+        "Outrider processes may run meanwhile. Every database in the archive has passed an integrity check."
+    )
+    parser.epilog = format_examples("outrider backup outrider.tar.gz", "outrider backup --yes /backups/daily.tar.gz")
+    parser.add_argument("file", metavar="FILE", help="the archive to create")
+    parser.add_argument("-y", "--yes", action="store_true", help="replace the file if it exists")
+    parser.set_defaults(execute="outrider.cli.commands.backup:run_backup")
+
+
+def declare_restore(parser: ArgumentParser) -> None:
+    parser.description = (
+        "Replace the stored data with those of an archive of `outrider backup`. The archive is checked first; the\n"
+        "previous files are moved to a folder of the data folder. Stop other Outrider processes before."
+    )
+    parser.epilog = format_examples("outrider restore outrider.tar.gz", "outrider restore --yes outrider.tar.gz")
+    parser.add_argument("file", metavar="FILE", help="the archive")
+    parser.add_argument("-y", "--yes", action="store_true", help="replace existing data, which is moved aside")
+    parser.set_defaults(execute="outrider.cli.commands.backup:run_restore")
+
+
 _RULES_HELP = """\
 Rules have the form tool(pattern): shell(git status *), write(/docs/**), web_fetch(example.com).
 Outcome rules allow what may result: may write build/**, may reach example.com, may run npm test.

@@ -43,6 +43,8 @@ COMMANDS = tuple(
         ("trust", "allow a folder's own configuration to take effect"),
         ("distrust", "stop trusting a folder"),
         ("doctor", "check keys, sandbox, store and terminal, and suggest fixes"),
+        ("backup", "write sessions, background runs, outputs and undo data to one archive"),
+        ("restore", "replace the stored data with those of an archive"),
         ("serve", "serve the engine and a web page over HTTP, on this machine by default"),
         ("acp", "run as an Agent Client Protocol agent for an editor, on stdio"),
         ("mcp", "run as an MCP server for other agents, on stdio"),

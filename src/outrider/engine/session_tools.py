@@ -143,7 +143,7 @@ class SessionTools:
         self.tree = OpenSessionTree(session)
         self._environment, self.extensions = environment, environment.extensions
         workspace = self._workspace = Path(session.workspace_directory or ".")
-        self._outputs = OutputFolder(environment.data / "outputs", OutputLimits(), find_secrets)
+        self._outputs = OutputFolder(environment.data / "outputs" / session.id, OutputLimits(), find_secrets)
         self.supervisor = ProcessSupervisor(
             folder=self._outputs,
             bus=environment.bus,

@@ -39,6 +39,8 @@ def _run_checks(arguments: Namespace, console: Console) -> Iterator[DiagnosticFi
     yield from health.check_versions(program_version())
     yield from health.check_folders(user_folders())
     yield from health.check_store(user_folders().store_file, repair=arguments.repair, compact=arguments.compact)
+    if arguments.compact:
+        yield from _delete_unused_outputs()
     yield from _check_runs(repair=arguments.repair)
     try:
         settings = read_settings(cwd=arguments.cwd)
@@ -51,6 +53,17 @@ def _run_checks(arguments: Namespace, console: Console) -> Iterator[DiagnosticFi
         yield from health.check_tools(settings, os.environ)
         yield from asyncio.run(_check_providers(settings)) if arguments.network else ()
     yield _check_terminal(console)
+
+
+def _delete_unused_outputs() -> Iterator[DiagnosticFinding]:
+    from outrider.engine.archive import delete_unused_outputs
+
+    path = user_folders().store_file
+    try:
+        count = asyncio.run(delete_unused_outputs(path)) if path.exists() else 0
+    except OutriderError:
+        return  # the check of the store reports it
+    yield DiagnosticFinding("outputs", "ok", f"{count:,} stored outputs of no session were deleted")
 
 
 def _check_runs(*, repair: bool) -> Iterator[DiagnosticFinding]:

@@ -301,6 +301,9 @@ def _add_run_options(parser: ArgumentParser) -> None:
         metavar="N",
         help="lower starts sooner among your own runs (100)",
     )
+    parser.add_argument(
+        "--user", default="", metavar="NAME", help="users of a queue take turns (OUTRIDER_USER; your login name)"
+    )
     parser.add_argument("--queue", default="runs", metavar="NAME", help="the queue; settings can limit it (runs)")
     parser.add_argument(
         "--no-worktree", dest="worktree", action="store_false", help="run in the folder itself, not in a git worktree"

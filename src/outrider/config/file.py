@@ -159,12 +159,14 @@ class BoundsTable(msgspec.Struct, frozen=True, kw_only=True):
 class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
     """`[background]`: the number of concurrent `runs` per worker, and limits per queue and per provider. A run counts
     against the provider of its entry agent. Workers that share a database should use the same limits. `webhooks` lists
-    hosts of a private network that may be notified; public hosts are always allowed."""
+    hosts of a private network that may be notified; public hosts are always allowed. `user` is the name under which
+    submitted runs take turns with those of other users."""
 
     runs: PositiveInt = 4
     webhooks: tuple[str, ...] = ()
     queues: dict[str, BoundsTable] = {}
     providers: dict[str, BoundsTable] = {}
+    user: str = ""
 
 
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,13 +1,17 @@
 """An output that is too long for a prompt: the model sees its ends, and finds the whole where its tools can read it."""
 
+import os
 import re
 from pathlib import Path
 
 from outrider import Engine, Tool, ToolPart
+from outrider.engine.archive import SessionArchive, delete_unused_outputs
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.event_bus import EventBus
 from outrider.events import ToolApprovalRequestedEvent
 from outrider.processes.sandbox.sandbox import NoSandbox
+from outrider.stores import SqliteStore
+from outrider.types.ids import new_id
 from tests.scenario.stories import agent, call, scripted
 
 LINES = [f"line {number} of many" for number in range(20_000)]
@@ -50,3 +54,28 @@ async def test_where_no_tool_could_read_a_file_it_is_said_that_the_rest_is_not_k
         await engine.prompt(session, "go")
         calls = [part for m in (await engine.open(session)).messages for part in m.get_parts_by_type(ToolPart)]
         assert "the rest could not be stored" in calls[0].state.output
+
+
+async def test_outputs_are_deleted_with_their_session(tmp_path: Path):
+    data, outputs = tmp_path / "data", tmp_path / "data" / "outputs"
+    async with SqliteStore(data / "sessions.db") as store:
+        around = ToolEnvironment(sandbox=NoSandbox("none is wanted", ""), data=data, home=tmp_path, bus=EventBus())
+        providers = [scripted([[call("dump")], "done"] * 3)]
+        async with Engine([agent()], providers, [Tool(dump)], surroundings=around, store=store) as engine:
+            first, second, third = [await engine.create(title=title, workspace=tmp_path) for title in ("1", "2", "3")]
+            for session in (first, second, third):
+                await engine.prompt(session, "go")
+        assert sorted(path.name for path in outputs.iterdir()) == sorted((first, second, third))
+        (outputs / "output.7.txt").write_text("a file of version 0.1")
+        elsewhere = outputs / new_id()  # of a session in another store
+        elsewhere.mkdir()
+        archive = SessionArchive(store, data)
+        await archive.delete(first)
+        expected = {second, third, elsewhere.name, "output.7.txt"}
+        assert {path.name for path in outputs.iterdir()} == expected
+        await archive.delete_all()
+        assert [path.name for path in outputs.iterdir()] == [elsewhere.name]
+    assert await delete_unused_outputs(data / "sessions.db") == 0
+    os.utime(elsewhere, (0, 0))
+    assert await delete_unused_outputs(data / "sessions.db") == 1
+    assert not list(outputs.iterdir())

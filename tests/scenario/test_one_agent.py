@@ -510,6 +510,26 @@ async def test_no_more_calls_run_at_once_than_the_limit_allows():
     assert most == 2
 
 
+@pytest.mark.parametrize(("limits", "most"), [(Limits(), 256), (Limits(calls_per_answer=3), 3)])
+async def test_calls_above_the_limit_of_one_answer_are_reported_as_not_run(limits: Limits, most: int):
+    ran: list[int] = []
+
+    def work(number: int) -> str:
+        ran.append(number)
+        return "done"
+
+    prompts: list[str] = []
+
+    def answer(request):
+        prompts.append(str(request.prompt[-1]))
+        return [call("work", number=number) for number in range(most + 5)] if len(prompts) == 1 else "fine"
+
+    result = await Story(answer).run(tools=[Tool(work)], limits=limits)
+    assert result.output == "fine"
+    assert sorted(ran) == list(range(most))
+    assert prompts[1].count(f"at most {most} calls") == 5
+
+
 async def test_tokens_are_limited_and_an_answer_is_asked_for_no_longer_than_what_is_left():
     rooms: list[int | None] = []
 

@@ -62,6 +62,10 @@ _UNPUBLISHED = frozenset({AnswerStart, UsageReport, Finish})  # they describe th
 _UNPUBLISHED_WITHOUT_STREAM = _UNPUBLISHED | {PartStart, InputDelta}
 _TIMER_TOLERANCE = 0.01  # seconds
 _WITHDRAWN_CALL = "The answer broke off and was requested again. This call was not run."
+_TOO_MANY_CALLS = (
+    "This call was not run: one answer may contain at most {most} calls. Read the results of the first {most}, then "
+    "request this one again if it is still needed."
+)
 _TRUNCATED_ANSWER = (
     "The answer broke off, so this call may not be whole. It was not run. Make it again if it is still wanted."
 )
@@ -157,7 +161,7 @@ class ModelStep:
 
     async def _cancel_calls(self) -> None:
         """Fail the calls of a complete answer, so that they do not run now or when the session is reopened."""
-        self._fail_pending_calls(self._run.clock())
+        self._fail_pending_calls(self._run.clock(), _TRUNCATED_ANSWER)
         await self._context.journal.put_message(self.message)
 
     def _answer_cost(self) -> Decimal | None:
@@ -252,7 +256,10 @@ class ModelStep:
         for part in self._assembler.list_parts(exclude_ids=self._stored_parts):
             self._store_part(part)
         if error is not None or self._assembler.finish not in _COMPLETE_FINISHES:
-            self._fail_pending_calls(now)
+            self._fail_pending_calls(now, _TRUNCATED_ANSWER)
+        else:
+            most = self._run.budget.limits.calls_per_answer
+            self._fail_pending_calls(now, _TOO_MANY_CALLS.format(most=most), first=most)
         message.tokens, message.cost = self._assembler.tokens + self._withdrawn.tokens, self._answer_cost()
         if self._withdrawn.total_cost and (message.cost is not None or not self._assembler.tokens.total):
             message.cost = (message.cost or Decimal(0)) + self._withdrawn.total_cost
@@ -274,12 +281,13 @@ class ModelStep:
         self._stored_parts.add(part.id)
         self._context.journal.put_part_soon(part, self.message)
 
-    def _fail_pending_calls(self, now: int) -> None:
-        """Fail the calls of a truncated answer without running them: the input of the last one can be valid JSON and
-        still be incomplete. The state changes in memory at once, also if the store cannot be written now."""
-        for call in self.message.get_calls():
+    def _fail_pending_calls(self, now: int, message: str, first: int = 0) -> None:
+        """Fail the calls from number `first` on without running them: those of a truncated answer, because the input of
+        the last one can be valid JSON and still be incomplete, and those above the limit. The state changes in memory
+        at once, also if the store cannot be written now."""
+        for call in self.message.get_calls()[first:]:
             if isinstance(call.state, ToolPending):
-                ended = call.state.fail(_TRUNCATED_ANSWER, now, reason="canceled")
+                ended = call.state.fail(message, now, reason="canceled")
                 self._context.journal.put_part_soon(call.with_state(ended), self.message)
 
     def _report_silence(self, seconds: float) -> None:

@@ -1,8 +1,10 @@
 """The database of background runs: one SQLite file for one machine, or a Postgres server for many."""
 
 import logging
+import sqlite3
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from time import sleep
 from typing import Any
 
@@ -10,8 +12,11 @@ import msgspec
 import sqlalchemy as sa
 from dbos import DBOS, DBOSClient, DBOSConfig, Serializer, WorkflowStatus, error
 from sqlalchemy import event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import DBAPIError
 
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, StoreDamagedError, StoreError
+from outrider.sessions.database_files import to_store_error
 
 APPLICATION_NAME = "outrider"
 SCHEMA = "outrider_runs"
@@ -75,8 +80,9 @@ class RunDatabase:
         self.engine = self._create_engine()
 
     def migrate(self) -> None:
-        """Creates or upgrades the tables. Several processes may call it at the same time."""
-        with self._migration_lock():
+        """Creates or upgrades the tables. Several processes may call it at the same time. Raises StoreError if the
+        SQLite file cannot be used, for example because it is damaged or the disk is full."""
+        with self._migration_lock(), self.translate_errors():
             DBOS.migrate(self.url.render_as_string(hide_password=False), schema=SCHEMA)
             with self.engine.begin() as db:
                 for statement in _TABLE_STATEMENTS:
@@ -141,7 +147,40 @@ class RunDatabase:
             return sa.create_engine(self.url.set(drivername="postgresql+psycopg"), pool_size=10, pool_pre_ping=True)
         engine = sa.create_engine(self.url)
         event.listen(engine, "connect", _configure_sqlite)
+        event.listen(engine, "handle_error", self._raise_if_damaged)
         return engine
+
+    @contextmanager
+    def translate_errors(self) -> Generator[None]:
+        """Raises StoreError in place of an SQLite error and of a row that cannot be decoded. DBOS migrates with a
+        separate engine, which does not call `_raise_if_damaged`."""
+        try:
+            yield
+        except DBAPIError as problem:
+            if not isinstance(problem.orig, sqlite3.Error):
+                raise
+            raise self._to_store_error(problem.orig) from problem
+        except (UnicodeDecodeError, msgspec.MsgspecError) as problem:
+            if self.is_postgres:
+                raise
+            raise self._to_store_error(problem) from problem
+
+    def _raise_if_damaged(self, context: ExceptionContext) -> None:
+        """Raises StoreDamagedError for damage, which no retry repairs; SQLAlchemy raises all other errors."""
+        problem = context.original_exception
+        if not isinstance(problem, (sqlite3.Error, UnicodeDecodeError)):
+            return
+        translated = self._to_store_error(problem)
+        if isinstance(translated, StoreDamagedError):
+            raise translated from problem
+
+    def _to_store_error(self, problem: Exception) -> StoreError:
+        path = Path(self.url.database or "")
+        translated = to_store_error(problem, path)
+        if isinstance(problem, sqlite3.Error) and not isinstance(translated, StoreDamagedError):
+            return translated
+        remedy = "`outrider doctor --repair` moves the file aside, so that a new one is created; sessions are not lost"
+        return StoreDamagedError(f"the runs database {path} is damaged: {problem}; {remedy}", path=str(path))
 
     @contextmanager
     def _migration_lock(self) -> Generator[None]:

@@ -25,8 +25,9 @@ async def standard_jobs(folders: AppFolders, server: str | None = None) -> Async
     """Opens a job client with its own session store."""
     database = _open_database(folders, server)
     try:
-        async with create_store(folders.store_file, server) as store, open_job_client(database, store) as jobs:
-            yield jobs
+        with database.translate_errors():
+            async with create_store(folders.store_file, server) as store, open_job_client(database, store) as jobs:
+                yield jobs
     finally:
         database.close()
 
@@ -94,4 +95,6 @@ def engine_options_builder(settings: Settings) -> EngineOptionsBuilder:
 
 
 def _open_database(folders: AppFolders, server: str | None) -> RunDatabase:
-    return RunDatabase(server or f"sqlite:///{make_private_folder(folders.data) / 'runs.sqlite'}")
+    if server is None:
+        make_private_folder(folders.data)
+    return RunDatabase(server or f"sqlite:///{folders.runs_file}")

@@ -309,6 +309,8 @@ async def open_job_client(database: RunDatabase, store: Store) -> AsyncGenerator
 
 
 def _decode_job(status: WorkflowStatus) -> JobSpec:
+    if isinstance(status.input, str):  # DBOS returns data that it cannot decode as text
+        return JobSpec(prompt="(the stored data of this run is damaged)", queue="")
     encoded: Any = status.input["args"][0] if status.input else {}
     return msgspec.convert(encoded, JobSpec, strict=False)
 

@@ -142,7 +142,8 @@ async def wait_until_idle(
 
 
 _STOP_POLL_SECONDS = 0.1
-_IGNORED_VARIABLES = ("OUTRIDER_HOME",)  # a different OUTRIDER_HOME has its own worker
+# A different OUTRIDER_HOME has its own worker; OUTRIDER_USER is read when a run is submitted.
+_IGNORED_VARIABLES = ("OUTRIDER_HOME", "OUTRIDER_USER")
 
 
 def collect_launch_values(environ: Mapping[str, str], version: str) -> list[str]:

@@ -42,8 +42,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def next_due_time(cron: str, timezone: str, after: int) -> int:
-    """Returns the first matching time after `after`. Raises ConfigurationError for an invalid cron line or time
-    zone."""
+    """Returns the first matching time after `after`. In the hour that repeats when daylight saving time ends, only the
+    first of two equal clock times matches, unless the cron line names every hour. Raises ConfigurationError for an
+    invalid cron line or time zone."""
     try:
         zone = ZoneInfo(timezone)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -52,7 +53,11 @@ def next_due_time(cron: str, timezone: str, after: int) -> int:
         raise ConfigurationError(
             f"{cron!r} is not a cron line; write minute, hour, day, month and weekday, such as 0 7 * * *"
         )
-    return round(croniter(cron, datetime.fromtimestamp(after / 1000, zone)).get_next(float) * 1000)
+    times = croniter(cron, datetime.fromtimestamp(after / 1000, zone))
+    due: float = times.get_next(float)
+    while cron.split()[1] != "*" and datetime.fromtimestamp(due, zone).fold:
+        due = times.get_next(float)
+    return round(due * 1000)
 
 
 def local_timezone() -> str:

@@ -301,6 +301,9 @@ def _add_run_options(parser: ArgumentParser) -> None:
         metavar="N",
         help="lower starts sooner among your own runs (100)",
     )
+    parser.add_argument(
+        "--user", default="", metavar="NAME", help="users of a queue take turns (OUTRIDER_USER; your login name)"
+    )
     parser.add_argument("--queue", default="runs", metavar="NAME", help="the queue; settings can limit it (runs)")
     parser.add_argument(
         "--no-worktree", dest="worktree", action="store_false", help="run in the folder itself, not in a git worktree"
@@ -436,6 +439,28 @@ def declare_doctor(parser: ArgumentParser) -> None:
     parser.add_argument("--compact", action="store_true", help="free the disk space of deleted sessions")
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     parser.set_defaults(execute="outrider.cli.commands.doctor:run_doctor")
+
+
+def declare_backup(parser: ArgumentParser) -> None:
+    parser.description = (
+        "Write sessions, background runs, stored outputs and undo data of this machine to one archive (tar.gz). Other\n"
+        "Outrider processes may run meanwhile. Every database in the archive has passed an integrity check."
+    )
+    parser.epilog = format_examples("outrider backup outrider.tar.gz", "outrider backup --yes /backups/daily.tar.gz")
+    parser.add_argument("file", metavar="FILE", help="the archive to create")
+    parser.add_argument("-y", "--yes", action="store_true", help="replace the file if it exists")
+    parser.set_defaults(execute="outrider.cli.commands.backup:run_backup")
+
+
+def declare_restore(parser: ArgumentParser) -> None:
+    parser.description = (
+        "Replace the stored data with those of an archive of `outrider backup`. The archive is checked first; the\n"
+        "previous files are moved to a folder of the data folder. Stop other Outrider processes before."
+    )
+    parser.epilog = format_examples("outrider restore outrider.tar.gz", "outrider restore --yes outrider.tar.gz")
+    parser.add_argument("file", metavar="FILE", help="the archive")
+    parser.add_argument("-y", "--yes", action="store_true", help="replace existing data, which is moved aside")
+    parser.set_defaults(execute="outrider.cli.commands.backup:run_restore")
 
 
 _RULES_HELP = """\

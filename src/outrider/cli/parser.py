@@ -43,6 +43,8 @@ COMMANDS = tuple(
         ("trust", "allow a folder's own configuration to take effect"),
         ("distrust", "stop trusting a folder"),
         ("doctor", "check keys, sandbox, store and terminal, and suggest fixes"),
+        ("backup", "write sessions, background runs, outputs and undo data to one archive"),
+        ("restore", "replace the stored data with those of an archive"),
         ("serve", "serve the engine and a web page over HTTP, on this machine by default"),
         ("acp", "run as an Agent Client Protocol agent for an editor, on stdio"),
         ("mcp", "run as an MCP server for other agents, on stdio"),
@@ -163,8 +165,9 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_database_option(parser: argparse.ArgumentParser) -> None:
-    text = "postgresql://… database shared by several machines (default: a local file)"
-    parser.add_argument("--database", metavar="URL", type=parse_database_url, help=text)
+    text = "postgresql://… shared by several machines; @FILE reads it (OUTRIDER_DATABASE_URL; default: a local file)"
+    default = os.environ.get("OUTRIDER_DATABASE_URL", "").strip() or None
+    parser.add_argument("--database", metavar="URL", type=parse_database_url, default=default, help=text)
 
 
 def add_agent_options(parser: argparse.ArgumentParser) -> None:
@@ -233,13 +236,32 @@ def parse_folder(text: str) -> "Path":
     return path
 
 
-def parse_database_url(text: str) -> str:
-    """Return a Postgres URL argument."""
-    if not text.startswith("postgresql://"):
+class DatabaseUrl(str):
+    """A Postgres URL. `file` is the absolute path of the file that it was read from, if there is one."""
+
+    file: str = ""
+
+
+def parse_database_url(text: str) -> DatabaseUrl:
+    """Return a Postgres URL argument. `@FILE` reads it from a file, so that its password is in no process list; the
+    error does not repeat it for the same reason."""
+    from pathlib import Path
+
+    file = str(Path(text[1:]).expanduser().absolute()) if text.startswith("@") else ""
+    try:
+        url = Path(file).read_text(encoding="utf-8").strip() if file else text
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"the database URL in {file} cannot be read: {error}") from None
+    if url.startswith("postgres://"):
+        url = url.replace("postgres://", "postgresql://", 1)
+    if not url.startswith("postgresql://"):
+        what = f"the content of {file}" if file else "the value of --database or OUTRIDER_DATABASE_URL"
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a postgresql://… URL; without --database, a file in your data folder is used"
+            f"{what} is not a postgresql://… URL; without one, a file in your data folder is used"
         )
-    return text
+    found = DatabaseUrl(url)
+    found.file = file
+    return found
 
 
 def parse_positive_int(text: str) -> int:

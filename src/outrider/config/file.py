@@ -46,6 +46,7 @@ class LimitsTable(msgspec.Struct, frozen=True, kw_only=True):
     cost: Decimal | Annotated[float, msgspec.Meta(ge=0)] | None = None
     depth: Annotated[int, msgspec.Meta(ge=0)] | None = None
     parallel_calls: PositiveInt | None = None
+    calls_per_answer: PositiveInt | None = None
 
     def apply_to(self, limits: Limits) -> Limits:
         """Return the limits with the values that this table sets."""
@@ -159,12 +160,14 @@ class BoundsTable(msgspec.Struct, frozen=True, kw_only=True):
 class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
     """`[background]`: the number of concurrent `runs` per worker, and limits per queue and per provider. A run counts
     against the provider of its entry agent. Workers that share a database should use the same limits. `webhooks` lists
-    hosts of a private network that may be notified; public hosts are always allowed."""
+    hosts of a private network that may be notified; public hosts are always allowed. `user` is the name under which
+    submitted runs take turns with those of other users."""
 
     runs: PositiveInt = 4
     webhooks: tuple[str, ...] = ()
     queues: dict[str, BoundsTable] = {}
     providers: dict[str, BoundsTable] = {}
+    user: str = ""
 
 
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,6 +40,10 @@ class AppFolders(msgspec.Struct, frozen=True):
         return self.data / "sessions.db"
 
     @property
+    def runs_file(self) -> Path:
+        return self.data / "runs.sqlite"
+
+    @property
     def trust_file(self) -> Path:
         return self.data / "trust.json"
 

@@ -44,7 +44,7 @@ MAX_LISTED_NAMES = 5
 # to a third party or run programs, so only the user can set them.
 _ALLOWED_KEYS = {"mode", "rules", "limits", "agents"}
 _ALLOWED_AGENT_KEYS = {"role", "instructions", "mode", "tools", "permissions", "limits"}
-_NO_LIMITS = Limits(turns=None, depth=sys.maxsize, parallel_calls=sys.maxsize)
+_NO_LIMITS = Limits(turns=None, depth=sys.maxsize, parallel_calls=sys.maxsize, calls_per_answer=sys.maxsize)
 
 
 class PermissionSettings(msgspec.Struct, frozen=True):

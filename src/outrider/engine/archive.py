@@ -1,5 +1,7 @@
 """Stored sessions for front ends: find, list, search, export, import and delete."""
 
+import asyncio
+import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +27,7 @@ from outrider.sessions.records import (
 )
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
-from outrider.types.ids import is_id
+from outrider.types.ids import is_id, now_ms
 
 # With re-exports: front ends import types of lower layers from the engine.
 __all__ = [
@@ -56,7 +58,7 @@ _ALL_SESSIONS = SessionFilter()
 
 class SessionArchive:
     """Access to the sessions of a store. A session is named by its id, by the start or the end of its id, or by `last`.
-    With `data`, Outrider's data folder, deleting a session also deletes its undo data."""
+    With `data`, Outrider's data folder, deleting a session also deletes its undo data and stored outputs."""
 
     def __init__(self, store: Store, data: Path | None = None) -> None:
         self.store = store
@@ -140,16 +142,15 @@ class SessionArchive:
         return await self.store.update(session_id, SessionUpdate(title=title))
 
     async def delete(self, session_id: str) -> None:
-        """Delete a session, its child sessions and their undo data. Raises SessionInUseError if another process holds
-        the lease."""
-        await self.store.delete(session_id)
-        await self._delete_undo_data()
+        """Delete a session, its child sessions and their files. Raises SessionInUseError if another process holds the
+        lease."""
+        async with delete_files_of_sessions(self._data, self.store):
+            await self.store.delete(session_id)
 
     async def delete_all(self) -> int:
         """Delete every session without a valid lease and return their number."""
-        count = await self.store.clear()
-        await self._delete_undo_data()
-        return count
+        async with delete_files_of_sessions(self._data, self.store):
+            return await self.store.clear()
 
     async def export_document(self, session_id: str) -> bytes:
         """Return the session and its child sessions as a JSON document."""
@@ -180,11 +181,57 @@ class SessionArchive:
         """Revoke an approval and return it."""
         return await self.store.answer(approval_id, "revoked")
 
-    async def _delete_undo_data(self) -> None:
-        if self._data is not None:
-            from outrider.engine.undo import delete_orphaned_undo_data  # lazy: it imports the agent's tools
 
-            await delete_orphaned_undo_data(self._data, self.store)
+@asynccontextmanager
+async def delete_files_of_sessions(data: Path | None, store: Store) -> AsyncGenerator[None, None]:
+    """Delete undo data and stored outputs of the sessions that the block deletes. Outputs of sessions that were not in
+    this store before are left: they may belong to another one. When no session remains, the outputs that version 0.1
+    stored without a session are deleted too."""
+    if data is None:
+        yield
+        return
+    from outrider.engine.undo import delete_orphaned_undo_data, is_deleted  # lazy: it imports the agent's tools
+
+    stored = [path for path in await asyncio.to_thread(_list_outputs, data) if not await is_deleted(path.name, store)]
+    yield
+    await delete_orphaned_undo_data(data, store)
+    deleted = [path for path in stored if await is_deleted(path.name, store)]
+    if not (await store.list(limit=1)).sessions:
+        deleted += [path for path in await asyncio.to_thread(_list_outputs, data) if path.is_file()]
+    await asyncio.to_thread(_delete_paths, deleted)
+
+
+_UNUSED_OUTPUT_SECONDS = 30 * 24 * 3600
+
+
+async def delete_unused_outputs(path: Path) -> int:
+    """Delete outputs that belong to no session of the store at `path` and were not changed for 30 days; return their
+    number. Newer ones may belong to a session of another store."""
+    from outrider.engine.undo import is_deleted  # lazy: it imports the agent's tools
+
+    unchanged_since = now_ms() / 1000 - _UNUSED_OUTPUT_SECONDS
+    async with SqliteStore(path) as store:
+        old = [
+            found
+            for found in await asyncio.to_thread(_list_outputs, path.parent)
+            if found.lstat().st_mtime < unchanged_since and await is_deleted(found.name, store)
+        ]
+    await asyncio.to_thread(_delete_paths, old)
+    return len(old)
+
+
+def _list_outputs(data: Path) -> list[Path]:
+    """Return the folders of stored outputs, one for each session, and the single files of version 0.1."""
+    folder = data / "outputs"
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _delete_paths(paths: Sequence[Path]) -> None:
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 @asynccontextmanager

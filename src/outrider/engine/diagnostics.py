@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,12 +20,13 @@ from outrider.config.file import read_config_file
 from outrider.config.paths import AppFolders
 from outrider.config.providers import NO_PROVIDER_MESSAGE
 from outrider.config.settings import Settings
-from outrider.errors import ConfigurationError, NetworkError
+from outrider.errors import ConfigurationError, NetworkError, StoreDamagedError
 from outrider.models.local.discovery import missing_model_message
 from outrider.presentation.formats import format_bytes
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.project.sandbox import LazySandbox
 from outrider.providers.catalog import ModelCatalog
+from outrider.sessions.database_files import translate_errors
 from outrider.sessions.sqlite import recovery as store_doctor
 from outrider.tools.search import find_ripgrep
 from outrider.types.agents import Limits, Provider
@@ -134,6 +135,39 @@ def check_store(path: Path, *, repair: bool = False, compact: bool = False) -> I
     if health.is_healthy:
         rows = ", ".join(f"{count:,} {what}" for what, count in health.rows.items())
         yield DiagnosticFinding("store", "ok", f"{path}: {rows}, {health.bytes:,} bytes")
+
+
+def check_runs(path: Path, *, repair: bool = False) -> Iterator[DiagnosticFinding]:
+    """Check the SQLite database of background runs; optionally move a damaged file aside. Rows are not copied: a part
+    of a queue could run calls twice. The sessions of the runs are in the session database."""
+    if not path.exists():
+        return
+    if path.stat().st_size == 0:
+        yield DiagnosticFinding("runs", "note", f"{path} is empty; the next `outrider jobs` command creates its tables")
+        return
+    problem = _find_damage(path)
+    if not problem:
+        yield DiagnosticFinding("runs", "ok", f"{path}: {path.stat().st_size:,} bytes")
+    elif repair:
+        moved = store_doctor.move_aside(path)
+        text = f"the runs database was damaged ({problem}); it is now {moved}, and the queue starts empty"
+        yield DiagnosticFinding("runs", "note", text, "submit runs that were not over again: outrider jobs submit")
+    else:
+        remedy = "outrider worker --stop, then outrider doctor --repair, which moves the file aside"
+        yield DiagnosticFinding("runs", "problem", f"{path} is damaged: {problem}", remedy)
+
+
+def _find_damage(path: Path) -> str:
+    """Return the first problem that SQLite's integrity check finds; an empty string if there is none."""
+    try:
+        with translate_errors(path), closing(sqlite3.connect(path, timeout=30)) as db:
+            if store_doctor.is_truncated(path, db):
+                return "the file is shorter than it should be"
+            db.text_factory = bytes
+            found = bytes(db.execute("PRAGMA integrity_check(1)").fetchone()[0]).decode(errors="replace")
+            return "" if found == "ok" else " ".join(found.split())
+    except StoreDamagedError as error:
+        return str(error.__cause__)
 
 
 NETWORK_TIMEOUT_SECONDS = 15.0

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol, Self, Unpack
 from weakref import WeakValueDictionary
@@ -104,13 +105,15 @@ class SessionRegistry:
             await self._runtime.release_session(session_id)
 
     async def close_all(self) -> None:
-        """Close all sessions, and the background tasks for titles and abort requests."""
-        if self._titles is not None:
-            await self._titles.close()
-        for live in list(self.live.values()):
-            await live.close()
-        await self._abort_listener.close()
-        self.live.clear()
+        """Close all sessions, and the background tasks for titles and abort requests. An error, such as a full disk,
+        does not leave other sessions open; it is raised at the end."""
+        async with AsyncExitStack() as stack:  # it calls the last one first
+            stack.callback(self.live.clear)
+            stack.push_async_callback(self._abort_listener.close)
+            for live in reversed(self.live.values()):
+                stack.push_async_callback(live.close)
+            if self._titles is not None:
+                stack.push_async_callback(self._titles.close)
 
     async def _resume_journal(self, session_id: str, *, take_over: bool, repeats: bool) -> Journal:
         """Resume the journal of a stored session. The results of interrupted calls describe the current state of their
@@ -199,10 +202,11 @@ class Engine:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._sessions.close_all()
-        await self.bus.settled()
-        self.approval_queue.close()
-        await self.runtime.aclose()
+        async with AsyncExitStack() as stack:  # it calls the last one first, and all of them after an error
+            stack.push_async_callback(self.runtime.aclose)
+            stack.callback(self.approval_queue.close)
+            stack.push_async_callback(self.bus.settled)
+            stack.push_async_callback(self._sessions.close_all)
 
     def like(self, **changes: Any) -> "Engine":
         """Return a new engine with the same arguments except for the given changes. It must be opened too."""

@@ -14,7 +14,6 @@ from outrider.config.settings import Settings
 from outrider.engine.approval_gate import Rules
 from outrider.engine.engine import Engine
 from outrider.engine.session_tools import ToolEnvironment
-from outrider.engine.undo import delete_orphaned_undo_data
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
 from outrider.models.clients import adapt_to_local_models
@@ -162,8 +161,10 @@ def _delete_old_sessions(settings: Settings, store: Store, stack: AsyncExitStack
         return
 
     async def forget_all() -> None:
-        if await delete_inactive_sessions(store, inactive_since=now_ms() - days * DAY_MS):
-            await delete_orphaned_undo_data(settings.data_folder, store)
+        from outrider.engine.archive import delete_files_of_sessions  # lazy: most runs have no retention
+
+        async with delete_files_of_sessions(settings.data_folder, store):
+            await delete_inactive_sessions(store, inactive_since=now_ms() - days * DAY_MS)
 
     task = asyncio.create_task(forget_all(), name="delete old sessions")
     stack.push_async_callback(asyncio.wait, [task])

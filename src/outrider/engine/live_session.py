@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
+from contextlib import AsyncExitStack
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, cast
 
@@ -183,11 +184,12 @@ class LiveSession:
         self._closed = True
         if self._context is not None:
             self._context.closing = True
-        await self.abort()
-        self.inbox.resolve_all(TurnEnd("aborted"))
-        if self.session_tools is not None:
-            await self.session_tools.aclose()
-        await self.journal.close()
+        async with AsyncExitStack() as stack:  # it calls the last one first, and all of them after an error
+            stack.push_async_callback(self.journal.close)
+            if self.session_tools is not None:
+                stack.push_async_callback(self.session_tools.aclose)
+            stack.callback(self.inbox.resolve_all, TurnEnd("aborted"))
+            stack.push_async_callback(self.abort)
 
     async def _run_worker(self) -> None:
         """Process the inbox until it is empty. The futures of its input are resolved also after an exception or a

@@ -143,7 +143,7 @@ class SessionTools:
         self.tree = OpenSessionTree(session)
         self._environment, self.extensions = environment, environment.extensions
         workspace = self._workspace = Path(session.workspace_directory or ".")
-        self._outputs = OutputFolder(environment.data / "outputs", OutputLimits(), find_secrets)
+        self._outputs = OutputFolder(environment.data / "outputs" / session.id, OutputLimits(), find_secrets)
         self.supervisor = ProcessSupervisor(
             folder=self._outputs,
             bus=environment.bus,
@@ -225,8 +225,9 @@ class SessionTools:
         return self.extensions.system_notes(self._workspace) if self.extensions else ""
 
     def initial_state(self, model: str) -> TextPart | None:
-        """Return the state of the workspace for the first user message. It has names and commit subjects, no content
-        of files: by itself it is neither private nor closes the network of commands that the user's rules allow."""
+        """Return the state of the workspace for the first user message. It has names and commit subjects, and no
+        content of files: by itself it is neither private nor closes the network of commands that the user's rules
+        allow."""
         state = self.extensions.describe_state(self._workspace, model) if self.extensions else ""
         if not state:
             return None

@@ -416,14 +416,15 @@ async def delete_orphaned_undo_data(data: Path, store: Store) -> None:
     for file in sorted((data / UNDO_FOLDER).glob(f"*/{snapshots_api.DATABASE_NAME}")):
         try:
             tracked = await asyncio.to_thread(snapshots_api.tracked_sessions, file.parent)
-            deleted = [session_id for session_id in tracked if await _is_deleted(session_id, store)]
+            deleted = [session_id for session_id in tracked if await is_deleted(session_id, store)]
             if deleted:
                 await asyncio.to_thread(snapshots_api.forget_sessions, file.parent, deleted)
         except StoreError:
             continue
 
 
-async def _is_deleted(session_id: str, store: Store) -> bool:
+async def is_deleted(session_id: str, store: Store) -> bool:
+    """Return whether the store has no such session."""
     try:
         await store.get(session_id)
     except SessionNotFoundError:

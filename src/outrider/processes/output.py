@@ -75,6 +75,7 @@ class OutputFolder:
         self.find_secrets = find_secrets
         self._path = path
         self._remaining_bytes = limits.files
+        self._next_numbers: dict[str, int] = {}
 
     def open_file(self, name: str) -> "_SpillFile | None":
         """Creates a file; returns None if there is no folder, it is not writable, or the size limit is reached."""
@@ -83,14 +84,15 @@ class OutputFolder:
         safe = "".join(character if character.isalnum() or character in "-_" else "_" for character in name)[:64]
         try:
             self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            for number in range(1000):
+            while True:
+                number = self._next_numbers.get(safe, 0)
+                self._next_numbers[safe] = number + 1
                 path = self._path / (f"{safe}.{number}.txt" if number else f"{safe}.txt")
                 with contextlib.suppress(FileExistsError):
                     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                     return _SpillFile(self, path, os.open(path, flags, 0o600))
         except OSError:
             return None
-        return None
 
     def store_text(self, name: str, text: str) -> Path | None:
         """Writes a text to a new file and returns its path, or None if the text does not fit completely."""

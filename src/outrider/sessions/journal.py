@@ -224,9 +224,11 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._drafts.cancel_timer()
         await self.lease.stop_renewal()
         await self._tasks.wait_finished()
-        if not self.lost.is_set():
-            await self._tasks.run_shielded(self.flush_drafts())
-        await self.lease.release_lease()
+        try:
+            if not self.lost.is_set():
+                await self._tasks.run_shielded(self.flush_drafts())
+        finally:
+            await self.lease.release_lease()
 
     async def __aexit__(self, *_: Any) -> None:
         await self.close()

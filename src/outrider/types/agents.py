@@ -37,7 +37,8 @@ class Provider(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a run, shared by all of its agents; None means unlimited."""
+    """Limits of a run, shared by all of its agents; None means unlimited. At most `calls_per_answer` calls of one
+    answer run; the model reads that the others did not."""
 
     turns: int | None = 100
     seconds: float | None = None
@@ -45,6 +46,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     cost: Decimal | None = None
     depth: int = 8
     parallel_calls: int = 16
+    calls_per_answer: int = 256
 
 
 class Agent(msgspec.Struct, frozen=True):

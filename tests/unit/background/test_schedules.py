@@ -37,6 +37,34 @@ def test_a_schedule_means_the_clock_on_the_wall(cron: str, after: str, expected:
     assert next_due_time(cron, "Europe/Berlin", at(after)) == at(expected)
 
 
+def list_due_times(cron: str, after: str, count: int) -> list[str]:
+    zone, due, found = ZoneInfo("Europe/Berlin"), at(after), []
+    for _ in range(count):
+        due = next_due_time(cron, "Europe/Berlin", due)
+        found.append(datetime.fromtimestamp(due / 1000, zone).isoformat(timespec="minutes"))
+    return found
+
+
+def test_a_clock_time_that_repeats_in_autumn_is_due_once():
+    assert list_due_times("30 2 * * *", "2026-10-24T12:00", 2) == ["2026-10-25T02:30+02:00", "2026-10-26T02:30+01:00"]
+    assert list_due_times("*/20 2 * * *", "2026-10-25T02:30", 2) == ["2026-10-25T02:40+02:00", "2026-10-26T02:00+01:00"]
+    assert list_due_times("0 1-3 * * *", "2026-10-25T00:30", 3) == [
+        "2026-10-25T01:00+02:00",
+        "2026-10-25T02:00+02:00",
+        "2026-10-25T03:00+01:00",
+    ]
+
+
+def test_an_hourly_schedule_is_due_every_hour_also_in_autumn():
+    times = ["2026-10-25T02:15+02:00", "2026-10-25T02:15+01:00", "2026-10-25T03:15+01:00"]
+    assert list_due_times("15 * * * *", "2026-10-25T01:30", 3) == times
+
+
+def test_a_clock_time_that_spring_skips_is_due_once():
+    found = list_due_times("30 2 * * *", "2026-03-28T12:00", 2)
+    assert found == ["2026-03-29T03:00+02:00", "2026-03-30T02:30+02:00"]
+
+
 @pytest.mark.parametrize("cron", ["", "tomorrow", "61 * * * *", "* * * *", "* * * * * *"])
 def test_what_is_no_schedule_is_refused(cron: str):
     with pytest.raises(ConfigurationError, match="is not a cron line"):

@@ -1,13 +1,18 @@
 """A worker that the system starts is the one that a person would start, in the same place."""
 
 import configparser
+import json
 import plistlib
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from outrider.cli.commands.worker import ServiceUnit, build_unit
+from outrider.cli.main import main
+from outrider.cli.parser import find_command, parse_arguments
 from outrider.config.paths import AppFolders
 
 COMMAND = ["/opt/my tools/python", "-m", "outrider", "worker", "--database", 'postgresql://me:100%$"@db/x']
@@ -66,3 +71,71 @@ def test_the_unit_is_printed_and_what_to_do_with_it_is_said_beside_it(tmp_path: 
     assert sys.executable in done.stdout
     assert "--runs" in done.stdout
     assert "worker.env" in done.stderr
+
+
+def parsed_database(*arguments: str) -> str | None:
+    command = find_command("worker")
+    assert command is not None
+    return parse_arguments(command, list(arguments)).database
+
+
+def test_the_database_comes_from_the_flag_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.delenv("OUTRIDER_DATABASE_URL", raising=False)
+    assert parsed_database() is None
+    (tmp_path / "url").write_text("postgresql://me:secret@db/file\n")
+    assert parsed_database("--database", f"@{tmp_path}/url") == "postgresql://me:secret@db/file"
+    monkeypatch.setenv("OUTRIDER_DATABASE_URL", "postgres://me:secret@db/variable")
+    assert parsed_database() == "postgresql://me:secret@db/variable"
+    assert parsed_database("--database", "postgresql://db/flag") == "postgresql://db/flag"
+    monkeypatch.setenv("OUTRIDER_DATABASE_URL", f"@{tmp_path}/url")
+    assert parsed_database() == "postgresql://me:secret@db/file"
+    for wrong in ("mysql://me:secret@db/x", f"@{tmp_path}/missing"):
+        with pytest.raises(SystemExit):
+            parsed_database("--database", wrong)
+        error = capsys.readouterr().err
+        assert "URL" in error
+        assert "secret" not in error
+
+
+@pytest.mark.parametrize(
+    ("given", "printed"),
+    [
+        ("postgresql://db/x", "postgresql://db/x"),
+        ("postgresql://me:secret@db/x", "@{home}/worker.database"),
+        ("postgresql://db/x?user=me&password=secret", "@{home}/worker.database"),
+        ("@{home}/url", "@{home}/url"),
+    ],
+)
+def test_a_printed_unit_names_the_database_without_its_password(
+    given: str, printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("dbos")
+    (tmp_path / "url").write_text("postgresql://me:secret@db/x")
+    monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path))
+    assert main(["worker", "--print-unit", "--database", given.format(home=tmp_path)]) == 0
+    unit, hints = capsys.readouterr()
+    assert f'"--database" "{printed.format(home=tmp_path)}"' in unit
+    assert "secret" not in unit + hints
+    assert ("worker.database" in hints) == ("worker.database" in printed)
+
+
+def test_the_user_of_a_run_is_configurable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    pytest.importorskip("dbos")
+    monkeypatch.setenv("OUTRIDER_HOME", str(tmp_path))
+    monkeypatch.setenv("LOGNAME", "root")
+    monkeypatch.chdir(tmp_path)
+
+    def submitted_user(*arguments: str) -> str:
+        assert main(["jobs", "submit", "--no-worker", "--no-worktree", "--json", *arguments, "look"]) == 0
+        return json.loads(capsys.readouterr().out.splitlines()[0])["user"]
+
+    assert submitted_user() == "root"
+    (tmp_path / "config.toml").write_text('[background]\nuser = "team"\n')
+    assert submitted_user() == "team"
+    monkeypatch.setenv("OUTRIDER_USER", "alice")
+    assert submitted_user() == "alice"
+    assert submitted_user("--user", "bob") == "bob"

@@ -84,6 +84,14 @@ def test_all_files_together_have_a_limit(tmp_path: Path):
         output.close()
 
 
+def test_a_folder_holds_more_than_a_thousand_files_of_one_name(tmp_path: Path):
+    folder = OutputFolder(tmp_path, OutputLimits())
+    assert len({folder.store_text("output", str(number)) for number in range(1_200)} - {None}) == 1_200
+    again = OutputFolder(tmp_path, OutputLimits()).store_text("output", "one more")
+    assert again is not None
+    assert again.read_text() == "one more"
+
+
 def test_a_folder_that_cannot_be_written_costs_only_the_file(tmp_path: Path):
     blocked = tmp_path / "file"
     blocked.write_text("in the way")

@@ -39,6 +39,9 @@ def _run_checks(arguments: Namespace, console: Console) -> Iterator[DiagnosticFi
     yield from health.check_versions(program_version())
     yield from health.check_folders(user_folders())
     yield from health.check_store(user_folders().store_file, repair=arguments.repair, compact=arguments.compact)
+    if arguments.compact:
+        yield from _delete_unused_outputs()
+    yield from _check_runs(repair=arguments.repair)
     try:
         settings = read_settings(cwd=arguments.cwd)
     except OutriderError as error:
@@ -50,6 +53,28 @@ def _run_checks(arguments: Namespace, console: Console) -> Iterator[DiagnosticFi
         yield from health.check_tools(settings, os.environ)
         yield from asyncio.run(_check_providers(settings)) if arguments.network else ()
     yield _check_terminal(console)
+
+
+def _delete_unused_outputs() -> Iterator[DiagnosticFinding]:
+    from outrider.engine.archive import delete_unused_outputs
+
+    path = user_folders().store_file
+    try:
+        count = asyncio.run(delete_unused_outputs(path)) if path.exists() else 0
+    except OutriderError:
+        return  # the check of the store reports it
+    yield DiagnosticFinding("outputs", "ok", f"{count:,} stored outputs of no session were deleted")
+
+
+def _check_runs(*, repair: bool) -> Iterator[DiagnosticFinding]:
+    """Check the runs database. A file that a worker has open is not moved: it would continue to write to it."""
+    findings = list(health.check_runs(user_folders().runs_file))
+    if repair and any(finding.status == "problem" for finding in findings):
+        from outrider.background.local_worker import WorkerLock  # lazy: it imports DBOS
+
+        if WorkerLock(user_folders().data).holder() is None:
+            findings = list(health.check_runs(user_folders().runs_file, repair=True))
+    yield from findings
 
 
 async def _check_providers(settings: Settings) -> list[DiagnosticFinding]:

@@ -62,12 +62,19 @@ def build_job_options(arguments: Namespace, settings: "Settings", *, placement: 
     }
 
 
-async def choose_placement(arguments: Namespace, jobs: "JobClient") -> "QueuePlacement":
+def choose_user(arguments: Namespace, settings: "Settings") -> str:
+    """Return the name under which runs take turns with those of others: that of `--user`, of OUTRIDER_USER or of the
+    settings; by default the login name, which is the same for everyone in most containers."""
+    named = settings.environ.get("OUTRIDER_USER", "").strip()
+    return arguments.user or named or settings.background.user or getuser()
+
+
+async def choose_placement(arguments: Namespace, jobs: "JobClient", settings: "Settings") -> "QueuePlacement":
     """Return the queue placement of a run. `--after` is either a time or the id of a run to wait for."""
     from outrider.background.jobs import QueuePlacement
 
     placement, after = (
-        QueuePlacement(queue=arguments.queue, user=getuser(), priority=arguments.priority),
+        QueuePlacement(queue=arguments.queue, user=choose_user(arguments, settings), priority=arguments.priority),
         arguments.after,
     )
     if not after:
@@ -126,7 +133,8 @@ def schedule_run(arguments: Namespace) -> int:
     async def create_schedule(jobs: "JobClient") -> "Schedule":
         from outrider.background.jobs import QueuePlacement
 
-        placement = QueuePlacement(queue=arguments.queue, user=getuser(), priority=arguments.priority)
+        user = choose_user(arguments, settings)
+        placement = QueuePlacement(queue=arguments.queue, user=user, priority=arguments.priority)
         options = build_job_options(arguments, settings, placement=placement)
         return await jobs.add_schedule(arguments.cron, arguments.prompt, timezone=arguments.timezone, **options)
 
@@ -211,7 +219,7 @@ def submit_run(arguments: Namespace) -> int:
     settings = settings_from_arguments(arguments)
 
     async def submit_prompt(jobs: "JobClient") -> "Run":
-        options = build_job_options(arguments, settings, placement=await choose_placement(arguments, jobs))
+        options = build_job_options(arguments, settings, placement=await choose_placement(arguments, jobs, settings))
         return await jobs.submit_run(arguments.prompt, **options)
 
     run = run_with_jobs(arguments, submit_prompt)

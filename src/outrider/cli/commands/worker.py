@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -56,7 +57,7 @@ class ServiceUnit(msgspec.Struct, frozen=True):
 
 def print_unit(arguments: Namespace, folders: AppFolders, environ: Mapping[str, str]) -> int:
     """Print the unit to stdout, and the installation steps to stderr."""
-    unit, console = build_unit(sys.platform, worker_command(arguments), folders, environ), Console()
+    unit, console = build_unit(sys.platform, worker_command(arguments, folders), folders, environ), Console()
     console.write(unit.text)
     console.print_stderr(f"Write this to {unit.path}, then:")
     for line in unit.start_commands:
@@ -64,14 +65,30 @@ def print_unit(arguments: Namespace, folders: AppFolders, environ: Mapping[str, 
     console.print_stderr(
         f"Put API keys as lines like ANTHROPIC_API_KEY=… into {env_file_path(folders)}, readable by you only."
     )
+    if arguments.database and has_password(arguments.database) and not arguments.database.file:
+        console.print_stderr(f"Put the database URL into {database_file_path(folders)}, readable by you only.")
     return exit_codes.SUCCESS
 
 
-def worker_command(arguments: Namespace) -> list[str]:
-    """Return the command that starts a worker with the same options."""
-    options = {"--database": arguments.database, "--runs": arguments.runs}
+def worker_command(arguments: Namespace, folders: AppFolders) -> list[str]:
+    """Return the command that starts a worker with the same options. A database URL with a password is replaced with
+    the name of a file, because every user can read command lines."""
+    database = arguments.database
+    if database and (database.file or has_password(database)):
+        database = f"@{database.file or database_file_path(folders)}"
+    options = {"--database": database, "--runs": arguments.runs}
     arguments_list = [item for name, value in options.items() if value for item in (name, str(value))]
     return [sys.executable, "-m", "outrider", "worker", *arguments_list]
+
+
+def has_password(url: str) -> bool:
+    parts = urlsplit(url)
+    return bool(parts.password) or "password=" in parts.query
+
+
+def database_file_path(folders: AppFolders) -> Path:
+    """Return the path of the file with the database URL that the service unit names."""
+    return folders.config / "worker.database"
 
 
 def env_file_path(folders: AppFolders) -> Path:

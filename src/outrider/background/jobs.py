@@ -13,7 +13,7 @@ from outrider.background.database import RUN_QUEUE_NAME, WORKFLOW_NAME, WORKFLOW
 from outrider.background.executor import iterate_session_tree
 from outrider.background.heartbeat import WorkerRegistry
 from outrider.background.queue import QueuedRun, QueueEntry, RunQueue, WaitingRuns
-from outrider.background.records import JobOverrides, JobSpec, Run, RunOutcome, derive_run_state
+from outrider.background.records import NO_REASON, JobOverrides, JobSpec, Run, RunOutcome, derive_run_state
 from outrider.background.reports import JobReport, OrphanedRunFinder, ReportTable
 from outrider.background.schedules import Schedule, ScheduleTable, local_timezone
 from outrider.background.worktrees import stored_worktree
@@ -313,6 +313,20 @@ def _decode_job(status: WorkflowStatus) -> JobSpec:
     return msgspec.convert(encoded, JobSpec, strict=False)
 
 
+def _describe_workflow_error(status: WorkflowStatus) -> str:
+    """Returns the reason of a workflow that ended without an outcome. DBOS returns the error as it was serialized."""
+    if status.status == "MAX_RECOVERY_ATTEMPTS_EXCEEDED":
+        return "the run was given up: too many workers died while they executed it"
+    stored: Any = status.error
+    match stored:
+        case {"error": str(name), "message": str(message)}:
+            return f"{name}: {message}" if message else name
+        case None:
+            return NO_REASON
+        case problem:
+            return f"{type(problem).__name__}: {problem}"
+
+
 def _decode_run(status: WorkflowStatus, entry: QueueEntry | None) -> Run:
     """Combines the workflow's status with the queue entry, which decides whether a run is queued: DBOS lists the run of
     a dead worker as pending until another worker starts it."""
@@ -320,6 +334,8 @@ def _decode_run(status: WorkflowStatus, entry: QueueEntry | None) -> Run:
     stored: Any = status.output
     outcome = msgspec.convert(stored, RunOutcome, strict=False) if stored else None
     state, after_run = derive_run_state(status.status, outcome), ""
+    if outcome is None and state == "failed":
+        outcome = RunOutcome(reason="error", error=_describe_workflow_error(status))
     if entry is not None and entry.state == "queued" and state in ("delayed", "queued", "running"):
         after_run = entry.after_run
         state = "delayed" if after_run or state == "delayed" else "queued"

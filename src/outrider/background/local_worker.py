@@ -25,16 +25,18 @@ from outrider.sessions.records import ProcessIdentity
 
 MAX_LOG_BYTES = 1 << 20  # bytes
 LOGGER_NAME = "outrider.worker"
+STORE_LOGGER_NAME = "outrider.sessions"
 
 
 def configure_worker_log(stream: TextIO) -> None:
     """Writes the worker's log records to the stream, each line with a timestamp."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
-    log = logging.getLogger(LOGGER_NAME)
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
+    for name in (LOGGER_NAME, STORE_LOGGER_NAME):
+        log = logging.getLogger(name)
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        log.propagate = False
 
 
 def worker_log_path(folders: AppFolders) -> Path:

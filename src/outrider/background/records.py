@@ -53,7 +53,8 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run and its state. `id` is also the session id. `attempts` counts how often a worker started it; times are Unix
-    milliseconds. A delayed run starts at time `begins`, or when the run `after_run` is over."""
+    milliseconds. A delayed run starts at time `begins`, or when the run `after_run` is over. `waiting_for` names what
+    an active run cannot continue without: "database", or "provider NAME"."""
 
     id: str
     state: RunState
@@ -68,10 +69,29 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     begins: int | None = None
     after_run: str = ""
     outcome: RunOutcome | None = None
+    waiting_for: str = ""
 
     @property
     def is_over(self) -> bool:
         return self.state in FINAL_STATES
+
+
+_END_TEXTS: dict[EndReason, str] = {
+    "limit": "a limit of the run was reached",
+    "repetition": "the model repeated the same call without progress",
+    "empty_answers": "the model sent empty answers only",
+    "refusal": "the model refused to answer",
+    "length": "the answer was longer than the model may write",
+    "aborted": "the run was canceled",
+}
+NO_REASON = "the run ended without a stored reason; the log of its worker may have more"
+
+
+def describe_failure(outcome: RunOutcome | None) -> str:
+    """Returns why a run failed; never an empty text."""
+    if outcome is None:
+        return NO_REASON
+    return outcome.error or _END_TEXTS.get(outcome.reason, NO_REASON)
 
 
 def derive_run_state(status: str, outcome: RunOutcome | None) -> RunState:

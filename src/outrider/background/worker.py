@@ -10,7 +10,13 @@ import msgspec
 from dbos import DBOS, DBOSClient, error
 from sqlalchemy.exc import SQLAlchemyError
 
-from outrider.background.database import WORKFLOW_NAME, RunDatabase, is_unexpected_error, worker_queue
+from outrider.background.database import (
+    WORKFLOW_NAME,
+    RunDatabase,
+    is_unexpected_error,
+    repeat_during_outage,
+    worker_queue,
+)
 from outrider.background.executor import RunExecutor
 from outrider.background.heartbeat import UNKNOWN_OWNER, FailureDetector, WorkerHeartbeat, WorkerRegistry
 from outrider.background.jobs import JobClient
@@ -85,7 +91,10 @@ class Worker:
         await asyncio.wait(self._tasks)
         await self._executor.release_all()
         await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
-        await asyncio.to_thread(self._remove_worker, self.id)
+        try:
+            await asyncio.to_thread(self._remove_worker, self.id)
+        except SQLAlchemyError as problem:
+            _log.warning("the runs of this worker are queued again when another worker finds it dead: %s", problem)
         await asyncio.to_thread(self._client.destroy)
 
     def _launch_dbos(self) -> None:
@@ -120,7 +129,7 @@ class Worker:
         return msgspec.to_builtins(outcome)
 
     async def _start_run(self, run_id: str, job: JobSpec) -> RunOutcome:
-        entry = (await asyncio.to_thread(self._queue.get_entries, [run_id])).get(run_id)
+        entry = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
         if entry is not None and entry.attempts > MAX_RECOVERY_ATTEMPTS:
             message = f"the run was given up: {MAX_RECOVERY_ATTEMPTS} workers died while they executed it"
             return await self._executor.fail_run(run_id, job, message)
@@ -202,7 +211,9 @@ class Worker:
             _log.warning("run %s ended without a report; storing one", short_id(orphan.run_id))
             with suppress(OutriderError):
                 job = await self.job_client.get_job(orphan.run_id)
-                await self._executor.finish_orphan(orphan.run_id, job, orphan.reason)
+                outcome = (await self.job_client.get_run(orphan.run_id)).outcome
+                error = outcome.error if outcome and orphan.reason == "error" else ""
+                await self._executor.finish_orphan(orphan.run_id, job, orphan.reason, error)
                 await asyncio.to_thread(self._queue.release_run, orphan.run_id, self.id)
 
     def _provider_of(self, agent: str) -> str:

@@ -159,9 +159,11 @@ class BoundsTable(msgspec.Struct, frozen=True, kw_only=True):
 class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
     """`[background]`: the number of concurrent `runs` per worker, and limits per queue and per provider. A run counts
     against the provider of its entry agent. Workers that share a database should use the same limits. `webhooks` lists
-    hosts of a private network that may be notified; public hosts are always allowed."""
+    hosts of a private network that may be notified; public hosts are always allowed. A turn waits `outage_seconds` for
+    an unavailable database; afterwards the run continues from its stored state when the database is available."""
 
     runs: PositiveInt = 4
+    outage_seconds: Annotated[float, msgspec.Meta(ge=0)] = 600
     webhooks: tuple[str, ...] = ()
     queues: dict[str, BoundsTable] = {}
     providers: dict[str, BoundsTable] = {}

@@ -12,6 +12,7 @@ import msgspec
 from outrider.cli import exit_codes
 from outrider.cli.commands.jobs_common import (
     find_run,
+    format_failure,
     format_usage,
     match_count_text,
     print_run_table,
@@ -362,7 +363,11 @@ def _outcome_lines(run: "Run", report: "JobReport | None") -> list[str]:
         return []
     if not run.is_over:
         return ["", f"{format_usage(outcome)} so far"]
-    lines = ["", f"{format_usage(outcome)}, ended with: {outcome.reason}", outcome.error or outcome.output]
+    lines = ["", f"{format_usage(outcome)}, ended with: {outcome.reason}"]
+    if run.state == "failed":
+        stored = next((one for one in (outcome, run.outcome) if one is not None and one.error), outcome)
+        lines.append(format_failure(stored))
+    lines += [outcome.output] if outcome.output else []
     if report and report.changes and report.changes.stat:
         lines += ["", report.changes.stat]
     return lines

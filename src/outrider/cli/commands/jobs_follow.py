@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, assert_never
 import msgspec
 
 from outrider.cli import exit_codes
-from outrider.cli.commands.jobs_common import NO_WORKER_MESSAGE, find_run, format_usage, run_with_jobs
+from outrider.cli.commands.jobs_common import (
+    NO_WORKER_MESSAGE,
+    find_run,
+    format_failure,
+    format_usage,
+    run_with_jobs,
+)
 from outrider.cli.output import NOTICE_STYLES, Console
 from outrider.engine.archive import short_id
 from outrider.presentation.formats import sanitize_for_terminal, shorten
@@ -124,10 +130,13 @@ class JobTextPrinter:
 
     def print_run(self, run: "Run") -> None:
         text = f"[{short_id(run.id)} is {run.state}]"
-        if run.state == "waiting":
+        if run.waiting_for:
+            text = f"[{short_id(run.id)} is {run.state}, waiting for {run.waiting_for}]"
+        elif run.state == "waiting":
             text += f" Answer: outrider jobs approve {short_id(run.id)}"
         elif run.outcome is not None:
-            text += f" {format_usage(run.outcome)}" + (f": {run.outcome.error}" if run.outcome.error else "")
+            text += f" {format_usage(run.outcome)}"
+            text += f" {format_failure(run.outcome)}" if run.state == "failed" else ""
         self._output.select_agent()
         self._output.print_line(text, "dim")
 

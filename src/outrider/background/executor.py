@@ -14,11 +14,12 @@ from outrider.agents.turn_state import TurnEnd
 from outrider.background.database import outage_pause, repeat_during_outage
 from outrider.background.records import EndReason, JobSpec, RunOutcome
 from outrider.background.reports import JobReport, ReportTable, WebhookTarget
+from outrider.background.retries import RunRetries
 from outrider.background.worktrees import RunWorkspace
 from outrider.engine.archive import short_id
 from outrider.engine.child_sessions import end_session
 from outrider.engine.engine import Engine
-from outrider.errors import OutriderError, SessionNotFoundError, StoreUnavailableError
+from outrider.errors import OutriderError, ProviderError, SessionNotFoundError, StoreUnavailableError
 from outrider.sessions.records import SessionFilter
 from outrider.sessions.store import Store
 from outrider.types.agents import Limits
@@ -158,8 +159,14 @@ class RunExecutor:
     again before each turn, because a worker that was paused may act on an assignment that has since moved."""
 
     def __init__(
-        self, engine: Engine, workspace: RunWorkspace, reports: ReportTable, owns: OwnershipCheck = _assume_owned
+        self,
+        engine: Engine,
+        workspace: RunWorkspace,
+        reports: ReportTable,
+        owns: OwnershipCheck = _assume_owned,
+        retries: RunRetries | None = None,
     ) -> None:
+        self._retries = retries
         self._owns_run = owns
         self._engine = engine
         self._workspace = workspace
@@ -221,9 +228,20 @@ class RunExecutor:
                 end, reason = await self._run_to_end(engine, run_id)
                 outcome = await self._build_outcome(run_id, reason, end)
                 still_holds = self._still_holds(run_id, engine)
+                if still_holds and isinstance(end.error, ProviderError):
+                    outcome = await self._plan_retry(run_id, outcome, end.error)
             finally:
                 await self.release_run(run_id, engine)
-        return await self._store_report(run_id, job, outcome) if still_holds and reason != "waiting" else outcome
+        return (
+            await self._store_report(run_id, job, outcome) if still_holds and outcome.reason != "waiting" else outcome
+        )
+
+    async def _plan_retry(self, run_id: str, outcome: RunOutcome, error: ProviderError) -> RunOutcome:
+        """Returns the outcome of a run that starts again later, if the policy has an attempt left for this error."""
+        retry_at = await repeat_during_outage(self._retries.plan_retry, run_id, error) if self._retries else None
+        if retry_at is None:
+            return outcome
+        return replace(outcome, reason="waiting", retry_at=retry_at, provider=error.provider)
 
     async def abort_run(self, run_id: str) -> None:
         """Aborts the current turn and withdraws its open approvals."""

@@ -40,7 +40,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker stores when it releases a run: at its end, or because an approval must be answered first."""
+    """What a worker stores when it releases a run: at its end, because an approval must be answered first, or with
+    `retry_at` because `provider` failed and the run starts again at that time."""
 
     reason: EndReason
     output: str = ""
@@ -49,6 +50,8 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Tokens = Tokens()
     cost: Decimal | None = None
     seconds: float = 0.0
+    retry_at: int | None = None
+    provider: str = ""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +108,8 @@ def derive_run_state(status: str, outcome: RunOutcome | None) -> RunState:
             return "running"
         case "CANCELLED":
             return "canceled"
+        case "SUCCESS" if outcome is not None and outcome.retry_at is not None:
+            return "delayed"
         case "SUCCESS" if outcome is not None:
             return _state_after_end(outcome.reason)
         case _:

@@ -23,6 +23,7 @@ from outrider.background.jobs import JobClient
 from outrider.background.queue import RunQueue
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state
 from outrider.background.reports import OrphanedRunFinder, ReportTable
+from outrider.background.retries import RunRetries
 from outrider.background.worktrees import RunWorkspace
 from outrider.config.file import BackgroundTable
 from outrider.engine.archive import short_id
@@ -57,7 +58,10 @@ class Worker:
         self._queue = RunQueue(database)
         self._workers = WorkerRegistry(database)
         self._reports = ReportTable(database, self._workers.owner.id)
-        self._executor = RunExecutor(engine, workspace or RunWorkspace(engine.store), self._reports, self._owns_run)
+        self._retries = RunRetries(database, limits.retry)
+        self._executor = RunExecutor(
+            engine, workspace or RunWorkspace(engine.store), self._reports, self._owns_run, self._retries
+        )
         self._store = engine.store
         self._failure_detector = FailureDetector(dead_after)
         self._is_removed = False
@@ -133,7 +137,15 @@ class Worker:
         if entry is not None and entry.attempts > MAX_RECOVERY_ATTEMPTS:
             message = f"the run was given up: {MAX_RECOVERY_ATTEMPTS} workers died while they executed it"
             return await self._executor.fail_run(run_id, job, message)
-        return await self._executor.execute_run(run_id, job)
+        outcome = await self._executor.execute_run(run_id, job)
+        if outcome.reason != "waiting":
+            await repeat_during_outage(self._retries.forget_run, run_id)
+        if outcome.reason == "completed" and (provider := await self._load_provider(run_id)):
+            await repeat_during_outage(self._retries.resume_provider, provider)
+        return outcome
+
+    async def _load_provider(self, run_id: str) -> str:
+        return await repeat_during_outage(self._queue.load_provider, run_id, self._provider_of)
 
     async def _release_run(self, run_id: str, *, is_waiting: bool) -> None:
         """Ends the assignment before the workflow returns. If the run is no longer assigned to this worker, waits until

@@ -233,6 +233,11 @@ def list_runs(arguments: Namespace) -> int:
     async def load_runs(jobs: "JobClient") -> "Sequence[Run]":
         runs = await jobs.list_runs(limit=arguments.limit)
         await warn_without_worker(jobs, runs)
+        for provider, until in (await jobs.list_paused_providers()).items():
+            Console().print_stderr(
+                f"Provider {provider} is paused after errors; its runs stay queued until {_format_time(until)}.",
+                "yellow",
+            )
         return runs
 
     runs = run_with_jobs(arguments, load_runs)
@@ -376,9 +381,16 @@ def _outcome_lines(run: "Run", report: "JobReport | None") -> list[str]:
 def _start_lines(run: "Run") -> list[str]:
     if run.after_run:
         return ["", f"Starts when run {short_id(run.after_run)} ends."]
-    if run.begins is not None:
-        return ["", f"Starts on {datetime.fromtimestamp(run.begins / 1000).astimezone():%Y-%m-%d at %H:%M}."]
-    return []
+    if run.begins is None:
+        return []
+    if run.waiting_for:
+        error = run.outcome.error if run.outcome else ""
+        return ["", f"Waiting for {run.waiting_for}: {error}", f"Next attempt: {_format_time(run.begins)}."]
+    return ["", f"Starts on {datetime.fromtimestamp(run.begins / 1000).astimezone():%Y-%m-%d at %H:%M}."]
+
+
+def _format_time(milliseconds: int) -> str:
+    return f"{datetime.fromtimestamp(milliseconds / 1000).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def _approval_lines(run: "Run", approvals: "Sequence[Approval]") -> list[str]:

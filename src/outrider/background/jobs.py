@@ -13,7 +13,7 @@ from outrider.background.database import RUN_QUEUE_NAME, WORKFLOW_NAME, WORKFLOW
 from outrider.background.executor import iterate_session_tree
 from outrider.background.heartbeat import WorkerRegistry
 from outrider.background.queue import QueuedRun, QueueEntry, RunQueue, WaitingRuns
-from outrider.background.records import NO_REASON, JobOverrides, JobSpec, Run, RunOutcome, derive_run_state
+from outrider.background.records import NO_REASON, JobOverrides, JobSpec, Run, RunFilter, RunOutcome, derive_run_state
 from outrider.background.reports import JobReport, OrphanedRunFinder, ReportTable
 from outrider.background.retries import RunRetries
 from outrider.background.schedules import Schedule, ScheduleTable, local_timezone
@@ -31,6 +31,7 @@ from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart
 
+_PAGE_SIZE = 500
 WORKER_START_MS = 15_000  # how long a worker may take to start
 
 
@@ -128,9 +129,20 @@ class JobClient:
             self._queue.add_run(db, run, agent=agent, ready=ready, after_run=placement.after_run)
             self._client.enqueue_in_transaction(db, options, msgspec.to_builtins(job))
 
-    async def list_runs(self, *, limit: int = 50) -> Sequence[Run]:
+    async def find_runs(self, selection: RunFilter, *, limit: int | None = None) -> Sequence[Run]:
+        """Returns the runs that match, newest first."""
+        found: list[Run] = []
+        offset, size = 0, limit if limit and selection == RunFilter() else _PAGE_SIZE
+        while page := await self.list_runs(limit=size, offset=offset):
+            found += [run for run in page if selection.matches(run)]
+            offset += len(page)
+            if limit is not None and len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def list_runs(self, *, limit: int = 50, offset: int = 0) -> Sequence[Run]:
         """Returns runs, newest first."""
-        found = await self._client.list_workflows_async(name=WORKFLOW_NAME, limit=limit, sort_desc=True)
+        found = await self._client.list_workflows_async(name=WORKFLOW_NAME, limit=limit, offset=offset, sort_desc=True)
         entries = await asyncio.to_thread(self._queue.get_entries, [status.workflow_id for status in found])
         return [_decode_run(status, entries.get(status.workflow_id)) for status in found]
 

@@ -79,6 +79,24 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return self.state in FINAL_STATES
 
 
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Selects runs. `since` is a time in Unix milliseconds: a run that is over matches if it ended later, another one
+    if it was submitted later. An empty value matches all runs."""
+
+    states: tuple[str, ...] = ()
+    since: int = 0
+    queue: str = ""
+    user: str = ""
+
+    def matches(self, run: Run) -> bool:
+        return (
+            (not self.states or run.state in self.states)
+            and ((run.ended if run.is_over else None) or run.created or 0) >= self.since
+            and self.queue in ("", run.queue)
+            and self.user in ("", run.user)
+        )
+
+
 _END_TEXTS: dict[EndReason, str] = {
     "limit": "a limit of the run was reached",
     "repetition": "the model repeated the same call without progress",

@@ -192,3 +192,33 @@ async def test_a_schedule_is_made_shown_paused_resumed_and_ended(program: Progra
     assert (unknown.code, "no schedule has an id" in unknown.err) == (1, True)
     await program.run("jobs", "unschedule", listed["id"][-8:])
     assert "There are no schedules" in (await program.run("jobs", "schedules")).err
+
+
+async def test_runs_are_listed_canceled_and_retried_by_state_queue_and_time(program: Program):
+    for number in range(3):
+        queue = "nightly" if number == 2 else "runs"
+        submitted = await program.run("jobs", "submit", "--no-worker", "--queue", queue, f"write list {number}")
+        assert submitted.code == 0, submitted.err
+
+    async def prompts(*words: str) -> list[str]:
+        found = await program.run("jobs", *words, "--json")
+        assert found.code == 0, found.err
+        return sorted(run["prompt"] for run in found.lines)
+
+    assert await prompts("list", "--state", "queued", "--queue", "nightly") == ["write list 2"]
+    assert await prompts("list", "--failed") == []
+    canceled = await prompts("cancel", "--state", "queued", "--queue", "runs", "--no-worker")
+    assert canceled == ["write list 0", "write list 1"]
+    assert await prompts("list", "--state", "canceled", "--since", "1h") == canceled
+    assert await prompts("list", "--state", "canceled", "--state", "queued", "-n", "2") != []
+    assert await prompts("retry", "--failed", "--since", "1h", "--no-worker") == [], (
+        "they were canceled, and not failed"
+    )
+    assert await prompts("retry", "--state", "canceled", "--since", "1h", "--no-worker") == canceled
+    assert len(await prompts("list", "--state", "queued")) == 3
+    ids = [run["id"] for run in (await program.run("jobs", "list", "--json")).lines]
+    assert len(await prompts("cancel", *ids, "--no-worker")) == 3
+    neither = await program.run("jobs", "retry", "--no-worker")
+    both = await program.run("jobs", "retry", ids[0], "--failed", "--no-worker")
+    assert neither.code == both.code != 0
+    assert "name runs, or select them" in neither.err

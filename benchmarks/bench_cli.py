@@ -41,6 +41,7 @@ def environment(place: Path) -> dict[str, str]:
         "OPENAI_API_KEY": "x",
         "OUTRIDER_MODEL": "openai/mock",
         "LANG": "C.UTF-8",
+        **({"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}),
     }
 
 

@@ -64,17 +64,18 @@ class InvalidStateTransition(OutriderError):
         )
 
 
+FailureReason = Literal["failed", "timeout", "rejected", "denied"]
+
+
 class ToolFailure(OutriderError):
     """Raise this inside a tool: the call ends in error and the model reads the message.
 
     `reason` is `timeout` if the tool enforced its own time limit, `rejected` if the user did not keep its outcome and
     `denied` if no user could be asked."""
 
-    def __init__(
-        self, message: str, *, reason: Literal["failed", "timeout", "rejected", "denied"] = "failed", **details: Any
-    ) -> None:
+    def __init__(self, message: str, *, reason: FailureReason = "failed", **details: Any) -> None:
         super().__init__(message, **details)
-        self.reason: Literal["failed", "timeout", "rejected", "denied"] = reason
+        self.reason: FailureReason = reason
 
 
 class OutputMismatch(OutriderError):

@@ -10,8 +10,10 @@ from msgspec.structs import replace
 
 from outrider.permissions.paths.protected import find_protected_files
 from outrider.processes.launch import LaunchRequest
+from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
 from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
 from outrider.processes.sandbox.detect import find_sandbox
+from outrider.processes.sandbox.sandbox import SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes exist on Linux only")
@@ -29,7 +31,9 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[ProcessSupervisor]:
 
 async def test_a_confined_command_gives_its_output_and_exit_code(supervisor: ProcessSupervisor, tmp_path: Path):
     outcome = await supervisor.run_command("a", "pwd; echo $$; exit 3", workdir=tmp_path)
-    assert outcome.text.splitlines() == [str(tmp_path), "2"]
+    folder, pid = outcome.text.splitlines()
+    assert folder == str(tmp_path)
+    assert int(pid) <= 3  # a process namespace of its own
     assert outcome.ending is not None
     assert outcome.ending.exit_code == 3
 
@@ -71,3 +75,47 @@ async def test_what_a_command_plants_is_moved_away_and_told(tmp_path: Path):
     assert [path.name for path in workspace.iterdir()] == ["ordinary.txt"]
     assert "moved away" in outcome.note
     assert ".mcp.json" in outcome.note
+
+
+async def test_a_confined_command_has_no_privileges(supervisor: ProcessSupervisor, tmp_path: Path):
+    outcome = await supervisor.run_command("d", "cat /proc/self/status; ls /proc/self/fd", workdir=tmp_path)
+    status = dict(line.split(":\t", 1) for line in outcome.text.splitlines() if ":\t" in line)
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(status[name], 16) == 0, name
+    assert status["NoNewPrivs"] == "1"
+    assert status["Seccomp"] == "2"
+    assert outcome.text.split()[-4:] == ["0", "1", "2", "3"]  # 3 is the folder that ls reads
+
+
+async def test_processes_that_a_command_leaves_are_named_and_ended(supervisor: ProcessSupervisor, tmp_path: Path):
+    script = "(setsid sleep 311 >/dev/null 2>&1 &); sleep 312 & echo started"
+    outcome = await supervisor.run_command("e", script, workdir=tmp_path)
+    assert outcome.exit_code == 0
+    assert sorted(outcome.left_running) == ["sleep 311", "sleep 312"]
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [command for command in commands if command.startswith((b"sleep\x00311", b"sleep\x00312"))]
+
+
+async def test_a_child_that_ends_by_itself_is_not_named(supervisor: ProcessSupervisor, tmp_path: Path):
+    outcome = await supervisor.run_command("f", "(sleep 0.03; echo late > file) & true", workdir=tmp_path)
+    assert outcome.left_running == ()
+    assert (tmp_path / "file").read_text() == "late\n"
+
+
+async def test_a_sandbox_that_cannot_be_set_up_says_why(tmp_path: Path):
+    sandbox = find_sandbox(tmp_path)
+    if not isinstance(sandbox, BubblewrapSandbox):
+        pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
+    (tmp_path / "gone").mkdir()
+    policy = SandboxPolicy(workspace=tmp_path / "gone")
+
+    def wrap(launch: LaunchRequest) -> LaunchRequest:
+        wrapped = sandbox.wrap(launch, policy)
+        (tmp_path / "gone").rmdir()
+        return wrapped
+
+    async with ProcessSupervisor(wrap=wrap) as supervisor:
+        outcome = await supervisor.run_command("g", "echo ran", workdir=tmp_path / "gone")
+    assert outcome.exit_code == 1
+    assert "bwrap: " in outcome.text
+    assert "ran" not in outcome.text

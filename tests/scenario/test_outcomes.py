@@ -1,17 +1,25 @@
 """Commands run over a copy-on-write view of the workspace, and what they changed is the question."""
 
 import asyncio
+import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from outrider import Engine, EventBus, Rules, ToolCompleted, ToolError, ToolPart
+from outrider.engine.frontend import send_to_background
 from outrider.engine.session_tools import ToolEnvironment
-from outrider.events import ToolApprovalRequestedEvent
-from outrider.processes.sandbox.detect import find_sandbox
+from outrider.events import ProcessStartedEvent, ToolApprovalRequestedEvent, ToolOutputEvent
+from outrider.presentation.approvals import requested_approval_view
+from outrider.processes.sandbox.detect import find_sandbox, try_sandbox
+from outrider.processes.sandbox.init_args import SCOPES_SINCE, landlock_version
+from outrider.processes.sandbox.landlock import LandlockSandbox
+from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.stores import SqliteStore
 from tests.scenario.stories import agent, call, scripted
 
@@ -273,7 +281,7 @@ async def test_git_configuration_is_never_changed_unasked(level, command, worksp
 class WithoutOverlays:
     """The sandbox of a machine that has no copy-on-write views."""
 
-    name, confines, overlays, accepted = "plain", True, False, False
+    name, confines, overlays, accepted, protects_files = "plain", True, False, False, True
 
     def __init__(self, inner) -> None:
         self._inner, self.gaps, self.wrap = inner, inner.gaps, inner.wrap
@@ -471,3 +479,264 @@ async def test_a_question_that_has_changed_replaces_the_earlier_one(workspace, t
         assert [approval.id for approval in await second.engine.approvals(session)] == [question.approval_id]
         await second.engine.answer(question.approval_id, allow=False)
     assert (workspace / "notes.txt").read_text() == "mine\n"
+
+
+async def test_a_push_is_asked_about_before_it_starts_and_only_once(workspace, tmp_path, sandbox):
+    harness = Harness(shell("touch started; git push https://git.example.org/x.git; true"), tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert question.outcome.predicted == "`git push` sends commits to git.example.org"
+        assert [(access.kind, access.target) for access in question.outcome.blocked] == [("network", "git.example.org")]
+        assert not list((tmp_path / "data").rglob("started"))
+        view = requested_approval_view(question)
+        assert view.choices[0].label == "run it with git.example.org"
+        await harness.engine.answer(question.approval_id, **view.answer("hosts"))
+        (part,) = await working
+    assert isinstance(part.state, ToolCompleted)
+    assert (workspace / "started").exists()
+    assert len(harness.asked) == 1
+    assert not part.metadata
+
+
+@pytest.mark.parametrize("attended", [True, False])
+async def test_a_predicted_command_without_a_yes_does_not_start(attended, workspace, tmp_path, sandbox):
+    harness = Harness(shell("touch started; pip install nothing"), tmp_path, sandbox, attended=attended)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        if attended:
+            question = await harness.question()
+            await harness.engine.answer(question.approval_id, allow=False, words="not now")
+        (part,) = await working
+    assert isinstance(part.state, ToolError)
+    assert part.state.reason == ("rejected" if attended else "denied")
+    assert "downloads and installs packages" in part.state.error
+    assert not (workspace / "started").exists()
+
+
+async def test_a_question_before_the_start_survives_a_restart(workspace, tmp_path, sandbox):
+    store = tmp_path / "sessions.db"
+    script = shell("echo ran >> runs.txt; git push https://git.example.org/x.git; true")
+    first = Harness(script, tmp_path, sandbox, store=SqliteStore(store))
+    async with first.engine.store, first.engine:
+        session = await first.engine.create(workspace=workspace)
+        working = asyncio.ensure_future(first.engine.prompt(session, "go"))
+        await first.question()
+    await asyncio.wait([working])
+    second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store))
+    async with second.engine.store, second.engine:
+        await second.engine.open(session)
+        question = await second.question()
+        assert question.outcome.predicted
+        await second.engine.answer(question.approval_id, allow=True, choice="hosts")
+        async with asyncio.timeout(20):
+            while not (parts := await second.calls(session)) or not parts[0].ended:
+                await asyncio.sleep(0.01)
+    assert isinstance(parts[0].state, ToolCompleted)
+    assert (workspace / "runs.txt").read_text() == "ran\n"
+    assert len(second.asked) == 1
+
+
+async def test_a_blocked_network_is_asked_about_without_a_second_run(workspace, tmp_path, sandbox):
+    """The command looks harmless, so it has a read-only view; a writable one would not help."""
+    (workspace / "notes.txt").write_text("curl: (6) Could not resolve host: git.example.org\n")
+    harness = Harness(shell("cat notes.txt missing.txt"), tmp_path, sandbox)
+    runs: list[ProcessStartedEvent] = []
+    harness.bus.subscribe(ProcessStartedEvent, runs.append)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert [access.target for access in question.outcome.blocked] == ["git.example.org"]
+        await harness.engine.answer(question.approval_id, allow=False)
+        (part,) = await working
+    assert isinstance(part.state, ToolCompleted)
+    assert len(runs) == 1
+    assert len(harness.asked) == 1
+
+
+async def test_processes_that_a_command_leaves_are_part_of_the_outcome(workspace, tmp_path, sandbox):
+    harness = Harness(shell("(sleep 313 >/dev/null 2>&1 &); echo x > made.txt"), tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert question.outcome.left_running == ("sleep 313",)
+        assert "left running, and ended: sleep 313" in requested_approval_view(question).facts
+        await harness.engine.answer(question.approval_id, allow=True)
+        (part,) = await working
+    assert "it left processes running, which were ended: sleep 313" in part.state.output
+
+
+async def test_a_command_at_its_time_limit_is_stopped_and_its_outcome_is_the_question(workspace, tmp_path, sandbox):
+    script = [[call("shell", command="echo half > made.txt; sleep 60", timeout=1)], "done"]
+    harness = Harness(script, tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert [file.path for file in question.outcome.files] == ["made.txt"]
+        assert "time limit" in question.outcome.output
+        assert not (workspace / "made.txt").exists()
+        await harness.engine.answer(question.approval_id, allow=True)
+        (part,) = await working
+    assert isinstance(part.state, ToolError)
+    assert part.state.reason == "timeout"
+    assert (workspace / "made.txt").read_text() == "half\n"
+    assert not list((tmp_path / "data" / "overlays").rglob("upper"))
+
+
+async def test_a_command_in_an_overlay_does_not_move_to_the_background(workspace, tmp_path, sandbox):
+    harness = Harness(shell("echo x > made.txt; sleep 1; echo end"), tmp_path, sandbox)
+    async with harness.engine:
+        session = await harness.engine.create(workspace=workspace)
+        started = asyncio.get_running_loop().create_future()
+        harness.bus.subscribe(ProcessStartedEvent, lambda event: started.done() or started.set_result(event))
+        working = asyncio.ensure_future(harness.engine.prompt(session, "go"))
+        process = (await started).process_id
+        assert not send_to_background(harness.engine, session, process)
+        question = await harness.question()
+        await harness.engine.answer(question.approval_id, allow=True)
+        await working
+        (part,) = await harness.calls(session)
+    assert part.state.output.strip() == "end"
+    assert (workspace / "made.txt").exists()
+
+
+HOLDER = """
+import fcntl, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(descriptor, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("tool", ["shell", "write"])
+async def test_changes_wait_for_the_command_of_another_process(tool, workspace, tmp_path, sandbox):
+    """The other process is killed while it holds the lock: that releases it."""
+    arguments = {"command": "echo x > made.txt"} if tool == "shell" else {"file_path": "made.txt", "content": "x\n"}
+    harness = Harness([[call(tool, **arguments)], "done"], tmp_path, sandbox)
+    lock = tmp_path / "data" / "locks" / f"{sha256(os.fsencode(workspace.resolve())).hexdigest()[:24]}.lock"
+    lock.parent.mkdir(parents=True)
+    other = subprocess.Popen([sys.executable, "-c", HOLDER, lock], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert other.stdout.readline() == b"held\n"
+    waits = asyncio.Event()
+    harness.bus.subscribe(ToolOutputEvent, lambda event: "waiting for another" in event.output and waits.set())
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace, approval="edits"))
+        try:
+            await asyncio.wait_for(waits.wait(), 20)
+            assert not (workspace / "made.txt").exists()
+        finally:
+            other.kill()
+            other.communicate()
+        (part,) = await working
+    assert isinstance(part.state, ToolCompleted)
+    assert (workspace / "made.txt").read_text() == "x\n"
+
+
+async def test_a_call_that_waits_for_the_workspace_can_be_cancelled(workspace, tmp_path):
+    lock, other = WorkspaceLock(tmp_path, workspace), WorkspaceLock(tmp_path, workspace)
+    async with lock.hold():
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2), other.hold():
+                pytest.fail("two hold the lock")
+    async with asyncio.timeout(5), other.hold():
+        pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give files away")
+async def test_files_of_other_owners_can_be_changed_and_keep_their_owner(workspace, tmp_path, sandbox):
+    """The sandbox's user namespace knows one user and one group; the kernel cannot copy other owners' files there."""
+    (workspace / "theirs").mkdir()
+    for name in ("theirs/a.txt", "theirs/b.txt", "theirs/c.txt"):
+        (workspace / name).write_text("old\n")
+        os.chown(workspace / name, 12345, 12346)
+    os.chown(workspace / "theirs", 12345, 12346)
+    command = "set -e; echo new >> theirs/a.txt; rm theirs/b.txt; echo made > theirs/d.txt; echo well"
+    harness = Harness(shell(command), tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        changed = {file.path: file.kind for file in question.outcome.files}
+        assert changed == {"theirs/a.txt": "modified", "theirs/b.txt": "deleted", "theirs/d.txt": "created"}
+        await harness.engine.answer(question.approval_id, allow=True)
+        (part,) = await working
+    assert part.state.output.strip() == "well"
+    assert (workspace / "theirs" / "a.txt").read_text() == "old\nnew\n"
+    status = (workspace / "theirs" / "a.txt").stat()
+    assert (status.st_uid, status.st_gid) == (12345, 12346)
+    assert (workspace / "theirs").stat().st_uid == 12345
+
+
+@pytest.fixture
+def landlock(tmp_path) -> LandlockSandbox:
+    found = LandlockSandbox(tmp_path / "scratch")
+    found.temporary.mkdir()
+    if landlock_version() < SCOPES_SINCE or try_sandbox(found):
+        pytest.skip("Landlock does not work here")
+    return found
+
+
+PLANT = "ln notes.txt .git/hooks/linked; echo x > .git/hooks/pre-commit; mv notes.txt .git/config; echo x > made.txt"
+
+
+@pytest.mark.parametrize("fields", [{}, {"approval": "auto"}, {"mode": "background"}, {"mode": "plan"}])
+async def test_landlock_never_lets_a_command_change_files_unasked(fields, workspace, tmp_path, landlock):
+    git(workspace, "init", "-q")
+    before = {path: path.is_file() and path.read_bytes() for path in workspace.rglob("*")}
+    harness = Harness(shell(f"{PLANT}; echo ended"), tmp_path, landlock, attended=False)
+    async with harness.engine:
+        (part,) = await harness.work(workspace, **fields)
+    assert {path: path.is_file() and path.read_bytes() for path in workspace.rglob("*")} == before
+    assert "ended" in (part.state.output if isinstance(part.state, ToolCompleted) else part.state.error)
+    if not isinstance(part.state, ToolCompleted):
+        assert part.state.reason == "denied"
+
+
+async def test_with_landlock_a_yes_to_changes_runs_the_command_outside(workspace, tmp_path, landlock):
+    harness = Harness(shell("echo x > made.txt"), tmp_path, landlock)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert "outside the sandbox" in question.description
+        assert requested_approval_view(question).choices[0].id == "outside"
+        await harness.engine.answer(question.approval_id, allow=True)
+        (part,) = await working
+    assert isinstance(part.state, ToolCompleted)
+    assert (workspace / "made.txt").exists()
+
+
+async def test_caches_in_the_home_folder_are_private_to_the_session(workspace, tmp_path, sandbox):
+    for name in (".cache/pip", ".cache/huggingface", ".npm"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / ".cache" / "pip" / "known").write_text("kept\n")
+    (tmp_path / ".cache" / "huggingface" / "token").write_text("secret\n")
+    cache, npm = tmp_path / ".cache", tmp_path / ".npm"
+    commands = (
+        f"cat {cache}/pip/known; echo new > {cache}/pip/made; echo n > {npm}/made; rm {cache}/pip/known; true",
+        f"cat {cache}/pip/made {npm}/made > /dev/stdout; ls {cache}/pip; cat {cache}/huggingface/token; : > {cache}/x",
+        f"rm -r {cache}/huggingface 2>/dev/null; mv {cache}/huggingface {cache}/h2 2>/dev/null; ls {cache} > {cache}/y",
+        f"cat {cache}/y {cache}/h2/token {cache}/huggingface/token 2>/dev/null; : > {cache}/z",
+    )
+    harness = Harness(shell(*commands), tmp_path, sandbox)
+    async with harness.engine:
+        parts = await harness.work(workspace)
+    assert not harness.asked
+    assert parts[0].state.output.strip() == "kept"
+    assert parts[1].state.output.split()[:3] == ["new", "n", "made"]
+    assert all("secret" not in part.state.output for part in parts)
+    assert (tmp_path / ".cache" / "pip" / "known").read_text() == "kept\n"
+    assert [path.name for path in (tmp_path / ".cache" / "pip").iterdir()] == ["known"]
+    assert not list((tmp_path / ".npm").iterdir())
+    assert (tmp_path / ".cache" / "huggingface" / "token").read_text() == "secret\n"
+
+
+async def test_a_link_in_a_cache_does_not_lead_out_of_the_sandbox(workspace, tmp_path, sandbox, outside):
+    (tmp_path / ".cache" / "huggingface").mkdir(parents=True)
+    (tmp_path / ".cache" / "huggingface" / "token").write_text("secret\n")
+    (outside / "token").write_text("theirs\n")
+    cache = tmp_path / ".cache"
+    commands = (f"ln -s {outside} {cache}/link; : > {cache}/a", f"echo x > {cache}/link/made; cat {cache}/link/token")
+    harness = Harness(shell(*commands), tmp_path, sandbox, attended=False)
+    async with harness.engine:
+        await harness.work(workspace)
+    assert [path.name for path in outside.iterdir()] == ["token"]

@@ -21,7 +21,7 @@ from tests.scenario.stories import agent, call, scripted
 class WatchedSandbox:
     """Confines as the sandbox of this machine does, and remembers what it was told to confine and how."""
 
-    name, confines, gaps, overlays, accepted = "watched", True, (), True, False
+    name, confines, gaps, overlays, accepted, protects_files = "watched", True, (), True, False, True
 
     def __init__(self, inner: Sandbox) -> None:
         self._inner = inner

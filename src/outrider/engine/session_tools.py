@@ -1,7 +1,6 @@
 """The built-in tools of one session, created for its workspace, with a sandbox for commands that depends on the
 mode."""
 
-import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +25,7 @@ from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, f
 from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
+from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.project.extensions import WorkspaceExtensions, recorded_notes
 from outrider.project.sandbox import allow_git_writes, find_worktree
 from outrider.sessions.session import Session
@@ -49,7 +49,7 @@ from outrider.types.events import SessionUpdatedEvent
 from outrider.types.origins import FlowSettings
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
-from outrider.types.tool_declaration import call_subject, call_subjects, declaration_of
+from outrider.types.tool_declaration import call_directory, call_subject, call_subjects, declaration_of
 
 if TYPE_CHECKING:
     from outrider.outcomes.repository import OutsideRepository
@@ -76,7 +76,7 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     search_tool: Callable[[], Tool] | None = None
     extensions: WorkspaceExtensions | None = None
     hosts: tuple[str, ...] = ()
-    workspace_locks: dict[Path, asyncio.Lock] = msgspec.field(default_factory=dict[Path, asyncio.Lock])
+    workspace_locks: dict[Path, WorkspaceLock] = msgspec.field(default_factory=dict[Path, WorkspaceLock])
 
     @property
     def own_folders(self) -> tuple[Path, ...]:
@@ -161,7 +161,8 @@ class SessionTools:
             is_denied=self._denied.includes if self._rules.deny else lambda _: False,
         )
         ledger = SeenVersions()
-        self._lock = environment.workspace_locks.setdefault(workspace.resolve(), asyncio.Lock())
+        lock = WorkspaceLock(environment.data, workspace)
+        self._lock = environment.workspace_locks.setdefault(workspace.resolve(), lock)
         editor = FileEditor(files, undo.record_edit if undo else save_no_originals, ledger, self._lock)
         self.tools: dict[str, Tool] = tools_by_name(
             [
@@ -268,23 +269,25 @@ class SessionTools:
         tool = self.tools.get(call.tool, call.tool)
         self.granted_paths.add_call(call, tool)
         if declaration_of(tool).kind == "shell":
+            from outrider.outcomes.predict import predict_effect
             from outrider.outcomes.runner import CommandPlan
             from outrider.permissions.information_flow import find_wanted_hosts, prints_remote_text
 
             command = str(call_subject(tool, call.state.input) or "")
             # A command that a person approved before it ran keeps what it changes, and stays in the sandbox.
             confinement = (decision.confinement or "workspace") if self._sandbox.confines else "none"
-            self.commands.plan_call(
-                call.call_id,
-                CommandPlan(
-                    confinement,
-                    keeps=decision.rule is not None or decision.effect == "ask",
-                    flow=decision.flow,
-                    open_hosts=self._open_hosts(call, decision),
-                    wanted=find_wanted_hosts(command) if decision.flow else (),
-                    prints_remote=prints_remote_text(command),
-                ),
+            asks_first = confinement == "workspace" and decision.effect == "allow" and self._sandbox.overlays
+            folder = str(call_directory(call.state.input) or "")
+            plan = CommandPlan(
+                confinement,
+                keeps=decision.rule is not None or decision.effect == "ask",
+                predicted=predict_effect(command, workspace=self._workspace, folder=folder) if asks_first else None,
+                flow=decision.flow,
+                open_hosts=self._open_hosts(call, decision),
+                wanted=find_wanted_hosts(command) if decision.flow else (),
+                prints_remote=prints_remote_text(command),
             )
+            self.commands.plan_call(call.call_id, plan)
         if declaration_of(tool).kind == "network" and (
             decision.effect == "ask" or _names_host(decision.rule, call, tool)
         ):

@@ -33,6 +33,8 @@ _NETWORK_SIGNS = re.compile(
 )
 _READ_ONLY_SIGNS = re.compile(r"read-only file ?system|EROFS", re.IGNORECASE)
 _DENIED_SIGNS = re.compile(r"read-only file ?system|EROFS|permission denied|EACCES", re.IGNORECASE)
+_OWNER_SIGNS = re.compile(r"value too large for (?:defined )?data type|EOVERFLOW", re.IGNORECASE)
+_ROOT_OWNER_SIGNS = re.compile(rf"{_OWNER_SIGNS.pattern}|permission denied|EACCES", re.IGNORECASE)
 _PATH_IN_LINE = re.compile(r"(?P<path>(?:/|~/)[^\s'\"`:,;)\]\u2018\u2019]+)")
 _SOCKET = re.compile(
     r"(?:cannot|can't|could not|unable to|failed to) connect to (?:the )?(?:docker daemon|server|local|podman)[^\n]*?"
@@ -62,6 +64,13 @@ def _shorten_line(line: str) -> str:
 def needs_writable_view(output: str, exit_code: int | None) -> bool:
     """Returns whether a command failed because a file system was mounted read-only."""
     return exit_code != 0 and _READ_ONLY_SIGNS.search(output[-_SCANNED:]) is not None
+
+
+def fails_for_owner(output: str, exit_code: int | None) -> bool:
+    """Returns whether a command may have failed because a file belongs to a user or group that its user namespace
+    lacks. The superuser has no capabilities there, so such files deny him access."""
+    signs = _ROOT_OWNER_SIGNS if os.geteuid() == 0 else _OWNER_SIGNS
+    return exit_code != 0 and signs.search(output[-_SCANNED:]) is not None
 
 
 def was_denied_writing(output: str) -> bool:
@@ -101,7 +110,7 @@ def name_grants(blocked: Iterable[BlockedAccess]) -> tuple[BlockedAccess, ...]:
     """Returns the accesses with what would have to be writable for them: for a new file its folder. The question shows
     where links lead, because that is what becomes writable.
 
-    The root and the home directory are too much for one file, so the file itself is named; a grant has no effect then.
+    The root and the home directory are too much for one file; a new file there cannot be granted.
     """
     too_wide = ("/", os.path.expanduser("~"))  # noqa: PTH111
     named: dict[BlockedAccess, None] = {}
@@ -112,5 +121,8 @@ def name_grants(blocked: Iterable[BlockedAccess]) -> tuple[BlockedAccess, ...]:
         target = os.path.realpath(access.target)
         folder = os.path.dirname(target)  # noqa: PTH120
         is_new = os.path.isdir(folder) and not os.path.lexists(target)  # noqa: PTH112
-        named[BlockedAccess("path", folder if is_new and folder not in too_wide else target)] = None
+        if is_new and folder not in too_wide:
+            named[BlockedAccess("path", folder)] = None
+        else:
+            named[BlockedAccess("path", target, grantable=not is_new)] = None
     return tuple(named)

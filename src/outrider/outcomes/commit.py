@@ -46,9 +46,18 @@ def _is_conflict(change: OverlayChange, workspace: Path, upper: Path) -> bool:
         return False
     if now is None and change.changes_type:
         return False  # a killed commit has removed what the change replaces
+    if now is not None and _is_new_folder(change, now):
+        return False
     # The times of a folder change with every file in it; only its kind and mode count.
     both = now is not None and change.base is not None and now.is_folder and change.base.is_folder
     return not (both and now is not None and change.base is not None and now.mode == change.base.mode)
+
+
+def _is_new_folder(change: OverlayChange, now: FileStamp) -> bool:
+    """Returns whether a killed commit has made this folder and not yet set its mode."""
+    creates = change.file == "folder" and (change.kind == "created" or change.changes_type)
+    mode, while_filled = stat.S_IMODE(now.mode), 0o700 | change.mode
+    return creates and now.is_folder and mode & 0o700 == 0o700 and not mode & ~while_filled
 
 
 def _lstat_inside(workspace: Path, path: str) -> os.stat_result | None:
@@ -92,6 +101,7 @@ def commit_outcome(workspace: Path, upper: Path, changes: Sequence[OverlayChange
     try:
         for change in _with_content(wanted):
             staged[change.path] = _stage_file(workspace, upper, change)
+            failpoint("FP-outcome-staging")
         failpoint("FP-outcome-staged")
         _remove_deleted(workspace, wanted)
         _make_folders(workspace, wanted)
@@ -235,6 +245,7 @@ def _make_folders(workspace: Path, changes: Sequence[OverlayChange]) -> None:
             *folders, name = change.path.split("/")
             # The user's permissions are needed until the files are in place; `_set_folder_modes` sets the final mode.
             with suppress(FileExistsError), open_folder(str(workspace), folders) as folder:
+                failpoint("FP-mid-outcome")
                 os.mkdir(name, 0o700 | change.mode & _MODE_BITS, dir_fd=folder)
                 _sync_folder(folder)
 
@@ -271,6 +282,7 @@ def _exists(name: str, folder: int) -> bool:
 def _set_folder_modes(workspace: Path, changes: Sequence[OverlayChange]) -> None:
     for change in sorted(changes, key=lambda change: change.path, reverse=True):
         if change.file == "folder" and change.kind != "deleted":
+            failpoint("FP-mid-outcome")
             with suppress(OSError), open_folder(str(workspace), change.path.split("/")) as folder:
                 os.fchmod(folder, change.mode & _MODE_BITS)
 

@@ -23,6 +23,7 @@ from outrider.permissions.paths.safe_open import read_regular_file
 from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.permissions.shell.programs.workspace_config import list_hooks_folders
 from outrider.processes.sandbox.overlay import OverlayChange, is_text, show_path
+from outrider.sessions.snapshots.scanner import SnapshotLimits
 from outrider.types.outcomes import CommandOutcome, GitOperation, OutcomeFile
 
 MAX_FILES = 200
@@ -30,7 +31,6 @@ MAX_DIFF_BYTES = 200_000
 MAX_DIFF_LINES = 400
 MAX_OUTPUT = 4_000
 COMMIT_HOOKS = ("pre-commit", "prepare-commit-msg", "commit-msg", "post-commit")
-MAX_UNDO_BYTES = 64 * 1024 * 1024  # see `SnapshotLimits.written_bytes`
 
 # Folders and files that tools write as a by-product and can write again.
 CACHE_NAMES = split_names(
@@ -110,6 +110,7 @@ def describe_outcome(
         exit_code=pending.exit_code,
         output=pending.content[-MAX_OUTPUT:],
         blocked=pending.blocked,
+        left_running=pending.left_running,
     )
 
 
@@ -204,7 +205,8 @@ def _hooks_note(folders: Iterable[Path], operations: Iterable[GitOperation]) -> 
 
 
 def _can_undo(change: OverlayChange) -> bool:
-    return is_text(change.path) and max(change.size, change.base.size if change.base else 0) <= MAX_UNDO_BYTES
+    largest = max(change.size, change.base.size if change.base else 0)
+    return is_text(change.path) and largest <= SnapshotLimits().written_bytes
 
 
 def _without_implied_folders(changes: Sequence[OverlayChange]) -> list[OverlayChange]:

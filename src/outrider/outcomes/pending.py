@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, FailureReason
 from outrider.outcomes.repository import OutsideRepository
 from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, remove_from_layer, remove_tree
+from outrider.processes.sandbox.sandbox import OverlayMount
 from outrider.types.outcomes import BlockedAccess
 
 OVERLAYS_FOLDER = "overlays"
@@ -41,6 +42,7 @@ def _make_private(folder: Path) -> None:
 class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """A command that has ended in its overlay. `content`, `title` and `metadata` are its tool result.
 
+    With `failure` the call ends in an error with this reason, for example because the command reached its time limit.
     `block_answered` is set when the question about `blocked` needs no answer any more. `committing` is set before the
     first file of the workspace changes; `keep` then names the paths to commit. `recorded` are changes of a git folder
     outside the workspace, and `keep_recorded` those to commit.
@@ -58,6 +60,8 @@ class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     block_answered: bool = False
     committing: bool = False
     keep: tuple[str, ...] = ()
+    left_running: tuple[str, ...] = ()
+    failure: FailureReason | None = None
     repository: OutsideRepository | None = None
     recorded: tuple[OverlayChange, ...] = ()
     keep_recorded: tuple[str, ...] = ()
@@ -67,7 +71,7 @@ class OutcomeFolder:
     """The overlays of one session in one workspace, in a private folder below the data folder.
 
     `calls/<call>` holds the overlay of a command and, when it has ended, its outcome. `layer` holds cache files that
-    later commands of the session see, `tmp` is their /tmp.
+    later commands of the session see, `tmp` is their /tmp, `caches` what they write to caches in the home folder.
     """
 
     def __init__(self, data: Path, session_id: str, workspace: Path) -> None:
@@ -93,6 +97,19 @@ class OutcomeFolder:
         self.temporary.chmod(0o1777)
         return OverlayFolders.create(self._call_folder(call_id), self.layers())
 
+    def open_caches(self, caches: Iterable[Path]) -> tuple[OverlayMount, ...]:
+        """Returns overlays of caches in the home folder, which all commands of the session share."""
+        opened: list[OverlayMount] = []
+        for path in caches:
+            root = self.root / "caches" / _safe_name(str(path))
+            # An overlay cannot store its changes inside the folder that it covers.
+            if path.is_dir() and not root.is_relative_to(path):
+                known = OverlayFolders(root / "upper", root / "work")
+                opened.append(
+                    OverlayMount(folder=path, overlay=known if root.is_dir() else OverlayFolders.create(root))
+                )
+        return tuple(opened)
+
     def prepare_recorded(self, call_id: str) -> OverlayFolders:
         """Creates the folders for the overlay of a git folder outside the workspace."""
         return OverlayFolders.create(self._call_folder(call_id) / "git")
@@ -110,6 +127,9 @@ class OutcomeFolder:
     def save(self, outcome: PendingOutcome) -> None:
         """Writes the outcome and waits for the disk; it replaces an earlier version atomically."""
         file = self._call_folder(outcome.call_id) / _RECORD
+        if not file.parent.is_dir():  # a command that had a read-only view
+            _make_private(self._overlays)
+            file.parent.mkdir(parents=True, mode=0o700)
         staged = file.with_suffix(".tmp")
         descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as stream:

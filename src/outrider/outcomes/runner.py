@@ -16,8 +16,14 @@ from typing import Protocol
 
 import msgspec
 
-from outrider.errors import ToolFailure
-from outrider.outcomes.blocked import find_blocked, name_grants, needs_writable_view, was_denied_writing
+from outrider.errors import FailureReason, ToolFailure
+from outrider.outcomes.blocked import (
+    fails_for_owner,
+    find_blocked,
+    name_grants,
+    needs_writable_view,
+    was_denied_writing,
+)
 from outrider.outcomes.commit import CommitResult, commit_outcome
 from outrider.outcomes.describe import (
     MAX_OUTPUT,
@@ -36,22 +42,26 @@ from outrider.outcomes.kept_changes import (
     split_protected,
 )
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome, overlay_storage
+from outrider.outcomes.predict import PredictedEffect
 from outrider.outcomes.repository import OutsideRepository, list_protected
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE
 from outrider.permissions.rules import PermissionRule, allows_hosts, allows_writing, match_path_rule
 from outrider.processes.git import GitRunner
-from outrider.processes.launch import LaunchWrapper, keep_launch_unchanged
+from outrider.processes.launch import LaunchRequest, LaunchWrapper, keep_launch_unchanged
 from outrider.processes.sandbox.overlay import (
     OverlayChange,
     OverlayFolders,
+    copy_foreign_files,
     is_confusing_link,
+    list_foreign_files,
     merge_into_layer,
     read_changes,
     show_path,
 )
 from outrider.processes.sandbox.sandbox import Network, OverlayMount, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import CommandResult
+from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.tools.command_output import append_note
 from outrider.tools.tool import Progress, ToolContext, ToolResult
 from outrider.types.modes import ApprovalLevel, Mode
@@ -73,6 +83,15 @@ FindRepository = Callable[[], OutsideRepository | None]
 """Returns the git folder of the workspace if it is outside of it."""
 
 _WANTS_TO_WRITE = "it wants to change files. The workspace was read-only for it; a yes runs it again and lets it write"
+
+_WANTS_TO_WRITE_OUTSIDE = (
+    "it wants to change files. The workspace was read-only for it. The sandbox of this machine cannot protect git "
+    "hooks and other files that programs execute, so a yes runs it again outside the sandbox"
+)
+_CANNOT_PROTECT = (
+    "The command wanted to change files. The sandbox of this machine cannot protect git hooks and other files that "
+    "programs execute, so the workspace was read-only for it and is unchanged"
+)
 
 
 class AskOutcome(Protocol):
@@ -98,15 +117,16 @@ class CommandPlan(msgspec.Struct, frozen=True):
     """How an admitted call runs. `keeps`: a rule or an earlier answer keeps the outcome without a question.
 
     `hosts` opens the network for these hosts, or for all if it is empty; `writable` are paths outside the workspace
-    that the command may change. With `flow` the session has read text of others: the command runs without a network,
-    except for `open_hosts`, and `wanted` are the hosts that it names. `prints_remote`: with a network, its output may
-    contain text of others.
+    that the command may change. `predicted` is asked about before the start. With `flow` the session has read text of
+    others: the command runs without a network, except for `open_hosts`, and `wanted` are the hosts that it names.
+    `prints_remote`: with a network, its output may contain text of others.
     """
 
     confinement: Confinement = "workspace"
     keeps: bool = False
     hosts: tuple[str, ...] | None = None
     writable: tuple[Path, ...] = ()
+    predicted: PredictedEffect | None = None
     flow: DataFlow | None = None
     open_hosts: tuple[str, ...] = ()
     wanted: tuple[str, ...] = ()
@@ -139,7 +159,7 @@ class SandboxedCommands:
         record_paths: RecordPaths,
         record_all: RecordAll,
         open_network: OpenNetwork,
-        lock: asyncio.Lock,
+        lock: WorkspaceLock,
         find_repository: FindRepository,
         rules: FindOutcomeRules = lambda _: (),
         restrictions: FindRestrictions = lambda _: ((), ()),
@@ -167,9 +187,12 @@ class SandboxedCommands:
         """Runs a command and returns its result. Raises ToolFailure if its outcome is dropped."""
         plan = self._plans.pop(context.call_id, CommandPlan())
         folder = self._open_folder(context.session_id)
+        format_result = partial(_format_with_leftovers, format_result)
         pending = await asyncio.to_thread(folder.load, context.call_id)
         if pending is not None:
             return await self._finish(context, folder, pending, plan, execute, format_result)
+        if plan.predicted is not None and MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "ask":
+            plan = await self._ask_before_start(context, plan, plan.predicted)
         if plan.confinement == "none":
             _report_network(context, plan, ())
             async with self._record_all(context):
@@ -181,12 +204,19 @@ class SandboxedCommands:
             denied = find_blocked(result.text, result.exit_code, workspace=str(self._workspace))
             if not denied and not needs_writable_view(result.text, result.exit_code):
                 return format_result(result)
+            if denied and all(access.kind == "network" for access in denied):
+                # A writable view would not help, so the question comes without a second run.
+                pending = self._pending_outcome(context, result, format_result(result), (), plan)
+                return await self._finish(context, folder, pending, plan, execute, format_result)
         return await self._run_in_overlay(context, folder, plan, execute, format_result)
 
     async def run_on(self, context: ToolContext, start: Execute) -> CommandResult:
         """Starts a process that runs on in the background. What it changes until it ends is recorded for undo."""
         plan = self._plans.pop(context.call_id, CommandPlan())
         if plan.confinement == "read-only" and self._sandbox.confines:
+            return await start(self._wrapper(self._policy(writable=False)))
+        commits = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "commit"
+        if commits and plan.confinement != "none" and self._sandbox.confines and not self._sandbox.protects_files:
             return await start(self._wrapper(self._policy(writable=False)))
         if plan.confinement == "none" or self._policy(writable=False).network != "off":
             _report_network(context, plan, ())
@@ -207,6 +237,8 @@ class SandboxedCommands:
         outcomes = MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes
         level = self._settings.level_of(context.session_id)
         may_write = outcomes == "commit" or (outcomes == "ask" and (plan.keeps or level in ("edits", "auto")))
+        protects = self._sandbox.protects_files
+        may_write = may_write and protects
         if not may_write or plan.confinement == "read-only":
             result = await self._execute_with(context, self._policy(writable=False), plan, execute)
             if not was_denied_writing(result.text):
@@ -215,19 +247,21 @@ class SandboxedCommands:
                 return _with_note(format_result(result), "this mode does not let a command change files")
             if not may_write:
                 formatted = format_result(result)
-                wanted = (BlockedAccess("path", str(self._workspace)),)
+                if outcomes == "commit":
+                    raise ToolFailure(f"{_CANNOT_PROTECT}. Its output was:\n{formatted.content}", reason="denied")
+                wanted = (BlockedAccess("path", str(self._workspace), grantable=protects),)
                 outcome = CommandOutcome(
                     exit_code=result.exit_code, output=formatted.content[-MAX_OUTPUT:], blocked=wanted
                 )
                 await context.wait_for_answer()
-                answer = await self._ask(context, outcome, _WANTS_TO_WRITE)
+                answer = await self._ask(context, outcome, _WANTS_TO_WRITE if protects else _WANTS_TO_WRITE_OUTSIDE)
                 await context.resume_work()
                 if not answer.allowed:
                     raise _not_rerun(formatted.content, answer)
-                if answer.choice == "outside":
+                if answer.choice == "outside" or not protects:
                     self.plan_call(context.call_id, CommandPlan("none", prints_remote=plan.prints_remote))
                     return await self.run(context, execute, format_result)
-        async with self._lock, self._record_all(context):
+        async with self._hold_lock(context), self._record_all(context):
             return format_result(await execute(None))
 
     async def _run_in_overlay(
@@ -241,28 +275,26 @@ class SandboxedCommands:
         finished = False
         try:
             # The workspace below a mounted overlay must not change by our own hand: one command at a time.
-            async with self._lock:
+            async with self._hold_lock(context):
                 folders = await asyncio.to_thread(folder.prepare, context.call_id)
                 policy = self._overlay_policy(folder, folders)
                 repository, outside = await asyncio.to_thread(self._overlay_repository, folder, context.call_id)
-                policy = msgspec.structs.replace(policy, outside=outside)
+                caches = await asyncio.to_thread(folder.open_caches, policy.caches)
+                policy = msgspec.structs.replace(policy, outside=(*outside, *caches))
                 result = await self._execute_with(context, policy, plan, execute)
-                formatted = format_result(result)
+                if await asyncio.to_thread(self._copy_foreign, folder, context.call_id, result, outside):
+                    # Nothing of the first run remains, so the command can run again.
+                    result = await self._execute_with(context, policy, plan, execute)
+                formatted, failure = _format_or_failure(format_result, result)
                 changes = await asyncio.to_thread(_read_changes, self._workspace, folders)
                 recorded = await asyncio.to_thread(_read_recorded, outside)
-            pending = PendingOutcome(
-                session_id=context.session_id,
-                call_id=context.call_id,
-                workspace=str(self._workspace),
-                changes=tuple(changes),
+            pending = self._pending_outcome(context, result, formatted, changes, plan)
+            pending = msgspec.structs.replace(
+                pending,
                 repository=repository,
                 recorded=recorded,
-                content=formatted.content,
-                title=formatted.title,
-                metadata=formatted.metadata,
-                exit_code=result.exit_code,
-                blocked=self._find_blocked(result, plan),
-                block_answered=plan.is_rerun,
+                failure=failure,
+                block_answered=plan.is_rerun or failure is not None,
             )
             settled = await self._finish(context, folder, pending, plan, execute, format_result)
             finished = True
@@ -274,6 +306,67 @@ class SandboxedCommands:
         finally:
             if not finished:
                 await asyncio.to_thread(folder.remove, context.call_id)
+
+    def _copy_foreign(
+        self, folder: OutcomeFolder, call_id: str, result: CommandResult, outside: Sequence[OverlayMount]
+    ) -> bool:
+        """Replaces the overlay of a command that failed because of other owners' files by one in which it may change
+        them; returns False if that is not the reason."""
+        if not fails_for_owner(result.text, result.exit_code):
+            return False
+        foreign = list_foreign_files(self._workspace)
+        if foreign:
+            copy_foreign_files(self._workspace, folder.prepare(call_id).upper, foreign)
+            if outside:
+                folder.prepare_recorded(call_id)
+        return bool(foreign)
+
+    def _pending_outcome(
+        self,
+        context: ToolContext,
+        result: CommandResult,
+        formatted: ToolResult,
+        changes: Sequence[OverlayChange],
+        plan: CommandPlan,
+    ) -> PendingOutcome:
+        return PendingOutcome(
+            session_id=context.session_id,
+            call_id=context.call_id,
+            workspace=str(self._workspace),
+            changes=tuple(changes),
+            content=formatted.content,
+            title=formatted.title,
+            metadata=formatted.metadata,
+            exit_code=result.exit_code,
+            blocked=self._find_blocked(result, plan),
+            left_running=result.left_running,
+        )
+
+    async def _ask_before_start(self, context: ToolContext, plan: CommandPlan, effect: PredictedEffect) -> CommandPlan:
+        """Asks about what a command will probably do, before it starts. Returns how it runs after a yes, which also
+        answers the question that its blocked network would raise. Raises ToolFailure after a no."""
+        if effect.hosts and not effect.outside and set(effect.hosts) <= set(plan.open_hosts):
+            return plan  # these hosts are allowed already
+        await context.wait_for_answer()
+        flow = _flow_to(plan.flow, effect.wanted)
+        words = (reasons.PREDICTED_OUTSIDE if effect.outside else reasons.PREDICTED).format(effect=effect.text)
+        outcome = CommandOutcome(predicted=effect.text, blocked=effect.wanted, flow=flow)
+        answer = await self._ask(context, outcome, f"{words}; {flow.description}" if flow else words)
+        await context.resume_work()
+        if not answer.attended:
+            raise ToolFailure(reasons.UNATTENDED_PREDICTED.format(effect=effect.text), reason="denied")
+        if not answer.allowed:
+            why = reasons.USER_DENIED_PREDICTED.format(effect=effect.text)
+            raise ToolFailure(f"{why}{answer.words and '. ' + answer.words}", reason="rejected")
+        if effect.outside or answer.choice == "outside":
+            return CommandPlan("none", prints_remote=plan.prints_remote)
+        return CommandPlan(
+            keeps=plan.keeps or effect.keeps,
+            hosts=tuple(dict.fromkeys((*effect.hosts, *plan.open_hosts))) if effect.hosts else (),
+            flow=plan.flow,
+            open_hosts=plan.open_hosts,
+            prints_remote=plan.prints_remote,
+        )
 
     def _find_blocked(self, result: CommandResult, plan: CommandPlan) -> tuple[BlockedAccess, ...]:
         """Returns what a command was denied. One that has lost its network may not say so in its output."""
@@ -351,7 +444,8 @@ class SandboxedCommands:
         if answer.choice == "outside":
             return CommandPlan("none", prints_remote=plan.prints_remote)
         network = [access.target for access in pending.blocked if access.kind == "network"]
-        paths = [Path(access.target) for access in pending.blocked if access.kind != "network" and access.target]
+        wanted_paths = [access for access in pending.blocked if access.kind != "network" and access.target]
+        paths = [Path(access.target) for access in wanted_paths if access.grantable]
         return CommandPlan(
             hosts=tuple(filter(None, network)) if network and answer.choice in ("keep", "hosts") else None,
             writable=tuple(paths) if answer.choice in ("keep", "paths") else (),
@@ -380,7 +474,7 @@ class SandboxedCommands:
             return await self._commit(context, folder, pending, pending.keep, pending.keep_recorded)
         caches, changes = await asyncio.to_thread(self._split_caches, pending.changes, folder.upper(context.call_id))
         if caches:
-            async with self._lock:  # no overlay of this workspace may start meanwhile
+            async with self._hold_lock(context):  # no overlay of this workspace may start meanwhile
                 await asyncio.to_thread(self._keep_caches, folder, context.call_id, caches)
         denied, asked = (self._matching(changes, patterns) for patterns in self._restrictions(context))
         if denied:
@@ -483,7 +577,7 @@ class SandboxedCommands:
         wanted = set(kept.paths)
         changes = [change for change in pending.changes if change.path in wanted]
         paths = [change.path for change in changes if not _is_only_folder(change)]
-        async with self._lock, self._record_paths(context, self._workspace, paths):
+        async with self._hold_lock(context), self._record_paths(context, self._workspace, paths):
             done = await asyncio.to_thread(commit_outcome, self._workspace, folder.upper(context.call_id), changes)
             further = await asyncio.to_thread(commit_recorded, pending, folder, kept)
         return CommitResult(done.committed, tuple(sorted({*done.conflicts, *further, *kept.conflicts})))
@@ -547,7 +641,15 @@ class SandboxedCommands:
         return msgspec.structs.replace(self._policy(writable=False), temporary=folder.temporary, layers=layers)
 
     def _wrapper(self, policy: SandboxPolicy) -> LaunchWrapper:
-        return lambda launch: self._sandbox.wrap(launch, policy)
+        def wrap(launch: LaunchRequest) -> LaunchRequest:
+            # What a command changed in an overlay is settled when it ends, as part of its call.
+            wrapped = self._sandbox.wrap(launch, policy)
+            return msgspec.structs.replace(wrapped, foreground_only=policy.overlay is not None)
+
+        return wrap
+
+    def _hold_lock(self, context: ToolContext) -> AbstractAsyncContextManager[None]:
+        return self._lock.hold(lambda note: context.report(Progress(note)))
 
 
 def _read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChange]:
@@ -555,6 +657,20 @@ def _read_changes(workspace: Path, folders: OverlayFolders) -> list[OverlayChang
         return read_changes(workspace, folders)
     except OSError as error:
         raise ToolFailure(f"what it changed was discarded, because {error.strerror or error}") from error
+
+
+def _format_with_leftovers(format_result: FormatResult, result: CommandResult) -> ToolResult:
+    """Returns the result with a note about processes that the command left running: they were ended with it."""
+    names = ", ".join(result.left_running)
+    return _with_note(format_result(result), f"it left processes running, which were ended: {names}" if names else "")
+
+
+def _format_or_failure(format_result: FormatResult, result: CommandResult) -> tuple[ToolResult, FailureReason | None]:
+    """Returns the result of a command; with a reason if its call ends in an error, after its outcome is settled."""
+    try:
+        return format_result(result), None
+    except ToolFailure as failure:
+        return ToolResult(str(failure)), failure.reason
 
 
 def _read_recorded(outside: Sequence[OverlayMount]) -> tuple[OverlayChange, ...]:
@@ -578,6 +694,9 @@ def _flow_to(flow: DataFlow | None, blocked: Sequence[BlockedAccess]) -> DataFlo
 
 
 def _result(pending: PendingOutcome, note: str = "") -> ToolResult:
+    """Returns the result of a settled command. Raises ToolFailure if the command reached its time limit."""
+    if pending.failure is not None:
+        raise ToolFailure(append_note(pending.content, note), reason=pending.failure)
     return _with_note(ToolResult(pending.content, title=pending.title, metadata=pending.metadata), note)
 
 

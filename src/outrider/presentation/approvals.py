@@ -52,6 +52,7 @@ KEEP_SOME = ApprovalChoice("keep-some", "allow", "once", "f", "keep some filesâ€
 DROP = ApprovalChoice("no", "deny", "once", "n", "drop them")
 DROP_WITH_REASON = ApprovalChoice("no-because", "deny", "once", "r", "drop them, becauseâ€¦", needs_reason=True)
 RUN_OUTSIDE = ApprovalChoice("outside", "allow", "once", "o", "run it again outside the sandbox", choice="outside")
+START_OUTSIDE = ApprovalChoice("outside", "allow", "once", "o", "run it outside the sandbox", choice="outside")
 KEEP_BLOCKED = ApprovalChoice("no", "deny", "once", "n", "no, leave it blocked")
 
 KEEP_SESSION = ApprovalChoice("session", "allow", "session", "s", "keep such changes this session")
@@ -144,6 +145,8 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
         who = f" for {self.agent}" if self.agent else ""
         if self.outcome is None:
             return f"Allow {self.tool}{who}?"
+        if self.outcome.predicted:
+            return f"Run this command{who}?"
         if self.outcome.files:
             return f"Keep what this command changed{who}?"
         return f"Run this command again with more access{who}?"
@@ -226,8 +229,12 @@ class ApprovalView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _outcome_facts(outcome: CommandOutcome) -> Iterator[str]:
+    if outcome.predicted:
+        yield outcome.predicted
     for access in outcome.blocked:
-        yield f"blocked: {access.description}"
+        yield f"{'needs' if outcome.predicted else 'blocked'}: {access.description}"
+    for line in outcome.left_running:
+        yield f"left running, and ended: {line}"
     for file in outcome.files:
         marks = [
             mark
@@ -262,23 +269,24 @@ def _outcome_choices(outcome: CommandOutcome, *, can_last: bool) -> tuple[Approv
     if outcome.files:
         some = (KEEP_SOME,) if len(outcome.files) > 1 else ()
         return (KEEP, *some, *lasting, DROP, DROP_WITH_REASON)
+    if outcome.predicted:
+        return (*_rerun_choices(outcome, "run it with"), START_OUTSIDE, DENY, DENY_WITH_REASON)
     hosts = [msgspec.structs.replace(choice, label=_HOST_LABELS[choice.id], choice="hosts") for choice in lasting]
-    return (*_rerun_choices(outcome), *hosts, RUN_OUTSIDE, KEEP_BLOCKED, DENY_WITH_REASON)
+    return (*_rerun_choices(outcome, "run it again with"), *hosts, RUN_OUTSIDE, KEEP_BLOCKED, DENY_WITH_REASON)
 
 
 _HOST_LABELS = {"session": "allow these hosts this session", "project": "in this folder", "always": "always"}
 
 
-def _rerun_choices(outcome: CommandOutcome) -> Iterator[ApprovalChoice]:
+def _rerun_choices(outcome: CommandOutcome, verb: str) -> Iterator[ApprovalChoice]:
     hosts = [access.target for access in outcome.blocked if access.kind == "network" and access.target]
     if any(access.kind == "network" for access in outcome.blocked):
-        label = f"run it again with {', '.join(hosts)}" if hosts else "run it again with the network"
+        label = f"{verb} {', '.join(hosts) or 'the network'}"
         yield ApprovalChoice("hosts", "allow", "once", "y", label, choice="hosts")
     paths = [access.target for access in outcome.blocked if access.kind != "network" and access.target]
-    if paths:
-        yield ApprovalChoice(
-            "paths", "allow", "once", "w", f"run it again with write access to {', '.join(paths)}", choice="paths"
-        )
+    if paths and all(access.grantable for access in outcome.blocked):
+        label = f"{verb} write access to {', '.join(paths)}"
+        yield ApprovalChoice("paths", "allow", "once", "w", label, choice="paths")
 
 
 def approval_view(approval: Approval, *, agent: str = "") -> ApprovalView:

@@ -2,8 +2,8 @@
 
 It is forked by the engine guard and is the parent of the command. Its connection to the engine is a socket. The engine
 sends a length and a launch request, then lines such as `kill 5`. The guard answers with lines: `started`, `failed`,
-`exited`. It exits when no descendant is alive, which closes the connection. If the connection closes first, or the
-engine ends, the guard kills all descendants.
+`left`, `exited`. It exits when no descendant is alive, which closes the connection. If the connection closes first,
+or the engine ends, the guard kills all descendants.
 """
 
 import marshal
@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from outrider.processes import platform
+from outrider.processes.sandbox.join import start_in_namespaces
 
 ORPHAN_GRACE = 0.5
 KILL_INTERVAL = 0.02  # seconds between two rounds of SIGKILL; a round misses processes that start during it
@@ -53,7 +54,7 @@ def guard_command(connection: socket.socket, streams: list[int], wakeup: int, en
     size = int.from_bytes(_receive_exactly(connection, 4), "big")
     request: dict[str, Any] = marshal.loads(_receive_exactly(connection, size))
     try:
-        pid = _start_command(request, streams)
+        pid = _start_command(request, streams, connection)
     except _StartFailure as failure:
         _send_line(connection, f"failed {failure}")
         return
@@ -67,15 +68,22 @@ class _StartFailure(Exception):
     """The command could not be started; the message names the step and the reason."""
 
 
-def _start_command(request: dict[str, Any], streams: list[int]) -> int:
+def _start_command(request: dict[str, Any], streams: list[int], connection: socket.socket) -> int:
     """Changes the guard's own working folder, because the command inherits it."""
     step = "workdir"
     try:
         os.chdir(request["workdir"])
         step = "program"
+        if request["join"]:
+            return start_in_namespaces(request, streams, lambda lines: _report_leftovers(connection, lines))
         return platform.spawn_command(request["argv"], request["environment"], streams, request["limits"])
     except (OSError, ValueError) as error:
         raise _StartFailure(f"{step} {getattr(error, 'strerror', None) or error}".replace("\n", " ")) from error
+
+
+def _report_leftovers(connection: socket.socket, lines: list[str]) -> None:
+    for line in lines:
+        _send_line(connection, f"left {line}")
 
 
 class _CommandGuard:

@@ -219,6 +219,7 @@ class GuardedProcess:
         self.may_leave_children = False
         self.pid: int | None = None
         self.ending: ExitStatus | None = None
+        self.left_running: list[str] = []  # command lines of processes that were killed when the command ended
         self.exited = asyncio.Event()
         self.gone = asyncio.Event()
         self._listener = listener
@@ -304,7 +305,7 @@ class GuardedProcess:
             self.abandon()
 
     def _handle_guard_message(self, word: str, rest: str) -> None:
-        """Handles one message of the guard: `started PID`, `failed STEP REASON` or `exited CODE OOM`."""
+        """Handles one message of the guard: `started PID`, `failed STEP REASON`, `left COMMAND`, `exited CODE OOM`."""
         if word == "started":
             self.pid = int(rest)
             self._settle_start()
@@ -314,6 +315,8 @@ class GuardedProcess:
         elif word == "failed":
             step, _, reason = rest.partition(" ")
             self._settle_start(ProcessError(f"the command cannot be started: {step}: {reason}"))
+        elif word == "left":
+            self.left_running.append(rest)
         elif word == "exited":
             code, out_of_memory = rest.split()
             self._reported_exit = int(code), out_of_memory == "1"

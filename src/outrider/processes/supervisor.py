@@ -70,6 +70,7 @@ class CommandResult(msgspec.Struct, frozen=True):
     duration_ms: int
     ending: ExitStatus | None = None
     note: str = ""  # from the launch's cleanup, for example files that the sandbox removed
+    left_running: tuple[str, ...] = ()  # command lines of processes that were killed when the command ended
 
     @property
     def exit_code(self) -> int | None:
@@ -94,6 +95,7 @@ class SupervisedCommand:
         self.session_id = session_id
         self.command = command
         self.backgrounded = False
+        self.foreground_only = False
         self.released = asyncio.Event()
         self.on_output: OnOutput | None = None
         self.cleanup: Callable[[], str] = no_cleanup
@@ -165,7 +167,8 @@ class SupervisedCommand:
             self.note = self.cleanup()
         except OSError as error:
             self.note = f"the cleanup after the command failed: {error}"
-        self.released.set()
+        finally:
+            self.released.set()  # the caller must not wait for ever
 
     def read(self, offset: int | None, max_bytes: int) -> OutputSlice:
         """Returns output from an offset in bytes; without one, from the end of the previous read."""
@@ -189,7 +192,14 @@ class SupervisedCommand:
 
     def result(self) -> CommandResult:
         seconds = (self._ended_monotonic or time.monotonic()) - self._started_monotonic
-        return CommandResult(self.id, self.process.output.text(), round(seconds * 1000), self.process.ending, self.note)
+        return CommandResult(
+            self.id,
+            self.process.output.text(),
+            round(seconds * 1000),
+            self.process.ending,
+            self.note,
+            tuple(self.process.left_running),
+        )
 
     def _publish_output(self, text: str) -> None:
         self._publish_event(ProcessOutputEvent, output=text)
@@ -350,10 +360,10 @@ class ProcessSupervisor:
     def mark_as_backgrounded(self, call_id: str) -> bool:
         """Moves a running command to the background; its caller gets the output so far.
 
-        Returns False if no such command runs.
+        Returns False if no such command runs, or if it cannot run in the background.
         """
         supervised = self._table.find(call_id)
-        if supervised is None or supervised.process.exited.is_set():
+        if supervised is None or supervised.process.exited.is_set() or supervised.foreground_only:
             return False
         if not supervised.backgrounded:
             self._check_room()
@@ -465,6 +475,7 @@ class ProcessSupervisor:
         name = self._table.free_id(call_id)
         supervised = SupervisedCommand(name, session_id, text, ProcessOutputBuffer(self._folder, name), self._publish)
         supervised.on_output, supervised.cleanup = on_output, launch.cleanup
+        supervised.foreground_only = launch.foreground_only
         if in_background:
             supervised.move_to_background()
         self._table.add(supervised)
@@ -484,7 +495,7 @@ class ProcessSupervisor:
             async with asyncio.timeout(time_limit.seconds):
                 await supervised.released.wait()
         except TimeoutError:
-            if time_limit.then == "background" and self._has_room():
+            if time_limit.then == "background" and self._has_room() and not supervised.foreground_only:
                 supervised.move_to_background()
             else:
                 await supervised.terminate(TERMINATE_GRACE, "timeout")

@@ -41,6 +41,10 @@ class LazySandbox:
         return self.sandbox.overlays
 
     @property
+    def protects_files(self) -> bool:
+        return self.sandbox.protects_files
+
+    @property
     def gaps(self) -> tuple[str, ...]:
         return self.sandbox.gaps
 

@@ -14,9 +14,10 @@ import msgspec
 
 from outrider.errors import ToolFailure
 from outrider.permissions.paths.gitignore import temporary_name
+from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.tools.text.encoding import TextEncoding, detect_encoding
 from outrider.tools.threads import ThreadPool
-from outrider.tools.tool import ToolContext
+from outrider.tools.tool import Progress, ToolContext
 from outrider.tools.workspace_files import (
     MAX_FILE_SIZE,
     OPEN_FILE_FLAGS,
@@ -355,12 +356,13 @@ class FileEditor:
         files: WorkspaceFiles,
         keep: SaveOriginals = save_no_originals,
         ledger: SeenVersions | None = None,
-        lock: asyncio.Lock | None = None,
+        lock: WorkspaceLock | None = None,
     ) -> None:
         self.files = files
         self.seen_versions = ledger or SeenVersions()
         self._save_originals = keep
-        self._lock = lock or asyncio.Lock()
+        self._lock = lock
+        self._own_lock = asyncio.Lock()
 
     async def apply_plan(self, context: ToolContext, plan: Callable[[RevisionSet], T]) -> T:
         """Runs `plan`, which opens and changes revisions, then commits the changed ones.
@@ -371,7 +373,7 @@ class FileEditor:
         if context.preview:
             planned = RevisionSet(self.files, self.seen_versions, context.session_id)
             return await _threads.run(lambda: plan(planned))
-        async with self._lock:
+        async with self._hold_lock(context):
             revisions = RevisionSet(self.files, self.seen_versions, context.session_id)
             result: T = await _threads.run(lambda: plan(revisions))
             changes = [revision.to_change() for revision in revisions.changed_revisions()]
@@ -381,6 +383,11 @@ class FileEditor:
             for revision in revisions.changed_revisions():
                 self._record_version(context.session_id, revision)
         return result
+
+    def _hold_lock(self, context: ToolContext) -> AbstractAsyncContextManager[None]:
+        if self._lock is None:
+            return self._own_lock
+        return self._lock.hold(lambda note: context.report(Progress(note)))
 
     async def _enter_save(self, kept: AsyncExitStack, context: ToolContext, changes: list[PlannedChange]) -> None:
         try:

@@ -182,7 +182,7 @@ class ToolRunner:
 
     def _with_all_origins(self, call: "_RunningCall", state: ToolEnd) -> ToolPart:
         """Adds the origins that the tool has reported, and secrets in its result."""
-        labels, part = self._labels(), call.part
+        labels, part = self._labels(), call.without_wait_marks()
         if labels is None:
             return part
         origins = labels.with_secrets(merge_origins(part.origins, call.origins), state.text)
@@ -295,6 +295,13 @@ class _RunningCall:
         marked = msgspec.structs.replace(self.part, metadata={**self.part.metadata, REPEATABLE: True, LEFT_OPEN: child})
         return marked.update_state(self.running)
 
+    def without_wait_marks(self) -> ToolPart:
+        """Returns the call without the marks of a question: an ended call waits for no answer."""
+        if not self.part.asks:
+            return self.part
+        metadata = {name: value for name, value in self.part.metadata.items() if name not in (REPEATABLE, ASKS)}
+        return msgspec.structs.replace(self.part, metadata=metadata)
+
     async def _wait_for_answer(self) -> None:
         """Marks the call as one that only waits for an answer, and stores that before the question is asked."""
         if not self.part.asks:
@@ -304,8 +311,8 @@ class _RunningCall:
 
     async def _resume_work(self) -> None:
         """Takes the mark back before the tool does something that must not be repeated."""
-        if self.part.metadata != self._metadata:
-            self.part = msgspec.structs.replace(self.part, metadata=self._metadata)
+        if self.part.asks:
+            self.part = self.without_wait_marks()
             await self._record(self.part.update_state(self.running))
 
     def _on_progress(self, progress: Progress) -> None:

@@ -30,6 +30,10 @@ class MessageTime(msgspec.Struct, frozen=True):
     completed: int | None = None
 
 
+def _is_added(part: TextPart) -> bool:
+    return part.ignored or (part.synthetic and bool(part.origins))
+
+
 class MessagePath(msgspec.Struct, frozen=True):
     cwd: str
     root: str
@@ -114,8 +118,8 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         return [part for part in self.parts if isinstance(part, cls)]
 
     def get_text_content(self) -> str:
-        """Returns the text of all text parts that are not ignored."""
-        return "".join(part.text for part in self.parts if isinstance(part, TextPart) and not part.ignored)
+        """Returns the text of all parts that are not ignored, without what the program added about the workspace."""
+        return "".join([part.text for part in self.parts if isinstance(part, TextPart) and not _is_added(part)])
 
     def get_tool_uses(self) -> list[ToolUsePart]:
         return [part.use() for part in self.get_calls()]

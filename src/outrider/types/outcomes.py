@@ -84,10 +84,14 @@ class OutcomeFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class BlockedAccess(msgspec.Struct, frozen=True):
-    """What the sandbox denied: a host, a path outside the workspace or a socket. `target` is "" if it is unknown."""
+    """What the sandbox denied: a host, a path outside the workspace or a socket. `target` is "" if it is unknown.
+
+    Without `grantable` no answer can give access to exactly this; the command could only run outside the sandbox.
+    """
 
     kind: BlockedKind
     target: str = ""
+    grantable: bool = True
 
     @property
     def description(self) -> str:
@@ -99,7 +103,9 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """What a command did inside the sandbox, for the question whether to keep it. `output` is its end.
 
     `more_files` counts changed files that are not listed. With `flow` the command was blocked because the session has
-    read text of others.
+    read text of others. `left_running` are the command lines of processes that still ran when the command ended, and
+    were ended. With `predicted` the command has not started yet: this is what it will probably do, and `blocked` is the
+    access that it needs for that.
     """
 
     files: tuple[OutcomeFile, ...] = ()
@@ -108,6 +114,8 @@ class CommandOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     output: str = ""
     blocked: tuple[BlockedAccess, ...] = ()
     flow: DataFlow | None = None
+    left_running: tuple[str, ...] = ()
+    predicted: str = ""
 
 
 class OutcomeAnswer(msgspec.Struct, frozen=True):

@@ -57,7 +57,7 @@ async def test_an_approved_change_is_shown_as_a_diff_and_made(desk: Desk):
         ((asked, options),) = editor.asked
         path = str(desk.workspace / "notes.txt")
         wanted = next(content for content in asked.content if content.type == "diff")
-        assert (wanted.path, wanted.old_text, wanted.new_text) == (path, "the milk", "the tea")
+        assert (wanted.path, wanted.old_text, wanted.new_text) == (path, "remember the milk", "remember the tea")
         assert [option.option_id for option in options] == [
             "once", "session", "session:workspace", "project", "project:workspace", "always", "no",
         ]  # fmt: skip

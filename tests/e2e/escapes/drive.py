@@ -108,7 +108,7 @@ def start(launch: LaunchRequest, attempt: Attempt, arena: Arena, listeners: List
     secret = os.open(arena.secret, os.O_RDONLY)
     with socket.create_connection(("127.0.0.1", listeners.tcp)) as line:
         process = subprocess.Popen(
-            launch.argv,
+            detect.join_argv(launch) if launch.join else launch.argv,
             env=dict(launch.environment),
             cwd=launch.workdir,
             pass_fds=(secret, line.fileno()),

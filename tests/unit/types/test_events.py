@@ -1,6 +1,7 @@
 """Events: what each carries, and that all of them survive JSON."""
 
 import json
+from typing import get_args, get_origin
 
 import pytest
 from hypothesis import given
@@ -78,8 +79,10 @@ def any_event(draw: st.DrawFn) -> Event:
         kinds = [kind for word, kind in values.items() if word in str(hint) and "ClassVar" not in str(hint)]
         if "dict" in str(hint):
             fields[name] = draw(strategies.objects)
-        elif "tuple" in str(hint):
-            fields[name] = tuple(draw(st.lists(strategies.text, max_size=3)))
+        elif get_origin(hint) is tuple:
+            entry = get_args(hint)[0]
+            entries = strategies.text if entry is str else st.from_type(entry)
+            fields[name] = tuple(draw(st.lists(entries, max_size=3)))
         elif kinds:
             fields[name] = draw(kinds[0])
     return cls(**fields, session_id=draw(strategies.text), agent_name=draw(strategies.text))

@@ -19,6 +19,7 @@ from outrider import (
     part_from_anthropic,
 )
 from outrider import types as outrider_types
+from outrider.types.origins import make_origin
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}
 
@@ -214,3 +215,9 @@ def test_a_part_without_a_proper_id_cannot_join_a_session(bad):
 def test_every_value_can_be_imported_from_the_types_package():
     for name in outrider_types.__all__:
         assert getattr(outrider_types, name) is getattr(outrider, name)
+
+
+def test_the_text_of_a_message_is_without_what_the_program_added_about_the_workspace():
+    state = TextPart("state", synthetic=True, origins=(make_origin("workspace", "/w"),))
+    assert Message("user", [TextPart("go"), state]).get_text_content() == "go"
+    assert Message("user", [TextPart("go"), TextPart(" on", synthetic=True)]).get_text_content() == "go on"

@@ -2,14 +2,14 @@
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import assert_never
 
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.processes.launch import LaunchRequest
+from outrider.processes.launch import LaunchRequest, NamespaceJoin
 from outrider.processes.sandbox.init_args import (
     DEVICE_RIGHTS,
     PROXY_PORT,
@@ -19,6 +19,7 @@ from outrider.processes.sandbox.init_args import (
     KernelRestrictions,
     build_init_argv,
     build_ruleset,
+    encode_init_request,
     landlock_version,
     list_runtime_paths,
     outer_environment,
@@ -37,7 +38,7 @@ from outrider.processes.sandbox.sandbox import (
 from outrider.processes.sandbox.seccomp import SyscallFilterOptions, build_filter, detect_architecture
 
 NAMESPACE_OPTIONS = ("--unshare-user-try", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try")
-PROCESS_OPTIONS = ("--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL")
+PROCESS_OPTIONS = ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
 # New and empty for every command: outside they contain files and sockets of other programs.
 FRESH_FOLDERS = ("/tmp", "/var/tmp", "/run")
 # Parts of /run that programs need: the DNS resolver configuration, and the whole system on NixOS.
@@ -46,13 +47,18 @@ VISIBLE_RUN_PATHS = ("/run/systemd/resolve/stub-resolv.conf", "/run/systemd/reso
 
 
 class BubblewrapSandbox(msgspec.Struct, frozen=True):
-    """Runs commands under bubblewrap; `prefix` is the command that starts it, see `detect.bubblewrap_prefix`."""
+    """Runs commands under bubblewrap; `prefix` is the command that starts it, see `detect.bubblewrap_prefix`.
+
+    `holder` is a program that copies its input to its output. It is set if the command guard can join the namespaces.
+    """
 
     program: str
     prefix: tuple[str, ...] = ()
+    holder: str = ""
     name: str = "bubblewrap"
     confines: bool = True
     overlays: bool = False
+    protects_files: bool = True
     accepted: bool = False
     gaps: tuple[str, ...] = ()
 
@@ -66,17 +72,23 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
         if (policy.overlay or policy.layers or policy.outside) and not self.overlays:
             raise ConfigurationError(f"{self.program} cannot mount an overlay here")
         size = str(policy.limits.temporary)
-        argv = (
-            *(*self.prefix, self.program, *NAMESPACE_OPTIONS, *PROCESS_OPTIONS),
+        setup = (
+            *(*NAMESPACE_OPTIONS, *PROCESS_OPTIONS),
             *(() if policy.network == "on" else ("--unshare-net",)),
             *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
             *("--size", size, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
             *_fresh_folder_options(policy, zones, size),
             *(word for mount in _zone_mounts(zones, policy) for word in mount),
             *("--chdir", str(launch.workdir), "--"),
-            *build_init_argv(launch, policy.limits, _build_restrictions(policy, zones), str(policy.workspace)),
         )
-        return LaunchRequest(argv, _build_environment(launch, policy), Path("/"), launch.limits)
+        request = encode_init_request(launch, policy.limits, _build_restrictions(policy, zones), str(policy.workspace))
+        return LaunchRequest(
+            (*self.prefix, self.program, "--as-pid-1", *setup, *build_init_argv(request)),
+            _build_environment(launch, policy),
+            Path("/"),
+            launch.limits,
+            join=NamespaceJoin((self.program, *setup, self.holder), request) if self.holder else None,
+        )
 
 
 def _fresh_folder_options(policy: SandboxPolicy, zones: AccessZones, size: str) -> Iterator[str]:
@@ -122,11 +134,12 @@ def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[st
         path: "hidden" for path in _list_bound_sockets() if _inherited_access(path, zones) != "hidden"
     }
     everything: AccessZones = {**pinned, **zones, **sockets}
-    layers = policy.overlay.layers if policy.overlay else policy.layers
+    views = {workspace: policy.overlay.layers if policy.overlay else policy.layers}
+    views |= {path: (mount.overlay.upper,) for path, mount in outside.items() if mount.overlay is not None}
     for path in sorted(everything, key=lambda path: path.count("/")):
         access = everything[path]
         # A layer with a link on the way would make bubblewrap mount somewhere else; the path is not visible then.
-        if path.startswith(f"{workspace}/") and any(hides_path(layer, path[len(workspace) + 1 :]) for layer in layers):
+        if _is_hidden_by_layer(path, views):
             continue
         above = _inherited_access(path, zones)
         if mount := outside.get(path):
@@ -135,6 +148,13 @@ def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[st
             yield _overlay_options(policy.overlay, policy.layers, path)
         elif access != above or path in pinned:
             yield _mount_options(path, access)
+
+
+def _is_hidden_by_layer(path: str, views: Mapping[str, Sequence[Path]]) -> bool:
+    return any(
+        path.startswith(f"{view}/") and any(hides_path(layer, path[len(view) + 1 :]) for layer in layers)
+        for view, layers in views.items()
+    )
 
 
 def _overlay_options(folders: OverlayFolders | None, layers: Sequence[Path], workspace: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 
 from outrider.processes.sandbox.sandbox import Network, SandboxLimits, SandboxPolicy
@@ -33,10 +34,15 @@ _SYSTEM_SECRETS = """
 """
 
 
+@cache
 def list_secret_paths(home: Path) -> tuple[Path, ...]:
     """Returns the paths of secrets in the home folder and the system, which the default policy hides."""
     keys = tuple(Path("/etc/ssh").glob("ssh_host_*_key"))
     return (*(home / name for name in _HOME_SECRETS.split()), *map(Path, _SYSTEM_SECRETS.split()), *keys)
+
+
+# In the home folder: what package managers and compilers download or build, and can write again.
+_CACHE_FOLDERS = ".cache .npm .cargo/registry .cargo/git go/pkg/mod .gradle/caches .m2/repository .nuget/packages"
 
 
 def default_policy(
@@ -57,6 +63,7 @@ def default_policy(
         writable=writable,
         read_only=tuple(protected),
         hidden=(*list_secret_paths(home), *own_files),
+        caches=tuple(path for name in _CACHE_FOLDERS.split() if os.path.realpath(path := home / name) == str(path)),
         temporary=temporary,
         network=network,
         limits=limits or SandboxLimits(),

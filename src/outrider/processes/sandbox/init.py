@@ -31,7 +31,6 @@ WAITED_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SECCOMP, _FILTER = 22, 2
 _NO_NEW_PRIVS, _PDEATHSIG, _SUBREAPER = 38, 1, 36
 _CAPBSET_DROP, _SECUREBITS, _NO_ROOT_LOCKED = 24, 28, 0x2F
-_CAPABILITIES = 64
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _FILE_RIGHTS = 0b1100000000000111  # execute, write, read, truncate, ioctl
 
@@ -48,7 +47,7 @@ def main() -> NoReturn:
     raise_priority()
     pid = os.fork()
     if pid == 0:
-        exec_command(request)
+        exec_command(request, others=int(os.getppid() == 1))
     CommandMonitor(request, pid, proxy_connection).run()
 
 
@@ -63,16 +62,21 @@ def raise_priority() -> None:
         return
 
 
-def exec_command(request: dict[str, Any]) -> NoReturn:
-    """Applies the restrictions and replaces this process with the command. Exits if a restriction fails."""
+def exec_command(request: dict[str, Any], prepare: Any = None, *, others: int = 0) -> NoReturn:
+    """Applies the restrictions and replaces this process with the command. Exits if a restriction fails.
+
+    `prepare` is called first. `others` is the number of processes in the user namespace, 0 if there is no new one.
+    """
     code = RESTRICT_FAILED
     try:
+        if prepare is not None:
+            prepare()
         check_result(libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WAITED_SIGNALS)
         for number in (*WAITED_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.environ.update(request["environment"])
-        apply_restrictions(request)
+        apply_restrictions(request, others or count_machine_threads())
         code = EXEC_FAILED
         os.execvp(request["argv"][0], request["argv"])
     except FileNotFoundError:
@@ -90,15 +94,14 @@ def exec_command(request: dict[str, Any]) -> NoReturn:
         os._exit(code)
 
 
-def apply_restrictions(request: dict[str, Any]) -> None:
+def apply_restrictions(request: dict[str, Any], others: int) -> None:
     """Applies limits, capabilities, Landlock and seccomp. seccomp is last: it denies calls that the others need."""
     write_file("/proc/self/oom_score_adj", OOM_SCORE)
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     for name, limit in request["limits"]:
         set_limit(getattr(resource, name), limit)
-    # The kernel counts processes per user and user namespace. A new namespace contains only the command and this
-    # process. Without one the limit includes all threads of the machine, and CommandMonitor enforces the real limit.
-    others = 1 if os.getppid() == 1 else count_machine_threads()
+    # The kernel counts processes per user and user namespace. A new namespace contains only the command and its
+    # helpers. Without one the limit includes all threads of the machine, and CommandMonitor enforces the real limit.
     set_limit(resource.RLIMIT_NPROC, others + request["sandbox_limits"]["processes"])
     if request["drop_capabilities"]:
         drop_capabilities()
@@ -155,12 +158,21 @@ def apply_landlock(handled: tuple[int, int, int], size: int, grants: list[tuple[
     os.close(ruleset)
 
 
-def drop_capabilities() -> None:
-    """Drops all capabilities: without a user namespace, those of root apply to the whole machine."""
-    if os.geteuid() == 0:
-        for number in range(_CAPABILITIES):
-            libc.prctl(_CAPBSET_DROP, number, 0, 0, 0)  # fails for numbers above the kernel's last capability
+def drop_capabilities(*, with_bounds: bool = False) -> None:
+    """Drops all capabilities: without a user namespace, those of root apply to the whole machine.
+
+    `with_bounds` also clears the bounding set of a user that is not root, which needs the capability to do so.
+    """
+    if with_bounds or os.geteuid() == 0:
+        number = 0
+        while libc.prctl(_CAPBSET_DROP, number, 0, 0, 0) == 0:  # fails above the kernel's last capability
+            number += 1
         check_result(libc.prctl(_SECUREBITS, _NO_ROOT_LOCKED, 0, 0, 0))
+    clear_capabilities()
+
+
+def clear_capabilities() -> None:
+    """Gives up the capabilities of this process, but not what a program that it executes may get."""
     header, none = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     check_result(libc.capset(header, none))
 
@@ -189,16 +201,24 @@ class CommandMonitor:
         """Waits for signals and checks the limits with each poll; exits with the exit code of the command."""
         while True:
             signal.sigtimedwait(WAITED_SIGNALS, POLL_SECONDS)
-            code = self._reap_children()
+            code = self.reap_children()
             if code is None and (reason := self._find_exceeded_limit()):
                 self.kill_all()
                 print_error(f"the command was killed: {reason}")
-                code = 128 + signal.SIGKILL
+                os._exit(128 + signal.SIGKILL)
             if code is not None:
+                self.on_ended()
                 self.kill_all()
                 os._exit(code)
 
-    def _reap_children(self) -> int | None:
+    def list_pids(self) -> list[int]:
+        """Returns the processes of the command."""
+        return list_descendants()
+
+    def on_ended(self) -> None:
+        """Called when the command has ended, before its children are killed."""
+
+    def reap_children(self) -> int | None:
         """Reaps ended children; returns the exit code of the command if it ended (128 + n for a signal)."""
         ended: int | None = None
         while True:
@@ -214,7 +234,7 @@ class CommandMonitor:
 
     def _find_exceeded_limit(self) -> str | None:
         """Returns which limit the command exceeds, or None."""
-        pids = list_descendants()
+        pids = self.list_pids()
         bounds = self._limits
         if count_threads(pids) > bounds["processes"]:
             return f"it started more than {bounds['processes']} processes"
@@ -245,18 +265,23 @@ class CommandMonitor:
                     os.kill(pid, signal.SIGKILL)
                 except OSError:
                     continue
-            self._reap_children()
+            self.reap_children()
             time.sleep(0.001)
 
 
 def list_descendants() -> list[int]:
     """Returns the process ids of all descendants."""
     if os.getpid() == 1:
-        return [int(name) for name in os.listdir("/proc") if name.isdecimal() and name != "1"]  # noqa: PTH208
+        return [pid for pid in list_proc() if pid != 1]
     found = list_children(os.getpid())
     for pid in found:
         found += list_children(pid)  # the list grows during the iteration
     return found
+
+
+def list_proc() -> list[int]:
+    """Returns the process ids of the namespace that /proc belongs to."""
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208
 
 
 def list_children(pid: int) -> list[int]:
@@ -279,9 +304,9 @@ def count_machine_threads() -> int:
 
 def read_shared_memory() -> int:
     """Returns the shared memory of the whole machine. Files in memory belong to no process; only growth is visible."""
-    for proxy_connection in read_file("/proc/meminfo").splitlines():
-        if proxy_connection.startswith(b"Shmem:"):
-            return int(proxy_connection.split()[1]) * 1024
+    for line in read_file("/proc/meminfo").splitlines():
+        if line.startswith(b"Shmem:"):
+            return int(line.split()[1]) * 1024
     return 0
 
 
@@ -295,11 +320,8 @@ def sum_proportional_memory(pids: list[int]) -> int:
     """Returns the proportional memory (PSS) of processes. Slow, so it is called only if the fast bound is too large."""
     total = 0
     for pid in pids:
-        lines = [
-            proxy_connection.split()
-            for proxy_connection in read_file(f"/proc/{pid}/smaps_rollup").splitlines()
-            if proxy_connection.startswith(b"Pss:")
-        ]
+        rollup = read_file(f"/proc/{pid}/smaps_rollup").splitlines()
+        lines = [line.split() for line in rollup if line.startswith(b"Pss:")]
         total += int(lines[0][1]) * 1024 if lines else sum_resident_memory([pid])
     return total
 

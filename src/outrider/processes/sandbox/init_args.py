@@ -130,15 +130,22 @@ def list_runtime_paths() -> tuple[str, ...]:
     return tuple(dict.fromkeys((*map(os.path.realpath, folders), find_interpreter(), compile_init_script())))
 
 
-def build_init_argv(
-    launch: LaunchRequest, limits: SandboxLimits, restrictions: KernelRestrictions, disk: str
-) -> tuple[str, ...]:
+def build_init_argv(init_request: bytes) -> tuple[str, ...]:
     """Returns the command line of the init. The request is one base64 argument: the init reads no file or pipe."""
+    script, encoded = compile_init_script(), b2a_base64(init_request, newline=False).decode()
+    return find_interpreter(), "-I", "-S", script, encoded
+
+
+def encode_init_request(
+    launch: LaunchRequest, limits: SandboxLimits, restrictions: KernelRestrictions, disk: str
+) -> bytes:
+    """Encodes what the init does: the command, its restrictions and its limits."""
     request: dict[str, Any] = {
         "argv": [os.fsencode(argument) for argument in launch.argv],
         "environment": {name: value for name, value in launch.environment.items() if name.startswith(_LOADER_PREFIXES)},
         "limits": _kernel_limits(limits),
         "sandbox_limits": msgspec.structs.asdict(limits),
+        "workdir": os.fsencode(launch.workdir),
         "disk": disk,
         "seccomp": restrictions.seccomp,
         "landlock": restrictions.landlock,
@@ -146,13 +153,7 @@ def build_init_argv(
         "proxy_socket": restrictions.proxy_socket,
         "port": PROXY_PORT,
     }
-    return (
-        find_interpreter(),
-        "-I",
-        "-S",
-        compile_init_script(),
-        b2a_base64(marshal.dumps(request), newline=False).decode(),
-    )
+    return marshal.dumps(request)
 
 
 def outer_environment(environment: Mapping[str, str]) -> dict[str, str]:

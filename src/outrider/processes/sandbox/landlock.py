@@ -15,6 +15,7 @@ from outrider.processes.sandbox.init_args import (
     KernelRestrictions,
     build_init_argv,
     build_ruleset,
+    encode_init_request,
     landlock_version,
     list_runtime_paths,
     outer_environment,
@@ -45,9 +46,10 @@ class LandlockSandbox(msgspec.Struct, frozen=True):
     name: str = "landlock"
     confines: bool = True
     overlays: bool = False
+    protects_files: bool = False
     accepted: bool = False
     gaps: tuple[str, ...] = (
-        "commands can read and change hidden and protected files inside a writable folder",
+        "a command that changes files runs unconfined after a yes, because protected files cannot be kept from it",
         "with a writable workspace, commands can change modes and times of the user's other files",
         "commands can list other processes",
         "shared memory in /dev/shm is denied, which breaks the locks of Python's multiprocessing",
@@ -77,7 +79,7 @@ class LandlockSandbox(msgspec.Struct, frozen=True):
             drop_capabilities=True,
         )
         environment = outer_environment(launch.environment) | {"TMPDIR": scratch}
-        argv = build_init_argv(launch, policy.limits, restrictions, str(policy.workspace))
+        argv = build_init_argv(encode_init_request(launch, policy.limits, restrictions, str(policy.workspace)))
         return LaunchRequest(argv, environment, launch.workdir, launch.limits)
 
 

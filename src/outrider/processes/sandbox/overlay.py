@@ -7,7 +7,7 @@ number 0/0 (a whiteout), and marks a folder whose lower content is hidden with t
 import errno
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from io import FileIO
@@ -22,6 +22,7 @@ from outrider.types.outcomes import ChangeKind, FileKind
 _OPAQUE = "user.overlay.opaque"
 _COMPARE_BYTES = 1 << 20
 MAX_CHANGES = 500_000
+_MAX_WALKED, _MAX_COPIED, _MAX_COPIED_FILE = 200_000, 1 << 28, 1 << 26
 
 
 class OverlayFolders(msgspec.Struct, frozen=True):
@@ -263,6 +264,55 @@ def same_content(old: str, new: str) -> bool:
             return all(before == after for before, after in chunks)
     except OSError:
         return False
+
+
+def list_foreign_files(workspace: Path) -> list[str]:
+    """Returns files, links and folders that belong to other users or groups, folders first, within limits.
+
+    The sandbox's user namespace has only one user and one group, so the kernel cannot copy them when a command changes
+    them.
+    """
+    found: list[str] = []
+    entries = size = 0
+    for folder, names, files in os.walk(workspace):
+        for name in (*names, *files):
+            entries += 1
+            status = lstat_or_none(f"{folder}/{name}")
+            if entries > _MAX_WALKED or size > _MAX_COPIED:
+                return found
+            if status is not None and _is_foreign(status) and status.st_size <= _MAX_COPIED_FILE:
+                size += status.st_size
+                found.append(os.path.relpath(f"{folder}/{name}", workspace))
+    return found
+
+
+def copy_foreign_files(workspace: Path, upper: Path, paths: Iterable[str]) -> None:
+    """Copies paths into an empty upper folder, where they belong to this user and a command can change them."""
+    from shutil import copy2  # loaded late: imports the archive modules
+
+    for path in paths:
+        if os.path.isdir(f"{workspace}/{path}") and not os.path.islink(f"{workspace}/{path}"):  # noqa: PTH112, PTH114
+            _make_folders_like(workspace, upper, path)
+            continue
+        _make_folders_like(workspace, upper, os.path.dirname(path))  # noqa: PTH120
+        with suppress(OSError):
+            copy2(f"{workspace}/{path}", f"{upper}/{path}", follow_symlinks=False)
+
+
+def _is_foreign(status: os.stat_result) -> bool:
+    return (status.st_uid, status.st_gid) != (os.getuid(), os.getgid()) and (
+        stat.S_IFMT(status.st_mode) in (stat.S_IFREG, stat.S_IFLNK, stat.S_IFDIR)
+    )
+
+
+def _make_folders_like(workspace: Path, upper: Path, path: str) -> None:
+    """Creates a folder and those above it in the upper folder, with the modes that they have in the workspace."""
+    parts = path.split("/") if path else []
+    for depth in range(1, len(parts) + 1):
+        below = "/".join(parts[:depth])
+        if not os.path.lexists(f"{upper}/{below}"):
+            os.mkdir(f"{upper}/{below}")  # noqa: PTH102
+            os.chmod(f"{upper}/{below}", stat.S_IMODE(os.lstat(f"{workspace}/{below}").st_mode))  # noqa: PTH101
 
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

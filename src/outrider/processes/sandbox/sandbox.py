@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -51,6 +52,7 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     readable, except /tmp, /var/tmp and /run, which are new and empty for the command. With `overlay` the command sees
     a writable workspace, and what it writes there is stored in the overlay's upper folder instead. `layers` lie above
     a read-only workspace. `outside` are further folders with such a view, such as the git folder of a worktree.
+    `caches` are folders of package managers, which can have one too.
     """
 
     workspace: Path
@@ -64,6 +66,7 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     overlay: OverlayFolders | None = None
     layers: tuple[Path, ...] = ()
     outside: tuple[OverlayMount, ...] = ()
+    caches: tuple[Path, ...] = ()
 
     def path_access(self) -> Iterator[tuple[Path, Access]]:
         """Yields each path of the policy with its access."""
@@ -101,6 +104,11 @@ class Sandbox(Protocol):
         ...
 
     @property
+    def protects_files(self) -> bool:
+        """Whether protected files, such as git hooks, stay unchanged in a writable workspace."""
+        ...
+
+    @property
     def accepted(self) -> bool:
         """Whether the user has stated that no sandbox is needed."""
         ...
@@ -122,6 +130,7 @@ class NoSandbox(msgspec.Struct, frozen=True):
     name: str = "none"
     confines: bool = False
     overlays: bool = False
+    protects_files: bool = False
     accepted: bool = False
 
     @property
@@ -143,10 +152,11 @@ def resolve_zones(policy: SandboxPolicy, runtime_paths: Iterable[str] = ()) -> A
     `runtime_paths` are needed by the sandbox itself: they are never hidden and never writable.
     """
     zones: AccessZones = {}
-    hidden = [real for path in policy.hidden if (real := real_path(path))]
-    workspace = real_path(policy.workspace) or ""
+    resolve = cache(real_path)
+    hidden = [real for path in policy.hidden if (real := resolve(path))]
+    workspace = resolve(policy.workspace) or ""
     for path, access in policy.path_access():
-        real = real_path(path)
+        real = resolve(path)
         if not real or (access == "read-only" and _exposes_hidden(real, workspace, hidden)):
             continue
         if _STRICTNESS[access] >= _STRICTNESS.get(zones.get(real, "writable"), 0):

@@ -8,6 +8,7 @@ import errno
 import platform
 import struct
 from collections.abc import Iterable
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -115,6 +116,7 @@ class SyscallFilterOptions(msgspec.Struct, frozen=True, kw_only=True):
     set_ids: bool = True  # programs that run with the rights of their owner or group
 
 
+@cache
 def build_filter(architecture: Architecture, options: SyscallFilterOptions) -> bytes:
     """Builds the filter program for an architecture."""
     numbers = SYSCALL_NUMBERS[architecture]

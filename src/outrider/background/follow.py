@@ -257,7 +257,7 @@ def stored_changes(jobs: JobClient, run_id: str, *, after: int = 0) -> AsyncGene
     return RunChangeReader(jobs.store, run_id, after=after, called=True).remaining_changes()
 
 
-async def wait_until_unattended(jobs: JobClient, run_id: str, *, pause: float = 5.0) -> None:
+async def wait_until_unattended(jobs: JobClient, run_id: str, *, pause: float = 1.5) -> None:
     """Returns once two polls in a row found that no worker executes the run."""
     unattended_polls = 0
     while unattended_polls < 2:

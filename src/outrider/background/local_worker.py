@@ -96,11 +96,19 @@ class WorkerLock:
     def holder(self) -> LockHolder | None:
         """Returns the process that holds the lock; None if there is none. The content of a killed process is
         ignored."""
+        owner = self._read_owner()
+        return None if owner is None or is_process_alive(owner) is False else owner
+
+    def has_died(self) -> bool:
+        """Returns whether the last resident worker was killed: it did not release the lock."""
+        owner = self._read_owner()
+        return owner is not None and bool(owner.mark) and is_process_alive(owner) is False
+
+    def _read_owner(self) -> LockHolder | None:
         try:
-            owner = msgspec.json.decode(self._file.read_bytes(), type=LockHolder)
+            return msgspec.json.decode(self._file.read_bytes(), type=LockHolder)
         except (OSError, msgspec.MsgspecError):
             return None
-        return None if is_process_alive(owner) is False else owner
 
 
 def was_launched_differently(holder: LockHolder, launch_values: Sequence[str]) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -222,3 +223,26 @@ async def test_runs_are_listed_canceled_and_retried_by_state_queue_and_time(prog
     both = await program.run("jobs", "retry", ids[0], "--failed", "--no-worker")
     assert neither.code == both.code != 0
     assert "name runs, or select them" in neither.err
+
+
+async def until_running(program: Program, run_id: str) -> None:
+    async with asyncio.timeout(SECONDS):
+        while (await program.run("jobs", "show", run_id, "--json")).json["state"] != "running":
+            await asyncio.sleep(0.2)
+
+
+async def test_a_killed_resident_worker_is_restarted_by_following_its_run(program: Program):
+    script = [[call("shell", "call_s", command="sleep 20")], "It has slept."]
+    async with answering(program, script):
+        try:
+            submitted = await program.run("jobs", "submit", "--json", "--allow", "shell(sleep *)", "sleep")
+            run_id = submitted.lines[0]["id"]
+            await until_running(program, run_id)
+            status = await program.run("worker", "--status")
+            os.kill(int(status.out.partition("process ")[2].partition(";")[0]), signal.SIGKILL)
+            followed = await program.run("jobs", "follow", run_id)
+            assert "The worker has died; a new one is starting." in followed.err
+            assert "It has slept." in followed.out
+            assert followed.code == 0, followed.err
+        finally:
+            await program.run("worker", "--stop")

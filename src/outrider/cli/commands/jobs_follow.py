@@ -22,6 +22,7 @@ from outrider.cli.commands.jobs_common import (
     run_with_jobs,
 )
 from outrider.cli.output import NOTICE_STYLES, Console
+from outrider.cli.setup import user_folders
 from outrider.engine.archive import short_id
 from outrider.presentation.formats import sanitize_for_terminal, shorten
 from outrider.presentation.items import (
@@ -379,7 +380,7 @@ async def follow_until_end(arguments: Namespace, jobs: "JobClient", run_id: str)
 
     printer, run = _create_printer(arguments), None
     change_stream = aclosing(followed(jobs, run_id, after=getattr(arguments, "after", 0), called=True))
-    async with _missing_worker_warning(jobs, run_id), change_stream as changes:
+    async with _missing_worker_warning(arguments, jobs, run_id), change_stream as changes:
         async for item in changes:
             if not isinstance(item, Run):
                 printer.print_change(item)
@@ -393,13 +394,19 @@ async def follow_until_end(arguments: Namespace, jobs: "JobClient", run_id: str)
 
 
 @asynccontextmanager
-async def _missing_worker_warning(jobs: "JobClient", run_id: str) -> AsyncGenerator[None]:
-    """Print a warning in a background task if no worker handles the run; the task is cancelled on exit."""
+async def _missing_worker_warning(arguments: Namespace, jobs: "JobClient", run_id: str) -> AsyncGenerator[None]:
+    """Print a warning in a background task if no worker handles the run, and restart a resident worker that was killed;
+    the task is cancelled on exit."""
     from outrider.background.follow import wait_until_unattended
+    from outrider.background.local_worker import WorkerLock, ensure_worker
 
     async def warn_when_idle() -> None:
         await wait_until_unattended(jobs, run_id)
-        Console().print_stderr(NO_WORKER_MESSAGE, "yellow")
+        if arguments.database is None and WorkerLock(user_folders().data).has_died():
+            ensure_worker(user_folders(), os.environ)
+            Console().print_stderr("The worker has died; a new one is starting.", "yellow")
+        else:
+            Console().print_stderr(NO_WORKER_MESSAGE, "yellow")
 
     warning = asyncio.create_task(warn_when_idle())
     try:

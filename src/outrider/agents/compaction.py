@@ -279,6 +279,7 @@ class ContextCompactor:
         tail_id = history[start].id if start < len(history) else None
         budget = carried_budget(self._run.pricing.context_limit(self._context.agent))
         pinned = pinned_input(history, start)
+        size = _estimate_history(history)
         for characters in (budget, budget // 4, 0):
             # In a thread, because a history of thousands of turns takes about a second.
             carried = await asyncio.to_thread(
@@ -286,9 +287,10 @@ class ContextCompactor:
             )
             text = PINNED_TEXT.format(summary=carried, words=pinned[:PINNED_CHARACTERS]) if pinned else carried
             part = CompactionPart(summary=text, tail_start_id=tail_id, tokens_before=before)
-            after = estimate_prompt_tokens(self._context, [*history, Message("user", [part])])
-            if after < before:
-                return replace(part, tokens_after=after)
+            compacted = [*history, Message("user", [part])]
+            # Two estimates are compared; `before` may be what the provider has counted.
+            if _estimate_history(compacted) < size:
+                return replace(part, tokens_after=estimate_prompt_tokens(self._context, compacted), message_id="")
         return None
 
     def _summary_message(self, part: CompactionPart, answer: Message) -> Message:
@@ -342,6 +344,10 @@ class ContextCompactor:
 
 def _summary_text(assembler: AnswerAssembler) -> str:
     return "".join(part.text for part in assembler.list_parts() if isinstance(part, TextPart)).strip()
+
+
+def _estimate_history(history: Sequence[Message]) -> int:
+    return sum(map(estimate_message_tokens, apply_compaction(history)))
 
 
 def offer_conversation_search(context: AgentContext) -> None:

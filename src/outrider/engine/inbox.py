@@ -12,7 +12,6 @@ from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxItem, SessionUpdate
 from outrider.sessions.store import Store
 from outrider.types.messages import Message
-from outrider.types.origins import make_origin
 from outrider.types.parts import TextPart
 
 MAX_TITLE = 60
@@ -29,7 +28,7 @@ class SessionInbox:
         store: Store,
         publish_changes: PublishChanges,
         notes: Callable[[], str] = lambda: "",
-        initial_state: Callable[[], str] = lambda: "",
+        initial_state: Callable[[], TextPart | None] = lambda: None,
     ) -> None:
         self._journal = journal
         self._store = store
@@ -146,9 +145,8 @@ class SessionInbox:
         session, so that the cached prompt prefix stays valid."""
         notes, state = self._notes(), self._initial_state()
         message.system = notes if notes or state else None
-        if state and not any(part.text == state for part in message.get_parts_by_type(TextPart)):
-            folder = self._journal.session.workspace_directory
-            message.add_part(TextPart(state, synthetic=True, origins=(make_origin("workspace", folder),)))
+        if state and not any(part.text == state.text for part in message.get_parts_by_type(TextPart)):
+            message.add_part(state)
 
     def _drop_future(self, name: str, end: asyncio.Future[TurnEnd]) -> None:
         others = [other for other in self._futures.pop(name, ()) if other is not end]

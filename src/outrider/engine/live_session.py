@@ -27,7 +27,7 @@ from outrider.sessions.store import Store
 from outrider.types.agents import Agent
 from outrider.types.events import ErrorEvent, SessionUpdatedEvent
 from outrider.types.modes import ReasoningEffort
-from outrider.types.parts import CompactionPart, ModelRef
+from outrider.types.parts import CompactionPart, ModelRef, TextPart
 
 
 class CompactionRequest:
@@ -286,9 +286,9 @@ class LiveSession:
     def _workspace_notes(self) -> str:
         return self.session_tools.workspace_notes if self.session_tools else ""
 
-    def _initial_state(self) -> str:
+    def _initial_state(self) -> TextPart | None:
         agent = self.agent
-        return self.session_tools.initial_state(f"{agent.provider}/{agent.model}") if self.session_tools else ""
+        return self.session_tools.initial_state(f"{agent.provider}/{agent.model}") if self.session_tools else None
 
     def _publish_update(self, **changes: Any) -> None:
         self._bus.publish(SessionUpdatedEvent(session_id=self.journal.session.id, changes=changes))

@@ -46,9 +46,9 @@ from outrider.tools.edit_transaction import FileEditor, save_no_originals
 from outrider.tools.tool import Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
-from outrider.types.origins import FlowSettings
+from outrider.types.origins import FlowSettings, Origin
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
-from outrider.types.parts import ToolPart
+from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_declaration import call_directory, call_subject, call_subjects, declaration_of
 
 if TYPE_CHECKING:
@@ -224,9 +224,13 @@ class SessionTools:
         """The notes about the workspace for the system prompt of a new session."""
         return self.extensions.system_notes(self._workspace) if self.extensions else ""
 
-    def initial_state(self, model: str) -> str:
-        """Return the state of the workspace for the first user message."""
-        return self.extensions.describe_state(self._workspace, model) if self.extensions else ""
+    def initial_state(self, model: str) -> TextPart | None:
+        """Return the state of the workspace for the first user message. It has names and commit subjects, no content
+        of files: by itself it is neither private nor closes the network of commands that the user's rules allow."""
+        state = self.extensions.describe_state(self._workspace, model) if self.extensions else ""
+        if not state:
+            return None
+        return TextPart(state, synthetic=True, origins=(Origin("workspace", str(self._workspace)),))
 
     def notes_for(self, session: Session) -> str:
         """Return the notes that the session started with, or else the current ones."""

@@ -321,7 +321,8 @@ async def test_the_editor_hears_what_a_turn_used(desk: Desk):
 
 async def test_commands_are_offered_and_carried_out(desk: Desk):
     note = desk.workspace / "note.txt"
-    desk.write_script([call("write", file_path="note.txt", content="after\n")], "Written.", "A note was written.")
+    written = [call("write", file_path="note.txt", content="after\n")]
+    desk.write_script(written, f"Written.{' It is there.' * 200}", "A note was written.")
     async with desk.editor("--allow", "write(*)") as editor:
         session_id = await desk.new(editor)
         await editor.until(lambda: editor.of(AvailableCommandsUpdate))

@@ -72,8 +72,10 @@ async def test_an_interrupt_ends_the_turn_on_the_server(serving: Serving):
     serving.script(LONG, delay=0.2)
     await serving.begin()
     run = await serving.start("run", "--attach", serving.url, "hi")
-    assert run.stdout is not None
-    await asyncio.wait_for(run.stdout.read(1), 60)
+    async with serving.client() as engine, asyncio.timeout(60):
+        archive = RemoteArchive(engine.client)
+        while not (begun := await archive.list_sessions(2)) or len((await engine.open(begun[0].id)).messages) < 2:
+            await asyncio.sleep(0.05)
     run.send_signal(signal.SIGINT)
     assert (await ended(run)).code == 130
     async with serving.client() as engine:

@@ -1,23 +1,29 @@
 """The database of background runs: one SQLite file for one machine, or a Postgres server for many."""
 
+import asyncio
 import logging
+import random
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from time import sleep
-from typing import Any
+from time import monotonic, sleep
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 import sqlalchemy as sa
 from dbos import DBOS, DBOSClient, DBOSConfig, Serializer, WorkflowStatus, error
 from sqlalchemy import event
+from sqlalchemy import exc as sql_errors
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError
 
 from outrider.errors import ConfigurationError, StoreDamagedError, StoreError
 from outrider.sessions.database_files import to_store_error
 
+T = TypeVar("T")
+P = ParamSpec("P")
+_log = logging.getLogger("outrider.worker")
 APPLICATION_NAME = "outrider"
 SCHEMA = "outrider_runs"
 WORKFLOW_NAME = "outrider.run"
@@ -37,6 +43,8 @@ _TABLE_STATEMENTS = (
     "CREATE TABLE IF NOT EXISTS {}reports (id TEXT PRIMARY KEY, report TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS {}notices (id TEXT PRIMARY KEY, url TEXT NOT NULL, body TEXT NOT NULL, "
     "tries BIGINT NOT NULL, due BIGINT)",
+    "CREATE TABLE IF NOT EXISTS {}retries (id TEXT PRIMARY KEY, failures BIGINT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS {}breakers (id TEXT PRIMARY KEY, until BIGINT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS {}schedules (id TEXT PRIMARY KEY, schedule TEXT NOT NULL, due BIGINT NOT NULL)",
 )
 
@@ -46,6 +54,8 @@ _ENTRIES_STATEMENTS = (
     "attempts BIGINT NOT NULL, canceled BIGINT NOT NULL)",
     "CREATE INDEX IF NOT EXISTS entries_state ON {}entries (state, worker)",
 )
+_CONNECT_TIMEOUT_SECONDS = 10
+_LONGEST_PAUSE_SECONDS = 5.0
 _ACTIVE = ["DELAYED", "ENQUEUED", "PENDING"]
 _FAILED = ["CANCELLED", "ERROR", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
@@ -53,6 +63,39 @@ _FAILED = ["CANCELLED", "ERROR", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 def worker_queue(worker_id: str) -> str:
     """Returns the name of the DBOS queue that only this worker listens to."""
     return f"{_WORKER_PREFIX}{worker_id}"
+
+
+def outage_pause(attempt: int) -> float:
+    """Returns the seconds to wait before the next attempt to reach a database, with random jitter."""
+    return min(0.25 * 1.5 ** min(attempt, 10), _LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)
+
+
+async def repeat_during_outage(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Runs `work` in a thread, and repeats it as long as the database cannot be reached or is locked. `work` must have
+    the same effect whether it is committed once or twice. Without a time limit: a run must not end for an outage, and
+    a worker that is closed cancels the wait."""
+    attempt, start = 0, monotonic()
+    while True:
+        try:
+            result = await asyncio.to_thread(work, *args, **kwargs)
+        except sql_errors.SQLAlchemyError as problem:
+            if not is_outage(problem):
+                raise
+            if attempt == 0:
+                _log.warning("waiting for database: %s", problem)
+            await asyncio.sleep(outage_pause(attempt))
+            attempt += 1
+        else:
+            if attempt:
+                _log.warning("the database is available again after %.0f s", monotonic() - start)
+            return result
+
+
+def is_outage(problem: BaseException) -> bool:
+    """Whether the database is unreachable, locked or out of connections, so that a later attempt may succeed."""
+    if isinstance(problem, sql_errors.DBAPIError) and problem.connection_invalidated:
+        return True
+    return isinstance(problem, sql_errors.OperationalError | sql_errors.InterfaceError | sql_errors.TimeoutError)
 
 
 class JsonSerializer(Serializer):
@@ -123,6 +166,8 @@ class RunDatabase:
             dbos_system_schema=SCHEMA,
             serializer=JsonSerializer(),
             application_name=APPLICATION_NAME,
+            # DBOS would repeat in the caller's thread with delays of up to a minute, which stops the heartbeat.
+            retry_connection_errors=False,
         )
 
     def dbos_config(self, worker_id: str) -> DBOSConfig:
@@ -144,7 +189,12 @@ class RunDatabase:
 
     def _create_engine(self) -> sa.Engine:
         if self.is_postgres:
-            return sa.create_engine(self.url.set(drivername="postgresql+psycopg"), pool_size=10, pool_pre_ping=True)
+            return sa.create_engine(
+                self.url.set(drivername="postgresql+psycopg"),
+                pool_size=10,
+                pool_pre_ping=True,
+                connect_args={"connect_timeout": _CONNECT_TIMEOUT_SECONDS},
+            )
         engine = sa.create_engine(self.url)
         event.listen(engine, "connect", _configure_sqlite)
         event.listen(engine, "handle_error", self._raise_if_damaged)

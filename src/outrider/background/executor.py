@@ -1,21 +1,25 @@
 """Executes runs: takes over the session's lease, continues the session until it ends, and stores a report."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from decimal import Decimal
 
 import msgspec
 from msgspec.structs import replace
 
 from outrider.agents.turn_state import TurnEnd
+from outrider.background.database import outage_pause, repeat_during_outage
 from outrider.background.records import EndReason, JobSpec, RunOutcome
 from outrider.background.reports import JobReport, ReportTable, WebhookTarget
+from outrider.background.retries import RunRetries
 from outrider.background.worktrees import RunWorkspace
+from outrider.engine.archive import short_id
 from outrider.engine.child_sessions import end_session
 from outrider.engine.engine import Engine
-from outrider.errors import OutriderError, SessionNotFoundError
+from outrider.errors import OutriderError, ProviderError, SessionNotFoundError, StoreUnavailableError
 from outrider.sessions.records import SessionFilter
 from outrider.sessions.store import Store
 from outrider.types.agents import Limits
@@ -23,6 +27,8 @@ from outrider.types.messages import Message
 from outrider.types.parts import SubtaskPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 from outrider.types.usage import Usage
+
+_log = logging.getLogger("outrider.worker")
 
 
 class RunUsage(msgspec.Struct, frozen=True):
@@ -153,8 +159,14 @@ class RunExecutor:
     again before each turn, because a worker that was paused may act on an assignment that has since moved."""
 
     def __init__(
-        self, engine: Engine, workspace: RunWorkspace, reports: ReportTable, owns: OwnershipCheck = _assume_owned
+        self,
+        engine: Engine,
+        workspace: RunWorkspace,
+        reports: ReportTable,
+        owns: OwnershipCheck = _assume_owned,
+        retries: RunRetries | None = None,
     ) -> None:
+        self._retries = retries
         self._owns_run = owns
         self._engine = engine
         self._workspace = workspace
@@ -174,10 +186,15 @@ class RunExecutor:
         return set(+self._active_counts)
 
     async def execute_run(self, run_id: str, job: JobSpec) -> RunOutcome:
-        """Executes a run until it ends or waits for an approval, and returns the outcome."""
+        """Executes a run until it ends or waits for an approval, and returns the outcome. If the store becomes
+        unavailable for longer than it waits itself, the run continues from its stored state afterwards."""
         self._active_counts[run_id] += 1
         try:
-            return await self._execute_run(run_id, job)
+            while True:
+                try:
+                    return await self._execute_run(run_id, job)
+                except StoreUnavailableError as problem:
+                    await self._wait_for_store(run_id, problem)
         finally:
             self._active_counts[run_id] -= 1
 
@@ -185,12 +202,14 @@ class RunExecutor:
         """Ends a run with an error without executing it."""
         return await self._finish_unopened(run_id, job, RunOutcome(reason="error", error=message))
 
-    async def finish_orphan(self, run_id: str, job: JobSpec, reason: EndReason) -> None:
+    async def finish_orphan(self, run_id: str, job: JobSpec, reason: EndReason, error: str = "") -> None:
         """Stores the report of a run that has ended and that no worker executes."""
         try:
-            await self._finish_unopened(run_id, job, await self._build_outcome(run_id, reason))
+            outcome = await self._build_outcome(run_id, reason)
+            await self._finish_unopened(run_id, job, replace(outcome, error=error))
         except SessionNotFoundError:  # the session was deleted, so it has no open calls
-            await asyncio.to_thread(self._reports.store_report, run_id, JobReport(outcome=RunOutcome(reason=reason)))
+            report = JobReport(outcome=RunOutcome(reason=reason, error=error))
+            await repeat_during_outage(self._reports.store_report, run_id, report)
 
     async def _execute_run(self, run_id: str, job: JobSpec) -> RunOutcome:
         """Releases an earlier execution of the same run first: DBOS has assigned the run to this worker again since
@@ -200,6 +219,8 @@ class RunExecutor:
         async with AsyncExitStack() as stack:
             try:
                 engine = await stack.enter_async_context(self._engine_for_job(run_id, job))
+            except StoreUnavailableError:
+                raise
             except OutriderError as problem:
                 return await self._finish_unopened(run_id, job, RunOutcome(reason="error", error=str(problem)))
             self._open_engines[run_id] = engine
@@ -207,9 +228,20 @@ class RunExecutor:
                 end, reason = await self._run_to_end(engine, run_id)
                 outcome = await self._build_outcome(run_id, reason, end)
                 still_holds = self._still_holds(run_id, engine)
+                if still_holds and isinstance(end.error, ProviderError):
+                    outcome = await self._plan_retry(run_id, outcome, end.error)
             finally:
                 await self.release_run(run_id, engine)
-        return await self._store_report(run_id, job, outcome) if still_holds and reason != "waiting" else outcome
+        return (
+            await self._store_report(run_id, job, outcome) if still_holds and outcome.reason != "waiting" else outcome
+        )
+
+    async def _plan_retry(self, run_id: str, outcome: RunOutcome, error: ProviderError) -> RunOutcome:
+        """Returns the outcome of a run that starts again later, if the policy has an attempt left for this error."""
+        retry_at = await repeat_during_outage(self._retries.plan_retry, run_id, error) if self._retries else None
+        if retry_at is None:
+            return outcome
+        return replace(outcome, reason="waiting", retry_at=retry_at, provider=error.provider)
 
     async def abort_run(self, run_id: str) -> None:
         """Aborts the current turn and withdraws its open approvals."""
@@ -227,7 +259,20 @@ class RunExecutor:
         """Releases all runs. From then on no run starts or ends in this executor."""
         self._leaving = True
         for run_id, engine in self.open_runs.items():
-            await self.release_run(run_id, engine)
+            with suppress(StoreUnavailableError):  # another worker takes over the lease
+                await self.release_run(run_id, engine)
+
+    async def _wait_for_store(self, run_id: str, problem: StoreUnavailableError) -> None:
+        """Waits until the store can be read again."""
+        _log.warning("run %s is waiting for database: %s", short_id(run_id), problem)
+        attempt = 0
+        while True:
+            await self._block_if_leaving()
+            await asyncio.sleep(outage_pause(attempt))
+            attempt += 1
+            with suppress(StoreUnavailableError):
+                await self._engine.store.approvals(run_id)
+                return
 
     def _still_holds(self, run_id: str, engine: Engine) -> bool:
         """Returns whether this execution still holds the run and its session lease."""
@@ -236,19 +281,19 @@ class RunExecutor:
 
     async def _finish_unopened(self, run_id: str, job: JobSpec, outcome: RunOutcome) -> RunOutcome:
         """Ends the open calls of the session, which a previous worker may have left, and stores the report."""
-        if await asyncio.to_thread(self._reports.owns_run, run_id):
+        if await repeat_during_outage(self._reports.owns_run, run_id):
             await end_session(self._engine.store, run_id)
         return await self._store_report(run_id, job, outcome)
 
     async def _store_report(self, run_id: str, job: JobSpec, outcome: RunOutcome) -> RunOutcome:
         """Commits the worktree and stores the report, also for a canceled run; storing it twice is idempotent. If
         another worker owns the run by now, it leaves the report and the worktree alone."""
-        if not await asyncio.to_thread(self._reports.owns_run, run_id):
+        if not await repeat_during_outage(self._reports.owns_run, run_id):
             return outcome
         changes = await self._workspace.finish_workspace(run_id, job)
         report = self._engine.discreet(JobReport(outcome=outcome, changes=changes))
         told = WebhookTarget(job.webhook, self._engine.discreet(job.prompt))
-        await asyncio.to_thread(self._reports.store_report, run_id, report, told)
+        await repeat_during_outage(self._reports.store_report, run_id, report, told)
         return outcome
 
     async def _block_if_leaving(self) -> None:
@@ -264,16 +309,25 @@ class RunExecutor:
             turn = asyncio.ensure_future(engine.go_on(run_id, take_over=True))
             while not turn.done():
                 await asyncio.wait([turn], timeout=APPROVAL_POLL_SECONDS)
-                if not turn.done() and await is_waiting_for_approval(engine, run_id):
+                if not turn.done() and await self._is_waiting(engine, run_id):
                     await engine.close(run_id)
                     return await turn, "waiting"
             end = turn.result()
+            if isinstance(end.error, StoreUnavailableError):
+                raise end.error
             await self._block_if_leaving()
             if self._has_lost_lease(run_id, engine):
                 continue  # a worker that was paused took the lease; the loop condition checks which of us owns the run
             if end.reason != "completed" or not await engine.queued(run_id):
                 return end, end.reason
         return TurnEnd("aborted"), "aborted"
+
+    async def _is_waiting(self, engine: Engine, run_id: str) -> bool:
+        """Returns whether the run waits for an approval; False while the store cannot be read: the turn is not over."""
+        try:
+            return await is_waiting_for_approval(engine, run_id)
+        except StoreUnavailableError:
+            return False
 
     def _has_lost_lease(self, run_id: str, engine: Engine) -> bool:
         live = engine.live.get(run_id)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec.structs import replace
 
@@ -53,7 +53,7 @@ async def standard_worker(
     its runs stay in the store until any process answers them."""
     folders, limits = settings.folders, settings.background
     database = _open_database(folders, server)
-    store = create_store(folders.store_file, server)
+    store = create_store(folders.store_file, server, outage_seconds=limits.outage_seconds)
     try:
         async with (
             standard_engine(settings, workspace=settings.workspace, attended=True, store=store) as engine,
@@ -63,10 +63,27 @@ async def standard_worker(
                 limits=replace(limits, runs=runs or limits.runs),
                 workspace=RunWorkspace(engine.store, WorktreeManager(folders), engine_options_builder(settings)),
             ) as worker,
+            _stop_waiting_at_exit(store),
         ):
             yield worker
     finally:
         database.close()
+
+
+@runtime_checkable
+class WaitingStore(Protocol):
+    """A store whose requests wait while its server is unavailable."""
+
+    def stop_waiting(self) -> None: ...
+
+
+@asynccontextmanager
+async def _stop_waiting_at_exit(store: Store) -> AsyncGenerator[None, None]:
+    try:
+        yield
+    finally:
+        if isinstance(store, WaitingStore):
+            store.stop_waiting()
 
 
 def engine_options_builder(settings: Settings) -> EngineOptionsBuilder:

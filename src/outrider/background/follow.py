@@ -6,8 +6,10 @@ from contextlib import aclosing
 from typing import NamedTuple, Self
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy.exc import SQLAlchemyError
 
+from outrider.background.database import is_outage
 from outrider.background.jobs import JobClient
 from outrider.background.records import Run
 from outrider.errors import OutriderError, SessionNotFoundError, StoreUnavailableError
@@ -221,7 +223,8 @@ async def follow_run(
     jobs: JobClient, run_id: str, *, after: int = 0, called: bool = False, poll: float = POLL_SECONDS
 ) -> AsyncGenerator[Change | ChildChange | Run, None]:
     """Yields the run first and whenever its state changes, and every change with a sequence number above `after`,
-    drafts of answers included. It returns when the run is over. With `called` it includes child sessions. A caller that
+    drafts of answers included. While the database cannot be reached, the run is `waiting_for` "database". It returns
+    when the run is over. With `called` it includes child sessions. A caller that
     reconnects passes the last sequence number of the run's own session, and receives the changes of active children
     again. Closing the generator does not affect the run."""
     run = await jobs.get_run(run_id)
@@ -231,8 +234,8 @@ async def follow_run(
             if change := await reader.next_change(poll):
                 yield change
                 continue
-            current = await jobs.get_run(run_id)
-            if current.state != run.state:
+            current = await _poll_run(jobs, run)
+            if (current.state, current.waiting_for) != (run.state, run.waiting_for):
                 yield current
             run = current
     async with aclosing(reader.remaining_changes()) as remaining:
@@ -240,12 +243,21 @@ async def follow_run(
             yield change
 
 
+async def _poll_run(jobs: JobClient, run: Run) -> Run:
+    try:
+        return await jobs.get_run(run.id)
+    except (SQLAlchemyError, StoreUnavailableError) as problem:
+        if isinstance(problem, SQLAlchemyError) and not is_outage(problem):
+            raise
+        return replace(run, waiting_for="database")
+
+
 def stored_changes(jobs: JobClient, run_id: str, *, after: int = 0) -> AsyncGenerator[Change | ChildChange, None]:
     """Yields the changes of a run and of its child sessions that are stored now."""
     return RunChangeReader(jobs.store, run_id, after=after, called=True).remaining_changes()
 
 
-async def wait_until_unattended(jobs: JobClient, run_id: str, *, pause: float = 5.0) -> None:
+async def wait_until_unattended(jobs: JobClient, run_id: str, *, pause: float = 1.5) -> None:
     """Returns once two polls in a row found that no worker executes the run."""
     unattended_polls = 0
     while unattended_polls < 2:

@@ -75,11 +75,16 @@ class FailureDetector:
         self._clock = clock
         self._alive = alive
         self._seen: dict[str, tuple[int, float]] = {}
+        self._last_look: float | None = None
 
     def find_dead_workers(self, heartbeats: Sequence[WorkerHeartbeat]) -> list[str]:
         """Returns the workers whose process no longer exists, and those whose counter has not changed for `timeout`
-        seconds."""
+        seconds. Time in which this worker could not read the table does not count: after an outage of the database
+        all counters have stopped."""
         now = self._clock()
+        if self._last_look is not None and now - self._last_look > self._timeout / 2:
+            self._seen = {worker_id: (count, now) for worker_id, (count, _) in self._seen.items()}
+        self._last_look = now
         self._seen = {heartbeat.worker_id: self._last_change(heartbeat, now) for heartbeat in heartbeats}
         return [
             heartbeat.worker_id

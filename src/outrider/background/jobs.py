@@ -13,8 +13,9 @@ from outrider.background.database import RUN_QUEUE_NAME, WORKFLOW_NAME, WORKFLOW
 from outrider.background.executor import iterate_session_tree
 from outrider.background.heartbeat import WorkerRegistry
 from outrider.background.queue import QueuedRun, QueueEntry, RunQueue, WaitingRuns
-from outrider.background.records import JobOverrides, JobSpec, Run, RunOutcome, derive_run_state
+from outrider.background.records import NO_REASON, JobOverrides, JobSpec, Run, RunFilter, RunOutcome, derive_run_state
 from outrider.background.reports import JobReport, OrphanedRunFinder, ReportTable
+from outrider.background.retries import RunRetries
 from outrider.background.schedules import Schedule, ScheduleTable, local_timezone
 from outrider.background.worktrees import stored_worktree
 from outrider.engine.archive import SessionArchive
@@ -30,6 +31,7 @@ from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart
 
+_PAGE_SIZE = 500
 WORKER_START_MS = 15_000  # how long a worker may take to start
 
 
@@ -71,6 +73,7 @@ class JobClient:
         self._reports = ReportTable(database)
         self._orphans = OrphanedRunFinder(database, client)
         self._queue = RunQueue(database)
+        self._retries = RunRetries(database)
         self._schedules = ScheduleTable(database)
         self.waiting_runs = WaitingRuns(database)
         self._workers = WorkerRegistry(database)
@@ -126,9 +129,20 @@ class JobClient:
             self._queue.add_run(db, run, agent=agent, ready=ready, after_run=placement.after_run)
             self._client.enqueue_in_transaction(db, options, msgspec.to_builtins(job))
 
-    async def list_runs(self, *, limit: int = 50) -> Sequence[Run]:
+    async def find_runs(self, selection: RunFilter, *, limit: int | None = None) -> Sequence[Run]:
+        """Returns the runs that match, newest first."""
+        found: list[Run] = []
+        offset, size = 0, limit if limit and selection == RunFilter() else _PAGE_SIZE
+        while page := await self.list_runs(limit=size, offset=offset):
+            found += [run for run in page if selection.matches(run)]
+            offset += len(page)
+            if limit is not None and len(found) >= limit:
+                break
+        return found[:limit]
+
+    async def list_runs(self, *, limit: int = 50, offset: int = 0) -> Sequence[Run]:
         """Returns runs, newest first."""
-        found = await self._client.list_workflows_async(name=WORKFLOW_NAME, limit=limit, sort_desc=True)
+        found = await self._client.list_workflows_async(name=WORKFLOW_NAME, limit=limit, offset=offset, sort_desc=True)
         entries = await asyncio.to_thread(self._queue.get_entries, [status.workflow_id for status in found])
         return [_decode_run(status, entries.get(status.workflow_id)) for status in found]
 
@@ -163,6 +177,10 @@ class JobClient:
         return any(
             [not await self.open_approvals(run_id) for run_id in await asyncio.to_thread(self.waiting_runs.list_runs)]
         )
+
+    async def list_paused_providers(self) -> dict[str, int]:
+        """Returns the providers whose runs stay in the queue after errors, and when each is tried again."""
+        return await asyncio.to_thread(self._retries.list_paused)
 
     async def has_live_worker(self) -> bool:
         """Returns whether a worker is alive. A worker on another machine counts as alive while its row exists, because
@@ -229,7 +247,7 @@ class JobClient:
         """Cancels a run. Its worker aborts the turn at its next heartbeat; everything stored stays stored. A run that
         is over does not change."""
         run = await self.get_run(run_id)
-        if run.state == "waiting":
+        if run.state == "waiting" or _retry_time(run) is not None:
             await self._requeue_run(run)
         # The mark comes first: a worker that starts the run at the same time sees it and cancels the workflow again.
         await asyncio.to_thread(self._queue.cancel_run, run_id)
@@ -243,6 +261,7 @@ class JobClient:
         if run.state not in ("failed", "canceled"):
             raise OutriderError(f"only a failed or canceled run can be retried; this run is {run.state}")
         await asyncio.to_thread(self._reports.delete_report, run_id)
+        await asyncio.to_thread(self._retries.forget_run, run_id)
         return await self._requeue_run(run)
 
     async def open_approvals(self, run_id: str | None = None) -> Sequence[Approval]:
@@ -266,14 +285,15 @@ class JobClient:
             await asyncio.sleep(poll)
 
     async def resume_if_answered(self, run_id: str) -> bool:
-        """Puts a waiting run back into the queue once all its approvals are answered, by any process. Returns whether
-        the run needs no more polling."""
+        """Puts a waiting run back into the queue once all its approvals are answered, by any process, or once the time
+        of its retry has come. Returns whether the run needs no more polling."""
         run = await self.get_run(run_id)
         if run.state == "queued":  # a process that requeued the run died after it had rewound the workflow
             await asyncio.to_thread(self._queue.reopen_run, run)
-        if run.state != "waiting":
+        retry_at = _retry_time(run)
+        if run.state != "waiting" and retry_at is None:
             return run.is_over
-        if await self.open_approvals(run_id):
+        if (retry_at or 0) > now_ms() or await self.open_approvals(run_id):
             return False
         with suppress(error.DBOSException):  # another process has requeued it at the same time
             await self._requeue_run(run)
@@ -308,11 +328,34 @@ async def open_job_client(database: RunDatabase, store: Store) -> AsyncGenerator
         await asyncio.to_thread(client.destroy)
 
 
+def _retry_time(run: Run) -> int | None:
+    """Returns when a run that was delayed by an error of its provider starts again; None for all other runs."""
+    return run.outcome.retry_at if run.state == "delayed" and run.outcome is not None else None
+
+
 def _decode_job(status: WorkflowStatus) -> JobSpec:
     if isinstance(status.input, str):  # DBOS returns data that it cannot decode as text
         return JobSpec(prompt="(the stored data of this run is damaged)", queue="")
     encoded: Any = status.input["args"][0] if status.input else {}
     return msgspec.convert(encoded, JobSpec, strict=False)
+
+
+def _describe_workflow_error(status: WorkflowStatus) -> str:
+    """Returns the reason of a workflow that ended without an outcome. DBOS returns the error as it was serialized."""
+    if status.status == "MAX_RECOVERY_ATTEMPTS_EXCEEDED":
+        return "the run was given up: too many workers died while they executed it"
+    stored: Any = status.error
+    match stored:
+        case {"error": str(name), "message": str(message)}:
+            return f"{name}: {message}" if message else name
+        case None:
+            return NO_REASON
+        case problem:
+            return f"{type(problem).__name__}: {problem}"
+
+
+def _start_time(status: WorkflowStatus, outcome: RunOutcome | None) -> int | None:
+    return outcome.retry_at if outcome is not None else status.delay_until_epoch_ms
 
 
 def _decode_run(status: WorkflowStatus, entry: QueueEntry | None) -> Run:
@@ -322,6 +365,8 @@ def _decode_run(status: WorkflowStatus, entry: QueueEntry | None) -> Run:
     stored: Any = status.output
     outcome = msgspec.convert(stored, RunOutcome, strict=False) if stored else None
     state, after_run = derive_run_state(status.status, outcome), ""
+    if outcome is None and state == "failed":
+        outcome = RunOutcome(reason="error", error=_describe_workflow_error(status))
     if entry is not None and entry.state == "queued" and state in ("delayed", "queued", "running"):
         after_run = entry.after_run
         state = "delayed" if after_run or state == "delayed" else "queued"
@@ -336,7 +381,8 @@ def _decode_run(status: WorkflowStatus, entry: QueueEntry | None) -> Run:
         attempts=entry.attempts if entry else status.recovery_attempts or 0,
         created=status.created_at,
         ended=status.completed_at,
-        begins=status.delay_until_epoch_ms if state == "delayed" and not after_run else None,
+        begins=_start_time(status, outcome) if state == "delayed" and not after_run else None,
         after_run=after_run,
         outcome=outcome,
+        waiting_for=f"provider {outcome.provider}".rstrip() if outcome and outcome.retry_at is not None else "",
     )

@@ -25,16 +25,18 @@ from outrider.sessions.records import ProcessIdentity
 
 MAX_LOG_BYTES = 1 << 20  # bytes
 LOGGER_NAME = "outrider.worker"
+STORE_LOGGER_NAME = "outrider.sessions"
 
 
 def configure_worker_log(stream: TextIO) -> None:
     """Writes the worker's log records to the stream, each line with a timestamp."""
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
-    log = logging.getLogger(LOGGER_NAME)
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
+    for name in (LOGGER_NAME, STORE_LOGGER_NAME):
+        log = logging.getLogger(name)
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        log.propagate = False
 
 
 def worker_log_path(folders: AppFolders) -> Path:
@@ -94,11 +96,19 @@ class WorkerLock:
     def holder(self) -> LockHolder | None:
         """Returns the process that holds the lock; None if there is none. The content of a killed process is
         ignored."""
+        owner = self._read_owner()
+        return None if owner is None or is_process_alive(owner) is False else owner
+
+    def has_died(self) -> bool:
+        """Returns whether the last resident worker was killed: it did not release the lock."""
+        owner = self._read_owner()
+        return owner is not None and bool(owner.mark) and is_process_alive(owner) is False
+
+    def _read_owner(self) -> LockHolder | None:
         try:
-            owner = msgspec.json.decode(self._file.read_bytes(), type=LockHolder)
+            return msgspec.json.decode(self._file.read_bytes(), type=LockHolder)
         except (OSError, msgspec.MsgspecError):
             return None
-        return None if is_process_alive(owner) is False else owner
 
 
 def was_launched_differently(holder: LockHolder, launch_values: Sequence[str]) -> bool:

@@ -118,6 +118,7 @@ class RunQueue:
         self._entries = f"{database.table_prefix}entries"
         self._line_table = f"{database.table_prefix}line"
         self._turns_table = f"{database.table_prefix}turns"
+        self._breakers = f"{database.table_prefix}breakers"
 
     def add_run(
         self, db: sa.Connection, run: QueuedRun, *, agent: str, ready: int | None = None, after_run: str = ""
@@ -179,6 +180,13 @@ class RunQueue:
             for run in chosen:
                 self._assign_run(db, run, worker_id)
             return [run.id for run in chosen]
+
+    def load_provider(self, run_id: str, provider: ProviderLookup) -> str:
+        """Returns the name of the provider that a run counts against."""
+        with self._engine.connect() as db:
+            statement = sa.text(f"SELECT agent, provider FROM {self._line_table} WHERE id = :id")
+            row = db.execute(statement, {"id": run_id}).first()
+            return "" if row is None else row.provider or provider(row.agent)
 
     def requeue_run(self, run_id: str, worker_id: str) -> bool:
         """Puts a run of a worker back into the queue, at its old position. Returns False if the run is no longer the
@@ -316,6 +324,10 @@ class RunQueue:
                 left.append(bounds.starts - self._count_recent_starts(db, group, bounds, provider))
             if left:
                 state.room[group] = min(left)
+        for row in db.execute(sa.text(f"SELECT id, until FROM {self._breakers}")):
+            group = ("provider", row.id)
+            room = 0 if row.until > now_ms() else max(1 - busy[group], 0)
+            state.room[group] = min(state.room.get(group, room), room)
         rows = db.execute(sa.text(f"SELECT queue, owner, number FROM {self._turns_table}"))
         state.served = {(row.queue, row.owner): row.number for row in rows}
         return state

@@ -40,7 +40,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker stores when it releases a run: at its end, or because an approval must be answered first."""
+    """What a worker stores when it releases a run: at its end, because an approval must be answered first, or with
+    `retry_at` because `provider` failed and the run starts again at that time."""
 
     reason: EndReason
     output: str = ""
@@ -49,11 +50,14 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Tokens = Tokens()
     cost: Decimal | None = None
     seconds: float = 0.0
+    retry_at: int | None = None
+    provider: str = ""
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run and its state. `id` is also the session id. `attempts` counts how often a worker started it; times are Unix
-    milliseconds. A delayed run starts at time `begins`, or when the run `after_run` is over."""
+    milliseconds. A delayed run starts at time `begins`, or when the run `after_run` is over. `waiting_for` names what
+    an active run cannot continue without: "database", or "provider NAME"."""
 
     id: str
     state: RunState
@@ -68,10 +72,47 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     begins: int | None = None
     after_run: str = ""
     outcome: RunOutcome | None = None
+    waiting_for: str = ""
 
     @property
     def is_over(self) -> bool:
         return self.state in FINAL_STATES
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Selects runs. `since` is a time in Unix milliseconds: a run that is over matches if it ended later, another one
+    if it was submitted later. An empty value matches all runs."""
+
+    states: tuple[str, ...] = ()
+    since: int = 0
+    queue: str = ""
+    user: str = ""
+
+    def matches(self, run: Run) -> bool:
+        return (
+            (not self.states or run.state in self.states)
+            and ((run.ended if run.is_over else None) or run.created or 0) >= self.since
+            and self.queue in ("", run.queue)
+            and self.user in ("", run.user)
+        )
+
+
+_END_TEXTS: dict[EndReason, str] = {
+    "limit": "a limit of the run was reached",
+    "repetition": "the model repeated the same call without progress",
+    "empty_answers": "the model sent empty answers only",
+    "refusal": "the model refused to answer",
+    "length": "the answer was longer than the model may write",
+    "aborted": "the run was canceled",
+}
+NO_REASON = "the run ended without a stored reason; the log of its worker may have more"
+
+
+def describe_failure(outcome: RunOutcome | None) -> str:
+    """Returns why a run failed; never an empty text."""
+    if outcome is None:
+        return NO_REASON
+    return outcome.error or _END_TEXTS.get(outcome.reason, NO_REASON)
 
 
 def derive_run_state(status: str, outcome: RunOutcome | None) -> RunState:
@@ -85,6 +126,8 @@ def derive_run_state(status: str, outcome: RunOutcome | None) -> RunState:
             return "running"
         case "CANCELLED":
             return "canceled"
+        case "SUCCESS" if outcome is not None and outcome.retry_at is not None:
+            return "delayed"
         case "SUCCESS" if outcome is not None:
             return _state_after_end(outcome.reason)
         case _:

@@ -10,13 +10,20 @@ import msgspec
 from dbos import DBOS, DBOSClient, error
 from sqlalchemy.exc import SQLAlchemyError
 
-from outrider.background.database import WORKFLOW_NAME, RunDatabase, is_unexpected_error, worker_queue
+from outrider.background.database import (
+    WORKFLOW_NAME,
+    RunDatabase,
+    is_unexpected_error,
+    repeat_during_outage,
+    worker_queue,
+)
 from outrider.background.executor import RunExecutor
 from outrider.background.heartbeat import UNKNOWN_OWNER, FailureDetector, WorkerHeartbeat, WorkerRegistry
 from outrider.background.jobs import JobClient
 from outrider.background.queue import RunQueue
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state
 from outrider.background.reports import OrphanedRunFinder, ReportTable
+from outrider.background.retries import RunRetries
 from outrider.background.worktrees import RunWorkspace
 from outrider.config.file import BackgroundTable
 from outrider.engine.archive import short_id
@@ -51,7 +58,10 @@ class Worker:
         self._queue = RunQueue(database)
         self._workers = WorkerRegistry(database)
         self._reports = ReportTable(database, self._workers.owner.id)
-        self._executor = RunExecutor(engine, workspace or RunWorkspace(engine.store), self._reports, self._owns_run)
+        self._retries = RunRetries(database, limits.retry)
+        self._executor = RunExecutor(
+            engine, workspace or RunWorkspace(engine.store), self._reports, self._owns_run, self._retries
+        )
         self._store = engine.store
         self._failure_detector = FailureDetector(dead_after)
         self._is_removed = False
@@ -85,7 +95,10 @@ class Worker:
         await asyncio.wait(self._tasks)
         await self._executor.release_all()
         await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
-        await asyncio.to_thread(self._remove_worker, self.id)
+        try:
+            await asyncio.to_thread(self._remove_worker, self.id)
+        except SQLAlchemyError as problem:
+            _log.warning("the runs of this worker are queued again when another worker finds it dead: %s", problem)
         await asyncio.to_thread(self._client.destroy)
 
     def _launch_dbos(self) -> None:
@@ -120,11 +133,19 @@ class Worker:
         return msgspec.to_builtins(outcome)
 
     async def _start_run(self, run_id: str, job: JobSpec) -> RunOutcome:
-        entry = (await asyncio.to_thread(self._queue.get_entries, [run_id])).get(run_id)
+        entry = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
         if entry is not None and entry.attempts > MAX_RECOVERY_ATTEMPTS:
             message = f"the run was given up: {MAX_RECOVERY_ATTEMPTS} workers died while they executed it"
             return await self._executor.fail_run(run_id, job, message)
-        return await self._executor.execute_run(run_id, job)
+        outcome = await self._executor.execute_run(run_id, job)
+        if outcome.reason != "waiting":
+            await repeat_during_outage(self._retries.forget_run, run_id)
+        if outcome.reason == "completed" and (provider := await self._load_provider(run_id)):
+            await repeat_during_outage(self._retries.resume_provider, provider)
+        return outcome
+
+    async def _load_provider(self, run_id: str) -> str:
+        return await repeat_during_outage(self._queue.load_provider, run_id, self._provider_of)
 
     async def _release_run(self, run_id: str, *, is_waiting: bool) -> None:
         """Ends the assignment before the workflow returns. If the run is no longer assigned to this worker, waits until
@@ -202,7 +223,9 @@ class Worker:
             _log.warning("run %s ended without a report; storing one", short_id(orphan.run_id))
             with suppress(OutriderError):
                 job = await self.job_client.get_job(orphan.run_id)
-                await self._executor.finish_orphan(orphan.run_id, job, orphan.reason)
+                outcome = (await self.job_client.get_run(orphan.run_id)).outcome
+                error = outcome.error if outcome and orphan.reason == "error" else ""
+                await self._executor.finish_orphan(orphan.run_id, job, orphan.reason, error)
                 await asyncio.to_thread(self._queue.release_run, orphan.run_id, self.id)
 
     def _provider_of(self, agent: str) -> str:

@@ -263,6 +263,7 @@ def _add_view_commands(add: AddSubcommand) -> None:
     """Add the subcommands that only read runs."""
     listed = add("list", "list the newest runs and their states", "jobs:list_runs")
     listed.add_argument("-n", "--limit", type=parse_positive_int, default=20, metavar="N", help="maximum number (20)")
+    _add_run_filters(listed)
     shown = add("show", "show the state, worktree and result of a run", "jobs:show_run")
     shown.add_argument("--diff", action="store_true", help="print its changes as a git diff")
     shown.add_argument("--trace", action="store_true", help="print its trace, step by step")
@@ -288,8 +289,31 @@ def _add_control_commands(add: AddSubcommand) -> None:
         ("deny", "deny the calls that a run is waiting for", "jobs:deny_calls"),
     ):
         ordered = add(name, help, function)
-        ordered.add_argument("run", metavar="RUN", help=_RUN_ID_HELP)
+        if name in ("cancel", "retry"):
+            ordered.add_argument("run", metavar="RUN", nargs="*", help=f"{_RUN_ID_HELP}; or use the filters")
+            _add_run_filters(ordered)
+        else:
+            ordered.add_argument("run", metavar="RUN", help=_RUN_ID_HELP)
         _add_no_worker_option(ordered)
+
+
+def _add_run_filters(parser: ArgumentParser) -> None:
+    """Add the options that select runs by state, time, queue and user."""
+    parser.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        choices=("delayed", "queued", "running", "waiting", "done", "failed", "canceled"),
+        help="only runs in this state; repeatable",
+    )
+    parser.add_argument(
+        "--failed", dest="state", action="append_const", const="failed", help="the same as --state failed"
+    )
+    parser.add_argument(
+        "--since", type=parse_duration, metavar="TIME", help="only runs that ended, or were submitted, within 15m or 2h"
+    )
+    parser.add_argument("--queue", metavar="NAME", help="only runs of this queue")
+    parser.add_argument("--user", metavar="NAME", help="only runs of this user")
 
 
 def _add_run_options(parser: ArgumentParser) -> None:

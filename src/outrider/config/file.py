@@ -157,13 +157,27 @@ class BoundsTable(msgspec.Struct, frozen=True, kw_only=True):
     seconds: Annotated[float, msgspec.Meta(gt=0)] = 60
 
 
+class RunRetryTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[background.retry]`: how often a run starts again after an error of a provider that passes, after the retries of
+    the request itself. The wait is random within a window that doubles; a delay that the provider requests is added.
+    `errors` are names of exceptions; their subclasses are included. `attempts = 1` means no retry."""
+
+    attempts: PositiveInt = 10
+    first_window: Annotated[float, msgspec.Meta(gt=0)] = 30
+    largest_window: Annotated[float, msgspec.Meta(gt=0)] = 1800
+    errors: StringTuple = ("RateLimitError", "OverloadedError", "ServerError", "NetworkError")
+
+
 class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
     """`[background]`: the number of concurrent `runs` per worker, and limits per queue and per provider. A run counts
     against the provider of its entry agent. Workers that share a database should use the same limits. `webhooks` lists
-    hosts of a private network that may be notified; public hosts are always allowed. `user` is the name under which
-    submitted runs take turns with those of other users."""
+    hosts of a private network that may be notified; public hosts are always allowed. A turn waits `outage_seconds` for
+    an unavailable database; afterwards the run continues from its stored state when the database is available. `user`
+    is the name under which submitted runs take turns with those of other users."""
 
     runs: PositiveInt = 4
+    outage_seconds: Annotated[float, msgspec.Meta(ge=0)] = 600
+    retry: RunRetryTable = RunRetryTable()
     webhooks: tuple[str, ...] = ()
     queues: dict[str, BoundsTable] = {}
     providers: dict[str, BoundsTable] = {}

@@ -182,10 +182,11 @@ def _delete_old_overlays(data: Path, stack: AsyncExitStack) -> None:
     stack.push_async_callback(asyncio.wait, [task])
 
 
-def create_store(file: Path, server: str | None = None) -> Store:
-    """Create an SQLite store at `file`, or a Postgres store for the URL `server`. The caller opens it."""
+def create_store(file: Path, server: str | None = None, *, outage_seconds: float = 0.0) -> Store:
+    """Create an SQLite store at `file`, or a Postgres store for the URL `server`, whose requests wait up to
+    `outage_seconds` for an unavailable server. The caller opens it."""
     if server is None:
         return SqliteStore(file)
     from outrider.sessions.postgres.store import PostgresStore
 
-    return PostgresStore(server)
+    return PostgresStore(server, outage_seconds=outage_seconds)

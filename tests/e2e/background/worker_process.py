@@ -29,6 +29,7 @@ from tests.scenario.stories import agent, scripted
 
 PAUSE = float(os.environ.get("OUTRIDER_TEST_PAUSE", "0.15"))
 REPEATABLE = "again:"  # before what is written down by the tool that is safe to repeat
+OUTAGE_SECONDS = float(os.environ.get("OUTRIDER_TEST_OUTAGE", "0"))
 HANGS = os.environ.get("OUTRIDER_TEST_HANGS", "")  # the name of an effect whose call never ends
 
 
@@ -76,7 +77,11 @@ class Forgetful(list[Request]):
 
 
 def store_at(place: str) -> Store:
-    return PostgresStore(place) if place.startswith("postgresql") else SqliteStore(Path(place))
+    return (
+        PostgresStore(place, outage_seconds=OUTAGE_SECONDS)
+        if place.startswith("postgresql")
+        else SqliteStore(Path(place))
+    )
 
 
 async def main(database: str, place: str, effects: str) -> None:

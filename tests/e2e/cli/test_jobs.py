@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -192,3 +193,56 @@ async def test_a_schedule_is_made_shown_paused_resumed_and_ended(program: Progra
     assert (unknown.code, "no schedule has an id" in unknown.err) == (1, True)
     await program.run("jobs", "unschedule", listed["id"][-8:])
     assert "There are no schedules" in (await program.run("jobs", "schedules")).err
+
+
+async def test_runs_are_listed_canceled_and_retried_by_state_queue_and_time(program: Program):
+    for number in range(3):
+        queue = "nightly" if number == 2 else "runs"
+        submitted = await program.run("jobs", "submit", "--no-worker", "--queue", queue, f"write list {number}")
+        assert submitted.code == 0, submitted.err
+
+    async def prompts(*words: str) -> list[str]:
+        found = await program.run("jobs", *words, "--json")
+        assert found.code == 0, found.err
+        return sorted(run["prompt"] for run in found.lines)
+
+    assert await prompts("list", "--state", "queued", "--queue", "nightly") == ["write list 2"]
+    assert await prompts("list", "--failed") == []
+    canceled = await prompts("cancel", "--state", "queued", "--queue", "runs", "--no-worker")
+    assert canceled == ["write list 0", "write list 1"]
+    assert await prompts("list", "--state", "canceled", "--since", "1h") == canceled
+    assert await prompts("list", "--state", "canceled", "--state", "queued", "-n", "2") != []
+    assert await prompts("retry", "--failed", "--since", "1h", "--no-worker") == [], (
+        "they were canceled, and not failed"
+    )
+    assert await prompts("retry", "--state", "canceled", "--since", "1h", "--no-worker") == canceled
+    assert len(await prompts("list", "--state", "queued")) == 3
+    ids = [run["id"] for run in (await program.run("jobs", "list", "--json")).lines]
+    assert len(await prompts("cancel", *ids, "--no-worker")) == 3
+    neither = await program.run("jobs", "retry", "--no-worker")
+    both = await program.run("jobs", "retry", ids[0], "--failed", "--no-worker")
+    assert neither.code == both.code != 0
+    assert "name runs, or select them" in neither.err
+
+
+async def until_running(program: Program, run_id: str) -> None:
+    async with asyncio.timeout(SECONDS):
+        while (await program.run("jobs", "show", run_id, "--json")).json["state"] != "running":
+            await asyncio.sleep(0.2)
+
+
+async def test_a_killed_resident_worker_is_restarted_by_following_its_run(program: Program):
+    script = [[call("shell", "call_s", command="sleep 20")], "It has slept."]
+    async with answering(program, script):
+        try:
+            submitted = await program.run("jobs", "submit", "--json", "--allow", "shell(sleep *)", "sleep")
+            run_id = submitted.lines[0]["id"]
+            await until_running(program, run_id)
+            status = await program.run("worker", "--status")
+            os.kill(int(status.out.partition("process ")[2].partition(";")[0]), signal.SIGKILL)
+            followed = await program.run("jobs", "follow", run_id)
+            assert "The worker has died; a new one is starting." in followed.err
+            assert "It has slept." in followed.out
+            assert followed.code == 0, followed.err
+        finally:
+            await program.run("worker", "--stop")

@@ -8,6 +8,9 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
+from msgspec.structs import replace
+from sqlalchemy.exc import OperationalError
+
 from outrider.background.follow import RunChangeReader, follow_run
 from outrider.background.records import Run, RunOutcome
 from outrider.errors import StoreUnavailableError
@@ -74,3 +77,23 @@ async def test_to_leave_at_the_moment_at_which_a_change_comes_is_to_leave(rounds
                 await asking
         else:
             assert await asking is not None
+
+
+class AwayJobs(FewJobs):
+    """Its database cannot be reached for two polls."""
+
+    polls = 0
+
+    async def get_run(self, run_id: str) -> Run:
+        self.polls += 1
+        if self.polls in (2, 3):
+            raise OperationalError("SELECT 1", None, ConnectionError("the server is away"))
+        run = await super().get_run(run_id)
+        return run if self.polls > 4 else replace(run, state="running", outcome=None)
+
+
+async def test_an_outage_of_the_database_is_shown_and_does_not_end_the_following():
+    jobs: Any = AwayJobs(BreakingStore())
+    news = [new async for new in follow_run(jobs, "one", poll=0.01)]
+    shown = [(new.state, new.waiting_for) for new in news if isinstance(new, Run)]
+    assert shown == [("running", ""), ("running", "database"), ("running", ""), ("done", "")]

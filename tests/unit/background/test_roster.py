@@ -17,8 +17,8 @@ def test_a_worker_whose_count_stands_still_is_dead_once_patience_is_over():
     now = [0.0]
     watch = FailureDetector(4, clock=lambda: now[0], alive=lambda _: None)
     assert watch.find_dead_workers([WorkerHeartbeat("one", HERE, 7)]) == []
-    now[0] = 4.0
-    assert watch.find_dead_workers([WorkerHeartbeat("one", HERE, 7)]) == []
+    for now[0] in (1.0, 2.0, 3.0, 4.0):
+        assert watch.find_dead_workers([WorkerHeartbeat("one", HERE, 7)]) == []
     now[0] = 4.1
     assert watch.find_dead_workers([WorkerHeartbeat("one", HERE, 7)]) == ["one"]
 
@@ -29,6 +29,15 @@ def test_a_worker_that_counts_on_is_alive_however_slowly_it_is_looked_at():
     for count in range(3):
         now[0] += 100
         assert watch.find_dead_workers([WorkerHeartbeat("one", HERE, count)]) == []
+
+
+def test_time_in_which_the_table_could_not_be_read_does_not_count():
+    now = [0.0]
+    watch = FailureDetector(4, clock=lambda: now[0], alive=lambda _: None)
+    for now[0] in (0.0, 1.0, 61.0, 63.0, 65.0):
+        assert watch.find_dead_workers([WorkerHeartbeat("one", HERE, 7)]) == []
+    now[0] = 65.1
+    assert watch.find_dead_workers([WorkerHeartbeat("one", HERE, 7)]) == ["one"]
 
 
 def test_a_process_that_is_known_to_be_gone_is_dead_at_once():

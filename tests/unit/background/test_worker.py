@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 from outrider import Engine
 from outrider.background.database import RunDatabase
+from outrider.background.records import JobSpec, RunOutcome, derive_run_state, describe_failure
 from outrider.background.worker import Worker
 from outrider.sessions.memory_store import MemoryStore
 from tests.scenario.stories import agent, scripted
@@ -42,3 +44,34 @@ async def test_one_that_the_others_gave_up_twice_begins_anew_and_takes_runs(tmp_
         run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
         assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
     database.close()
+
+
+class Broken(Worker):
+    """Has a defect that no run can survive."""
+
+    async def _start_run(self, run_id: str, job: JobSpec) -> RunOutcome:
+        raise ValueError("a defect of the worker")
+
+
+async def test_the_reason_is_stored_when_the_workflow_itself_breaks(tmp_path: Path):
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with (
+        Engine([agent()], [scripted(["It is done."])], store=MemoryStore()) as engine,
+        Broken(engine, database, poll=0.05, heartbeat=0.05) as worker,
+        asyncio.timeout(SECONDS),
+    ):
+        run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
+        run = await worker.job_client.wait_for_run(run.id, poll=0.05)
+        while (report := await worker.job_client.get_report(run.id)) is None:
+            await asyncio.sleep(0.05)
+    assert run.state == "failed"
+    assert run.outcome is not None
+    assert [run.outcome.error, report.outcome.error] == ["ValueError: a defect of the worker"] * 2
+    database.close()
+
+
+@pytest.mark.parametrize("reason", ["limit", "repetition", "empty_answers", "refusal", "length", "error"])
+def test_every_failure_has_a_reason(reason: Any):
+    assert derive_run_state("SUCCESS", RunOutcome(reason=reason)) == "failed"
+    assert describe_failure(RunOutcome(reason=reason))
+    assert describe_failure(RunOutcome(reason=reason, error="why")) == "why"

@@ -12,6 +12,7 @@ import msgspec
 from outrider.cli import exit_codes
 from outrider.cli.commands.jobs_common import (
     find_run,
+    format_failure,
     format_usage,
     match_count_text,
     print_run_table,
@@ -27,12 +28,13 @@ from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.presentation.formats import format_count
+from outrider.types.ids import now_ms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from outrider.background.jobs import JobClient, JobOptions, QueuePlacement
-    from outrider.background.records import Run
+    from outrider.background.records import Run, RunFilter
     from outrider.background.reports import JobReport
     from outrider.background.schedules import Schedule
     from outrider.config.settings import Settings
@@ -235,45 +237,85 @@ def submit_run(arguments: Namespace) -> int:
 
 
 def list_runs(arguments: Namespace) -> int:
-    """Print the newest runs, with a hint for runs that wait for approval."""
+    """Print the newest runs that match the filters, with a hint for runs that wait for approval."""
 
     async def load_runs(jobs: "JobClient") -> "Sequence[Run]":
-        runs = await jobs.list_runs(limit=arguments.limit)
+        runs = await jobs.find_runs(build_run_filter(arguments), limit=arguments.limit)
         await warn_without_worker(jobs, runs)
+        for provider, until in (await jobs.list_paused_providers()).items():
+            Console().print_stderr(
+                f"Provider {provider} is paused after errors; its runs stay queued until {_format_time(until)}.",
+                "yellow",
+            )
         return runs
 
     runs = run_with_jobs(arguments, load_runs)
-    code = print_runs(arguments, runs)
+    has_filter = arguments.state or arguments.since or arguments.queue or arguments.user
+    code = _print_selected(arguments, runs) if has_filter else print_runs(arguments, runs)
     waiting = [short_id(run.id) for run in runs if run.state == "waiting"]
     if waiting and not arguments.json:
         Console().print_stderr(f"Waiting for an answer: {', '.join(waiting)}. See `outrider jobs show {waiting[0]}`.")
     return code
 
 
+def build_run_filter(arguments: Namespace) -> "RunFilter":
+    from outrider.background.records import RunFilter
+
+    return RunFilter(
+        states=tuple(arguments.state),
+        since=0 if arguments.since is None else now_ms() - round(arguments.since * 1000),
+        queue=arguments.queue or "",
+        user=arguments.user or "",
+    )
+
+
+async def select_runs(arguments: Namespace, jobs: "JobClient", states: tuple[str, ...]) -> "Sequence[Run]":
+    """Return the runs with the given ids, or else those that match the filters and are in one of `states`."""
+    selection = build_run_filter(arguments)
+    has_filter = bool(selection.states or selection.since or selection.queue or selection.user)
+    if bool(arguments.run) == has_filter:
+        raise ConfigurationError("name runs, or select them with --state, --failed, --since, --queue or --user")
+    if arguments.run:
+        return [await find_run(jobs, name) for name in arguments.run]
+    return [run for run in await jobs.find_runs(selection) if run.state in states]
+
+
 def cancel_run(arguments: Namespace) -> int:
-    """Cancel a run. If it has open calls, a worker is needed to end them."""
+    """Cancel runs. If one has open calls, a worker is needed to end them."""
 
-    async def cancel_found(jobs: "JobClient") -> "tuple[Run, bool]":
-        run = await find_run(jobs, arguments.run)
-        if run.is_over:
-            Console().print_stderr(f"The run is already {run.state}.")
-        return await jobs.cancel_run(run.id), await jobs.needs_cleanup(run.id)
+    async def cancel_found(jobs: "JobClient") -> "tuple[list[Run], bool]":
+        canceled: list[Run] = []
+        left_open = False
+        for run in await select_runs(arguments, jobs, ("delayed", "queued", "running", "waiting")):
+            if run.is_over:
+                Console().print_stderr(f"The run is already {run.state}.")
+            canceled.append(await jobs.cancel_run(run.id))
+            left_open |= await jobs.needs_cleanup(run.id)
+        return canceled, left_open
 
-    run, left_open = run_with_jobs(arguments, cancel_found)
+    runs, left_open = run_with_jobs(arguments, cancel_found)
     if left_open:
         ensure_worker_running(arguments)
-    return print_runs(arguments, [run])
+    return _print_selected(arguments, runs)
 
 
 def retry_run(arguments: Namespace) -> int:
-    """Resume a failed or canceled run."""
+    """Resume failed or canceled runs."""
 
-    async def retry_found(jobs: "JobClient") -> "Run":
-        return await jobs.retry_run((await find_run(jobs, arguments.run)).id)
+    async def retry_found(jobs: "JobClient") -> "list[Run]":
+        return [await jobs.retry_run(run.id) for run in await select_runs(arguments, jobs, ("failed", "canceled"))]
 
-    run = run_with_jobs(arguments, retry_found)
-    ensure_worker_running(arguments)
-    return print_runs(arguments, [run])
+    runs = run_with_jobs(arguments, retry_found)
+    if runs:
+        ensure_worker_running(arguments)
+    return _print_selected(arguments, runs)
+
+
+def _print_selected(arguments: Namespace, runs: "Sequence[Run]") -> int:
+    if not runs and not arguments.json:
+        Console().print_stderr("No run matches.")
+        return exit_codes.SUCCESS
+    return print_runs(arguments, runs)
 
 
 def approve_calls(arguments: Namespace) -> int:
@@ -370,7 +412,11 @@ def _outcome_lines(run: "Run", report: "JobReport | None") -> list[str]:
         return []
     if not run.is_over:
         return ["", f"{format_usage(outcome)} so far"]
-    lines = ["", f"{format_usage(outcome)}, ended with: {outcome.reason}", outcome.error or outcome.output]
+    lines = ["", f"{format_usage(outcome)}, ended with: {outcome.reason}"]
+    if run.state == "failed":
+        stored = next((one for one in (outcome, run.outcome) if one is not None and one.error), outcome)
+        lines.append(format_failure(stored))
+    lines += [outcome.output] if outcome.output else []
     if report and report.changes and report.changes.stat:
         lines += ["", report.changes.stat]
     return lines
@@ -379,9 +425,16 @@ def _outcome_lines(run: "Run", report: "JobReport | None") -> list[str]:
 def _start_lines(run: "Run") -> list[str]:
     if run.after_run:
         return ["", f"Starts when run {short_id(run.after_run)} ends."]
-    if run.begins is not None:
-        return ["", f"Starts on {datetime.fromtimestamp(run.begins / 1000).astimezone():%Y-%m-%d at %H:%M}."]
-    return []
+    if run.begins is None:
+        return []
+    if run.waiting_for:
+        error = run.outcome.error if run.outcome else ""
+        return ["", f"Waiting for {run.waiting_for}: {error}", f"Next attempt: {_format_time(run.begins)}."]
+    return ["", f"Starts on {datetime.fromtimestamp(run.begins / 1000).astimezone():%Y-%m-%d at %H:%M}."]
+
+
+def _format_time(milliseconds: int) -> str:
+    return f"{datetime.fromtimestamp(milliseconds / 1000).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def _approval_lines(run: "Run", approvals: "Sequence[Approval]") -> list[str]:

@@ -63,6 +63,13 @@ def format_usage(outcome: "RunOutcome") -> str:
     return f"{format_count(outcome.steps, 'step')}, {format_tokens(outcome.tokens.total)} tokens, {cost}"
 
 
+def format_failure(outcome: "RunOutcome | None") -> str:
+    """Return the line that states why a run failed."""
+    from outrider.background.records import describe_failure
+
+    return f"Reason: {describe_failure(outcome)}"
+
+
 def print_runs(arguments: Namespace, runs: "Sequence[Run]") -> int:
     """Print runs as a table or JSON, and return the exit code."""
     console = Console()

@@ -14,8 +14,15 @@ from typing import TYPE_CHECKING, Any, assert_never
 import msgspec
 
 from outrider.cli import exit_codes
-from outrider.cli.commands.jobs_common import NO_WORKER_MESSAGE, find_run, format_usage, run_with_jobs
+from outrider.cli.commands.jobs_common import (
+    NO_WORKER_MESSAGE,
+    find_run,
+    format_failure,
+    format_usage,
+    run_with_jobs,
+)
 from outrider.cli.output import NOTICE_STYLES, Console
+from outrider.cli.setup import user_folders
 from outrider.engine.archive import short_id
 from outrider.presentation.formats import sanitize_for_terminal, shorten
 from outrider.presentation.items import (
@@ -124,10 +131,13 @@ class JobTextPrinter:
 
     def print_run(self, run: "Run") -> None:
         text = f"[{short_id(run.id)} is {run.state}]"
-        if run.state == "waiting":
+        if run.waiting_for:
+            text = f"[{short_id(run.id)} is {run.state}, waiting for {run.waiting_for}]"
+        elif run.state == "waiting":
             text += f" Answer: outrider jobs approve {short_id(run.id)}"
         elif run.outcome is not None:
-            text += f" {format_usage(run.outcome)}" + (f": {run.outcome.error}" if run.outcome.error else "")
+            text += f" {format_usage(run.outcome)}"
+            text += f" {format_failure(run.outcome)}" if run.state == "failed" else ""
         self._output.select_agent()
         self._output.print_line(text, "dim")
 
@@ -370,7 +380,7 @@ async def follow_until_end(arguments: Namespace, jobs: "JobClient", run_id: str)
 
     printer, run = _create_printer(arguments), None
     change_stream = aclosing(followed(jobs, run_id, after=getattr(arguments, "after", 0), called=True))
-    async with _missing_worker_warning(jobs, run_id), change_stream as changes:
+    async with _missing_worker_warning(arguments, jobs, run_id), change_stream as changes:
         async for item in changes:
             if not isinstance(item, Run):
                 printer.print_change(item)
@@ -384,13 +394,19 @@ async def follow_until_end(arguments: Namespace, jobs: "JobClient", run_id: str)
 
 
 @asynccontextmanager
-async def _missing_worker_warning(jobs: "JobClient", run_id: str) -> AsyncGenerator[None]:
-    """Print a warning in a background task if no worker handles the run; the task is cancelled on exit."""
+async def _missing_worker_warning(arguments: Namespace, jobs: "JobClient", run_id: str) -> AsyncGenerator[None]:
+    """Print a warning in a background task if no worker handles the run, and restart a resident worker that was killed;
+    the task is cancelled on exit."""
     from outrider.background.follow import wait_until_unattended
+    from outrider.background.local_worker import WorkerLock, ensure_worker
 
     async def warn_when_idle() -> None:
         await wait_until_unattended(jobs, run_id)
-        Console().print_stderr(NO_WORKER_MESSAGE, "yellow")
+        if arguments.database is None and WorkerLock(user_folders().data).has_died():
+            ensure_worker(user_folders(), os.environ)
+            Console().print_stderr("The worker has died; a new one is starting.", "yellow")
+        else:
+            Console().print_stderr(NO_WORKER_MESSAGE, "yellow")
 
     warning = asyncio.create_task(warn_when_idle())
     try:

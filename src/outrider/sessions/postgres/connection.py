@@ -2,7 +2,10 @@
 
 import asyncio
 import contextlib
+import logging
+import random
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import TypeVar
 
 import psycopg
@@ -24,12 +27,22 @@ MAX_ATTEMPTS = 4
 CONNECT_TIMEOUT_SECONDS = 10
 POOL_WAIT_SECONDS = 2.0
 RECONNECT_SECONDS = 0.5
+POOL_RECONNECT_SECONDS = 5.0  # the pool doubles its delays up to this; afterwards each request connects anew
+LONGEST_PAUSE_SECONDS = 5.0
+
+_log = logging.getLogger("outrider.sessions")
 
 
 class TransactionPool:
-    """Runs transactions on up to MAX_CONNECTIONS pooled connections and retries them after a lost connection."""
+    """Runs transactions on up to MAX_CONNECTIONS pooled connections and retries them after a lost connection.
 
-    def __init__(self, url: str, schema: str) -> None:
+    While the server cannot be reached, a transaction waits up to `outage_seconds`. Writes are fenced by the token of
+    their lease, so a late one cannot overwrite what another owner has written in between.
+    """
+
+    def __init__(self, url: str, schema: str, outage_seconds: float = 0.0) -> None:
+        self.outage_seconds = outage_seconds
+        self._outage_start: float | None = None
         self._url = url
         self._schema = schema
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
@@ -39,6 +52,7 @@ class TransactionPool:
             max_size=MAX_CONNECTIONS,
             open=False,
             configure=self._set_search_path,
+            reconnect_timeout=POOL_RECONNECT_SECONDS,
             name="outrider",
         )
 
@@ -53,19 +67,42 @@ class TransactionPool:
 
         `body` must have the same effect whether it is committed once or twice.
         """
-        for attempt in range(MAX_ATTEMPTS):
+        attempt, start = 0, monotonic()
+        while True:
             try:
-                return await self._run_once(body, retried=attempt > 0)
-            except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-                if attempt + 1 == MAX_ATTEMPTS or not _is_retryable(error):
-                    raise to_store_error(error) from error
-                await asyncio.sleep(0.05 * 4**attempt)
+                result = await self._run_once(body, retried=attempt > 0)
             except psycopg.Error as error:
-                raise to_store_error(error) from error
-        raise AssertionError("unreachable")
+                pause = self._choose_pause(error, attempt, monotonic() - start)
+                if pause is None:
+                    raise to_store_error(error) from error
+                await asyncio.sleep(pause)
+                attempt += 1
+            else:
+                self._end_outage()
+                return result
 
     async def close(self) -> None:
+        self.outage_seconds = 0.0
         await self._pool.close()
+
+    def _choose_pause(self, error: psycopg.Error, attempt: int, elapsed: float) -> float | None:
+        """Returns the seconds to wait before the next attempt; None if there is none."""
+        if not _is_retryable(error):
+            return None
+        if attempt + 1 < MAX_ATTEMPTS:
+            return 0.05 * 4**attempt
+        if elapsed > self.outage_seconds or not _is_outage(error):
+            return None
+        if self._outage_start is None:
+            self._outage_start = monotonic() - elapsed
+            _log.warning("waiting for database: %s", error)
+        exponent = min(attempt - MAX_ATTEMPTS, 10)
+        return min(0.5 * 1.5**exponent, LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)
+
+    def _end_outage(self) -> None:
+        if self._outage_start is not None:
+            _log.warning("the database is available again after %.0f s", monotonic() - self._outage_start)
+            self._outage_start = None
 
     async def _run_once(self, body: TransactionBody[T], *, retried: bool) -> T:
         if retried and not self._pool.closed:
@@ -97,8 +134,15 @@ class TransactionPool:
 
 
 def _is_retryable(error: psycopg.Error) -> bool:
-    """True for a lost connection (08), a server shutdown (57) and a serialization error or deadlock (40)."""
-    return error.sqlstate is None or error.sqlstate[:2] in ("08", "57", "40")
+    """True for an unavailable server and for a serialization error or deadlock (40)."""
+    return _is_outage(error) or (error.sqlstate or "").startswith("40")
+
+
+def _is_outage(error: psycopg.Error) -> bool:
+    """True for a lost connection (08), a server that stops or starts (57), and one without free connections."""
+    if not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return False
+    return error.sqlstate is None or error.sqlstate[:2] in ("08", "57") or error.sqlstate == "53300"
 
 
 def to_store_error(error: psycopg.Error) -> StoreError:

@@ -37,14 +37,20 @@ _ANY_SESSION = SessionFilter()
 
 
 class PostgresStore:
-    """Stores sessions in a Postgres database. `async with` connects and creates or migrates the tables in `schema`."""
+    """Stores sessions in a Postgres database. `async with` connects and creates or migrates the tables in `schema`.
+
+    While the server cannot be reached, a request waits up to `outage_seconds` and then raises StoreUnavailableError;
+    without waiting, it is repeated for about a second."""
 
     prompt = False
 
-    def __init__(self, url: str, *, schema: str = "outrider", clock: Callable[[], int] = now_ms) -> None:
+    def __init__(
+        self, url: str, *, schema: str = "outrider", clock: Callable[[], int] = now_ms, outage_seconds: float = 0.0
+    ) -> None:
         self._schema = schema
         self._clock = clock
         self._pool = TransactionPool(url, schema)
+        self._outage_seconds = outage_seconds
         self._listeners = NotificationListener(self._pool)
 
     async def open(self) -> Self:
@@ -54,7 +60,12 @@ class PostgresStore:
         except BaseException:
             await self.close()
             raise
+        self._pool.outage_seconds = self._outage_seconds
         return self
+
+    def stop_waiting(self) -> None:
+        """Makes requests fail soon that wait for an unavailable server, so that the process can end."""
+        self._pool.outage_seconds = 0.0
 
     async def create(self, session: StoredSession) -> StoredSession:
         return await self._pool.run(

@@ -78,6 +78,8 @@ def request_problems(conversation: Conversation, sent: list[Body], spoken: Spoke
 
 def excuses(conversation: Conversation, spoken: Spoken) -> Iterator[str]:
     offered = {spec.name for exchange in conversation.exchanges for spec in spoken.request(exchange).tools}
+    if any(spoken.request(exchange).prompt[-1].role == "assistant" for exchange in conversation.exchanges):
+        yield "a request that ends with the assistant: ours ends with the user, as most vendors require"
     for before, after in conversation.steps():
         calls = before["expected"]["tool_calls"]
         if any(call["name"] not in offered for call in calls):

@@ -141,14 +141,14 @@ def build_filter(architecture: Architecture, options: SyscallFilterOptions) -> b
         *_on_syscall(numbers["ioctl"], [_load_argument(1), *_deny_values(_TERMINAL_IOCTLS)]),
         *_on_syscall(numbers["socket"], _check_socket_family(sockets=options.sockets)),
     ]
-    if not options.set_ids:
-        program += _deny_set_ids(numbers)
     if not options.namespaces:
         program += _on_syscall(
             numbers["prlimit64"], [_load_argument(0), _instruction(_EQUAL, 0, then=1), _return_errno(errno.EPERM)]
         )
     for name in sorted(denied & numbers.keys()):
         program += _on_syscall(numbers[name], [_return_errno(errno.EPERM)])
+    if not options.set_ids:  # after the calls that are denied as a whole, because each branch ends with a verdict
+        program += _deny_set_ids(numbers)
     return b"".join([*program, _instruction(_RETURN, _ALLOW)])
 
 

@@ -293,4 +293,4 @@ async def test_what_is_denied_to_the_caller_is_denied_to_the_called():
         agents=[player("clerk", permissions={"allow": ("touch",)})],
         tools=[Tool(lambda: "done", name="touch")],
     )
-    assert "not allowed: a rule forbids it" in result.messages[2].content
+    assert "not allowed: a rule forbids it: touch." in result.messages[2].content

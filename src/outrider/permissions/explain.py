@@ -32,8 +32,7 @@ class DecisionExplanation(Struct, frozen=True):
 
     def format(self) -> str:
         effect = f"{self.decision.effect}, {self.confined}" if self.confined else self.decision.effect
-        decided = f"{effect}: {self.decision.reason}"
-        lines = [decided if self.decision.rule is None else f"{decided} ({self.decision.rule})", *self.steps]
+        lines = [f"{effect}: {self.decision.reason}", *self.steps]
         return sanitize_for_terminal(
             "\n".join([*lines, *(reasons.ALWAYS_ADDS.format(rule=rule) for rule in self.offers)])
         )

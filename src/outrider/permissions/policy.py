@@ -118,7 +118,7 @@ def _decide_assessed(
 
 def _decide_by_rules(policy: PermissionRules, call: CallAssessment, mode: Mode) -> Decision | None:
     if rule := _find_restricting_rule(policy.deny, call):
-        return Decision("deny", reasons.RULE_FORBIDS, rule.text)
+        return Decision("deny", reasons.RULE_FORBIDS.format(rule=rule.text), rule.text)
     if call.invalid:
         return Decision("deny", call.invalid, invalid=True)
     if not mode_offers(mode, call.action, changes=call.changes):
@@ -126,7 +126,7 @@ def _decide_by_rules(policy: PermissionRules, call: CallAssessment, mode: Mode) 
     if call.action == "protected":
         return Decision(MODE_TABLE[mode].effects["protected"], call.reason or reasons.ACTION_REASONS["protected"])
     if rule := _find_restricting_rule(policy.ask, call):
-        return Decision("ask", reasons.RULE_ASKS, rule.text)
+        return Decision("ask", reasons.RULE_ASKS.format(rule=rule.text), rule.text)
     own = [parse_rule(text) for text in policy.allow]
     # An outcome rule never lets a command leave the sandbox.
     allowing = [rule for rule in own if rule.right is None]
@@ -142,7 +142,8 @@ def _decide_by_rules(policy: PermissionRules, call: CallAssessment, mode: Mode) 
 
 def _allow_by_rules(call: CallAssessment, rules: Sequence[PermissionRule], confinement: Confinement) -> Decision:
     texts = ", ".join(rule.text for rule in rules)
-    return Decision("allow", reasons.RULE_ALLOWS, texts, confinement if isinstance(call, ShellCall) else None)
+    reason = reasons.RULE_ALLOWS.format(rule=texts)
+    return Decision("allow", reason, texts, confinement if isinstance(call, ShellCall) else None)
 
 
 def _find_restricting_rule(rules: RuleTexts, call: CallAssessment) -> PermissionRule | None:

@@ -20,10 +20,10 @@ ACTION_REASONS: dict[Action, str] = {
     "delegate": "another agent works under the same rights",
 }
 
-# What a rule decides.
-RULE_FORBIDS = "a rule forbids it"
-RULE_ASKS = "a rule requires approval"
-RULE_ALLOWS = "a rule allows it"
+# What a rule decides. The model reads the rule too: it can then look for a way that the rule does not forbid.
+RULE_FORBIDS = "a rule forbids it: {rule}"
+RULE_ASKS = "a rule requires approval: {rule}"
+RULE_ALLOWS = "a rule allows it: {rule}"
 
 # What the mode decides.
 MODE_LACKS_TOOL = "{mode} mode does not offer this tool: {reason}"

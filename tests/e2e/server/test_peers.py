@@ -196,7 +196,7 @@ async def test_the_caller_s_rules_count_over_there(tmp_path):
     async with peer(tmp_path, "helper", look_and_tell, tools=[look]) as (_, address):
         result = await async_run(careful, "Go.", [careful], [], [peer_of(address)])
         planned = await async_run(AWAY, "Go.", [AWAY], [], [peer_of(address)], mode="chat")
-    assert "a rule forbids it" in result.output
+    assert "a rule forbids it: look(*)" in result.output
     assert "empty" not in planned.output
 
 

@@ -192,7 +192,9 @@ def test_rules_restrict_a_command_whatever_the_sandbox_would_catch(workspace: Pa
     for level in APPROVAL_LEVELS:
         make = partial(decide_call, "shell", {"command": "make x"}, workspace=workspace, level=level)
         assert make(mode="agent", deny=["shell(make *)"]).effect == "deny"
-        assert make(mode="agent", ask=["shell(make *)"]) == Decision("ask", "a rule requires approval", "shell(make *)")
+        assert make(mode="agent", ask=["shell(make *)"]) == Decision(
+            "ask", "a rule requires approval: shell(make *)", "shell(make *)"
+        )
         assert make(mode="agent", ask=["shell(make *)"], allow=["shell"]).effect == "ask"
         assert make(mode="background", ask=["shell(make *)"]).effect == "deny"
 
@@ -218,7 +220,7 @@ def test_deny_wins_over_everything(workspace: Path):
     call = ("write", {"file_path": "src/a.py", "content": ""})
     rules = {"allow": ["write(src/**)"], "ask": ["write(src/**)"], "deny": ["write(src/a.py)"]}
     found = decide(*call, mode="agent", workspace=workspace, **rules)
-    assert found == Decision("deny", "a rule forbids it", "write(src/a.py)")
+    assert found == Decision("deny", "a rule forbids it: write(src/a.py)", "write(src/a.py)")
 
 
 def test_a_protected_file_is_asked_about_whatever_rules_allow(workspace: Path):

@@ -127,7 +127,7 @@ def test_an_explanation_says_what_decided_and_what_each_command_does(tmp_path: P
     ]
     assert "  not understood: it contains a ${…} expansion that could run a command" in explain("ls ${!x}", tmp_path)
     text = explain_decision("read", {"path": "a"}, mode="plan", deny=["read(a)"], workspace=str(tmp_path)).format()
-    assert text == "deny: a rule forbids it (read(a))"
+    assert text == "deny: a rule forbids it: read(a)"
     text = explain_decision("write", {"file_path": "a"}, mode="agent", workspace=str(tmp_path)).format()
     assert text == 'ask: it changes files of the workspace\n"always" would add write(/a)'
 
@@ -144,7 +144,7 @@ def test_an_explanation_says_where_a_command_runs_and_what_becomes_of_its_change
     assert first_words("make", level="edits") == "allow, inside the sandbox (its changes are kept)"
     assert first_words("make", confined=["shell(make)"]) == "allow, inside the sandbox (its changes are kept)"
     assert explain("make", tmp_path, allow=["shell(make)"]).splitlines()[0] == (
-        "allow, outside the sandbox: a rule allows it (shell(make))"
+        "allow, outside the sandbox: a rule allows it: shell(make)"
     )
     assert first_words("make", ask=["shell(make)"]) == "ask"
     assert first_words("make", sandbox=False) == "ask"

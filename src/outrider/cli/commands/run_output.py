@@ -151,6 +151,7 @@ _UNATTENDED = (
     reasons.UNATTENDED_WRITE,
     reasons.UNATTENDED_BLOCK.partition("{wanted}")[2],
 )
+_FORBIDDEN = reasons.RULE_FORBIDS.partition("{rule}")[0]
 
 
 class RefusedCall(msgspec.Struct, frozen=True):
@@ -221,9 +222,7 @@ class HeadlessResult(msgspec.Struct, frozen=True):
         count."""
         never_asks = self.info.mode == "background"
         return [
-            call
-            for call in self.stats.refused
-            if call.needed_approval or (never_asks and reasons.RULE_FORBIDS not in call.error)
+            call for call in self.stats.refused if call.needed_approval or (never_asks and _FORBIDDEN not in call.error)
         ]
 
     @property

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from outrider import Engine, EventBus, PatchPart, SessionInUseError, TextPart, Tool, ToolCompleted, ToolPart
-from outrider.engine.archive import open_archive
+from outrider.engine.archive import SessionArchive, open_archive
 from outrider.engine.frontend import archive_of
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.events import ErrorEvent, FilesRestoredEvent, ToolApprovalRequestedEvent
@@ -391,6 +391,16 @@ async def test_what_a_deleted_session_had_kept_goes_with_it(workspace, tmp_path)
     async with engine(["fine"], tmp_path) as held:
         assert (await held.file_changes(second).undo()).changed == ("other.txt",)
         assert (workspace / "made.txt").exists()
+
+
+async def test_undo_data_of_a_session_in_another_store_stays_when_all_sessions_are_deleted(workspace, tmp_path):
+    async with engine([[shell("printf x > made.txt")], "done"], tmp_path) as held:
+        session = await held.create(workspace=workspace)
+        await held.prompt(session, "go")
+    (undo_data,) = (tmp_path / "data" / "undo").iterdir()
+    async with SqliteStore(tmp_path / "other.db") as other:
+        await SessionArchive(other, tmp_path / "data").delete_all()
+    assert tracked_sessions(undo_data) == {session}
 
 
 async def test_a_model_that_goes_on_after_an_undo_has_to_look_at_the_files_again(workspace, tmp_path):

@@ -184,17 +184,18 @@ class SessionArchive:
 
 @asynccontextmanager
 async def delete_files_of_sessions(data: Path | None, store: Store) -> AsyncGenerator[None, None]:
-    """Delete undo data and stored outputs of the sessions that the block deletes. Outputs of sessions that were not in
-    this store before are left: they may belong to another one. When no session remains, the outputs that version 0.1
+    """Delete undo data and stored outputs of the sessions that the block deletes. Files of sessions that were not in
+    this store before are left: they may belong to another store. When no session remains, the outputs that version 0.1
     stored without a session are deleted too."""
     if data is None:
         yield
         return
-    from outrider.engine.undo import delete_orphaned_undo_data, is_deleted  # lazy: it imports the agent's tools
+    from outrider.engine.undo import delete_undo_data, is_deleted, list_undo_data  # lazy: it imports the agent's tools
 
     stored = [path for path in await asyncio.to_thread(_list_outputs, data) if not await is_deleted(path.name, store)]
+    undo_data = await list_undo_data(data, store)
     yield
-    await delete_orphaned_undo_data(data, store)
+    await delete_undo_data(undo_data, store)
     deleted = [path for path in stored if await is_deleted(path.name, store)]
     if not (await store.list(limit=1)).sessions:
         deleted += [path for path in await asyncio.to_thread(_list_outputs, data) if path.is_file()]

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -411,16 +411,24 @@ def _session_family(session_id: str, callers: "dict[str, snapshots_api.ParentCal
     return family
 
 
-async def delete_orphaned_undo_data(data: Path, store: Store) -> None:
-    """Delete undo data of deleted sessions in all workspaces. Unreadable snapshot stores are skipped."""
+async def list_undo_data(data: Path, store: Store) -> dict[Path, list[str]]:
+    """Return the folders with undo data, each with the sessions of this store that have changes in it. Unreadable
+    folders are left out."""
+    found: dict[Path, list[str]] = {}
     for file in sorted((data / UNDO_FOLDER).glob(f"*/{snapshots_api.DATABASE_NAME}")):
-        try:
+        with suppress(StoreError):
             tracked = await asyncio.to_thread(snapshots_api.tracked_sessions, file.parent)
-            deleted = [session_id for session_id in tracked if await is_deleted(session_id, store)]
+            found[file.parent] = [session_id for session_id in tracked if not await is_deleted(session_id, store)]
+    return found
+
+
+async def delete_undo_data(undo_data: Mapping[Path, Sequence[str]], store: Store) -> None:
+    """Delete the undo data of those listed sessions that are no longer in the store."""
+    for folder, session_ids in undo_data.items():
+        with suppress(StoreError):
+            deleted = [session_id for session_id in session_ids if await is_deleted(session_id, store)]
             if deleted:
-                await asyncio.to_thread(snapshots_api.forget_sessions, file.parent, deleted)
-        except StoreError:
-            continue
+                await asyncio.to_thread(snapshots_api.forget_sessions, folder, deleted)
 
 
 async def is_deleted(session_id: str, store: Store) -> bool:

@@ -24,10 +24,10 @@ from outrider.errors import (
 )
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpTimeouts
+from outrider.providers import http_exchange as exchange
 from outrider.providers.client import WireClient
+from outrider.providers.rate_limit import RateLimit, RateLimiter
 from outrider.providers.stream_filters.think_tags import create_think_filter
-from outrider.providers.transport import exchange
-from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.types.deltas import AnswerStart, Delta, ReasoningDelta, Retry, TextDelta, UsageReport
 from outrider.types.request import Request, RetryPolicy
 from tests.fixtures.http_server import Pause, Reply, Server, serving, unused_port

@@ -28,7 +28,7 @@ def _run_init() -> None:
     """Continues in a child process, while this process does the work of process 1 of a container.
 
     Orphans of commands become its children. It reaps them, which the program cannot do: `waitpid(-1)` would take the
-    exit codes of its own children. It forwards signals and exits with the code of the program.
+    exit codes of the children that it started. It forwards signals and exits with the code of the program.
     """
     import signal
 

@@ -1,6 +1,7 @@
 """The built-in tools of one session, created for its workspace, with a sandbox for commands that depends on the
 mode."""
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,7 +27,7 @@ from outrider.processes.sandbox.defaults import ProtectedState, default_policy, 
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.processes.workspace_lock import WorkspaceLock
-from outrider.project.extensions import WorkspaceExtensions, recorded_notes
+from outrider.project.extensions import GitState, WorkspaceExtensions, recorded_notes
 from outrider.project.sandbox import allow_git_writes, find_worktree
 from outrider.sessions.session import Session
 from outrider.tools.builtin.apply_patch import apply_patch_tool
@@ -183,6 +184,7 @@ class SessionTools:
             ]
         )
         self._mcp_tools: dict[str, Tool] = {}
+        self._git_state: asyncio.Future[GitState | None] | None = None
         if self.extensions is not None:
             self.extensions.override_descriptions(self.tools.values())
 
@@ -224,13 +226,21 @@ class SessionTools:
         """The notes about the workspace for the system prompt of a new session."""
         return self.extensions.system_notes(self._workspace) if self.extensions else ""
 
-    def initial_state(self, model: str) -> TextPart | None:
+    def prefetch_state(self) -> None:
+        """Start to read the state of the repository in a thread, while the first input is stored."""
+        if self.extensions is not None and self._git_state is None:
+            work = asyncio.get_running_loop().run_in_executor
+            self._git_state = work(None, self.extensions.read_git_state, self._workspace)
+
+    async def initial_state(self, model: str) -> TextPart | None:
         """Return the state of the workspace for the first user message. It has names and commit subjects, and no
         content of files: by itself it is neither private nor closes the network of commands that the user's rules
         allow."""
-        state = self.extensions.describe_state(self._workspace, model) if self.extensions else ""
-        if not state:
+        if self.extensions is None:
             return None
+        self.prefetch_state()
+        git = await self._git_state if self._git_state else None
+        state = self.extensions.describe_state(self._workspace, model, git)
         return TextPart(state, synthetic=True, origins=(Origin("workspace", str(self._workspace)),))
 
     def notes_for(self, session: Session) -> str:

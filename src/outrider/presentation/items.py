@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from outrider.presentation.formats import clean_line, format_bytes, format_milliseconds, format_tokens
+from outrider.presentation.tool_calls import vendor_tool_use
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
     AgentCalledEvent,
@@ -68,7 +69,9 @@ from outrider.types.parts import (
 from outrider.types.tool_state import ToolPending
 
 NoticeLevel = Literal["detail", "info", "success", "warning", "error"]
-NoticeTopic = Literal["retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "command", "custom"]
+NoticeTopic = Literal[
+    "retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "command", "tool", "custom"
+]
 
 ABORTED = "aborted"
 """The error type of a message whose turn was aborted by a person."""
@@ -450,7 +453,7 @@ def _standard_item(part: Part) -> TranscriptItem | None:
             shown = not part.synthetic and part.text.strip()
             return TextItem(part.id, part.message_id, part.text, streaming=False) if shown else None
         case ReasoningPart():
-            return _reasoning_item(part) if part.text.strip() else None
+            return _reasoning_item(part) if part.text.strip() else _vendor_tool_item(part)
         case ToolPart():
             return ToolCallItem(part)
         case FilePart():
@@ -469,6 +472,17 @@ def _standard_item(part: Part) -> TranscriptItem | None:
             return None
         case _:
             assert_never(part)
+
+
+def vendor_tool_notice(part: ReasoningPart) -> Notice | None:
+    """The notice about a tool that the vendor ran; None for reasoning."""
+    used = vendor_tool_use(part.provider_state)
+    return Notice("info", "tool", used.title, used.body) if used is not None else None
+
+
+def _vendor_tool_item(part: ReasoningPart) -> NoticeItem | None:
+    notice = vendor_tool_notice(part)
+    return NoticeItem(part.id, notice, part.message_id) if notice is not None else None
 
 
 def _reasoning_item(part: ReasoningPart) -> ReasoningItem:

@@ -201,7 +201,8 @@ def test_calls_and_results_of_the_vendor_are_shown(state, title, body):
 @pytest.mark.parametrize(
     "state",
     [{}, {"signature": "s"}, {"block": {"type": "redacted_thinking", "data": "x"}}, {"block": None},
-     {"item": {"type": "reasoning"}}, {"item": {"type": 3}}, {"part": []}, {"block": {"type": "compaction", "content": "so far"}}],
+     {"item": {"type": "reasoning"}}, {"item": {"type": 3}}, {"part": []},
+     {"block": {"type": "compaction", "content": "so far"}}],
 )  # fmt: skip
 def test_other_blocks_of_the_vendor_are_not_shown(state):
     assert part_item(ReasoningPart("", provider_state={"family": "f", **state})) is None

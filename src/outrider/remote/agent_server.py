@@ -247,7 +247,7 @@ class PeerTurnRegistry:
         self, turn: PeerTurn, content: list[Any], limits: DelegatedLimits
     ) -> AsyncGenerator[Delta | FailedTurn, None]:
         engine, session_id = self._engine, turn.session_id
-        # What the turn has used before a repeated request is part of its usage, also if the session was closed meanwhile.
+        # What the turn has used before a repeated request is part of its usage, also if the session was closed.
         limits = self._limits.setdefault(turn.request_id, limits)
         engine.runtime.delegated_limits[session_id] = limits
         builder = AnswerDeltaBuilder(session_id, engine.live[session_id].agent.name)

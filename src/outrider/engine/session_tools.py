@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -44,13 +45,14 @@ from outrider.tools.builtin.todo import TodoItem, recorded_todos, todo_tool
 from outrider.tools.builtin.web_fetch import web_fetch_tool
 from outrider.tools.builtin.write import write_tool
 from outrider.tools.edit_transaction import FileEditor, save_no_originals
-from outrider.tools.tool import Tool, ToolContext, tools_by_name
+from outrider.tools.tool import Progress, Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
 from outrider.types.origins import FlowSettings, Origin
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_declaration import call_directory, call_subject, call_subjects, declaration_of
+from outrider.types.tool_state import WAITED
 
 if TYPE_CHECKING:
     from outrider.outcomes.repository import OutsideRepository
@@ -184,6 +186,7 @@ class SessionTools:
             ]
         )
         self._mcp_tools: dict[str, Tool] = {}
+        self._waited: dict[str, int] = {}  # milliseconds in which a call waited for answers, by its id
         self._git_state: asyncio.Future[GitState | None] | None = None
         if self.extensions is not None:
             self.extensions.override_descriptions(self.tools.values())
@@ -338,7 +341,12 @@ class SessionTools:
         call = message and message.find_call(tool_context.call_id)
         if context is None or call is None:
             return OutcomeAnswer(allowed=False, attended=False)
-        return await self._approvals.ask_outcome(call, context, outcome, question)
+        asked = monotonic()
+        answer = await self._approvals.ask_outcome(call, context, outcome, question)
+        waited = self._waited.get(tool_context.call_id, 0) + round((monotonic() - asked) * 1000)
+        self._waited[tool_context.call_id] = waited
+        tool_context.report(Progress(metadata={WAITED: waited}))
+        return answer
 
     def _outcome_rules(self, tool_context: ToolContext) -> list[PermissionRule]:
         """Return what the commands of a call may write and reach: rules of the user, of the agent and of answers."""

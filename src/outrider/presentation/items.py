@@ -427,12 +427,29 @@ def message_items(message: Message) -> Iterator[TranscriptItem]:
     if message.role == "user":
         yield from _user_items(message)
         return
+    shown: list[TranscriptItem] = []
     for part in message.parts:
         item = part_item(part)
-        if item is not None:
-            yield item
+        if item is not None and not merge_retry(shown[-1] if shown else None, part):
+            shown.append(item)
+    yield from shown
     if (notice := message_error_notice(message)) is not None:
         yield NoticeItem(f"{message.id}-error", notice, message.id)
+
+
+def merge_retry(last: TranscriptItem | None, part: AnyPart) -> bool:
+    """Shows a further failed attempt in the line of the one before it, if nothing was shown in between."""
+    if not isinstance(part, RetryPart) or part.model is not None or not isinstance(last, NoticeItem):
+        return False
+    if last.notice.topic != "retry" or last.message_id != part.message_id:
+        return False
+    last.update(_retry_part_notice(part))
+    return True
+
+
+def _retry_part_notice(part: RetryPart) -> Notice:
+    text = f"continued with {part.model}: " if part.model else f"attempt {part.attempt} failed: "
+    return Notice("warning", "retry", clean_line(text + part.error))
 
 
 def part_item(part: AnyPart) -> TranscriptItem | None:
@@ -459,8 +476,7 @@ def _standard_item(part: Part) -> TranscriptItem | None:
         case FilePart():
             return FileItem(part)
         case RetryPart():
-            text = f"continued with {part.model}: " if part.model else f"attempt {part.attempt} failed: "
-            return NoticeItem(part.id, Notice("warning", "retry", clean_line(text + part.error)), part.message_id)
+            return NoticeItem(part.id, _retry_part_notice(part), part.message_id)
         case CompactionPart():
             return NoticeItem(part.id, compaction_notice(part), part.message_id)
         case PatchPart():

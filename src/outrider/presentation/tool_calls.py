@@ -11,7 +11,7 @@ from outrider.presentation.formats import clean_line, format_milliseconds, short
 from outrider.types.partial_json import parse_partial_object
 from outrider.types.parts import DisplayStatus, ToolPart
 from outrider.types.tool_declaration import CallKind, declaration_of
-from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolPending, ToolRunning, working_time
 
 FINISH_TOOL = "finish"
 """Ends an agent that works with others; its `message` is the agent's answer and is shown as text."""
@@ -159,15 +159,15 @@ def patch_argument(arguments: Mapping[str, Any]) -> str:
 
 def call_outcome(part: ToolPart) -> CallOutcome:
     match part.state:
-        case ToolCompleted(metadata=metadata, time=time):
+        case ToolCompleted(metadata=metadata):
             return CallOutcome(
                 exit_code=_integer(metadata.get("exit_code")),
                 lines_added=_integer(metadata.get("added")),
                 lines_removed=_integer(metadata.get("removed")),
-                milliseconds=time.end - time.start,
+                milliseconds=working_time(part.state),
             )
-        case ToolError(error=error, reason=reason, time=time):
-            return CallOutcome(milliseconds=time.end - time.start, error_reason=reason, error=error)
+        case ToolError(error=error, reason=reason):
+            return CallOutcome(milliseconds=working_time(part.state), error_reason=reason, error=error)
         case ToolPending() | ToolRunning():
             return CallOutcome()
 

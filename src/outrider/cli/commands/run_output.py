@@ -72,7 +72,7 @@ from outrider.types.parts import (
     is_withdrawn,
     tool_result,
 )
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, working_time
 from outrider.types.usage import Tokens, Usage
 
 _TOPICS_OF_SUMMARY = frozenset({"error", "limit", "end"})  # printed after the run, with its exit code
@@ -377,7 +377,7 @@ class StreamEventEncoder:
         result = tool_result(call)
         if result is not None and isinstance(state, ToolCompleted | ToolError):
             reason = state.reason if isinstance(state, ToolError) else None
-            duration = state.time.end - state.time.start
+            duration = working_time(state)
             result_fields = {
                 "output": result.content,
                 "is_error": result.is_error,

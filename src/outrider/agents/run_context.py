@@ -143,7 +143,13 @@ class RunContext(msgspec.Struct, kw_only=True):
     silence_seconds: float = 30.0
 
     def client_for(self, agent: Agent) -> ModelClient:
-        return self.clients[agent.provider]
+        """Return the client of the agent's provider. The requests of every client are repeated after an error."""
+        client = self.clients[agent.provider]
+        if getattr(client, "repeats_requests", False):
+            return client
+        from outrider.providers.client import RepeatingClient  # lazy: only for clients of users
+
+        return RepeatingClient(client)
 
 
 class AgentContext(msgspec.Struct, kw_only=True):

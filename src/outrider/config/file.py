@@ -12,7 +12,7 @@ import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Limits, Mode, ProviderKind
-from outrider.types.modes import ApprovalLevel, ReasoningEffort
+from outrider.types.modes import ApprovalLevel, ReasoningEffort, VendorTool
 
 StringTuple = tuple[str, ...]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
@@ -100,6 +100,7 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_budget: int | None = None
     temperature: float | None = None
     stream: bool | None = None
+    vendor_tools: tuple[VendorTool, ...] | None = None
     extra: dict[str, Any] = {}
     retry: RetryTable = RetryTable()
 
@@ -193,6 +194,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode | None = None
     approval: ApprovalLevel | None = None
     reasoning_effort: ReasoningEffort | None = None
+    vendor_tools: tuple[VendorTool, ...] | None = None
     providers: dict[str, ProviderTable] = {}
     agents: dict[str, AgentTable] = {}
     rules: RulesTable = RulesTable()

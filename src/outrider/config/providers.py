@@ -10,7 +10,7 @@ from outrider.config.file import AgentTable, ProviderTable, suggest_name
 from outrider.context.prompts import prompt_text
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Agent, Limits, Mode, Provider, ProviderKind
-from outrider.types.modes import ReasoningEffort
+from outrider.types.modes import ReasoningEffort, VendorTool
 from outrider.types.request import RetryPolicy
 
 # Available without configuration; the first one with a key is the default.
@@ -225,6 +225,7 @@ _COPIED_FIELDS = (
     "temperature",
     "stream",
     "tools",
+    "vendor_tools",
 )
 
 
@@ -244,6 +245,7 @@ class AgentBuilder:
         retry: Mapping[str, Any] = {},
         retry_flags: Mapping[str, Any] = {},
         effort: ReasoningEffort | None = None,
+        vendor_tools: tuple[VendorTool, ...] | None = None,
     ) -> None:
         self._retry, self._retry_flags = retry, retry_flags
         self._providers = providers
@@ -253,7 +255,7 @@ class AgentBuilder:
         self._prompts = prompts
         self._source = source
         self._model_source = model_source
-        self._effort = effort
+        self._defaults: dict[str, Any] = {"reasoning_effort": effort, "vendor_tools": vendor_tools}
 
     def build_agents(self, tables: Mapping[str, AgentTable]) -> list[Agent]:
         return [self._build_agent(name, table) for name, table in tables.items()]
@@ -264,8 +266,7 @@ class AgentBuilder:
         given: dict[str, Any] = {
             field: value for field in _COPIED_FIELDS if (value := getattr(table, field)) is not None
         }
-        if self._effort is not None:
-            given.setdefault("reasoning_effort", self._effort)
+        given = {field: value for field, value in self._defaults.items() if value is not None} | given
         rules = {kind: found for kind in ("allow", "ask", "deny") if (found := getattr(table.permissions, kind))}
         return Agent(
             name,

@@ -288,6 +288,7 @@ def read_settings(
         retry=file.retry.given,
         retry_flags=flags.retry,
         effort=file.reasoning_effort,
+        vendor_tools=file.vendor_tools,
     )
     tables = _order_agents(file, flags, wanted, _resolve_effort(flags, environ))
     ceiling = project_ceiling(project.content)

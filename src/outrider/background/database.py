@@ -5,7 +5,7 @@ import logging
 import random
 import sqlite3
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, ParamSpec, TypeVar
@@ -36,6 +36,7 @@ WORKFLOW_VERSION = "1"
 _MIGRATION_LOCK_KEY = 0x6F757472  # Postgres advisory lock for migrations
 _TABLE_STATEMENTS = (
     "CREATE TABLE IF NOT EXISTS {}workers (id TEXT PRIMARY KEY, owner TEXT NOT NULL, beats BIGINT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS {}worker_status (id TEXT PRIMARY KEY, status TEXT NOT NULL, seen BIGINT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS {}waiting (id TEXT PRIMARY KEY)",
     "CREATE TABLE IF NOT EXISTS {}line (id TEXT PRIMARY KEY, queue TEXT NOT NULL, owner TEXT NOT NULL, "
     "agent TEXT NOT NULL, provider TEXT NOT NULL, begun BIGINT)",
@@ -72,6 +73,7 @@ _CHOICE_STATEMENTS = (
     "CREATE INDEX IF NOT EXISTS entries_held ON {}entries (ready) WHERE held = 1 AND state = 'queued'",
     "CREATE INDEX IF NOT EXISTS entries_after ON {}entries (after_run) WHERE after_run <> '' AND state = 'queued'",
     "CREATE INDEX IF NOT EXISTS entries_created ON {}entries (created, id)",
+    "CREATE INDEX IF NOT EXISTS entries_started ON {}entries (id) WHERE state <> 'released' AND attempts > 0",
     "CREATE INDEX IF NOT EXISTS notices_due ON {}notices (due)",
 )
 _CONNECT_TIMEOUT_SECONDS = 10
@@ -80,6 +82,7 @@ _LONGEST_PAUSE_SECONDS = 5.0
 _POOL_SIZE, _POOL_OVERFLOW = 2, 1  # connections of the engine, which DBOS and all tables of runs share
 _PING_AFTER_SECONDS = 10.0  # a connection that was not used for longer is checked first
 QUEUE_CHANNEL = "outrider_runs"  # Postgres channel: a run can start, was canceled, or waits for nothing any more
+_SELF_TEST_SECONDS = 5.0
 _KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 _ACTIVE = ["DELAYED", "ENQUEUED", "PENDING"]
 _FAILED = ["CANCELLED", "ERROR", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
@@ -301,6 +304,55 @@ class RunDatabase:
                 yield
             finally:
                 db.execute(sa.text("SELECT pg_advisory_unlock(:key)"), {"key": _MIGRATION_LOCK_KEY})
+
+
+class QueueListener:
+    """Calls `wake` when runs change, through one connection outside the pool that runs LISTEN. Nothing depends on it: a
+    pooler in transaction mode, such as PgBouncer, delivers no notifications, and then workers look for work with each
+    heartbeat. `url` is a direct address for this case; "" for none."""
+
+    def __init__(self, database: RunDatabase, wake: Callable[[], None], url: str | None = None) -> None:
+        self._database = database
+        self._wake = wake
+        self._url = database.url.render_as_string(hide_password=False) if url is None else url
+        self.is_pushed = False
+
+    async def listen_forever(self) -> None:
+        attempt = 0
+        while self._url:
+            with suppress(psycopg_errors(), OSError):
+                await self._listen()
+                attempt = 0
+            self.is_pushed = False
+            self._wake()
+            await asyncio.sleep(outage_pause(attempt))
+            attempt += 1
+
+    async def _listen(self) -> None:
+        """Listens until the connection is lost, or until the notification of this method itself did not arrive."""
+        import psycopg
+
+        async with await psycopg.AsyncConnection.connect(
+            self._url, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_SECONDS, **_KEEPALIVES
+        ) as db:
+            await db.execute(f"LISTEN {QUEUE_CHANNEL}".encode())
+            await asyncio.to_thread(self._notify_workers)
+            async for _ in db.notifies(timeout=_SELF_TEST_SECONDS, stop_after=1):
+                self.is_pushed = True
+            if not self.is_pushed:
+                _log.warning(
+                    "the database delivers no notifications (a pooler in transaction mode?); this worker polls once a"
+                    " second; OUTRIDER_LISTEN_URL can name the server itself"
+                )
+                self._url = ""
+                return
+            self._wake()
+            async for _ in db.notifies():
+                self._wake()
+
+    def _notify_workers(self) -> None:
+        with self._database.engine.begin() as db:
+            self._database.notify_workers(db)
 
 
 def _entry_of(status: WorkflowStatus, *, started: bool) -> dict[str, Any]:

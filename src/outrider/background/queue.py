@@ -131,7 +131,6 @@ class RunQueue:
         self._line_table = f"{database.table_prefix}line"
         self._turns_table = f"{database.table_prefix}turns"
         self._breakers = f"{database.table_prefix}breakers"
-        self._waiting = f"{database.table_prefix}waiting"
 
     def add_run(
         self, db: sa.Connection, run: QueuedRun, *, agent: str, ready: int | None = None, after_run: str = ""
@@ -247,11 +246,16 @@ class RunQueue:
             )
             self._database.notify_workers(db)
 
-    def release_run(self, run_id: str, worker_id: str) -> bool:
-        """Ends the worker's assignment. The worker's id stays in the entry, because a crash before DBOS has stored the
-        outcome makes the run recoverable by `requeue_run`."""
+    def release_run(self, run_id: str, worker_id: str, attempt: int | None = None) -> bool:
+        """Ends the worker's assignment with the number `attempt`, or any: a worker that was removed as dead can be
+        assigned the same run again while it still ends its first execution. The worker's id stays in the entry, because
+        a crash before DBOS has stored the outcome makes the run recoverable by `requeue_run`."""
         return self._update(
-            "state = 'released'", "id = :id AND worker = :worker AND state = 'assigned'", id=run_id, worker=worker_id
+            "state = 'released'",
+            "id = :id AND worker = :worker AND state = 'assigned' AND attempts = coalesce(:attempt, attempts)",
+            id=run_id,
+            worker=worker_id,
+            attempt=attempt,
         )
 
     def claim_run(self, entry: QueueEntry, worker_id: str) -> bool:

@@ -16,7 +16,7 @@ from outrider.http.client import HttpClient
 from outrider.http.transport import HttpRequest, HttpTransport
 from outrider.providers.error_mapping import redact_secrets
 from outrider.providers.http_exchange import HttpExchange
-from outrider.providers.provider import AdaptiveWireFormat, WireFormat
+from outrider.providers.provider import AdaptiveWireFormat, ModelClient, WireFormat
 from outrider.providers.rate_limit import RateLimiter, TokenReservation
 from outrider.providers.stream_filters.stream_filter import StreamFilter, apply_filter
 from outrider.types.deltas import AnswerStart, Delta, Retry, UsageReport
@@ -48,6 +48,23 @@ class JitterBackoff:
         return requested_wait + window * self._phase
 
 
+class RetrySchedule:
+    """The waits between the attempts of one request, within the attempts and the time of its policy."""
+
+    def __init__(self, request: Request, backoff: JitterBackoff) -> None:
+        self.policy = _effective_policy(request, backoff.policy)
+        self._backoff = backoff
+        self._failing_since: float | None = None
+
+    def next_wait(self, attempt: int, error: ProviderError) -> float | None:
+        """Returns the seconds to wait after failed attempt number `attempt` (from 1); None if it was the last one."""
+        now = monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        wait = self._backoff.next_wait(attempt, error, self.policy)
+        return None if wait is None or now + wait - self._failing_since > self.policy.total else wait
+
+
 _BYTES_PER_TOKEN = 4
 _MAX_ADAPTATIONS = 8  # stops a wire format that adapts without end
 _UNSTREAMED_PATIENCE = 5.0
@@ -64,18 +81,14 @@ class RecordedTransport(Protocol):
 
 
 class ProviderRoute(msgspec.Struct, frozen=True):
-    """What all requests to one provider share.
-
-    With `repeats_output`, an answer that breaks off is requested again; an agent of another server is not, since it may
-    have run tools. `patience` has the factors of the stall timeouts that models needed so far.
-    """
+    """What all requests to one provider share. `patience` has the factors of the stall timeouts that models needed so
+    far."""
 
     name: str
     wire: WireFormat
     transport: HttpTransport
     backoff: JitterBackoff
     limiter: RateLimiter | None = None
-    repeats_output: bool = True
     patience: dict[str, float] = msgspec.field(default_factory=dict[str, float])
 
 
@@ -87,13 +100,12 @@ class RequestAttempts:
     def __init__(self, route: ProviderRoute, request: Request) -> None:
         self._route = route
         self._request = request
-        self._policy = _effective_policy(request, route.backoff.policy)
+        self._schedule = RetrySchedule(request, route.backoff)
         self._http_request: HttpRequest = route.wire.build_request(request)
         self._patience = route.patience.get(request.model, 1.0)
         self._count = 0
         self._adaptations = 0
         self._has_output = False
-        self._failing_since: float | None = None
         self._exchange: HttpExchange | None = None
         self._reservation: TokenReservation | None = None
         self._used_tokens: int | None = None
@@ -154,6 +166,7 @@ class RequestAttempts:
 
         Raises the error when no further attempt is allowed.
         """
+        resumed = self._exchange.resume_request(self._http_request) if self._exchange else None
         self.close()
         self._complete_error(error)
         if self._adapt_request(error):
@@ -164,19 +177,16 @@ class RequestAttempts:
         if isinstance(error, StalledStreamError):
             self._patience = self._route.patience[self._request.model] = min(self._patience * 2, _MAX_PATIENCE)
         self._pause = wait
-        return Retry(self._count, round(wait * 1000), str(error), self._policy.attempts)
+        self._http_request = resumed or self._http_request
+        attempts = self._schedule.policy.attempts
+        return Retry(self._count, round(wait * 1000), str(error), attempts, resumed=resumed is not None)
 
     def _next_wait(self, error: ProviderError) -> float | None:
         """Returns the seconds to wait before the next attempt; None if there is none."""
-        route, now = self._route, monotonic()
-        if self._has_output and not route.repeats_output:
+        transport = self._route.transport
+        if isinstance(transport, RecordedTransport) and not transport.expects(self._http_request):
             return None
-        if isinstance(route.transport, RecordedTransport) and not route.transport.expects(self._http_request):
-            return None
-        if self._failing_since is None:
-            self._failing_since = now
-        wait = route.backoff.next_wait(self._count, error, self._policy)
-        return None if wait is None or now + wait - self._failing_since > self._policy.total else wait
+        return self._schedule.next_wait(self._count, error)
 
     def _adapt_request(self, error: ProviderError) -> bool:
         """Rebuilds the request if the wire format learned from the error; returns whether it did."""
@@ -197,7 +207,7 @@ class RequestAttempts:
         error.message = redact_secrets(error.message, self._http_request)
         error.args = (error.message,)
         if route.limiter is not None and isinstance(error, RateLimitError) and error.retry_after:
-            route.limiter.pause_requests(min(error.retry_after, self._policy.longest_wait))
+            route.limiter.pause_requests(min(error.retry_after, self._schedule.policy.longest_wait))
 
     def _record_usage(self, deltas: list[Delta]) -> None:
         for delta in deltas:
@@ -215,9 +225,11 @@ def _effective_policy(request: Request, provider_policy: RetryPolicy) -> RetryPo
 class WireClient:
     """Streams answers over HTTP and retries errors that are marked as retryable.
 
-    An answer that breaks off is requested again, unless `repeats_output` is False; a Retry delta withdraws its parts.
-    `create_filter` returns the stream filter for one answer.
+    An answer that breaks off is requested again; a Retry delta withdraws its parts. `create_filter` returns the stream
+    filter for one answer.
     """
+
+    repeats_requests = True
 
     def __init__(
         self,
@@ -228,12 +240,11 @@ class WireClient:
         retry: RetryPolicy | None = None,
         limiter: RateLimiter | None = None,
         create_filter: Callable[[Request], StreamFilter] | None = None,
-        repeats_output: bool = True,
     ) -> None:
         self.name = name
         self._create_filter = create_filter
         backoff = JitterBackoff(retry or RetryPolicy())
-        self._route = ProviderRoute(name, wire, transport or HttpClient(), backoff, limiter, repeats_output)
+        self._route = ProviderRoute(name, wire, transport or HttpClient(), backoff, limiter)
 
     def model_family(self, model: str) -> str:
         return self._route.wire.model_family(model)
@@ -256,3 +267,39 @@ class WireClient:
 
     async def aclose(self) -> None:
         await self._route.transport.aclose()
+
+
+class RepeatingClient:
+    """Repeats the requests of a client that does not do so itself, by the rules of `WireClient`."""
+
+    repeats_requests = True
+
+    def __init__(self, client: ModelClient) -> None:
+        self.name = client.name
+        self._client = client
+
+    def model_family(self, model: str) -> str:
+        return self._client.model_family(model)
+
+    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        schedule, attempt = RetrySchedule(request, JitterBackoff(RetryPolicy())), 0
+        while True:
+            attempt += 1
+            deltas = self._client.stream(request)
+            try:
+                async for delta in deltas:
+                    yield delta
+            except ProviderError as error:
+                failure = error
+            else:
+                return
+            finally:
+                await deltas.aclose()
+            wait = schedule.next_wait(attempt, failure)
+            if wait is None:
+                raise failure
+            yield Retry(attempt, round(wait * 1000), str(failure), schedule.policy.attempts)
+            await asyncio.sleep(wait)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()

@@ -223,6 +223,7 @@ class ScriptedClient:
         if rules is not None and rules not in MESSAGE_RULES:
             raise ConfigurationError(f"unknown rules {rules!r}; use one of: {', '.join(MESSAGE_RULES)}")
         self.name = name
+        self.repeats_requests = True  # a script contains its retries
         self.requests: list[Request] = []
         self._script = script if callable(script) else list(script)
         self._rules = rules

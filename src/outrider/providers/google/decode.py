@@ -125,6 +125,13 @@ class PartReader:
         else:
             self._read_file_or_opaque(part)
 
+    def add_state(self, state: Fields) -> None:
+        """Emits a part without text that holds what the vendor reports about the answer."""
+        self.finish()
+        index = self._take_index()
+        self._emit(PartStart(index, "reasoning"))
+        self._emit(PartEnd(index, state))
+
     def finish(self) -> None:
         """Ends the open parts."""
         self._end_text()
@@ -252,6 +259,7 @@ class _CandidateContent(msgspec.Struct):
 
 
 class _ResponseCandidate(msgspec.Struct, rename="camel"):
+    grounding_metadata: Any = None
     content: _CandidateContent | None = None
     finish_reason: str | int | None = None
     index: int | None = None
@@ -287,6 +295,7 @@ class GeminiDecoder:
         self._usage = _UsageMetadata()
         self._raw_finish: str | int | None = None
         self._block_reason: str | int | None = None
+        self._grounding: Fields = {}
         self.is_complete = False
 
     def feed(self, event: str, data: bytes) -> Iterable[Delta]:
@@ -307,6 +316,8 @@ class GeminiDecoder:
         if self._raw_finish is None and self._block_reason is None:
             raise NetworkError("the stream ended before the answer was complete")
         self._parts.finish()
+        if self._grounding:
+            self._parts.add_state({"grounding": self._grounding})
         self._emit(self._finish_delta())
         return self._take_deltas()
 
@@ -342,6 +353,9 @@ class GeminiDecoder:
         if candidate.content is not None:
             for part in candidate.content.parts or ():
                 self._parts.read(part, self._response_id)
+        if found := _as_object(candidate.grounding_metadata):
+            kept = {name: found[name] for name in ("webSearchQueries", "groundingChunks") if found.get(name)}
+            self._grounding |= kept
         if candidate.finish_reason is not None:
             self._raw_finish = candidate.finish_reason
             self.is_complete = True

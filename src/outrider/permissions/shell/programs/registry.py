@@ -69,7 +69,7 @@ KNOWN_EFFECTS: dict[str, str] = {
     "systemctl": "controls system services",
     **dict.fromkeys(
         ("python", "python3", "node", "deno", "perl", "ruby", "php", "lua", "bash", "sh", "dash"),
-        "runs code that can do anything this user can",
+        "runs code whose effects cannot be predicted",
     ),
 }
 

@@ -8,19 +8,10 @@ from outrider import Engine, EventBus, Rules, ToolCompleted, ToolError, ToolPart
 from outrider.engine.frontend import attach_file
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.permissions.rules import DeniedReads
-from outrider.processes.sandbox.detect import find_sandbox
 from tests.scenario.stories import agent, call, scripted
 
 SECRET = "the treasure is under the oak"
 DENY = ("read(private/**)", "read(*.secret)")
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory):
-    found = find_sandbox(tmp_path_factory.mktemp("scratch"))
-    if not found.overlays:
-        pytest.skip(f"no overlays here: {found.gaps}")
-    return found
 
 
 @pytest.fixture

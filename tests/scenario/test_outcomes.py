@@ -19,20 +19,12 @@ from outrider.engine.session_tools import ToolEnvironment
 from outrider.events import ProcessStartedEvent, ToolApprovalRequestedEvent, ToolOutputEvent
 from outrider.outcomes.pending import remove_old_overlays
 from outrider.presentation.approvals import requested_approval_view
-from outrider.processes.sandbox.detect import find_sandbox, try_sandbox
+from outrider.processes.sandbox.detect import try_sandbox
 from outrider.processes.sandbox.init_args import SCOPES_SINCE, landlock_version
 from outrider.processes.sandbox.landlock import LandlockSandbox
 from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.stores import SqliteStore
 from tests.scenario.stories import agent, call, scripted
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory):
-    found = find_sandbox(tmp_path_factory.mktemp("scratch"))
-    if not found.overlays:
-        pytest.skip(f"no overlays here: {found.gaps}")
-    return found
 
 
 @pytest.fixture
@@ -74,6 +66,21 @@ class Harness:
             while len(self.asked) < count:
                 await asyncio.sleep(0.005)
         return self.asked[count - 1]
+
+    async def leave_open(self, workspace: Path) -> str:
+        """Close the engine while its question is open; return the session."""
+        async with self.engine.store, self.engine:
+            session = await self.engine.create(workspace=workspace)
+            working = asyncio.ensure_future(self.engine.prompt(session, "go"))
+            await self.question()
+        await asyncio.wait([working])
+        return session
+
+    async def first_ended_call(self, session: str) -> ToolPart:
+        async with asyncio.timeout(20):
+            while not (parts := await self.calls(session)) or not parts[0].ended:
+                await asyncio.sleep(0.01)
+        return parts[0]
 
 
 def shell(*commands: str):
@@ -220,11 +227,7 @@ async def test_a_rule_of_the_user_runs_unconfined_with_undo(workspace, tmp_path,
 async def test_a_pending_outcome_survives_a_restart(workspace, tmp_path, sandbox):
     store = tmp_path / "sessions.db"
     first = Harness(shell("echo once >> notes.txt; date +%N > stamp"), tmp_path, sandbox, store=SqliteStore(store))
-    async with first.engine.store, first.engine:
-        session = await first.engine.create(workspace=workspace)
-        working = asyncio.ensure_future(first.engine.prompt(session, "go"))
-        await first.question()
-    await asyncio.wait([working])
+    session = await first.leave_open(workspace)
     second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store))
     async with second.engine.store, second.engine:
         await second.engine.open(session)
@@ -448,32 +451,22 @@ async def test_a_question_about_a_blocked_command_survives_a_restart(workspace, 
     store = tmp_path / "sessions.db"
     script = shell(f"touch {outside}/made && echo well")
     first = Harness(script, tmp_path, sandbox, store=SqliteStore(store))
-    async with first.engine.store, first.engine:
-        session = await first.engine.create(workspace=workspace)
-        working = asyncio.ensure_future(first.engine.prompt(session, "go"))
-        await first.question()
-    await asyncio.wait([working])
+    session = await first.leave_open(workspace)
     second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store))
     async with second.engine.store, second.engine:
         await second.engine.open(session)
         question = await second.question()
         assert [approval.id for approval in await second.engine.approvals(session)] == [question.approval_id]
         await second.engine.answer(question.approval_id, allow=True, choice="outside")
-        async with asyncio.timeout(20):
-            while not (parts := await second.calls(session)) or not parts[0].ended:
-                await asyncio.sleep(0.01)
-    assert isinstance(parts[0].state, ToolCompleted)
+        part = await second.first_ended_call(session)
+    assert isinstance(part.state, ToolCompleted)
     assert (outside / "made").exists()
 
 
 async def test_a_question_that_has_changed_replaces_the_earlier_one(workspace, tmp_path, sandbox):
     store = tmp_path / "sessions.db"
     first = Harness(shell("echo bread >> notes.txt"), tmp_path, sandbox, store=SqliteStore(store))
-    async with first.engine.store, first.engine:
-        session = await first.engine.create(workspace=workspace)
-        working = asyncio.ensure_future(first.engine.prompt(session, "go"))
-        await first.question()
-    await asyncio.wait([working])
+    session = await first.leave_open(workspace)
     (workspace / "notes.txt").write_text("mine\n")
     second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store))
     async with second.engine.store, second.engine:
@@ -522,21 +515,15 @@ async def test_a_question_before_the_start_survives_a_restart(workspace, tmp_pat
     store = tmp_path / "sessions.db"
     script = shell("echo ran >> runs.txt; git push https://git.example.org/x.git; true")
     first = Harness(script, tmp_path, sandbox, store=SqliteStore(store))
-    async with first.engine.store, first.engine:
-        session = await first.engine.create(workspace=workspace)
-        working = asyncio.ensure_future(first.engine.prompt(session, "go"))
-        await first.question()
-    await asyncio.wait([working])
+    session = await first.leave_open(workspace)
     second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store))
     async with second.engine.store, second.engine:
         await second.engine.open(session)
         question = await second.question()
         assert question.outcome.predicted
         await second.engine.answer(question.approval_id, allow=True, choice="hosts")
-        async with asyncio.timeout(20):
-            while not (parts := await second.calls(session)) or not parts[0].ended:
-                await asyncio.sleep(0.01)
-    assert isinstance(parts[0].state, ToolCompleted)
+        part = await second.first_ended_call(session)
+    assert isinstance(part.state, ToolCompleted)
     assert (workspace / "runs.txt").read_text() == "ran\n"
     assert len(second.asked) == 1
 

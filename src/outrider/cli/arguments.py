@@ -470,10 +470,7 @@ def declare_backup(parser: ArgumentParser) -> None:
         "Write sessions, background runs, stored outputs and undo data of this machine to one archive (tar.gz). Other\n"
         "Outrider processes may run meanwhile. Every database in the archive has passed an integrity check."
     )
-    parser.epilog = format_examples("outrider backup outrider.tar.gz", "outrider backup --yes /backups/daily.tar.gz")
-    parser.add_argument("file", metavar="FILE", help="the archive to create")
-    parser.add_argument("-y", "--yes", action="store_true", help="replace the file if it exists")
-    parser.set_defaults(execute="outrider.cli.commands.backup:run_backup")
+    _add_archive_arguments(parser, "backup", file="the archive to create", yes="replace the file if it exists")
 
 
 def declare_restore(parser: ArgumentParser) -> None:
@@ -481,10 +478,14 @@ def declare_restore(parser: ArgumentParser) -> None:
         "Replace the stored data with those of an archive of `outrider backup`. The archive is checked first; the\n"
         "previous files are moved to a folder of the data folder. Stop other Outrider processes before."
     )
-    parser.epilog = format_examples("outrider restore outrider.tar.gz", "outrider restore --yes outrider.tar.gz")
-    parser.add_argument("file", metavar="FILE", help="the archive")
-    parser.add_argument("-y", "--yes", action="store_true", help="replace existing data, which is moved aside")
-    parser.set_defaults(execute="outrider.cli.commands.backup:run_restore")
+    _add_archive_arguments(parser, "restore", file="the archive", yes="replace existing data, which is moved aside")
+
+
+def _add_archive_arguments(parser: ArgumentParser, command: str, *, file: str, yes: str) -> None:
+    parser.epilog = format_examples(f"outrider {command} outrider.tar.gz", f"outrider {command} --yes outrider.tar.gz")
+    parser.add_argument("file", metavar="FILE", help=file)
+    parser.add_argument("-y", "--yes", action="store_true", help=yes)
+    parser.set_defaults(execute=f"outrider.cli.commands.backup:run_{command}")
 
 
 _RULES_HELP = """\

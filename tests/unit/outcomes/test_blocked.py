@@ -4,6 +4,7 @@ import pytest
 
 from outrider.outcomes.blocked import find_blocked, name_grants, needs_writable_view
 from outrider.types.outcomes import BlockedAccess
+from tests.fixtures.cases import for_each
 
 WORKSPACE = "/home/me/project"
 NETWORK = {
@@ -73,7 +74,7 @@ NETWORK = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("program", NETWORK)
+@for_each("program", NETWORK)
 def test_hosts_are_named_as_the_program_named_them(program: str):
     output, host = NETWORK[program]
     found = find_blocked(output, 1, workspace=WORKSPACE)

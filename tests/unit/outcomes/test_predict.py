@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from outrider.outcomes.predict import predict_effect
+from tests.fixtures.cases import for_each
 
 CONFIG = """[core]
     bare = false
@@ -25,7 +26,7 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "hosts"),
     [
         ("git push origin main", ("github.com",)),
@@ -59,7 +60,7 @@ def test_what_the_sandbox_cannot_do_is_predicted_as_outside(command: str, worksp
     assert effect.wanted == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "command",
     [
         "git push local",

@@ -68,6 +68,7 @@ from outrider.types.parts import (
 )
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolPending
 from outrider.types.usage import Tokens
+from tests.fixtures.cases import for_each
 
 SESSION = "s1"
 
@@ -201,14 +202,14 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize("kind", STORED_KINDS, ids=lambda kind: kind.type)
+@for_each("kind", STORED_KINDS)
 def test_every_kind_of_part_has_its_item_or_is_bookkeeping(kind: type):
     part, item = SHOWN[kind.type]
     assert isinstance(part, kind)
     assert type(part_item(part)) is item
 
 
-@pytest.mark.parametrize("cls", EVENT_TYPES.values(), ids=lambda cls: cls.__name__)
+@for_each("cls", EVENT_TYPES.values())
 def test_every_event_is_handled(cls: type[Event]):
     required = {
         field.name: {int: 1, bool: True, dict: {}, Tokens: Tokens()}.get(field.type, "x")  # type: ignore[call-overload]

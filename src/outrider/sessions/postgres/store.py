@@ -182,20 +182,12 @@ class PostgresStore:
         choice: OutcomeChoice = "keep",
         width: str = "",
     ) -> Approval:
-        return await self._run_transaction(
-            lambda db: writes.answer_approval(
-                db,
-                approval_id,
-                answer,
-                self._clock(),
-                scope=scope,
-                by=by,
-                words=words,
-                keep=keep,
-                choice=choice,
-                width=width,
+        def respond(stored: Approval, at: int) -> Approval:
+            return stored.answered_with(
+                answer, scope=scope, by=by, words=words, at=at, keep=keep, choice=choice, width=width
             )
-        )
+
+        return await self._run_transaction(lambda db: writes.answer_approval(db, approval_id, respond, self._clock()))
 
     async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]:
         return await self._run_transaction(lambda db: writes.list_approvals(db, session_id, only_open=only_open))

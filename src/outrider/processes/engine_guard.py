@@ -15,6 +15,7 @@ import time
 
 from outrider.processes import platform
 from outrider.processes.command_guard import guard_command, open_wakeup, wait_readable
+from outrider.processes.sandbox.join import receive_descriptors
 
 TYPE_CHECKING = False  # importing typing and socket takes longer than everything else here
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ else:
     import _socket as socket
 
 CONNECTION_CLOSED = 3  # exit code of an idle guard whose connection was closed
-PID_BYTES = _INT_BYTES = 4
+PID_BYTES = 4
 RETRY_SECONDS = 0.1  # wait before the next fork after a fork failed or a guard crashed
 
 
@@ -103,11 +104,9 @@ class _EngineGuard:
         platform.become_subreaper()
         if self._engine in wait_readable(self._connection.fileno(), self._engine):
             return CONNECTION_CLOSED
-        descriptors = _receive_descriptors(self._connection, 4)
+        _, descriptors = receive_descriptors(self._connection, 4)
         if not descriptors:
             return CONNECTION_CLOSED
-        for descriptor in descriptors:  # received descriptors are inheritable; the command must not get them
-            os.set_inheritable(descriptor, False)  # noqa: FBT003  positional-only
         os.write(self._busy_writer, os.getpid().to_bytes(PID_BYTES, "big"))
         self._connection.close()
         connection, *streams = descriptors
@@ -142,14 +141,3 @@ class _EngineGuard:
             if child.pid not in self._guards:
                 for process in [child, *platform.list_descendants(child.pid)]:
                     platform.send_signal(process, signal.SIGKILL)
-
-
-def _receive_descriptors(connection: socket.socket, most: int) -> list[int]:
-    """Receives up to `most` descriptors; none if the other side has closed the connection. As `socket.recv_fds`."""
-    _, messages, _, _ = connection.recvmsg(1, socket.CMSG_LEN(most * _INT_BYTES))
-    return [
-        int.from_bytes(data[start : start + _INT_BYTES], sys.byteorder)
-        for level, kind, data in messages
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
-        for start in range(0, len(data) // _INT_BYTES * _INT_BYTES, _INT_BYTES)
-    ]

@@ -3,12 +3,14 @@
 Bubblewrap starts a holder, a program that only waits, so that its namespaces exist. The command guard joins their user
 namespace. One of its threads joins the others, applies the restrictions to itself and spawns the command, which
 inherits both. Namespaces, capabilities, Landlock and seccomp belong to a thread, so the guard itself stays outside and
-monitors the command. No process is forked for this: a fork of an interpreter copies its memory page by page.
+monitors the command. A fork does this where a thread cannot; it costs more, because an interpreter's memory is copied
+page by page.
 """
 
 from __future__ import annotations
 
 import _thread
+import fcntl
 import marshal
 import os
 import select
@@ -21,14 +23,17 @@ from outrider.processes.sandbox import init
 TYPE_CHECKING = False  # importing typing takes longer than everything else here
 if TYPE_CHECKING:
     import signal
+    import socket
     from collections.abc import Callable, Sequence
     from typing import Any, NoReturn
 else:
     import _signal as signal
+    import _socket as socket
 
 LEFTOVER_SECONDS = 0.1  # how long children of an ended command may take to end by themselves
 MAX_LEFTOVERS, MAX_COMMAND_LINE = 10, 200
 _KILL_SECONDS = 10.0
+_GET_OWNER = 0xB701  # NS_GET_USERNS: opens the user namespace that owns a namespace
 _UNSHARE_FOLDER = 0x200  # CLONE_FS: a thread has its own working folder and root
 _NAMESPACE_BITS = {
     "user": 0x10000000,
@@ -131,65 +136,17 @@ class JoinedCommand:
             raise OSError("bubblewrap has created no namespaces")
         for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  the command must not get a descriptor of the guard
             _prevent_inheritance(int(name))
-        oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR)
         init.raise_priority()
-        if "user" in new:  # only a process with a single thread can join one
-            init.check_result(init.libc.setns(self._namespace_init, _NAMESPACE_BITS["user"]))
-            new.remove("user")
-        usual_score = os.read(oom_score, 16)
-        os.write(oom_score, init.OOM_SCORE)  # the command inherits it
-        proxy, disk = self._spawn(environment, inner, streams, sum(_NAMESPACE_BITS[name] for name in new))
-        os.pwrite(oom_score, usual_score, 0)
-        os.close(oom_score)
-        init.clear_capabilities()
+        launch = _InnerLaunch(environment, inner, streams, len(self._holders) + 1)
+        if _has_nested_user_namespace(namespace_init):
+            found = launch.spawn_in_fork(self._namespace_init, new)
+        else:
+            found = launch.spawn_in_thread(self._namespace_init, new)
+        self.failure_code = launch.failure_code
+        if isinstance(found, OSError):
+            raise found
+        self.pid, disk, proxy = found
         self._limits = _LimitMonitor(inner | {"disk": disk}, self.pid, proxy, self._list_pids)
-
-    def _spawn(
-        self, environment: dict[bytes, bytes], inner: dict[str, Any], streams: Sequence[int], namespaces: int
-    ) -> tuple[Any, int]:
-        """Spawns the command in a thread; returns the connection to the proxy and a descriptor of the disk."""
-        results: list[Any] = []
-        ended = _thread.allocate_lock()
-        ended.acquire()
-
-        def run() -> None:
-            try:
-                results.append(self._spawn_inside(environment, inner, streams, namespaces))
-            except BaseException as error:  # noqa: BLE001  raised again in the first thread
-                results.append(error)
-            finally:
-                ended.release()
-
-        _thread.start_new_thread(run, ())
-        ended.acquire()
-        (result,) = results
-        if isinstance(result, BaseException):
-            raise result
-        return result
-
-    def _spawn_inside(
-        self, environment: dict[bytes, bytes], inner: dict[str, Any], streams: Sequence[int], namespaces: int
-    ) -> tuple[Any, int]:
-        init.check_result(init.libc.unshare(_UNSHARE_FOLDER))
-        init.check_result(init.libc.setns(self._namespace_init, namespaces))
-        proxy = init.connect_to_proxy(inner["proxy_socket"], inner["port"]) if inner["proxy_socket"] else None
-        disk = os.open(inner["disk"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        os.chdir(inner["workdir"])
-        variables = environment | {b"PWD": inner["workdir"]}
-        variables |= {os.fsencode(name): os.fsencode(value) for name, value in inner["environment"].items()}
-        init.drop_capabilities(with_bounds=True)
-        init.apply_restrictions(inner, others=len(self._holders) + 1)
-        self.failure_code = init.EXEC_FAILED
-        self.pid = os.posix_spawn(
-            platform.find_program(inner["argv"][0], variables),
-            inner["argv"],
-            variables,
-            file_actions=[(os.POSIX_SPAWN_DUP2, stream, number) for number, stream in enumerate(streams)],
-            setsigdef=_RESET_IN_COMMAND,
-            setsigmask=[],
-            setsid=True,
-        )
-        return proxy, disk
 
     def fail(self, code: int) -> None:
         """Ends the holder of a command that did not start; `code` becomes its exit code."""
@@ -244,6 +201,144 @@ class JoinedCommand:
         select.select([self._namespace_init], [], [], _KILL_SECONDS)
 
 
+class _InnerLaunch:
+    """Spawns a command inside the namespaces. The result is its process id, a descriptor of the disk that its limit is
+    about, and the connection to its proxy or None; or the error."""
+
+    def __init__(
+        self, environment: dict[bytes, bytes], inner: dict[str, Any], streams: Sequence[int], others: int
+    ) -> None:
+        self.failure_code = init.RESTRICT_FAILED
+        self._environment = environment
+        self._inner = inner
+        self._streams = streams
+        self._others = others
+
+    def spawn_in_thread(self, namespace_init: int, names: list[str]) -> tuple[int, int, int | None] | OSError:
+        """Joins the user namespace and spawns the command in a thread, which joins the other ones."""
+        oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR)
+        usual_score = os.read(oom_score, 16)
+        if "user" in names:  # only a process with a single thread can join one
+            _join(namespace_init, ["user"])
+        results: list[tuple[int, int, int | None] | OSError] = []
+        ended = _thread.allocate_lock()
+        ended.acquire()
+
+        def run() -> None:
+            try:
+                init.check_result(init.libc.unshare(_UNSHARE_FOLDER))
+                _join(namespace_init, [name for name in names if name != "user"])
+                results.append(self._spawn_inside())
+            except OSError as error:
+                results.append(error)
+            finally:
+                ended.release()
+
+        os.write(oom_score, init.OOM_SCORE)  # the command inherits it
+        _thread.start_new_thread(run, ())
+        ended.acquire()
+        os.pwrite(oom_score, usual_score, 0)
+        os.close(oom_score)
+        init.clear_capabilities()
+        return results[0]
+
+    def spawn_in_fork(self, namespace_init: int, names: list[str]) -> tuple[int, int, int | None] | OSError:
+        """Spawns the command in a fork, which then ends, so that the command becomes a child of this process.
+
+        Bubblewrap has created a user namespace inside the one that owns the others. They can be joined only together,
+        and a process that has joined another process namespace cannot start threads.
+        """
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.set_wakeup_fd(-1)
+                self._run_fork(namespace_init, names, theirs)
+            finally:
+                os._exit(init.RESTRICT_FAILED)
+        theirs.close()
+        message, descriptors = receive_descriptors(ours, 2, size=1 << 12)
+        ours.close()
+        os.waitpid(pid, 0)
+        if not message:
+            return OSError("the process that starts the command has ended")
+        self.failure_code, command, number, text = marshal.loads(message)
+        if command:
+            disk, *proxy = descriptors
+            return command, disk, next(iter(proxy), None)
+        return OSError(number, text)
+
+    def _run_fork(self, namespace_init: int, names: list[str], channel: socket.socket) -> None:
+        """Runs in the fork: sends the process id of the command and the descriptors, or the error."""
+        command, descriptors, number, text = 0, list[int](), 0, ""
+        try:
+            init.write_file("/proc/self/oom_score_adj", init.OOM_SCORE)
+            _join(namespace_init, names)
+            command, disk, proxy = self._spawn_inside()
+            descriptors = [disk] if proxy is None else [disk, proxy]
+        except OSError as error:
+            number, text = error.errno or 0, error.strerror or str(error)
+        sent = b"".join(descriptor.to_bytes(4, sys.byteorder) for descriptor in descriptors)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, sent)] if sent else []
+        channel.sendmsg([marshal.dumps((self.failure_code, command, number, text))], rights)
+
+    def _spawn_inside(self) -> tuple[int, int, int | None]:
+        """Restricts the current thread and spawns the command, which inherits the restrictions."""
+        inner = self._inner
+        proxy = init.connect_to_proxy(inner["proxy_socket"], inner["port"]) if inner["proxy_socket"] else None
+        disk = os.open(inner["disk"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.chdir(inner["workdir"])
+        variables = self._environment | {b"PWD": inner["workdir"]}
+        variables |= {os.fsencode(name): os.fsencode(value) for name, value in inner["environment"].items()}
+        init.drop_capabilities(with_bounds=True)
+        init.apply_restrictions(inner, self._others)
+        self.failure_code = init.EXEC_FAILED
+        pid = os.posix_spawn(
+            platform.find_program(inner["argv"][0], variables),
+            inner["argv"],
+            variables,
+            file_actions=[(os.POSIX_SPAWN_DUP2, stream, number) for number, stream in enumerate(self._streams)],
+            setsigdef=_RESET_IN_COMMAND,
+            setsigmask=[],
+            setsid=True,
+        )
+        return pid, disk, None if proxy is None else proxy.detach()
+
+
+def receive_descriptors(connection: socket.socket, most: int, size: int = 1) -> tuple[bytes, list[int]]:
+    """Receives a message and up to `most` descriptors; both are empty if the other side has closed the connection.
+
+    As `socket.recv_fds`, but does not import that module. The descriptors are not inheritable.
+    """
+    message, controls, _, _ = connection.recvmsg(size, socket.CMSG_LEN(most * 4))
+    descriptors = [
+        int.from_bytes(data[start : start + 4], sys.byteorder)
+        for level, kind, data in controls
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+        for start in range(0, len(data) // 4 * 4, 4)
+    ]
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)  # noqa: FBT003  positional-only
+    return message, descriptors
+
+
+def _join(namespace_init: int, names: list[str]) -> None:
+    init.check_result(init.libc.setns(namespace_init, sum(_NAMESPACE_BITS[name] for name in names)))
+
+
+def _has_nested_user_namespace(pid: int) -> bool:
+    """Returns whether the user namespace of a process is not the one that owns its mount namespace."""
+    descriptor = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
+    try:
+        owner = fcntl.ioctl(descriptor, _GET_OWNER)
+    finally:
+        os.close(descriptor)
+    try:
+        return os.fstat(owner).st_ino != _namespace_of(pid, "user")
+    finally:
+        os.close(owner)
+
+
 class _LimitMonitor(init.CommandMonitor):
     """Checks the limits of a joined command from outside its namespaces."""
 
@@ -257,7 +352,7 @@ class _LimitMonitor(init.CommandMonitor):
         """Closes the descriptors of the sandbox: an overlay stays mounted while one of its files is open."""
         os.close(self._disk)
         if self._proxy_connection is not None:
-            self._proxy_connection.close()
+            os.close(self._proxy_connection)
 
 
 def _find_namespace_init(holder: int) -> int:

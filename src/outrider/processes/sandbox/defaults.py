@@ -42,16 +42,10 @@ def list_secret_paths(home: Path) -> tuple[Path, ...]:
 
 
 # In the home folder: what package managers and compilers download or build, and can write again.
-_CACHE_FOLDERS = [
-    ".cache",
-    ".npm",
-    ".cargo/registry",
-    ".cargo/git",
-    "go/pkg/mod",
-    ".gradle/caches",
-    ".m2/repository",
-    ".nuget/packages",
-]
+_CACHE_FOLDERS = (
+    *(".cache", ".npm", ".cargo/registry", ".cargo/git"),
+    *("go/pkg/mod", ".gradle/caches", ".m2/repository", ".nuget/packages"),
+)
 _CACHE_FOLDER_PARTS = {
     name[: len(name) if end < 0 else end] for name in _CACHE_FOLDERS for end in (name.find("/"), name.rfind("/"), -1)
 }

@@ -16,6 +16,7 @@ import os
 import select
 import sys
 import time
+from itertools import islice
 
 from outrider.processes import platform
 from outrider.processes.sandbox import init
@@ -32,6 +33,7 @@ else:
 
 LEFTOVER_SECONDS = 0.1  # how long children of an ended command may take to end by themselves
 MAX_LEFTOVERS, MAX_COMMAND_LINE = 10, 200
+_MAX_STARTS, _MAX_ERRORS = 5, 4096
 _KILL_SECONDS = 10.0
 _GET_OWNER = 0xB701  # NS_GET_USERNS: opens the user namespace that owns a namespace
 _UNSHARE_FOLDER = 0x200  # CLONE_FS: a thread has its own working folder and root
@@ -59,7 +61,12 @@ def main() -> NoReturn:
     while (ended := os.waitpid(command.pid, os.WNOHANG))[0] == 0:
         command.enforce_limits()
         signal.sigtimedwait([signal.SIGCHLD], init.POLL_SECONDS)
-    os._exit(command.end(os.waitstatus_to_exitcode(ended[1]), lambda _: None))
+    code = command.end(os.waitstatus_to_exitcode(ended[1]), lambda _: None)
+    try:
+        while True:  # process 1 of a container may reap no orphans, and bubblewrap would stay as a zombie
+            os.wait()
+    except ChildProcessError:
+        os._exit(code)
 
 
 def start_in_namespaces(request: dict[str, Any], streams: Sequence[int], *interrupts: int | None) -> JoinedCommand:
@@ -70,16 +77,11 @@ def start_in_namespaces(request: dict[str, Any], streams: Sequence[int], *interr
     that consists of bubblewrap alone.
     """
     inner: dict[str, Any] = marshal.loads(request["join"]["init"])
-    from_holder, holder_output = os.pipe()
-    holder_input, to_holder = os.pipe()
-    try:
-        holder = _start_holder(request["join"]["holder"], (holder_input, holder_output, streams[2]))
-    finally:
-        os.close(holder_input)
-        os.close(holder_output)
     os.dup2(streams[2], 2)  # for error messages
-    command = JoinedCommand(holder)
-    if _is_ready(to_holder, from_holder, *interrupts):
+    holder = _Holder(inner["seccomp"])
+    is_ready = holder.start(request["join"]["holder"], interrupts)
+    command = JoinedCommand(holder.pid)
+    if is_ready:
         try:
             command.join(request["environment"], inner, streams)
         except OSError as error:
@@ -87,20 +89,68 @@ def start_in_namespaces(request: dict[str, Any], streams: Sequence[int], *interr
     return command
 
 
-def _start_holder(argv: list[bytes], streams: Sequence[int]) -> int:
-    return os.posix_spawn(
-        argv[0],
-        argv,
-        _HOLDER_ENVIRONMENT,
-        file_actions=[(os.POSIX_SPAWN_DUP2, source, number) for number, source in enumerate(streams)],
-        setsigdef=_RESET_IN_HOLDER,
-        setsigmask=[],
-        setsid=True,
-    )
+class _Holder:
+    """Bubblewrap with the seccomp filter of the command, and the program in it that holds the namespaces.
+
+    Without Landlock the command can write to the memory of all processes in the namespace. A process there without
+    the filter would be a way around it.
+    """
+
+    def __init__(self, seccomp: bytes) -> None:
+        self.pid = -1
+        self._seccomp = seccomp
+        self._errors = os.memfd_create("errors")
+        self._connections: list[int] = []  # stay open: the holder ends with its input
+
+    def start(self, argv: list[bytes], interrupts: Sequence[int | None]) -> bool:
+        """Starts bubblewrap; returns whether its namespaces exist. Prints its messages if they do not.
+
+        Files that were to be hidden may have disappeared since the mounts were listed, such as sockets. Bubblewrap is
+        started again without them then.
+        """
+        for _ in range(_MAX_STARTS):
+            is_ready = self._start(argv, interrupts)
+            if is_ready or is_ready is None:
+                return bool(is_ready)
+            needed = _drop_missing(argv)
+            if needed == argv:
+                break
+            argv = needed
+        os.write(2, os.pread(self._errors, _MAX_ERRORS, 0))
+        return False
+
+    def _start(self, argv: list[bytes], interrupts: Sequence[int | None]) -> bool | None:
+        """Returns True when the holder answers, after all mounts, False if it ends, None after an interrupt."""
+        program, *arguments = argv
+        os.ftruncate(self._errors, 0)
+        os.lseek(self._errors, 0, os.SEEK_SET)
+        filter_file = os.memfd_create("seccomp")
+        from_holder, output = os.pipe()
+        input_, to_holder = os.pipe()
+        try:
+            os.write(filter_file, self._seccomp)
+            os.lseek(filter_file, 0, os.SEEK_SET)
+            streams = (input_, output, self._errors, filter_file)
+            high = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 10) for stream in streams]
+            self.pid = os.posix_spawn(
+                program,
+                [program, b"--seccomp", b"3", *arguments],
+                _HOLDER_ENVIRONMENT,
+                file_actions=[(os.POSIX_SPAWN_DUP2, source, number) for number, source in enumerate(high)],
+                setsigdef=_RESET_IN_HOLDER,
+                setsigmask=[],
+                setsid=True,
+            )
+            for descriptor in high:
+                os.close(descriptor)
+        finally:
+            for descriptor in (input_, output, filter_file):
+                os.close(descriptor)
+        self._connections += (to_holder, from_holder)
+        return _wait_for_answer(to_holder, from_holder, interrupts)
 
 
-def _is_ready(to_holder: int, from_holder: int, *interrupts: int | None) -> bool:
-    """Waits until the holder sends a byte back, when all mounts exist; returns False if it ends or is interrupted."""
+def _wait_for_answer(to_holder: int, from_holder: int, interrupts: Sequence[int | None]) -> bool | None:
     try:
         os.write(to_holder, b"+")
     except OSError:
@@ -109,7 +159,22 @@ def _is_ready(to_holder: int, from_holder: int, *interrupts: int | None) -> bool
     for descriptor in (from_holder, *interrupts):
         if descriptor is not None:
             poller.register(descriptor, select.POLLIN)
-    return from_holder in {descriptor for descriptor, _ in poller.poll()} and os.read(from_holder, 1) != b""
+    ready = {descriptor for descriptor, _ in poller.poll()}
+    return os.read(from_holder, 1) != b"" if from_holder in ready else None
+
+
+def _drop_missing(argv: list[bytes]) -> list[bytes]:
+    """Returns the arguments of bubblewrap without those that hide a file that does not exist any more."""
+    kept: list[bytes] = []
+    position = 0
+    while position < len(argv):
+        option = argv[position : position + 3]
+        if option[:2] == [b"--ro-bind", b"/dev/null"] and not os.path.lexists(option[2]):
+            position += 3
+        else:
+            kept.append(argv[position])
+            position += 1
+    return kept
 
 
 class JoinedCommand:
@@ -185,9 +250,10 @@ class JoinedCommand:
             time.sleep(0.01)
 
     def _list_running(self) -> list[str]:
-        lines = (init.read_file(f"/proc/{pid}/cmdline") for pid in self._list_pids())
-        texts = (line.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace") for line in lines if line)
-        return [" ".join(text.split())[:MAX_COMMAND_LINE] for text in texts][:MAX_LEFTOVERS]
+        """Returns the start of some command lines. The command chooses how many there are, and how long they are."""
+        lines = (init.read_file(f"/proc/{pid}/cmdline", MAX_COMMAND_LINE) for pid in self._list_pids())
+        shown = islice((line for line in lines if line), MAX_LEFTOVERS)
+        return [" ".join(line.replace(b"\0", b" ").decode(errors="replace").split()) for line in shown]
 
     def _list_pids(self) -> list[int]:
         return [pid for pid in init.list_descendants() if pid not in self._holders]

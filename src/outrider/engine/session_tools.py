@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 ATTENDED = "The user is present and can be asked."
-UNATTENDED = "No one can be asked: decide yourself. A call that needs an approval is denied."
+UNATTENDED = "No one can be asked: decide yourself; what needs approval is denied."
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):

@@ -147,6 +147,10 @@ class OutcomeFolder:
             os.fsync(descriptor)
         staged.replace(file)
 
+    def has_outcome(self, call_id: str) -> bool:
+        """Returns whether there is a stored outcome to load, with one system call."""
+        return os.access(self._call_folder(call_id) / _RECORD, os.F_OK)
+
     def load(self, call_id: str) -> PendingOutcome | None:
         """Returns the stored outcome of a call, None if there is none."""
         try:

@@ -188,8 +188,7 @@ class SandboxedCommands:
         plan = self._plans.pop(context.call_id, CommandPlan())
         folder = self._open_folder(context.session_id)
         format_result = partial(_format_with_leftovers, format_result)
-        pending = await asyncio.to_thread(folder.load, context.call_id)
-        if pending is not None:
+        if folder.has_outcome(context.call_id) and (pending := await asyncio.to_thread(folder.load, context.call_id)):
             return await self._finish(context, folder, pending, plan, execute, format_result)
         if plan.predicted is not None and MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "ask":
             plan = await self._ask_before_start(context, plan, plan.predicted)

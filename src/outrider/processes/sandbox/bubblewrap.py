@@ -1,6 +1,7 @@
 """The bubblewrap sandbox: new namespaces, a mount tree that hides secrets, and the sandbox init inside."""
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ from outrider.processes.sandbox.sandbox import (
     access_above,
     is_within,
     parent_of,
+    real_path,
     resolve_zones,
 )
 from outrider.processes.sandbox.seccomp import SyscallFilterOptions, build_filter, detect_architecture
@@ -43,6 +45,7 @@ PROCESS_OPTIONS = ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
 FRESH_FOLDERS = ("/tmp", "/var/tmp", "/run")
 # Parts of /run that programs need: the DNS resolver configuration, and the whole system on NixOS.
 PROXY_SOCKET = "/run/outrider-proxy"  # in a folder that no command has written to
+_SOCKET_NAME = re.compile(r"^(?:\S+ +){6}\S+ (/.*)$", re.MULTILINE)  # the last field of a line in /proc/net/unix
 VISIBLE_RUN_PATHS = ("/run/systemd/resolve/stub-resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/current-system")
 
 
@@ -181,7 +184,7 @@ def _mount_options(path: str, access: Access) -> tuple[str, ...]:
         case "read-only":
             return "--ro-bind", path, path
         case "hidden":
-            if Path(path).is_dir():
+            if os.path.isdir(path):  # noqa: PTH112
                 return "--size", "4096", "--perms", "0555", "--tmpfs", path
             return "--ro-bind", "/dev/null", path
         case _:
@@ -207,11 +210,11 @@ def _list_bound_sockets() -> list[str]:
     """Returns the paths of listening Unix sockets. A read-only mount does not prevent connections to them."""
     try:
         with Path("/proc/net/unix").open(encoding="utf-8", errors="surrogateescape") as file:
-            names = {line.split(maxsplit=7)[-1].rstrip("\n") for line in file}
+            names = set(_SOCKET_NAME.findall(file.read()))
     except OSError:
         return []
     # A command cannot reach a socket that the user cannot see.
-    return [os.path.realpath(name) for name in names if name.startswith("/") and os.path.exists(name)]  # noqa: PTH110
+    return [real for name in names if (real := real_path(name))]
 
 
 def _build_restrictions(policy: SandboxPolicy, zones: AccessZones) -> KernelRestrictions:

@@ -42,7 +42,13 @@ def list_secret_paths(home: Path) -> tuple[Path, ...]:
 
 
 # In the home folder: what package managers and compilers download or build, and can write again.
-_CACHE_FOLDERS = ".cache .npm .cargo/registry .cargo/git go/pkg/mod .gradle/caches .m2/repository .nuget/packages"
+_CACHE_FOLDERS = (
+    *(".cache", ".npm", ".cargo/registry", ".cargo/git"),
+    *("go/pkg/mod", ".gradle/caches", ".m2/repository", ".nuget/packages"),
+)
+_CACHE_FOLDER_PARTS = {
+    name[: len(name) if end < 0 else end] for name in _CACHE_FOLDERS for end in (name.find("/"), name.rfind("/"), -1)
+}
 
 
 def default_policy(
@@ -63,11 +69,20 @@ def default_policy(
         writable=writable,
         read_only=tuple(protected),
         hidden=(*list_secret_paths(home), *own_files),
-        caches=tuple(path for name in _CACHE_FOLDERS.split() if os.path.realpath(path := home / name) == str(path)),
+        caches=_list_cache_folders(home),
         temporary=temporary,
         network=network,
         limits=limits or SandboxLimits(),
     )
+
+
+def _list_cache_folders(home: Path) -> tuple[Path, ...]:
+    """Returns the cache folders, without those that are reached through a link."""
+    root = str(home)
+    if os.path.realpath(root) != root:
+        return ()
+    links = [name for name in _CACHE_FOLDER_PARTS if os.path.islink(f"{root}/{name}")]  # noqa: PTH114
+    return tuple(home / name for name in _CACHE_FOLDERS if not any(f"{name}/".startswith(f"{link}/") for link in links))
 
 
 class ProtectedState:

@@ -501,8 +501,10 @@ class SandboxedCommands:
             return await self._commit(context, folder, pending, paths, recorded)
         level = self._settings.level_of(context.session_id)
         keeps = plan.keeps or level in ("edits", "auto") or (not pending.recorded and self._may_write(context, changes))
-        if complete and keeps:
+        # A question may have been answered while the session was closed; a later rule does not replace the answer.
+        if complete and keeps and not pending.asked:
             return await self._commit(context, folder, pending, paths, recorded)
+        pending = msgspec.structs.replace(pending, asked=True)
         await asyncio.to_thread(folder.save, pending)
         await context.wait_for_answer()
         return await self._ask_and_commit(context, folder, pending)

@@ -815,3 +815,17 @@ async def test_old_files_of_the_sandbox_are_deleted(workspace, tmp_path, sandbox
         await harness.work(workspace)
     remove_old_overlays(tmp_path / "data", unused_since=time.time() + 60)
     assert list((tmp_path / "data" / "overlays").iterdir()) == []
+
+
+async def test_a_pipeline_does_not_hide_that_its_network_was_blocked(workspace, tmp_path, sandbox):
+    (workspace / "log.txt").write_text("curl: (6) Could not resolve host: docs.example.org\n")
+    script = shell("curl -sS https://docs.example.org/x | head -3", "cat log.txt; curl --version | head -1; true")
+    harness = Harness(script, tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert [access.target for access in question.outcome.blocked] == ["docs.example.org"]
+        await harness.engine.answer(question.approval_id, allow=False)
+        parts = await working
+    assert len(harness.asked) == 1  # the second command names no host, so the text is only a text
+    assert isinstance(parts[1].state, ToolCompleted)

@@ -315,7 +315,7 @@ class SessionTools:
                 else None,
                 flow=decision.flow,
                 open_hosts=self._open_hosts(call, decision),
-                wanted=find_wanted_hosts(command) if decision.flow else (),
+                wanted=find_wanted_hosts(command),
                 prints_remote=prints_remote_text(command),
             )
             self.commands.plan_call(call.call_id, plan)

@@ -18,17 +18,19 @@ from outrider.background.reports import JobReport, OrphanedRunFinder, ReportTabl
 from outrider.background.retries import RunRetries
 from outrider.background.schedules import Schedule, ScheduleTable, local_timezone
 from outrider.background.worktrees import stored_worktree
+from outrider.engine.approvals import check_scope
 from outrider.engine.archive import SessionArchive
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import OutriderError, SessionNotFoundError
 from outrider.project.sandbox import RunWorktree
 from outrider.sessions.leases import is_process_alive
-from outrider.sessions.records import Approval, InboxItem, StoredSession
+from outrider.sessions.records import Approval, ApprovalScope, InboxItem, StoredSession
 from outrider.sessions.store import Store
 from outrider.tracing.trace import Trace
 from outrider.types.agents import Limits, Mode
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
+from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import TextPart
 
 _PAGE_SIZE = 500
@@ -272,9 +274,24 @@ class JobClient:
         ours = {session_id async for session_id in iterate_session_tree(self.store, run_id)}
         return [question for question in found if question.session_id in ours]
 
-    async def answer_approval(self, approval_id: str, *, allow: bool = True, by: str = "", words: str = "") -> Approval:
-        """Stores an answer; only the first one applies. A worker resumes the run when none of its approvals is open."""
-        return await self.store.answer(approval_id, "allowed" if allow else "denied", by=by, words=words)
+    async def answer_approval(
+        self,
+        approval_id: str,
+        *,
+        allow: bool = True,
+        by: str = "",
+        words: str = "",
+        scope: ApprovalScope = "once",
+        width: str = "",
+        choice: OutcomeChoice = "keep",
+    ) -> Approval:
+        """Stores an answer; only the first one applies. A worker resumes the run when none of its approvals is open.
+        `scope`, `width` and `choice` are as for `Engine.answer`."""
+        if scope != "once" or width:
+            known = [question for question in await self.store.approvals() if question.id == approval_id]
+            scope = check_scope(known[0], scope, width) if known else scope
+        answer = "allowed" if allow else "denied"
+        return await self.store.answer(approval_id, answer, scope=scope, by=by, words=words, choice=choice, width=width)
 
     async def wait_for_run(self, run_id: str, *, poll: float = 0.5) -> Run:
         """Polls until the run is over or waits for an approval."""

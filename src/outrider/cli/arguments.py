@@ -294,7 +294,34 @@ def _add_control_commands(add: AddSubcommand) -> None:
             _add_run_filters(ordered)
         else:
             ordered.add_argument("run", metavar="RUN", help=_RUN_ID_HELP)
+        if name in ("approve", "deny"):
+            _add_answer_options(ordered, name)
         _add_no_worker_option(ordered)
+
+
+def _add_answer_options(parser: ArgumentParser, name: str) -> None:
+    parser.add_argument(
+        "--call",
+        metavar="NUMBER",
+        type=int,
+        action="append",
+        default=[],
+        help="answer only this call, as `jobs show` numbers it (repeatable; default: all)",
+    )
+    if name == "approve":
+        parser.add_argument(
+            "--for",
+            dest="scope",
+            choices=("once", "session", "project", "always"),
+            default="once",
+            help="how long the answer lasts: once (default), this run's session, this folder, or always",
+        )
+        parser.add_argument(
+            "--width", metavar="ID", default="", help="what a lasting answer covers, as `jobs show` lists it"
+        )
+        parser.add_argument(
+            "--outside", action="store_true", help="let a blocked command run again outside the sandbox"
+        )
 
 
 def _add_run_filters(parser: ArgumentParser) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from outrider.agents.budget import RunBudget
 from outrider.agents.hooks import Hooks
-from outrider.agents.run_context import RunContext, discard_output, no_call_wrapper
+from outrider.agents.run_context import AgentContext, RunContext, discard_output, no_call_wrapper
 from outrider.config.environment import search_path, with_environment_defaults
 from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, PermissionChecker, Rules
 from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits
@@ -362,7 +362,7 @@ class EngineRuntime:
         return environment is not None and environment.sandbox.confines
 
 
-def _ignore_call(call: ToolPart, decision: Decision) -> None:
+def _ignore_call(call: ToolPart, decision: Decision, context: AgentContext) -> None:
     pass
 
 

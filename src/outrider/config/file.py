@@ -212,6 +212,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
 
 MAX_FILE_BYTES = 1 << 20
 _MSGSPEC_ERROR = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN_VALUE = re.compile(r"Invalid enum value '(?P<value>.*)'", re.DOTALL)
 _TYPE_NAMES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false",
                "object": "a table", "array": "a list", "decimal": "a number"}  # fmt: skip
 # Tables with user-chosen keys, and the struct type of their values.
@@ -266,6 +267,9 @@ def describe_validation_error(error: msgspec.ValidationError, kind: type[msgspec
     key = where + path.removeprefix("$").removeprefix(".")
     what = re.sub(r"`([a-z |]+)`", lambda types: _type_names(types[1]), what)
     choices = _allowed_values(kind, path.removeprefix("$.").split("."))
+    if value := _UNKNOWN_VALUE.match(what):
+        hint = suggest_name(value["value"], choices)
+        return f"{key}: {value['value']!r} is not allowed{hint}; allowed values: {', '.join(choices)}"
     expected = f"; expected {', '.join(choices)}" if choices else ""
     return f"{key.rstrip('.') or 'the file'}: {what[:1].lower()}{what[1:]}{expected}"
 

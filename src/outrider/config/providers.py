@@ -241,6 +241,7 @@ class AgentBuilder:
         limits: Limits,
         prompts: Path,
         source: str,
+        model_source: str = "model",
         retry: Mapping[str, Any] = {},
         retry_flags: Mapping[str, Any] = {},
         effort: ReasoningEffort | None = None,
@@ -253,6 +254,7 @@ class AgentBuilder:
         self._limits = limits
         self._prompts = prompts
         self._source = source
+        self._model_source = model_source
         self._defaults: dict[str, Any] = {"reasoning_effort": effort, "vendor_tools": vendor_tools}
 
     def build_agents(self, tables: Mapping[str, AgentTable]) -> list[Agent]:
@@ -284,7 +286,7 @@ class AgentBuilder:
     def _resolve_models(self, models: str | Sequence[str] | None, where: str) -> tuple[str, str, tuple[str, ...]]:
         if models is not None:
             return self._providers.resolve_models(models, where)
-        return self._providers.resolve_models(self._model, "model") if self._model else ("", "", ())
+        return self._providers.resolve_models(self._model, self._model_source) if self._model else ("", "", ())
 
     def _retry_policy(self, table: AgentTable) -> RetryPolicy | None:
         """Return the policy of an agent that has its own; the others use that of their provider."""

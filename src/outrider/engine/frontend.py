@@ -252,7 +252,7 @@ def is_denied_file(path: Path, deny: Sequence[str], workspace: Path) -> bool:
     """Return whether a deny rule forbids to read a file."""
     if not deny:
         return False
-    from outrider.permissions.paths.denied import DeniedReads  # lazy: most users have no such rules
+    from outrider.permissions.rules import DeniedReads  # lazy: most users have no such rules
 
     return DeniedReads(deny, workspace).includes(str(path.expanduser().resolve()))
 

@@ -180,6 +180,11 @@ class LiveSession:
             self._report_end(TurnEnd("aborted"))  # a task cancelled before its first step never runs its finally block
         await asyncio.wait([worker])
 
+    def hold_turn(self) -> None:
+        """Start no further model request: the turn stops when its running calls have ended, until it is closed."""
+        if self._context is not None:
+            self._context.held = True
+
     async def close(self) -> None:
         """Cancel the running turn, release waiters, processes and the lease. Open approval requests stay pending for
         the next owner."""

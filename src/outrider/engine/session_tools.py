@@ -19,9 +19,8 @@ from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.permissions import Containment, contain
 from outrider.permissions.modes import MODE_TABLE, Decision
-from outrider.permissions.paths.denied import DeniedReads
 from outrider.permissions.paths.protected import SecretFileFinder, find_protected_files
-from outrider.permissions.rules import PermissionRule, parse_rule
+from outrider.permissions.rules import DeniedReads, PermissionRule, parse_rule
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
@@ -455,7 +454,7 @@ async def _open_network(hosts: Sequence[str]) -> AsyncGenerator[Network, None]:
     if not hosts:
         yield "on"
         return
-    from outrider.http.fetch import is_public
+    from outrider.http.client import is_public
     from outrider.processes.sandbox.proxy import open_proxy
 
     async with open_proxy(hosts, is_public) as network:

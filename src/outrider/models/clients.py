@@ -17,8 +17,8 @@ from outrider.http.transport import HttpTimeouts, HttpTransport
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.client import WireClient
 from outrider.providers.provider import ModelClient, WireFormat
+from outrider.providers.rate_limit import RateLimit, RateLimiter
 from outrider.providers.stream_filters.stream_filter import StreamFilter
-from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.types.agents import Agent, Provider, ProviderKind
 from outrider.types.deltas import Delta
 from outrider.types.request import Request, RetryPolicy
@@ -90,7 +90,7 @@ def _create_transport(provider: Provider) -> HttpTransport:
     given = provider.options.get("cassette")
     if given is None:
         return network
-    from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
+    from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory
 
     factory = (
         given

@@ -24,11 +24,11 @@ from outrider.errors import (
 )
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpTimeouts
+from outrider.providers import http_exchange as exchange
 from outrider.providers.assembler import assemble_answer
 from outrider.providers.client import RepeatingClient, WireClient
+from outrider.providers.rate_limit import RateLimit, RateLimiter
 from outrider.providers.stream_filters.think_tags import create_think_filter
-from outrider.providers.transport import exchange
-from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.types.deltas import (
     AnswerStart,
     Delta,

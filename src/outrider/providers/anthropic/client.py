@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from outrider.errors import ConfigurationError, InvalidRequestError, ProviderError
 from outrider.http.transport import HttpRequest
-from outrider.providers.anthropic.decode import AnthropicDecoder
+from outrider.providers.anthropic.decode import AnthropicDecoder, error_from_response
 from outrider.providers.anthropic.encode import (
     encode_message,
     encode_prefix,
@@ -17,7 +17,6 @@ from outrider.providers.anthropic.encode import (
     lacks_required_thinking,
     refers_to_upload,
 )
-from outrider.providers.anthropic.errors import error_from_response
 from outrider.providers.anthropic.models import ModelTraits, traits_for_model
 from outrider.providers.request_body import (
     build_body_prefix,

@@ -6,9 +6,8 @@ from urllib.parse import quote
 
 from outrider.errors import InvalidRequestError, ProviderError
 from outrider.http.transport import HttpRequest
-from outrider.providers.google.decode import GeminiDecoder
+from outrider.providers.google.decode import GeminiDecoder, error_from_response
 from outrider.providers.google.encode import ContentWriter, encode_body_fields, model_generation
-from outrider.providers.google.errors import error_from_response
 from outrider.providers.request_body import build_body_prefix, find_rejected_vendor_tools, finish_body
 from outrider.types.agents import Provider
 from outrider.types.modes import VendorTool

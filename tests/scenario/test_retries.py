@@ -291,7 +291,7 @@ async def test_a_model_that_is_silent_is_reported():
         engine.runtime.silence_seconds = 0.3
         session_id = await engine.create()
         assert (await engine.prompt(session_id, "go")).output == "Well done"
-    assert 80 <= events[0].silent_ms  # a third of the limit: the answer had started
+    assert events[0].silent_ms >= 80  # a third of the limit: the answer had started
 
 
 async def test_silence_is_reported_early_by_what_the_model_normally_takes():

@@ -318,9 +318,11 @@ def _find_texts(value: Any, names: tuple[str, ...]) -> Iterator[str]:
 
 
 def _find_objects(value: Any, depth: int = 6) -> Iterator[dict[str, Any]]:
+    inner: Iterable[Any] = cast("list[Any]", value) if isinstance(value, list) else ()
     if isinstance(value, dict):
-        yield cast("dict[str, Any]", value)
-    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        found = cast("dict[str, Any]", value)
+        yield found
+        inner = found.values()
     for one in inner if depth else ():
         yield from _find_objects(one, depth - 1)
 

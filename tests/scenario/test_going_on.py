@@ -94,7 +94,8 @@ async def test_after_an_end_without_a_result_the_next_step_is_named_and_continue
     writer = replace(agent(), limits=limits)
     async with Engine([writer], [scripted([first, "Here you are.", "More."])], [looking]) as engine:
         session_id = await engine.create()
-        view = TranscriptView(session_id, engine.live[session_id].session.find_message)
+        messages = engine.live[session_id].session.messages
+        view = TranscriptView(session_id, lambda name: next((found for found in messages if found.id == name), None))
         engine.bus.subscribe_all(lambda event: shown.extend(view.apply(event)))
         await engine.prompt(session_id, "go")
         await engine.bus.settled()

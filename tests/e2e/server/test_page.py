@@ -284,7 +284,6 @@ async def test_the_reasoning_effort_is_chosen_for_the_session(tmp_path):
     async with served(tmp_path, ["Done."]) as client, browsing(client) as page:
         session_id = await client.create()
         await page.goto(f"{client.address.url}/#/{session_id}")
-        await page.get_by_text("Nothing has been said yet.").wait_for()
         await page.select_option("#effort", "high")
         async with asyncio.timeout(30):
             while (
@@ -333,11 +332,13 @@ async def test_after_a_failure_the_page_offers_to_continue_with_this_or_another_
         await page.locator(".failure", has_text='Send "continue" to try again, or choose another model').wait_for()
         await page.locator("#continue").click()
         await page.locator(".failure", has_text="still gone").wait_for()
-        await page.focus("#model")
-        await page.locator("#model option[value='scripted/model-1']").wait_for(state="attached")
-        await page.select_option("#model", "scripted/model-1")
+        await page.locator("#state").get_by_text("error").wait_for()
+        await page.focus("#input")
+        await page.focus("#next-model")
+        await page.locator("#next-model option[value='scripted/model-1']").wait_for(state="attached")
+        await page.select_option("#next-model", "scripted/model-1")
         await page.get_by_text("Here again.").wait_for()
-        await page.locator("#next").wait_for(state="hidden")
+        await page.locator("#continue").wait_for(state="hidden")
         [session] = (await client.engine.store.list(limit=9)).sessions
         stored = await client.engine.store.load(session.id)
         assert [message.role for message in stored.messages].count("user") == 1

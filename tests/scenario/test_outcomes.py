@@ -16,9 +16,15 @@ from outrider import Engine, EventBus, Rules, ToolCompleted, ToolError, ToolPart
 from outrider.engine.archive import SessionArchive
 from outrider.engine.frontend import send_to_background
 from outrider.engine.session_tools import ToolEnvironment
-from outrider.events import ProcessStartedEvent, ToolApprovalRequestedEvent, ToolOutputEvent
+from outrider.events import (
+    ProcessStartedEvent,
+    ToolApprovalRequestedEvent,
+    ToolExecutionCompletedEvent,
+    ToolOutputEvent,
+)
 from outrider.outcomes.pending import remove_old_overlays
 from outrider.presentation.approvals import requested_approval_view
+from outrider.presentation.tool_calls import call_outcome
 from outrider.processes.sandbox.detect import try_sandbox
 from outrider.processes.sandbox.init_args import SCOPES_SINCE, landlock_version
 from outrider.processes.sandbox.landlock import LandlockSandbox
@@ -114,6 +120,22 @@ async def test_changes_are_the_question_and_are_committed_when_kept(workspace, t
     assert part.state.output.strip() == "said"
     assert (workspace / "notes.txt").read_text() == "remember the milk\nbread\n"
     assert (workspace / "made.txt").read_text() == "new\n"
+
+
+async def test_the_duration_of_a_call_leaves_out_the_wait_for_an_answer(workspace, tmp_path, sandbox):
+    harness = Harness(shell("echo new > made.txt"), tmp_path, sandbox)
+    ended: list[ToolExecutionCompletedEvent] = []
+    harness.bus.subscribe(ToolExecutionCompletedEvent, ended.append)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        await asyncio.sleep(1.5)
+        await harness.engine.answer(question.approval_id, allow=True)
+        (part,) = await working
+    assert isinstance(part.state, ToolCompleted)
+    whole = part.state.time.end - part.state.time.start
+    assert part.state.metadata["waited_ms"] >= 1_500
+    assert call_outcome(part).milliseconds == ended[0].duration_ms == whole - part.state.metadata["waited_ms"]
 
 
 async def test_some_files_can_be_kept(workspace, tmp_path, sandbox):

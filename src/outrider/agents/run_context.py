@@ -159,8 +159,9 @@ class AgentContext(msgspec.Struct, kw_only=True):
     `call_id` is the tool call that started the agent, "" for the entry agent. `mode` is the mode for which the tools
     and the system prompt were built. `ask_rules` and `deny_rules` include those of all callers, so a callee never has
     more rights than its caller. While `closing` is set, a cancelled turn leaves open approvals and `suspended_calls`
-    pending, so that they continue when the session is reopened. While `held` is set, no request starts. `not_shortened_at` is the number of messages when a
-    compaction shortened nothing.
+    pending, so that they continue when the session is reopened. While `held` is set, no request starts.
+    `not_shortened_at` is the number of messages when a compaction shortened nothing. `paces` has the longest time until
+    the first delta of an answer, by model.
     """
 
     agent: Agent
@@ -186,6 +187,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
     caller: "AgentContext | None" = None
     state_tracker: TurnStateTracker = msgspec.field(default_factory=TurnStateTracker)
     tracked_origins: "ContextOrigins | None" = None
+    paces: dict[str, float] = msgspec.field(default_factory=dict[str, float])
 
     @property
     def session(self) -> Session:

@@ -20,6 +20,7 @@ from outrider.background.database import (
     worker_queue,
 )
 from outrider.background.executor import RunExecutor
+from outrider.background.health import WorkerMetrics
 from outrider.background.heartbeat import (
     UNKNOWN_OWNER,
     Agenda,
@@ -28,7 +29,6 @@ from outrider.background.heartbeat import (
     WorkerRegistry,
     WorkerStatus,
 )
-from outrider.background.health import WorkerMetrics
 from outrider.background.jobs import JobClient
 from outrider.background.queue import RunQueue
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state

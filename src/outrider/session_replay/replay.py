@@ -72,6 +72,8 @@ class CassetteClients:
 class CassetteClient:
     """Answers requests from the cassette, with one client per conversation, to attribute a differing request."""
 
+    repeats_requests = True
+
     def __init__(self, provider: Provider, factory: CassetteTransportFactory, report: ReportDifference) -> None:
         self.name = provider.name
         self._provider = provider

@@ -153,8 +153,8 @@ class AgentContext(msgspec.Struct, kw_only=True):
     `call_id` is the tool call that started the agent, "" for the entry agent. `mode` is the mode for which the tools
     and the system prompt were built. `ask_rules` and `deny_rules` include those of all callers, so a callee never has
     more rights than its caller. While `closing` is set, a cancelled turn leaves open approvals and `suspended_calls`
-    pending, so that they continue when the session is reopened. While `held` is set, no request starts. `not_shortened_at` is the number of messages when a
-    compaction shortened nothing.
+    pending, so that they continue when the session is reopened. While `held` is set, no request starts.
+    `not_shortened_at` is the number of messages when a compaction shortened nothing.
     """
 
     agent: Agent

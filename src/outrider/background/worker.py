@@ -12,6 +12,7 @@ from dbos import DBOS, DBOSClient, error
 from sqlalchemy.exc import SQLAlchemyError
 
 from outrider.background.database import (
+    STARTED,
     WORKFLOW_NAME,
     QueueListener,
     RunDatabase,
@@ -20,6 +21,7 @@ from outrider.background.database import (
     worker_queue,
 )
 from outrider.background.executor import RunExecutor
+from outrider.background.health import WorkerMetrics
 from outrider.background.heartbeat import (
     UNKNOWN_OWNER,
     Agenda,
@@ -28,7 +30,6 @@ from outrider.background.heartbeat import (
     WorkerRegistry,
     WorkerStatus,
 )
-from outrider.background.health import WorkerMetrics
 from outrider.background.jobs import JobClient
 from outrider.background.queue import RunQueue
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state
@@ -123,8 +124,10 @@ class Worker:
         self._failure_detector = FailureDetector(dead_after)
         self._runtime = WorkflowRuntime(database, self.id, self._run_workflow)
         self._assigning = asyncio.Lock()  # no run is assigned while the worker releases the runs that it has lost
-        self._wake, self._post = asyncio.Event(), asyncio.Event()
-        self._listener = QueueListener(database, self._wake.set, listen_url) if database.is_postgres else None
+        self._wake, self._post, self._beat = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._listener: QueueListener | None = None
+        if database.is_postgres:
+            self._listener = QueueListener(database, self._handle_notification, listen_url)
         self._is_removed = False
         self._is_draining = False
         self._unstarted: set[str] = set()  # assigned runs that had not started at the last heartbeat
@@ -145,7 +148,7 @@ class Worker:
         # Before the first heartbeat, so that a slow start is not a dead worker.
         await asyncio.to_thread(self._workers.record_heartbeat)
         self._tasks = [
-            asyncio.create_task(self._repeat_forever(self._heartbeat, self._run_heartbeat), name="the worker's heart"),
+            asyncio.create_task(self._beat_forever(), name="the worker's heart"),
             asyncio.create_task(self._dequeue_forever(), name="the worker's hand"),
             asyncio.create_task(self._post_forever(), name="the worker's voice"),
         ]
@@ -278,10 +281,20 @@ class Worker:
             return True
         return entry is not None and entry.is_assigned_to(self.id) and not entry.canceled
 
-    async def _repeat_forever(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _beat_forever(self) -> None:
+        """Beats every `heartbeat` seconds, and earlier, within limits, if a started run was canceled or answered."""
         while True:
-            await asyncio.sleep(seconds)
-            await self._attempt(work)
+            await asyncio.sleep(self._heartbeat / 5)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._heartbeat * 4 / 5):
+                    await self._beat.wait()
+            self._beat.clear()
+            await self._attempt(self._run_heartbeat)
+
+    def _handle_notification(self, payload: str) -> None:
+        self._wake.set()
+        if payload == STARTED:
+            self._beat.set()
 
     async def _attempt(self, work: Callable[[], Awaitable[None]]) -> None:
         try:

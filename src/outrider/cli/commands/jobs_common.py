@@ -40,10 +40,10 @@ def run_with_jobs(arguments: Namespace, work: "Callable[[JobClient], Awaitable[T
 
 async def find_run(jobs: "JobClient", name: str) -> "Run":
     """Return the run whose id ends with `name`. Raises OutriderError unless exactly one matches."""
-    found = [run for run in await jobs.list_runs(limit=1000) if run.id.endswith(name)]
+    found = await jobs.find_run_ids(name)
     if len(found) != 1:
         raise OutriderError(f"{match_count_text(len(found), 'run')} an id that ends with {name!r}")
-    return found[0]
+    return await jobs.get_run(found[0])
 
 
 def match_count_text(count: int, name: str) -> str:
@@ -86,11 +86,17 @@ def print_runs(arguments: Namespace, runs: "Sequence[Run]") -> int:
 def print_run_table(console: Console, runs: "Sequence[Run]") -> None:
     now = now_ms()
     rows = [
-        (short_id(run.id), run.state, format_age((now - (run.created or now)) / 1000), str(run.attempts), run.prompt)
+        (short_id(run.id), format_state(run), format_age((now - created) / 1000), str(run.attempts), run.prompt)
         for run in runs
+        for created in [run.created or now]
     ]
     for line in format_table(("run", "state", "submitted", "attempts", "prompt"), rows, console.width):
         console.print(line)
+
+
+def format_state(run: "Run") -> str:
+    """Return the state of a run, and what it waits for."""
+    return f"{run.state}, waiting for {run.waiting_for}" if run.waiting_for else run.state
 
 
 def require_background() -> None:

@@ -2,6 +2,7 @@
 process."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypedDict, Unpack
@@ -224,6 +225,21 @@ class JobClient:
     async def list_paused_providers(self) -> dict[str, int]:
         """Returns the providers whose runs stay in the queue after errors, and when each is tried again."""
         return await asyncio.to_thread(self._retries.list_paused)
+
+    async def read_queue_gauges(self) -> dict[str, dict[str, float]]:
+        """Returns the number of runs and workers by state, and the seconds until paused providers are tried again."""
+        states = Counter[str](worker.state for worker in await self.list_workers())
+        now, paused = now_ms(), await self.list_paused_providers()
+        return {
+            "outrider_queue_runs_state": dict(await asyncio.to_thread(self._queue.count_states)),
+            "outrider_workers_state": dict(states),
+            "outrider_paused_seconds_provider": {name: max(until - now, 0) / 1000 for name, until in paused.items()},
+        }
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several machines can share the database."""
+        return self._database.is_postgres
 
     async def has_live_worker(self) -> bool:
         """Returns whether a worker is alive. A worker that reports nothing, for example because it cannot reach the

@@ -181,6 +181,13 @@ class RunQueue:
         with self._engine.connect() as db:
             return [row.id for row in db.execute(statement, values)]
 
+    def count_states(self) -> dict[str, float]:
+        """Returns how many runs are queued and how many are assigned to workers."""
+        statement = f"SELECT state, count(*) AS runs FROM {self._entries} WHERE state <> 'released' GROUP BY state"
+        with self._engine.connect() as db:
+            counted = {row.state: row.runs for row in db.execute(sa.text(statement))}
+        return {state: counted.get(state, 0) for state in ("queued", "assigned")}
+
     def find_ids(self, ending: str) -> Sequence[str]:
         """Returns up to two runs whose ids end with the text."""
         statement = f"SELECT id FROM {self._line_table} WHERE id LIKE :ending ESCAPE '!' LIMIT 2"

@@ -40,6 +40,7 @@ from outrider.config.file import BackgroundTable
 from outrider.engine.archive import short_id
 from outrider.engine.engine import Engine
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.event_bus import EventBus
 from outrider.types.ids import now_ms
 
 _log = logging.getLogger("outrider.worker")
@@ -112,7 +113,7 @@ class Worker:
         self._limits = limits
         self._poll = poll
         self._heartbeat = heartbeat
-        self._grace = grace
+        self.grace = grace
         self._queue = RunQueue(database)
         self._workers = WorkerRegistry(database)
         self._reports = ReportTable(database, self._workers.owner.id)
@@ -160,9 +161,7 @@ class Worker:
     async def __aexit__(self, *_: object) -> None:
         """Lets running calls end, then puts all runs back into the queue, so that another worker continues them
         immediately."""
-        self._is_draining = True
-        if self._grace:
-            await self._executor.drain(self._grace, self._requeue_released)
+        await self.drain()
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -173,6 +172,20 @@ class Worker:
         except SQLAlchemyError as problem:
             _log.warning("the runs of this worker are queued again when another worker finds it dead: %s", problem)
         await asyncio.to_thread(self._client.destroy)
+
+    async def drain(self) -> None:
+        """Takes no more runs and lets running calls end, for up to `grace` seconds; runs without a running call
+        continue in another worker at once."""
+        if self._is_draining:
+            return
+        self._is_draining = True
+        if self.grace:
+            await self._executor.drain(self.grace, self._requeue_released)
+
+    @property
+    def bus(self) -> EventBus:
+        """The event stream of all runs of this worker."""
+        return self._engine.bus
 
     @property
     def status(self) -> WorkerStatus:
@@ -289,6 +302,7 @@ class Worker:
                 async with asyncio.timeout(self._heartbeat * 4 / 5):
                     await self._beat.wait()
             self._beat.clear()
+            self.metrics.last_attempt = monotonic()
             await self._attempt(self._run_heartbeat)
 
     def _handle_notification(self, payload: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import random
 import sqlite3
 from collections.abc import Callable, Generator
@@ -162,6 +163,7 @@ class RunDatabase:
     def migrate(self) -> None:
         """Creates or upgrades the tables. Several processes may call it at the same time. Raises StoreError if the
         SQLite file cannot be used, for example because it is damaged or the disk is full."""
+        self._make_private()
         with self._migration_lock(), self.translate_errors():
             DBOS.migrate(self.url.render_as_string(hide_password=False), schema=SCHEMA)
             with self.engine.begin() as db:
@@ -169,6 +171,16 @@ class RunDatabase:
                     db.execute(sa.text(statement.format(self.table_prefix)))
             self._create_entries()
             self._add_entry_columns()
+
+    def _make_private(self) -> None:
+        """Creates the SQLite file readable by its owner only: it has prompts and answers. SQLite gives side files the
+        same mode."""
+        if self.is_postgres or not self.url.database or self.url.database == ":memory:":
+            return
+        with suppress(OSError):  # the next statement reports what is wrong with the path
+            os.close(os.open(self.url.database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            if Path(self.url.database).stat().st_mode & 0o077:
+                Path(self.url.database).chmod(0o600)
 
     def _add_entry_columns(self) -> None:
         """Adds the columns that the choice of the next run reads, and fills them from the table `line`."""

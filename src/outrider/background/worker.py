@@ -16,6 +16,7 @@ from outrider.background.database import (
     WORKFLOW_NAME,
     QueueListener,
     RunDatabase,
+    is_outage,
     is_unexpected_error,
     repeat_during_outage,
     worker_queue,
@@ -130,6 +131,7 @@ class Worker:
         if database.is_postgres:
             self._listener = QueueListener(database, self._handle_notification, listen_url)
         self._is_removed = False
+        self._is_cut_off = False
         self._is_draining = False
         self._unstarted: set[str] = set()  # assigned runs that had not started at the last heartbeat
         self._last_busy = monotonic()
@@ -315,7 +317,11 @@ class Worker:
             await work()
         except (SQLAlchemyError, error.DBOSException, OutriderError) as problem:
             self.metrics.failed_tasks += 1
-            _log.warning("worker task failed, will retry: %s", problem)
+            if not is_outage(problem):
+                _log.warning("worker task failed, will retry: %s", problem)
+            elif not self._is_cut_off:
+                self._is_cut_off = True
+                _log.warning("waiting for database: %s", getattr(problem, "orig", problem))
         except Exception:  # noqa: BLE001  a worker without heartbeat would lose its runs and start them again, forever
             self.metrics.failed_tasks += 1
             _log.exception("worker task failed, will retry")
@@ -395,6 +401,9 @@ class Worker:
 
     async def _run_heartbeat(self) -> None:
         agenda = await asyncio.to_thread(self._workers.beat, self.status)
+        if self._is_cut_off:
+            self._is_cut_off = False
+            _log.warning("the database is available again")
         self.metrics.last_heartbeat = monotonic()
         self._is_removed |= not agenda.is_known
         if self._is_removed:

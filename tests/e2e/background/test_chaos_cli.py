@@ -30,8 +30,8 @@ def replace(there: Site, number: int, how: int) -> None:
 
 @pytest.mark.slow
 def test_kills_pauses_cut_connections_a_restart_and_an_overload_fail_nothing(tmp_path: Path, server: Any):
-    count = 10
-    with site(tmp_path, server, window=2) as there:
+    count = 8
+    with site(tmp_path, server, pause=0.5, window=2) as there:
         for number in range(3):
             there.start(number)
         there.submit(count)

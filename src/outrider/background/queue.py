@@ -223,21 +223,15 @@ class RunQueue:
                 return ()
             self._release_held(db)
             candidates = self._load_candidates(db, capacity, provider)
-            chosen = choose_runs(candidates, capacity, self._load_state(db, limits, provider))
-            self._assign_runs(db, chosen, worker_id)
+            state = self._load_state(db, limits, provider)
+            chosen = choose_runs(candidates, capacity, state)
+            self._assign_runs(db, chosen, worker_id, max(state.served.values(), default=0))
             return [run.id for run in chosen]
 
     def _release_held(self, db: sa.Connection) -> None:
         """Lets the runs start whose start time has come."""
         statement = f"UPDATE {self._entries} SET held = 0 WHERE held = 1 AND state = 'queued' AND ready <= :now"
         db.execute(sa.text(statement), {"now": now_ms()})
-
-    def load_provider(self, run_id: str, provider: ProviderLookup) -> str:
-        """Returns the name of the provider that a run counts against."""
-        with self._engine.connect() as db:
-            statement = sa.text(f"SELECT agent, provider FROM {self._line_table} WHERE id = :id")
-            row = db.execute(statement, {"id": run_id}).first()
-            return "" if row is None else row.provider or provider(row.agent)
 
     def requeue_run(self, run_id: str, worker_id: str) -> bool:
         """Puts a run of a worker back into the queue, at its old position. Returns False if the run is no longer the
@@ -456,7 +450,8 @@ class RunQueue:
         named = [(row.runs, row.queue, row.provider or provider(row.agent)) for row in rows]
         return sum(runs for runs, queue, name in named if group in (("queue", queue), ("provider", name)))
 
-    def _assign_runs(self, db: sa.Connection, chosen: Sequence[QueuedRun], worker_id: str) -> None:
+    def _assign_runs(self, db: sa.Connection, chosen: Sequence[QueuedRun], worker_id: str, last: int) -> None:
+        """Assigns the runs; `last` is the largest number of a turn so far."""
         if not chosen:
             return
         ids: sa.BindParameter[list[str]] = sa.bindparam("ids", [run.id for run in chosen], expanding=True)
@@ -464,8 +459,6 @@ class RunQueue:
         db.execute(sa.text(f"{entries} WHERE id IN :ids").bindparams(ids), {"worker": worker_id})
         line = f"UPDATE {self._line_table} SET begun = :now WHERE id IN :ids"
         db.execute(sa.text(line).bindparams(ids), {"now": now_ms()})
-        statement = f"SELECT coalesce(max(number), 0) FROM {self._turns_table}"
-        last = db.execute(sa.text(statement)).scalar_one()
         turns = {run.user_share: last + position for position, run in enumerate(chosen, 1)}
         db.execute(
             sa.text(

@@ -52,10 +52,12 @@ class RunRetries:
         with self._engine.begin() as db:
             db.execute(sa.text(f"DELETE FROM {self._retries} WHERE id = :id"), {"id": run_id})
 
-    def resume_provider(self, provider: str) -> None:
-        """Ends the pause of a provider, because one of its runs has completed."""
+    def finish_run(self, run_id: str, provider: str = "") -> None:
+        """Forgets a run that has ended, and ends the pause of `provider`, because one of its runs has completed."""
         with self._engine.begin() as db:
-            db.execute(sa.text(f"DELETE FROM {self._breakers} WHERE id = :id"), {"id": provider})
+            db.execute(sa.text(f"DELETE FROM {self._retries} WHERE id = :id"), {"id": run_id})
+            if provider:
+                db.execute(sa.text(f"DELETE FROM {self._breakers} WHERE id = :id"), {"id": provider})
 
     def list_paused(self) -> dict[str, int]:
         """Returns the paused providers, and when each may be tried again."""

@@ -32,7 +32,7 @@ from outrider.background.heartbeat import (
     WorkerStatus,
 )
 from outrider.background.jobs import JobClient
-from outrider.background.queue import RunQueue
+from outrider.background.queue import QueueEntry, RunQueue
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state
 from outrider.background.reports import OrphanedRunFinder, ReportTable
 from outrider.background.retries import RunRetries
@@ -236,38 +236,37 @@ class Worker:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(carried, self._loop))
 
     async def _execute_run(self, run_id: str, job: JobSpec) -> Any:
-        outcome, attempt = RunOutcome(reason="aborted"), await self._load_attempt(run_id)
-        if await self._owns_run(run_id):
+        outcome, entry = RunOutcome(reason="aborted"), await self._load_entry(run_id)
+        if entry.is_assigned_to(self.id) and not entry.canceled:
             _log.info("run %s started", short_id(run_id))
             start = monotonic()
-            outcome = await self._start_run(run_id, job)
+            if entry.attempts > MAX_RECOVERY_ATTEMPTS:
+                message = f"the run was given up: {MAX_RECOVERY_ATTEMPTS} workers died while they executed it"
+                outcome = await self._executor.fail_run(run_id, job, message)
+            else:
+                outcome = await self._start_run(run_id, job)
+            await self._finish_attempts(entry, outcome)
             state = derive_run_state("SUCCESS", outcome)
             _log.info("run %s: %s", short_id(run_id), state)
             self.metrics.record_run(state, monotonic() - start)
-        await self._release_run(run_id, attempt, is_waiting=outcome.reason == "waiting")
+        await self._release_run(run_id, entry.attempts, is_waiting=outcome.reason == "waiting")
         self._last_busy = monotonic()
         self._wake.set()
         return msgspec.to_builtins(outcome)
 
-    async def _load_attempt(self, run_id: str) -> int:
-        """Returns the number of the assignment that is being executed; 0 if the run is not this worker's."""
-        entry = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
-        return entry.attempts if entry is not None and entry.is_assigned_to(self.id) else 0
+    async def _load_entry(self, run_id: str) -> QueueEntry:
+        found = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
+        return found or QueueEntry(id=run_id, state="released")
 
     async def _start_run(self, run_id: str, job: JobSpec) -> RunOutcome:
-        entry = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
-        if entry is not None and entry.attempts > MAX_RECOVERY_ATTEMPTS:
-            message = f"the run was given up: {MAX_RECOVERY_ATTEMPTS} workers died while they executed it"
-            return await self._executor.fail_run(run_id, job, message)
-        outcome = await self._executor.execute_run(run_id, job)
-        if outcome.reason != "waiting":
-            await repeat_during_outage(self._retries.forget_run, run_id)
-        if outcome.reason == "completed" and (provider := await self._load_provider(run_id)):
-            await repeat_during_outage(self._retries.resume_provider, provider)
-        return outcome
+        return await self._executor.execute_run(run_id, job)
 
-    async def _load_provider(self, run_id: str) -> str:
-        return await repeat_during_outage(self._queue.load_provider, run_id, self._provider_of)
+    async def _finish_attempts(self, entry: QueueEntry, outcome: RunOutcome) -> None:
+        """Forgets the failed attempts of a run that has ended, and ends the pause of its provider if it completed."""
+        if outcome.reason == "waiting":
+            return
+        provider = entry.provider or self._provider_of(entry.agent) if outcome.reason == "completed" else ""
+        await repeat_during_outage(self._retries.finish_run, entry.id, provider)
 
     async def _release_run(self, run_id: str, attempt: int, *, is_waiting: bool) -> None:
         """Ends the assignment before the workflow returns. If the run is no longer assigned to this worker, waits until

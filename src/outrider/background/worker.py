@@ -35,7 +35,7 @@ from outrider.background.jobs import JobClient
 from outrider.background.queue import QueueEntry, RunQueue
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state
 from outrider.background.reports import OrphanedRunFinder, ReportTable
-from outrider.background.retries import RunRetries
+from outrider.background.retries import ProviderMonitor, RunRetries
 from outrider.background.worktrees import RunWorkspace
 from outrider.config.file import BackgroundTable
 from outrider.engine.archive import short_id
@@ -137,6 +137,8 @@ class Worker:
         self._last_busy = monotonic()
         self._started, self._version = now_ms(), version
         self.metrics = WorkerMetrics()
+        self._monitor = ProviderMonitor(self._retries)
+        self._stop_monitor: Callable[[], None] = lambda: None
 
     @property
     def id(self) -> str:
@@ -153,8 +155,10 @@ class Worker:
         self._tasks = [
             asyncio.create_task(self._beat_forever(), name="the worker's heart"),
             asyncio.create_task(self._dequeue_forever(), name="the worker's hand"),
-            asyncio.create_task(self._post_forever(), name="the worker's voice"),
+            asyncio.create_task(self._repeat_forever(self._post_webhooks), name="the worker's voice"),
         ]
+        self._tasks.append(asyncio.create_task(self._repeat_forever(self._monitor.store_changes), name="the breaker"))
+        self._stop_monitor = self._monitor.attach(self._engine.bus)
         if self._listener is not None:
             self._tasks.append(asyncio.create_task(self._listener.listen_forever(), name="the worker's ear"))
         self._wake.set()
@@ -164,6 +168,7 @@ class Worker:
         """Lets running calls end, then puts all runs back into the queue, so that another worker continues them
         immediately."""
         await self.drain()
+        self._stop_monitor()
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -222,11 +227,10 @@ class Worker:
             self._wake.clear()
             await self._attempt(self._dequeue_runs)
 
-    async def _post_forever(self) -> None:
+    async def _repeat_forever(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Repeats work that begins with waiting for its reason."""
         while True:
-            await self._post.wait()
-            self._post.clear()
-            await self._attempt(self._post_webhooks)
+            await self._attempt(work)
 
     async def _run_workflow(self, given: Any) -> Any:
         """The DBOS workflow. DBOS calls it on its own event loop; the engine runs on the loop that opened the
@@ -376,6 +380,8 @@ class Worker:
             await asyncio.to_thread(self._start_workflows, lost)
 
     async def _post_webhooks(self) -> None:
+        await self._post.wait()
+        self._post.clear()
         await self._reports.outbox.post_due(self._limits.webhooks)
 
     async def _finish_orphans(self) -> None:

@@ -148,7 +148,7 @@ def _has_running_call(engine: Engine, run_id: str) -> bool:
     live = engine.live.get(run_id)
     messages = live.journal.session.messages if live else []
     calls = messages[-1].get_calls() if messages else []
-    return any(isinstance(call.state, ToolRunning) and call.state.phase == "working" for call in calls)
+    return any(isinstance(call.state, ToolRunning) for call in calls)
 
 
 _DRAIN_POLL_SECONDS = 0.05

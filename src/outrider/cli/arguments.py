@@ -3,6 +3,7 @@
 A command's `execute` default names the function that runs it, so that the implementation is imported only when needed.
 """
 
+import os
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 
@@ -14,6 +15,8 @@ from outrider.cli.parser import (
     add_server_options,
     add_session_options,
     format_examples,
+    parse_address,
+    parse_database_url,
     parse_duration,
     parse_folder,
     parse_port,
@@ -381,7 +384,7 @@ def declare_worker(parser: ArgumentParser) -> None:
     add_cwd_option(parser)
     add_agent_options(parser)
     action = parser.add_mutually_exclusive_group()
-    action.add_argument("--status", action="store_true", help="show whether a worker is running on this machine")
+    action.add_argument("--status", action="store_true", help="show the workers of all machines of the database")
     action.add_argument("--stop", action="store_true", help="stop the worker; another one resumes its runs")
     action.add_argument("--restart", action="store_true", help="restart the worker with the current keys and settings")
     action.add_argument(
@@ -390,6 +393,34 @@ def declare_worker(parser: ArgumentParser) -> None:
         help="print a service unit that starts a worker at boot (systemd, or launchd on macOS)",
     )
     action.add_argument("--resident", action="store_true", help=SUPPRESS)
+    service = parser.add_argument_group("service")
+    service.add_argument(
+        "--grace",
+        type=parse_duration,
+        metavar="TIME",
+        help="time for running calls to end when the worker is stopped (default: [background] grace_seconds, else 20s)",
+    )
+    service.add_argument(
+        "--health",
+        type=parse_address,
+        metavar="HOST:PORT",
+        default=os.environ.get("OUTRIDER_HEALTH", "").strip() or None,
+        help="serve /livez, /readyz and /metrics there, without a token (OUTRIDER_HEALTH; default: no port)",
+    )
+    service.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default=os.environ.get("OUTRIDER_LOG_FORMAT", "").strip() or "text",
+        help="format of log lines on stderr (OUTRIDER_LOG_FORMAT; default: text)",
+    )
+    service.add_argument(
+        "--listen-url",
+        type=parse_database_url,
+        metavar="URL",
+        default=os.environ.get("OUTRIDER_LISTEN_URL", "").strip() or None,
+        help="direct address of a server behind PgBouncer, for notifications; @FILE reads it (OUTRIDER_LISTEN_URL)",
+    )
+    parser.add_argument("--supervised", action="store_true", help=SUPPRESS)
     parser.add_argument("--idle", type=parse_duration, default=300, help=SUPPRESS)
     parser.set_defaults(execute="outrider.cli.commands.worker:run_worker")
 

@@ -93,7 +93,7 @@ async def choose_placement(arguments: Namespace, jobs: "JobClient", settings: "S
 
 async def _is_run(jobs: "JobClient", name: str) -> bool:
     """Whether `name` is the end of a run id. Checked before times, since a short id may consist of digits only."""
-    return len(name) >= 8 and any(run.id.endswith(name) for run in await jobs.list_runs(limit=1000))
+    return len(name) >= 8 and bool(await jobs.find_run_ids(name))
 
 
 def _delay_until(after: str, now: datetime) -> float | None:

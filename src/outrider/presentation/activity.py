@@ -221,6 +221,12 @@ class SideActivity:
         """Commands that no call waits for; the others are shown with their call."""
         return [process for process in self.processes.values() if process.in_background]
 
+    @property
+    def is_running(self) -> bool:
+        """Whether an agent or a background process runs, so that its time grows."""
+        working = any(agent.state not in _ENDED for agent in self.agents.values())
+        return working or any(not process.exit_text for process in self.background_processes())
+
     def _apply_to_agent(self, event: Event) -> None:
         agent = self.agents.get(event.session_id)
         if agent is None or agent.state in _ENDED:

@@ -52,7 +52,7 @@ async def run_server(
     async with AsyncExitStack() as stack:
         questions = QuestionQueue(providers=settings.providers)
         engine = await stack.enter_async_context(_open_engine(settings, options, questions))
-        feeds = SessionFeedRegistry(engine)
+        feeds = SessionFeedRegistry(engine, questions)
         routes = await stack.enter_async_context(_open_mcp_routes(engine, settings, version)) if options.mcp else ()
         background = await stack.enter_async_context(
             aclosing(create_background_jobs(settings, engine, options.database))

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from time import monotonic
 from typing import Any, ClassVar
 
+from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -21,8 +22,9 @@ from outrider.tui.completion import CompletionList, WorkspaceFileNames
 from outrider.tui.composer import Composer, InputHistory, register_alt_enter
 from outrider.tui.controller import SessionController
 from outrider.tui.dialogs import DialogPanel, DialogQueue
+from outrider.tui.driver import TerminalDriver
 from outrider.tui.event_listener import ScreenEventListener
-from outrider.tui.screen import FRAME_SECONDS, ScreenRenderer, TuiScreen
+from outrider.tui.screen import ScreenRenderer, TuiScreen
 from outrider.tui.startup import (
     AttachClient,
     OpenClient,
@@ -102,7 +104,7 @@ class OutriderApp(App[int]):
     ]
 
     def __init__(self, options: StartOptions, open_client: OpenClient) -> None:
-        super().__init__()
+        super().__init__(driver_class=TerminalDriver)
         for palette in (DARK, LIGHT):
             self.register_theme(build_theme(palette))
         self._options = options
@@ -111,9 +113,12 @@ class OutriderApp(App[int]):
         preference = ThemePreference(self._settings.data_folder / "terminal.json")
         self.theme = theme_name(preference.palette)
         self._renderer = ScreenRenderer(self)
+        self._renderer.draw = self._draw_frame
         self.ui = TuiScreen(self, self._renderer, preference)
         self._expanded = False
         self._last_quit_request = 0.0
+        self._opening_failed = False
+        self._early_inputs: list[Composer.Submitted] = []  # submitted before the engine was open
 
     def compose(self) -> ComposeResult:
         completions = CompletionList()
@@ -134,8 +139,18 @@ class OutriderApp(App[int]):
 
     def on_mount(self) -> None:
         self.ui.find_widget(Composer).focus()
-        self.set_interval(FRAME_SECONDS, self._draw_frame)
-        self.start_work(self._open_engine())
+        self.start_work(self._open_first_session())
+
+    def on_descendant_focus(self) -> None:
+        if isinstance(self._driver, TerminalDriver):
+            self._driver.release_input()
+
+    def on_key(self, event: events.Key) -> None:
+        """Give a key to the composer that no widget has handled, e.g. after a click removed the focus."""
+        composer = self.ui.find_widget(Composer)
+        if self.focused is None and len(self.screen_stack) == 1 and composer.visible:
+            composer.focus()
+            composer.post_message(events.Key(event.key, event.character))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the conversation's key bindings while a modal screen is open."""
@@ -155,6 +170,13 @@ class OutriderApp(App[int]):
             self.ui.show_notice(f"internal error: {type(error).__name__}: {error}", "error")
         self.ui.redraw()
 
+    async def _open_first_session(self) -> None:
+        try:
+            await self._open_engine()
+        except Exception:
+            self._opening_failed = self.ui.open_controller is None
+            raise
+
     async def _open_engine(self) -> None:
         """Ask for trust, open the engine client, start the event listener, and show the first session."""
         if self._settings.missing:
@@ -165,7 +187,8 @@ class OutriderApp(App[int]):
             return
         if answer == "trust":
             self._settings = self._options.settings()
-        controller = self.ui.open_controller = SessionController(await self._open_client(self._settings))
+        controller = SessionController(await self._open_client(self._settings))
+        self.ui.open_controller = controller
         listener = ScreenEventListener(self.ui, self.ui.find_widget(DialogQueue), self.start_work)
         self.ui.ask_pending = listener.ask_pending
         self.run_worker(listener.run(), group="listener")
@@ -178,8 +201,12 @@ class OutriderApp(App[int]):
             await open_session(self.ui, session_id)
         else:
             self.ui.find_widget(WelcomeView).show_earlier_count(await controller.count_earlier_sessions())
+        self.ui.redraw()
         if self._options.prompt:
             self.start_work(self._send_prompt(self._options.prompt, queue=False))
+        early, self._early_inputs = self._early_inputs, []
+        for event in early:
+            self._submit(event)
 
     def _draw_frame(self) -> None:
         if self.ui.open_controller is not None and self.is_running:
@@ -190,12 +217,17 @@ class OutriderApp(App[int]):
                 bool(controller.queued_inputs),
             )
 
-    async def on_composer_submitted(self, event: Composer.Submitted) -> None:
-        if self.ui.open_controller is None:
-            closed = "The engine is not open yet. If it cannot be opened, the error is shown above."
+    def on_composer_submitted(self, event: Composer.Submitted) -> None:
+        if self.ui.open_controller is not None:
+            self._submit(event)
+        elif self._settings.missing or self._opening_failed:
+            closed = "The engine could not be opened; the error is shown above."
             self.notify("No model is configured yet." if self._settings.missing else closed)
             self.ui.find_widget(Composer).set_text(event.text)
-            return
+        else:
+            self._early_inputs.append(event)
+
+    def _submit(self, event: Composer.Submitted) -> None:
         text = event.text
         if text.startswith("/"):
             self.action_run_command(text)
@@ -244,8 +276,17 @@ class OutriderApp(App[int]):
             self.start_work(found[0].run(self.ui, found[1]))
 
     def action_interrupt(self) -> None:
-        if self.ui.open_controller is not None:
-            self.start_work(self.ui.controller.interrupt_turn())
+        if self.screen.get_selected_text():
+            self.screen.clear_selection()
+        elif self.ui.open_controller is not None and self.ui.controller.is_working:
+            self.start_work(self._interrupt_turn())
+
+    async def _interrupt_turn(self) -> None:
+        """Cancel the turn; inputs that wait for it return to the composer."""
+        composer = self.ui.find_widget(Composer)
+        waiting = await self.ui.controller.interrupt_turn()
+        if waiting:
+            composer.set_text("\n\n".join([*waiting, *([composer.text] if composer.text.strip() else [])]))
 
     def action_next_mode(self) -> None:
         if self.ui.open_controller is not None:
@@ -275,15 +316,20 @@ class OutriderApp(App[int]):
         self.ui.find_widget(TranscriptWidget).scroll_end(animate=False)
 
     def action_copy_or_leave(self) -> None:
-        """Copy the selection; without one, clear the composer; if it is empty, quit on the second press."""
+        """Copy the selection. Without one, interrupt the turn, or else clear the composer; pressed twice, quit."""
         composer = self.ui.find_widget(Composer)
+        again = monotonic() - self._last_quit_request < QUIT_CONFIRM_SECONDS
         if selected := self.screen.get_selected_text() or composer.selected_text:
             self.copy_to_clipboard(selected)
             self.screen.clear_selection()
+        elif again:
+            self.ui.quit_app()
+        elif self.ui.open_controller is not None and self.ui.controller.is_working:
+            self._last_quit_request = monotonic()
+            self.start_work(self._interrupt_turn())
+            self.notify("Interrupted. Press Ctrl+C again to quit.", timeout=QUIT_CONFIRM_SECONDS)
         elif composer.text:
             composer.clear()
-        elif monotonic() - self._last_quit_request < QUIT_CONFIRM_SECONDS:
-            self.ui.quit_app()
         else:
             self._last_quit_request = monotonic()
             self.notify("Press Ctrl+C again to quit. The session is stored.", timeout=QUIT_CONFIRM_SECONDS)

@@ -15,11 +15,16 @@ from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
 
-from outrider.presentation.formats import clean_text
+from outrider.presentation.formats import TAB_WIDTH, clean_text
 from outrider.tui.completion import CompletionChoice, CompletionList, CompletionResult, complete_word, dropped_path
 
 MAX_PASTE_LINES, MAX_PASTE_CHARS = 12, 1500
 _PASTE_MARK = re.compile(r"\[pasted #(\d+): [\d,]+ (?:lines|characters)\]")
+
+
+def normalize_newlines(text: str) -> str:
+    """Return the text with LF line ends. Terminals send CR for each line end of a bracketed paste."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 class PasteBuffer:
@@ -29,10 +34,12 @@ class PasteBuffer:
         self._texts: dict[int, str] = {}
 
     def shorten_paste(self, text: str) -> str:
-        """Return a short text unchanged; store a long one and return a marker that represents it."""
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        """Return a short text unchanged; store a long one and return a marker that represents it. A text with control
+        characters is stored too: it is sent unchanged, but a terminal cannot show it."""
+        text = normalize_newlines(text)
         lines = text.count("\n") + 1
-        if lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS:
+        short = lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS
+        if short and clean_text(text) == text.expandtabs(TAB_WIDTH):
             return text
         number = len(self._texts) + 1
         self._texts[number] = text
@@ -147,6 +154,7 @@ class Composer(TextArea):
             highlight_cursor_line=False,
             placeholder="Ask a question or describe a task",
         )
+        self.cursor_blink = False  # a blinking cursor would draw twice a second while nothing happens
         self.input_history = history
         self.commands = commands
         self.files: Callable[[], Sequence[str]] = lambda: ()
@@ -158,7 +166,9 @@ class Composer(TextArea):
         self._completed_state: tuple[str, tuple[int, int]] = ("", (0, 0))
 
     def set_text(self, text: str) -> None:
-        self.text = clean_text(text)
+        text = normalize_newlines(text)
+        # A text that cannot be shown, such as an earlier input with control characters, is shown as a mark.
+        self.text = text if clean_text(text) == text.expandtabs(TAB_WIDTH) else self._pastes.shorten_paste(text)
         self.move_cursor(self.document.end)
 
     async def _on_key(self, event: events.Key) -> None:
@@ -172,7 +182,7 @@ class Composer(TextArea):
         event.stop()
         event.prevent_default()
         path = dropped_path(event.text)
-        text = f'@"{path}" ' if path is not None else self._pastes.shorten_paste(clean_text(event.text))
+        text = f'@"{path}" ' if path is not None else self._pastes.shorten_paste(event.text)
         self.insert(text)
 
     def on_text_area_changed(self) -> None:

@@ -1,7 +1,10 @@
-"""Draws the screen each frame, and defines the screen operations that slash commands and the event listener use."""
+"""Draws the screen when something changes, and defines the screen operations that slash commands and the event listener
+use."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from decimal import Decimal
+from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -22,39 +25,60 @@ from outrider.tui.widgets.welcome import WelcomeView
 
 W = TypeVar("W", bound=Widget)
 
-FRAME_SECONDS = 1 / 30
-_SPINNER_FRAMES = 3  # frames between two steps of the spinner
-_SIDE_PANEL_FRAMES = 30  # frames between two updates of the side panel's running times
+FRAME_SECONDS = 1 / 30  # the shortest time between two frames
+SPINNER_SECONDS = 0.1  # between two frames during a turn
+SIDE_PANEL_SECONDS = 1.0  # between two frames while the side panel shows running times
 SIDE_PANEL_MIN_COLUMNS = 96  # screen width from which the side panel fits beside the conversation
 
 
 class ScreenRenderer:
-    """Redraws the widgets once per frame if `dirty` is set; code that changes the model sets it."""
+    """Redraws the widgets after a change, at most once per FRAME_SECONDS. There is no timer while nothing changes."""
 
     def __init__(self, app: App[int]) -> None:
         self._app = app
-        self._frame = 0
         self._cost_before_turn: Decimal | None = Decimal(0)
         self._was_busy = False
+        self._next_frame: asyncio.TimerHandle | None = None
+        self._last_frame = 0.0
+        self.draw: Callable[[], None] = lambda: None  # set by the application
         self.dirty = True
         self.side_panel_choice: bool | None = None  # the user's choice; None: shown while it has content
 
+    def request_frame(self) -> None:
+        """Draw soon, because the model has changed."""
+        self.dirty = True
+        self._schedule(max(self._last_frame + FRAME_SECONDS - monotonic(), 0.0))
+
     def draw_frame(self, controller: SessionController) -> None:
-        """Draw what has changed. The spinner and the side panel's times are updated without `dirty`, at lower rates."""
-        self._frame += 1
-        busy = controller.conversation.activity.busy
-        if busy and not self._was_busy:
-            self._cost_before_turn = controller.conversation.activity.cost
+        """Draw what has changed; during a turn also the spinner, and in the side panel running times."""
+        self._last_frame = monotonic()
+        activity = controller.conversation.activity
+        if activity.busy and not self._was_busy:
+            self._cost_before_turn = activity.cost
         if self.dirty:
             self._draw_conversation(controller)
-        if self.dirty or (busy and self._frame % _SPINNER_FRAMES == 0):
-            self._find_widget(ActivityLine).show_activity(
-                controller.conversation.activity, cost_before=self._cost_before_turn
-            )
-        if self.dirty or (self._side_panel_is_open() and self._frame % _SIDE_PANEL_FRAMES == 0):
-            self._draw_side_panel(controller)
+        if self.dirty or activity.busy:
+            self._find_widget(ActivityLine).show_activity(activity, cost_before=self._cost_before_turn)
+        self._draw_side_panel(controller)
         self.dirty = False
-        self._was_busy = busy
+        self._was_busy = activity.busy
+        if activity.busy:
+            self._schedule(SPINNER_SECONDS)
+        elif self._find_widget(SidePanel).display and controller.conversation.side.is_running:
+            self._schedule(SIDE_PANEL_SECONDS)
+
+    def _schedule(self, delay: float) -> None:
+        """Draw after `delay` seconds, or earlier if that is planned already."""
+        loop = asyncio.get_running_loop()
+        if self._next_frame is not None:
+            if self._next_frame.when() <= loop.time() + delay:
+                return
+            self._next_frame.cancel()
+        self._next_frame = loop.call_later(delay, self._run_frame)
+
+    def _run_frame(self) -> None:
+        self._next_frame = None
+        self._app.call_later(self.draw)  # in the context of the application
 
     def _draw_conversation(self, controller: SessionController) -> None:
         items = controller.conversation.items
@@ -75,9 +99,6 @@ class ScreenRenderer:
         panel.display = show and self._app.size.width >= SIDE_PANEL_MIN_COLUMNS
         if panel.display:
             panel.show_activity(activity)
-
-    def _side_panel_is_open(self) -> bool:
-        return bool(self._find_widget(SidePanel).display)
 
     def _find_widget(self, kind: type[W]) -> W:
         return self._app.screen_stack[0].query_one(kind)
@@ -154,7 +175,7 @@ class TuiScreen:
         self.redraw()
 
     def redraw(self) -> None:
-        self._renderer.dirty = True
+        self._renderer.request_frame()
 
     def fill_composer(self, text: str) -> None:
         self.find_widget(Composer).set_text(text)

@@ -19,7 +19,7 @@ from outrider.tui.theme import DARK, Palette
 LOAD_OLDER_WITHIN = 5  # lines from the top; scrolling this close requests older messages
 
 
-class TranscriptWidget(ScrollView, can_focus=True):
+class TranscriptWidget(ScrollView, can_focus=False):
     """Shows items as rendered blocks. It follows new output while scrolled to the end; after scrolling up, the
     position stays."""
 

@@ -1,0 +1,222 @@
+"""What real terminals send: carriage returns in pastes, mouse reports, keys before the screen is up, closed windows."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.tui.conftest import Open, call, write_script
+from tests.e2e.tui.terminal import LIMIT, Tmux, Xterm
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 3\n\tfoo()\nNameError: foo'
+
+
+def stored_texts(home: Path) -> list[str]:
+    """The texts of all stored user messages."""
+    import asyncio
+
+    from outrider.sessions.sqlite.store import SqliteStore
+
+    async def read() -> list[str]:
+        async with SqliteStore(home / "sessions.db") as store:
+            page = await store.list(limit=5)
+            sessions = [await store.load(found.id) for found in page.sessions]
+        return [
+            message.get_text_content() for session in sessions for message in session.messages if message.role == "user"
+        ]
+
+    return asyncio.run(read())
+
+
+def history(home: Path) -> list[Any]:
+    return [json.loads(row) for file in (home / "history").glob("*.jsonl") for row in file.read_text().splitlines()]
+
+
+def test_a_paste_with_carriage_returns_keeps_its_lines_and_tabs(home, open_terminal: Open):
+    write_script(home, ["Thanks.", "Thanks again.", "And this."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.paste(TRACEBACK.replace("\n", "\r"))
+    terminal.wait_for("Traceback (most", '  File "x.py", line 3', "NameError: foo")
+    assert "�" not in terminal.text()
+    terminal.press("enter")
+    terminal.wait_for("Thanks.")
+    terminal.paste("\r".join(f"row\t{number}" for number in range(500)))
+    terminal.wait_for("[pasted #1: 500 lines]")
+    terminal.press("enter")
+    terminal.wait_for("Thanks again.")
+    terminal.paste("a\x1b]0;x\x07b\x00c\r\nd")
+    terminal.wait_for("[pasted #1: 2 lines]")
+    terminal.press("enter")
+    terminal.wait_for("And this.")
+    assert b"\x1b]0;x" not in terminal.raw  # neither shown nor executed as keys
+    sent = [TRACEBACK, "\n".join(f"row\t{number}" for number in range(500)), "a\x1b]0;x\x07b\x00c\nd"]
+    assert history(home) == sent
+    assert stored_texts(home) == sent
+
+
+def test_tmux_pastes_lines_and_tabs(home, open_tmux: Callable[..., Tmux]):
+    write_script(home, ["Thanks."])
+    terminal = open_tmux(size=(80, 24))
+    terminal.wait_for("script/demo")
+    terminal.paste(TRACEBACK)
+    terminal.wait_for("Traceback (most", '  File "x.py", line 3', "NameError: foo")
+    terminal.send("Enter")
+    terminal.wait_for("Thanks.")
+    assert stored_texts(home) == [TRACEBACK]
+
+
+def test_xterm_pastes_lines_and_tabs(home, open_xterm: Callable[..., Xterm]):
+    write_script(home, ["Thanks."])
+    terminal = open_xterm()
+    terminal.wait_for("script/demo")
+    terminal.select_text(TRACEBACK)
+    terminal.key("shift+Insert")
+    terminal.wait_for("Traceback (most", '  File "x.py", line 3', "NameError: foo")
+    terminal.key("Return")
+    terminal.wait_for("Thanks.")
+    assert stored_texts(home) == [TRACEBACK]
+
+
+def test_typing_goes_on_after_a_click_and_a_drag_in_the_conversation(home, open_terminal: Open):
+    write_script(home, ["Some words to click on."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("hello")
+    terminal.wait_for("Some words to click on.")
+    column, row = terminal.find("words")
+    terminal.click(column, row)
+    terminal.type("abc")
+    terminal.wait_for("› abc")
+    terminal.drag((column, row), (column + 8, row))
+    terminal.type("def")
+    terminal.wait_for("› abcdef")
+    terminal.click(column, row + 3)
+    terminal.type("ghi")
+    terminal.wait_for("› abcdefghi")
+
+
+def test_typing_goes_on_after_a_click_in_xterm(home, open_xterm: Callable[..., Xterm]):
+    write_script(home, ["Some words to click on."])
+    terminal = open_xterm()
+    terminal.wait_for("script/demo")
+    terminal.type("hello")
+    terminal.key("Return")
+    terminal.wait_for("Some words to click on.")
+    terminal.click(10, 5)
+    terminal.type("abc")
+    terminal.wait_for("› abc")
+    terminal.drag((4, 5), (20, 6))
+    terminal.type("def")
+    terminal.wait_for("› abcdef")
+
+
+def test_keys_typed_before_the_screen_is_up_are_not_lost(home, open_terminal: Open):
+    write_script(home, ["Hello to you."])
+    terminal = open_terminal()
+    terminal.type("good ")
+    time.sleep(0.1)
+    terminal.type("morning\r")
+    terminal.wait_for("▌ good morning", "Hello to you.")
+
+
+def ends(pid: int, limit: float = 20) -> bool:
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.1, 0.4])
+def test_no_process_stays_when_the_window_is_closed_while_the_program_quits(home, open_terminal: Open, wait: float):
+    write_script(home, ["A long story. " * 10_000], delay=0.01)
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("tell me")
+    terminal.wait_for("A long story.")
+    terminal.press("escape", "ctrl+c", "ctrl+c")
+    time.sleep(wait)
+    terminal.close_window()
+    assert ends(terminal.process.pid)
+
+
+def test_no_process_stays_when_a_shell_hangs_up_and_continues_it(home, open_terminal: Open):
+    """A shell sends SIGHUP and SIGCONT to its jobs when its window is closed."""
+    write_script(home, ["A long story. " * 10_000], delay=0.01)
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("tell me")
+    terminal.wait_for("A long story.")
+    import signal
+
+    for name in (signal.SIGHUP, signal.SIGCONT, signal.SIGCONT):
+        os.kill(terminal.process.pid, name)
+        time.sleep(0.02)
+    terminal.close_window()
+    assert ends(terminal.process.pid)
+
+
+def test_closing_xterm_ends_the_program(home, open_xterm: Callable[..., Xterm]):
+    write_script(home, ["A long story. " * 10_000], delay=0.01)
+    terminal = open_xterm()
+    terminal.wait_for("script/demo")
+    children = Path(f"/proc/{terminal.process.pid}/task/{terminal.process.pid}/children").read_text().split()
+    terminal.type("tell me")
+    terminal.key("Return")
+    terminal.wait_for("A long story.")
+    terminal.close_window()
+    assert children
+    assert all(ends(int(pid)) for pid in children)
+
+
+def test_control_c_interrupts_the_turn_and_quits_when_pressed_twice(home, open_terminal: Open):
+    write_script(home, [[call("shell", command="sleep 600")], "unreached"])
+    terminal = open_terminal("--allow", "shell")
+    terminal.wait_for("script/demo")
+    terminal.say("wait")
+    terminal.wait_for("esc: interrupt")
+    terminal.press("ctrl+c")
+    terminal.wait_for("Press Ctrl+C again to quit", "canceled", without="esc: interrupt")
+    assert terminal.process.poll() is None
+    time.sleep(2.1)
+    terminal.press("ctrl+c")
+    terminal.wait_for("Press Ctrl+C again to quit")
+    terminal.press("ctrl+c")
+    assert terminal.wait(LIMIT) == 0
+
+
+def test_escape_on_the_start_screen_changes_nothing(home, open_terminal: Open):
+    write_script(home, ["Hello."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo", "◆ outrider")
+    before = terminal.text()
+    terminal.press("escape")
+    time.sleep(0.5)
+    assert terminal.text() == before
+
+
+def test_queued_input_returns_to_the_composer_after_an_interrupt(home, open_terminal: Open):
+    write_script(home, [[call("shell", command="sleep 600")], "unreached"])
+    terminal = open_terminal("--allow", "shell")
+    terminal.wait_for("script/demo")
+    terminal.say("wait")
+    terminal.wait_for("calling")
+    terminal.say("first thought")
+    terminal.wait_for("↳", "first thought")
+    terminal.type("second thought")
+    terminal.wait_for("› second thought")
+    terminal.press("tab")
+    terminal.wait_for("↳ after this  second thought")
+    terminal.type("draft")
+    terminal.wait_for("› draft")
+    terminal.press("escape")
+    terminal.wait_for("› first thought", "second thought", "draft", "canceled", without="↳")

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import msgspec
 
@@ -266,7 +266,7 @@ class Simulator:
                 answer = self._scripted(request)
                 if isinstance(answer, SimulatedError):
                     return answer
-                return request, list(answer) if isinstance(answer, list | tuple) else [answer]
+                return request, list(cast("list[Any]", answer)) if isinstance(answer, list | tuple) else [answer]
         self.rejected.append(error.message)
         return error
 
@@ -582,7 +582,7 @@ def _item_events(item: Body, at: int) -> Iterator[tuple[str, Body]]:
     place = {"output_index": at, "item_id": item["id"]}
     match item:
         case {"type": "message", "content": [{"text": text}]}:
-            part = {"type": "output_text", "text": "", "annotations": []}
+            part: Body = {"type": "output_text", "text": "", "annotations": []}
             yield _event("response.output_item.added", output_index=at, item=item | {"content": []})
             yield _event("response.content_part.added", **place, content_index=0, part=part)
             for half in _split(text):
@@ -609,8 +609,8 @@ def _item_events(item: Body, at: int) -> Iterator[tuple[str, Body]]:
 def _response_item(piece: Any) -> Body:
     match piece:
         case str():
-            content = [{"type": "output_text", "text": piece, "annotations": []}]
-            status = {"status": "completed", "role": "assistant", "content": content}
+            content: list[Body] = [{"type": "output_text", "text": piece, "annotations": []}]
+            status: Body = {"status": "completed", "role": "assistant", "content": content}
             return {"type": "message", "id": f"msg_{new_id()}", **status}
         case SimulatedReasoning(text, signature):
             summary = [{"type": "summary_text", "text": text}]

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 Body = dict[str, Any]
 Problems = Iterator[str]
@@ -18,6 +18,14 @@ SIGNATURES: Mapping[str, str] = {
     "google": "c2lnbmVkIGJ5IGdvb2dsZQ==",
 }
 """Signature that a simulated API gives to its reasoning, and the only one that it accepts."""
+
+
+def _table(value: Any) -> Body:
+    return value or {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _words(names: str) -> frozenset[str]:
@@ -109,8 +117,8 @@ def _merged(messages: list[Body], field: str) -> list[tuple[str, list[Body]]]:
     """Joins neighbours of one role: Anthropic and Google accept them as one message."""
     merged: list[tuple[str, list[Body]]] = []
     for message in messages:
-        content = message.get(field) or []
-        blocks: list[Body] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        content: Any = message.get(field)
+        blocks: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else _list(content)
         role = message.get("role", "user")
         if merged and merged[-1][0] == role:
             merged[-1][1].extend(blocks)
@@ -143,7 +151,7 @@ def _anthropic_contents(messages: list[Body]) -> Problems:
                 f"messages.{at}: all messages must have non-empty content except for the optional final assistant "
                 "message"
             )
-        for place, block in enumerate(_dicts(content)):
+        for place, block in enumerate(_list(content)):
             where = f"messages.{at}.content.{place}"
             if block["type"] == "text" and not block["text"].strip():
                 yield "messages: text content blocks must contain non-whitespace text"
@@ -205,10 +213,10 @@ def _repeated(ids: list[str]) -> list[str]:
 
 
 def _anthropic_blocks(body: Body) -> Problems:
-    marks = sum("cache_control" in block for block in [*body.get("tools", ()), *_dicts(body.get("system"))])
+    marks = sum("cache_control" in block for block in [*body.get("tools", ()), *_list(body.get("system"))])
     marks += "cache_control" in body
     for at, message in enumerate(body["messages"]):
-        for place, block in enumerate(_dicts(message["content"])):
+        for place, block in enumerate(_list(message["content"])):
             where, kind = f"messages.{at}.content.{place}", block["type"]
             marks += "cache_control" in block
             if kind == "thinking" and block.get("signature") != SIGNATURES["anthropic"]:
@@ -224,13 +232,9 @@ def _anthropic_blocks(body: Body) -> Problems:
         yield f"A maximum of 4 blocks with cache_control may be provided. Found {marks}."
 
 
-def _dicts(content: Any) -> list[Body]:
-    return content if isinstance(content, list) else []
-
-
 def _claude_settings(body: Body, model: str) -> Problems:
-    thinking = (body.get("thinking") or {}).get("type")
-    effort = (body.get("output_config") or {}).get("effort")
+    thinking = _table(body.get("thinking")).get("type")
+    effort = _table(body.get("output_config")).get("effort")
     version = claude_version(model)
     if version < (3, 7) and thinking:
         yield f"{model} does not support extended thinking"
@@ -253,7 +257,7 @@ def _claude_settings(body: Body, model: str) -> Problems:
 def _thinking_first(messages: list[Body]) -> Problems:
     """With a thinking budget, an answer whose results are sent must begin with its thinking."""
     last, answer = messages[-1], messages[-2:-1]
-    results = any(block["type"] == "tool_result" for block in _dicts(last["content"]))
+    results = any(block["type"] == "tool_result" for block in _list(last["content"]))
     if results and answer and answer[0]["content"][0]["type"] not in ("thinking", "redacted_thinking"):
         yield (
             f"messages.{len(messages) - 2}.content.0.type: Expected `thinking` or `redacted_thinking`, but found "
@@ -264,7 +268,7 @@ def _thinking_first(messages: list[Body]) -> Problems:
 
 def _anthropic_tools(tools: list[Body]) -> Problems:
     for at, tool in enumerate(tools):
-        where, schema = f"tools.{at}.custom", tool.get("input_schema") or {}
+        where, schema = f"tools.{at}.custom", _table(tool.get("input_schema"))
         if not (_IDENTIFIER.fullmatch(tool["name"]) and len(tool["name"]) <= 128):
             yield f"{where}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'"
         if "type" not in schema:
@@ -298,7 +302,7 @@ class ChatRules:
             for name in sorted(set(message) - _CHAT_MESSAGE_FIELDS):
                 yield f"Unrecognized request argument supplied: messages[{at}].{name}"
         yield from _openai_tools([tool["function"] for tool in body.get("tools") or ()], "tools[{}].function.name")
-        wanted = (body.get("response_format") or {}).get("json_schema")
+        wanted = _table(body.get("response_format")).get("json_schema")
         if wanted and wanted.get("strict"):
             yield from _strict_problems(f"response_format '{wanted.get('name')}'", wanted["schema"])
 
@@ -336,7 +340,8 @@ def _outside(value: float) -> str:
 
 def _chat_messages(messages: list[Body]) -> Problems:
     for at, message in enumerate(messages):
-        content, calls = message.get("content"), message.get("tool_calls")
+        content: Any = message.get("content")
+        calls: Any = message.get("tool_calls")
         if message["role"] not in _CHAT_ROLES:
             supported = ", ".join(repr(role) for role in _CHAT_ROLES)
             yield f"Invalid value: '{message['role']}'. Supported values are: {supported}."
@@ -423,7 +428,8 @@ def _openai_tools(functions: list[Body], where: str) -> Problems:
             f"{len(functions)} instead."
         )
     for at, function in enumerate(functions):
-        name, schema = function["name"], function.get("parameters") or {"type": "object", "properties": {}}
+        name: str = function["name"]
+        schema = _table(function.get("parameters", {"type": "object", "properties": {}}))
         if not _IDENTIFIER.fullmatch(name):
             yield (
                 f"Invalid '{where.format(at)}': string does not match pattern. Expected a string that matches the "
@@ -471,18 +477,19 @@ def _strict_problems(what: str, schema: Body) -> Problems:
             )
 
 
-def _schemas_in(schema: Any, at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Body]]:
+def _schemas_in(given: Any, at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Body]]:
     """Yields every schema inside of a schema, with its place."""
-    if not isinstance(schema, dict):
+    if not isinstance(given, dict):
         return
+    schema = cast("Body", given)
     yield at, schema
     for word in ("properties", "$defs", "definitions"):
-        for name, inner in (schema.get(word) or {}).items():
+        for name, inner in _table(schema.get(word)).items():
             yield from _schemas_in(inner, (*at, word, name))
     for word in ("items", "additionalProperties", "not"):
         yield from _schemas_in(schema.get(word), (*at, word))
     for word in ("anyOf", "oneOf", "allOf"):
-        for number, inner in enumerate(schema.get(word) or ()):
+        for number, inner in enumerate(_list(schema.get(word))):
             yield from _schemas_in(inner, (*at, word, str(number)))
 
 
@@ -497,7 +504,7 @@ class ResponsesRules:
 
     def model_problems(self, body: Body, model: str) -> Problems:
         yield from (f"Unknown parameter: '{name}'." for name in sorted(set(body) - _RESPONSES_FIELDS))
-        effort = (body.get("reasoning") or {}).get("effort")
+        effort = _table(body.get("reasoning")).get("effort")
         if not 0 <= body.get("temperature", 0) <= 2:
             yield _outside(body["temperature"])
         yield from _effort_problems(effort, model, _RESPONSES_EFFORTS, "reasoning.effort")
@@ -506,7 +513,7 @@ class ResponsesRules:
         yield from _item_ids(_input_items(body))
         functions = [tool for tool in body.get("tools") or () if tool["type"] == "function"]
         yield from _openai_tools(functions, "tools[{}].name")
-        wanted = (body.get("text") or {}).get("format") or {}
+        wanted = _table(_table(body.get("text")).get("format"))
         if wanted.get("strict"):
             yield from _strict_problems(f"response_format '{wanted.get('name')}'", wanted["schema"])
 
@@ -564,7 +571,7 @@ def _item_contents(items: list[Body]) -> Problems:
             yield f"Invalid 'input[{at}].content': empty."
         if isinstance(content, str) and len(content) > _MAX_STRING:
             yield _too_long(f"input[{at}].content", _MAX_STRING, len(content))
-        for piece in _dicts(content):
+        for piece in _list(content):
             if allowed and piece["type"] not in allowed:
                 listed = " and ".join(repr(kind) for kind in allowed)
                 yield f"Invalid value: '{piece['type']}'. Supported values are: {listed}."
@@ -621,14 +628,14 @@ class GoogleRules:
 
     def model_problems(self, body: Body, model: str) -> Problems:
         yield from (_unknown_name(name) for name in sorted(set(body) - _GOOGLE_FIELDS))
-        config = body.get("generationConfig") or {}
+        config = _table(body.get("generationConfig"))
         yield from (_unknown_name(name, "generation_config") for name in sorted(set(config) - _CONFIG_FIELDS))
         if not 0 <= config.get("temperature", 0) <= 2:
             yield (
                 f"Unable to submit request because it has a temperature value of {config['temperature']} but the "
                 "supported range is from 0 (inclusive) to 2.0001 (exclusive)."
             )
-        yield from _gemini_thinking(config.get("thinkingConfig") or {}, model)
+        yield from _gemini_thinking(_table(config.get("thinkingConfig")), model)
         for content in body["contents"]:
             yield from _gemini_parts(content["parts"], model)
         yield from _google_tools(body.get("tools") or [])
@@ -763,5 +770,5 @@ def _google_schema(schema: Any, where: str) -> Problems:
         if "enum" in inner and kind != "string":
             yield f"* GenerateContentRequest.{here}.enum: only allowed for STRING type\n"
         for number, name in enumerate(inner.get("required") or ()):
-            if name not in (inner.get("properties") or {}):
+            if name not in _table(inner.get("properties")):
                 yield f"* GenerateContentRequest.{here}.required[{number}]: property is not defined\n"

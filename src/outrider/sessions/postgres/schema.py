@@ -126,8 +126,14 @@ ALTER TABLE sessions ADD COLUMN owner text NOT NULL DEFAULT '', ADD COLUMN metad
 CREATE INDEX sessions_by_owner ON sessions (owner, active) WHERE owner <> ''
 """
 
+# Every step reads the open inbox items and approvals; the others only grow.
+_OPEN_ITEM_INDEXES = """
+CREATE INDEX inbox_open ON inbox (session, key) WHERE NOT taken;
+CREATE INDEX approvals_open ON approvals (session, key) WHERE answer = 'open'
+"""
+
 # Entry n migrates schema version n to n + 1. Entries are only added, never changed.
-MIGRATIONS = (_TABLES, _OWNER_COLUMNS)
+MIGRATIONS = (_TABLES, _OWNER_COLUMNS, _OPEN_ITEM_INDEXES)
 _LOCK = 0x4F757472
 
 

@@ -64,6 +64,14 @@ class TransactionPool:
         await self._set_search_path(db)
         return db
 
+    async def run_alone(self, body: Callable[[Connection], Awaitable[T]]) -> T:
+        """Runs `body`, which begins its own transactions, on a connection outside the pool."""
+        try:
+            async with await self.connect() as db:
+                return await body(db)
+        except psycopg.Error as error:
+            raise to_store_error(error) from error
+
     async def run(self, body: TransactionBody[T]) -> T:
         """Runs `body` in a transaction and retries after a lost connection or a serialization error, with backoff.
 

@@ -6,7 +6,7 @@ from typing import Any, Self, TypeVar
 from outrider.errors import SessionNotFoundError
 from outrider.sessions.postgres import reads, search, writes
 from outrider.sessions.postgres.connection import MAX_CONNECTIONS, NotificationListener, TransactionPool
-from outrider.sessions.postgres.schema import Connection, migrate_schema
+from outrider.sessions.postgres.schema import Connection, is_current_schema, migrate_schema
 from outrider.sessions.records import (
     Approval,
     ApprovalAnswer,
@@ -63,7 +63,8 @@ class PostgresStore:
     async def open(self) -> Self:
         """Connects and migrates the tables. Raises StoreUnavailableError if the server cannot be reached."""
         try:
-            await self._run_transaction(lambda db: migrate_schema(db, self._schema))
+            if not await self._run_transaction(lambda db: is_current_schema(db, self._schema)):
+                await self._pool.run_alone(lambda db: migrate_schema(db, self._schema))
         except BaseException:
             await self.close()
             raise

@@ -10,7 +10,6 @@ from typing import Any
 from outrider.agents.run_context import AgentContext
 from outrider.agents.turn_state import is_note
 from outrider.errors import CallbackError
-from outrider.tools.threads import call_user_function
 from outrider.types.messages import INSTRUCTIONS, Message
 from outrider.types.parts import CompactionPart, TextPart
 
@@ -46,7 +45,7 @@ async def apply_instructions(context: AgentContext) -> None:
 async def _call_function(context: AgentContext) -> str:
     name = f"the instructions function of agent {context.agent.name!r}"
     function: Any = context.agent.instructions
-    text = await call_user_function(name, function, context.session_context(), seconds=context.run.callback_seconds)
+    text = await context.run.callbacks.call(name, function, context.session_context())
     if not isinstance(text, str):
         raise CallbackError(name, f"returned a value of type {type(text).__name__}; it returns a text")
     return text

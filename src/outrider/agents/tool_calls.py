@@ -16,7 +16,7 @@ from outrider.errors import CallbackError, OutriderError
 from outrider.sessions.failpoints import failpoint
 from outrider.tools.runner import ToolRunner, unknown_tool_message
 from outrider.tools.schema import InvalidArguments
-from outrider.tools.threads import CALLBACK_SECONDS, call_user_function
+from outrider.tools.threads import Callbacks
 from outrider.tools.tool import Progress, Tool, ToolContext
 from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
@@ -89,8 +89,7 @@ class HookRunner:
     async def _call_hook(self, name: str, hook: Callable[[Any], Any], value: Any) -> tuple[Any, str]:
         """Return the value of the hook and "", or None and a description of the problem."""
         try:
-            seconds = self._context.run.callback_seconds
-            return await call_user_function(f"the hook {name}", hook, value, seconds=seconds), ""
+            return await self._context.run.callbacks.call(f"the hook {name}", hook, value), ""
         except CallbackError as error:
             _log.exception("the hook %s failed", name)
             self._context.emit_event(ErrorEvent, error_type="HookFailed", message=error.message)
@@ -109,7 +108,7 @@ class HookRunner:
 
 
 async def prepare_call(
-    call: ToolPart, tool: Tool, hooks: HookRunner, clock: Callable[[], int], seconds: float | None = CALLBACK_SECONDS
+    call: ToolPart, tool: Tool, hooks: HookRunner, clock: Callable[[], int], callbacks: Callbacks
 ) -> ToolPart:
     """Validate the input of a call and run the `before_call` hook. Returns the call with the input that is then
     checked, shown and run, or an ended call if it may not run.
@@ -119,7 +118,7 @@ async def prepare_call(
     pending = call.state
     if not isinstance(pending, ToolPending) or pending.phase == "awaiting_approval":
         return call
-    call = await _prepare_input(_mark_display(call, tool), pending, tool, clock, seconds)
+    call = await _prepare_input(_mark_display(call, tool), pending, tool, clock, callbacks)
     if not isinstance(call.state, ToolPending):
         return call
     new_input = await hooks.run_before_call(call)
@@ -127,7 +126,7 @@ async def prepare_call(
         return call.with_state(call.state.fail(new_input, clock(), reason="denied"))
     if new_input == call.state.input:
         return call
-    return await _prepare_input(call, call.state.ready(new_input), tool, clock, seconds)
+    return await _prepare_input(call, call.state.ready(new_input), tool, clock, callbacks)
 
 
 def _mark_display(call: ToolPart, tool: Tool) -> ToolPart:
@@ -138,10 +137,10 @@ def _mark_display(call: ToolPart, tool: Tool) -> ToolPart:
 
 
 async def _prepare_input(
-    call: ToolPart, pending: ToolPending, tool: Tool, clock: Callable[[], int], seconds: float | None
+    call: ToolPart, pending: ToolPending, tool: Tool, clock: Callable[[], int], callbacks: Callbacks
 ) -> ToolPart:
     try:
-        prepared = await tool.preprocess(pending.input, seconds)
+        prepared = await tool.preprocess(pending.input, callbacks)
     except CallbackError as error:  # the model reads the error and can retry
         cause = error.__cause__
         message = f"{type(cause).__name__}: {cause}" if cause and not isinstance(cause, TimeoutError) else error.message
@@ -286,7 +285,7 @@ class ToolCallRunner:
 
     async def _prepare_call(self, call: ToolPart, tool: Tool) -> ToolPart:
         """Store the prepared input before the check, so that the stored input is the one that is checked and run."""
-        prepared = await prepare_call(call, tool, self._hook_runner, self._run.clock, self._run.callback_seconds)
+        prepared = await prepare_call(call, tool, self._hook_runner, self._run.clock, self._run.callbacks)
         if prepared is not call:
             await self._record_call(prepared)
         return prepared

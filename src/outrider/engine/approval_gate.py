@@ -5,7 +5,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -22,7 +22,7 @@ from outrider.permissions.reasons import UNATTENDED_DENIAL
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.sessions.records import Approval, fingerprint_call
 from outrider.tools.schema import InvalidArguments
-from outrider.tools.threads import call_user_function
+from outrider.tools.threads import call_user_function, is_async_function
 from outrider.tools.tool import Policy, Tool
 from outrider.types.agents import Mode, Provider
 from outrider.types.approvals import CallEffect, RuleWidth
@@ -254,7 +254,7 @@ class ApprovalGate:
     async def decide(self, call: ToolPart, tool: Tool, context: AgentContext) -> Decision:
         """Return the decision about a call without asking for an approval. A policy function that fails denies it."""
         try:
-            policy = await tool.evaluate_policy(call.state.input, context.run.callback_seconds)
+            policy = await tool.evaluate_policy(call.state.input, context.run.callbacks)
         except CallbackError as error:
             _log.exception("the policy of %s failed", tool.name)
             context.emit_event(ErrorEvent, error_type="CallbackError", message=error.message, call_id=call.call_id)
@@ -322,7 +322,9 @@ def _find_message(call: ToolPart, context: AgentContext) -> Message:
 
 
 def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
-    """Return the channel of a run: it calls the caller's `approve` function, and denies calls if there is none."""
+    """Return the channel of a run: it calls the caller's `approve` function, and denies calls if there is none. A plain
+    function is called once at a time, because it may ask on the terminal."""
+    one_at_a_time = nullcontext() if approve is None or is_async_function(approve) else asyncio.Lock()
 
     async def ask(
         call: ToolPart, tool: Tool, context: AgentContext, decision: Decision, preview: str
@@ -347,7 +349,8 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
             effects=list_effects(tool, call.state.input, workspace=str(context.workspace)),
             preview=preview,
         )
-        answer = await _ask_function(approve, request, context)
+        async with one_at_a_time:
+            answer = await _ask_function(approve, request, context)
         return _verdict_for(allowed=answer is True, message=answer if isinstance(answer, str) else "")
 
     async def ask_outcome(
@@ -358,7 +361,8 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
         request = ApprovalRequest(
             call.tool, call.state.input, call.call_id, context.agent.name, context.session.id, question, outcome=outcome
         )
-        answer = await _ask_function(approve, request, context)
+        async with one_at_a_time:
+            answer = await _ask_function(approve, request, context)
         return OutcomeAnswer(answer is True, answer if isinstance(answer, str) else "")
 
     return ApprovalChannel(ask, ask_outcome)

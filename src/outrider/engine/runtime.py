@@ -31,7 +31,7 @@ from outrider.sessions.leases import LeaseOwner
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.runner import describe_touched_files
-from outrider.tools.threads import CALLBACK_SECONDS, call_user_function
+from outrider.tools.threads import CALLBACK_SECONDS, Callbacks, call_user_function
 from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Limits, Provider, SessionContext
 from outrider.types.ids import now_ms
@@ -402,7 +402,7 @@ class EngineRuntime:
             silence_seconds=self.silence_seconds,
             labels=cache(lambda: self._create_labels(session_tools)),
             deps=deps,
-            callback_seconds=options.callback_seconds,
+            callbacks=Callbacks(options.callback_seconds),
             provider_names=self._provider_names,
         )
 

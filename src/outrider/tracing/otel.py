@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -205,6 +206,7 @@ class OpenTelemetry:
             bus.subscribe(ToolExecutionStartedEvent, self._tool_starts),
             bus.subscribe(ToolExecutionCompletedEvent, self._tool_ends),
             bus.subscribe(AgentCalledEvent, self._agent_is_called),
+            bus.add_call_scope(self._enter_tool_span),
         ]
 
         def detach() -> None:
@@ -275,6 +277,15 @@ class OpenTelemetry:
         extra = {TOOL_RESULT: event.output_preview} if self._content else {}
         self._end_span(self._open.pop((event.session_id, event.call_id), None), event, extra, reason)
 
+    def _enter_tool_span(self, session_id: str, call_id: str) -> AbstractContextManager[Any]:
+        """Makes the span of a call the current one, so that spans of its function are below it."""
+        span = self._open.get((session_id, call_id))
+        return (
+            nullcontext()
+            if span is None
+            else self._trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
+        )
+
     def _start_span(
         self, event: Event, name: str, parent: Span | None, attributes: Mapping[str, Any], kind: Any = None
     ) -> Span:
@@ -308,7 +319,8 @@ def _common_attributes(event: Event, operation: str) -> dict[str, Any]:
 
 
 def _model_attributes(event: LLMRequestEvent | LLMResponseEvent) -> dict[str, str]:
-    return {PROVIDER: PROVIDER_NAMES.get(event.provider, event.provider), REQUEST_MODEL: event.model}
+    vendor = event.vendor or PROVIDER_NAMES.get(event.provider, event.provider)
+    return {PROVIDER: vendor, REQUEST_MODEL: event.model}
 
 
 def _with_error(attributes: dict[str, str], reason: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 import msgspec
 
 from outrider.config.settings import remember_model
+from outrider.engine.approval_grants import applies_here, grant_text
 from outrider.engine.archive import StoredSession, render_shared_page
 from outrider.engine.frontend import was_cut_off
 from outrider.engine.session_trace import stored_trace
@@ -303,14 +304,29 @@ async def show_processes(ui: ScreenApi, _: str) -> None:
         ui.show_notice("the process was terminated", "success")
 
 
+_SCOPE_NAMES = {"session": "this session", "project": "this folder", "always": "always"}
+
+
 async def show_permissions(ui: ScreenApi, _: str) -> None:
-    """List the stored approvals; selecting one revokes it."""
+    """List the stored approvals that apply here, with everything they cover; selecting one revokes it."""
     controller = ui.controller
     answers = await controller.archive.lasting_approvals()
-    if not answers:
-        ui.show_notice("there are no stored approvals; rules are in your settings")
+    here = [found for found in answers if applies_here(found, {controller.session_id}, str(controller.workspace))]
+    elsewhere = len(answers) - len(here)
+    others = f"; {format_count(elsewhere, 'more')} of other folders or sessions: outrider permissions list"
+    if not here:
+        text = "no stored approvals apply here; rules are in your settings"
+        ui.show_notice(f"{text}{others if elsewhere else ''}")
         return
-    items = [PickerItem(approval.id, call_title(approval.tool, approval.input), approval.scope) for approval in answers]
+    items = [
+        PickerItem(
+            approval.id,
+            call_title(approval.tool, approval.input),
+            _SCOPE_NAMES[approval.scope],
+            f"covers {grant_text(approval)}",
+        )
+        for approval in here
+    ]
     chosen = await ui.pick_item("Stored approvals (Enter revokes one)", items)
     if chosen:
         await controller.client.revoke_approval(chosen)
@@ -400,14 +416,6 @@ async def export_session(ui: ScreenApi, _: str) -> None:
     path = controller.workspace / f"outrider-{controller.session_id[-_SHORT_ID_LENGTH:]}.json"
     path.write_bytes(await controller.archive.export_document(controller.session_id))
     ui.show_notice(f"session exported: {path}", "success")
-
-
-async def clear_screen(ui: ScreenApi, _: str) -> None:
-    """Clear the screen; the session continues, and scrolling up loads its messages again."""
-    conversation = ui.controller.conversation
-    conversation.forget_first(len(conversation.items))
-    ui.controller.at_session_start = not conversation.session_id
-    ui.redraw()
 
 
 def error_text(error: OutriderError) -> str:
@@ -509,7 +517,9 @@ COMMANDS: list[SlashCommand] = [
     SlashCommand("processes", "list background processes and terminate them", show_processes),
     SlashCommand("permissions", "list stored approvals and revoke them", show_permissions),
     SlashCommand("theme", "set the theme: dark, light, or auto to follow the terminal", choose_theme, "[LOOK]"),
-    SlashCommand("clear", "clear the screen", clear_screen),
+    SlashCommand(
+        "clear", "start with an empty context; the session is stored, /resume returns to it", start_new_session
+    ),
     SlashCommand("quit", "quit; the session is stored", _quit_app),
 ]
 COMMAND_CHOICES = tuple(CompletionChoice(f"/{command.name}", command.note) for command in COMMANDS)

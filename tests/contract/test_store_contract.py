@@ -162,6 +162,51 @@ async def test_a_list_can_be_filtered(store: Store, session: StoredSession):
     assert await listed(active_before=START + DAY) == {"A walk", "child"}
 
 
+async def test_sessions_are_listed_and_found_by_owner_and_metadata(store: Store):
+    owned = {
+        "a": StoredSession(title="fox a", owner="ada", metadata={"tenant": "acme", "plan": 1, "trial": True}),
+        "b": StoredSession(title="fox b", owner="ada", metadata={"tenant": "other", "plan": 1.0, "trial": 1}),
+        "c": StoredSession(title="fox c", owner="eve", metadata={"tenant": "acme", 'odd " key': "it's", "none": None}),
+        "d": StoredSession(title="fox d"),
+    }
+    for session in owned.values():
+        await fill(store, await store.create(session), "a brown fox")
+
+    async def listed(**filter: object) -> str:
+        wanted = SessionFilter(**filter)
+        found = {one.title[-1] for one in (await store.list(wanted)).sessions}
+        assert {hit.title[-1] for hit in await store.search("brown", filter=wanted)} == found
+        assert {hit.title[-1] for hit in await store.search("fox", filter=wanted) if hit.kind == "title"} == found
+        return "".join(sorted(found))
+
+    assert await listed(owner="ada") == "ab"
+    assert await listed(owner="nobody") == ""
+    assert await listed(owner="") == "d"
+    assert await listed(metadata={"tenant": "acme"}) == "ac"
+    assert await listed(owner="ada", metadata={"tenant": "acme"}) == "a"
+    assert await listed(metadata={"plan": 1}) == "ab"
+    assert await listed(metadata={"trial": True}) == "a"
+    assert await listed(metadata={"trial": 1}) == "b"
+    assert await listed(metadata={"none": None}) == "c"
+    assert await listed(metadata={'odd " key': "it's"}) == "c"
+    assert await listed(metadata={"tenant": "acme", "plan": 1}) == "a"
+    assert await listed(metadata={"plan": "1"}) == ""
+    again = await store.get(owned["c"].id)
+    assert (again.owner, again.metadata) == ("eve", owned["c"].metadata)
+    await store.update(owned["a"].id, SessionUpdate(metadata={"tenant": "new"}))
+    assert await listed(metadata={"tenant": "new"}) == "a"
+    assert await listed(metadata={"plan": 1}) == "b"
+    copy = await store.fork(owned["a"].id)
+    assert (copy.owner, copy.metadata) == ("ada", {"tenant": "new"})
+
+
+async def test_owner_and_metadata_of_any_text_are_stored(store: Store):
+    made = await store.create(StoredSession(owner="a\0\ud800", metadata={"k\0": ["\ud800", {"x": "\0"}]}))
+    again = await store.get(made.id)
+    assert (again.owner, again.metadata) == (made.owner, made.metadata)
+    assert "\0" not in again.owner
+
+
 async def test_an_update_changes_what_it_names_and_nothing_else(store: Store, session: StoredSession):
     renamed = await store.update(session.id, SessionUpdate(title="A run", metadata={"k": [1]}))
     assert (renamed.title, renamed.agent, renamed.seq) == ("A run", "writer", 2)

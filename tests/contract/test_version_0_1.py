@@ -146,10 +146,10 @@ def calls(session: Session) -> dict[str, Any]:
     return {part.call_id: part.state for part in parts}
 
 
-def with_level(session: dict[str, Any]) -> dict[str, Any]:
-    """A session of version 0.1 as it is today: the approval level was added, and old sessions ask."""
+def as_today(session: dict[str, Any]) -> dict[str, Any]:
+    """A session of version 0.1 as it is today: the approval level, where old sessions ask, and the owner were added."""
     assert "approval" not in session
-    return {**session, "approval": "ask"}
+    return {**session, "approval": "ask", "owner": ""}
 
 
 # ------------------------------------------------------------------------------------------------ sessions
@@ -160,7 +160,7 @@ async def test_every_stored_session_is_read_with_the_values_that_were_written(ho
         for name, export in EXPORTS.items():
             for written in export["sessions"]:
                 loaded = await store.load(written["session"]["id"])
-                assert msgspec.to_builtins(loaded.session) == with_level(written["session"]), name
+                assert msgspec.to_builtins(loaded.session) == as_today(written["session"]), name
                 assert [message.to_dict() for message in loaded.messages] == written["messages"], name
                 assert sorted(loaded.drafts) == written["drafts"], name
                 assert loaded.damaged == (), name
@@ -168,13 +168,13 @@ async def test_every_stored_session_is_read_with_the_values_that_were_written(ho
 
 def test_the_command_line_lists_finds_counts_and_exports_them(home: Path):
     listed = lines(run(home, "sessions", "list", "--json", "--children", "-n", "200"))
-    assert listed == [with_level(session) for session in INDEX["listed"]]
+    assert listed == [as_today(session) for session in INDEX["listed"]]
     for words, hits in INDEX["searches"].items():
         found = lines(run(home, "sessions", "search", *words.split(), "--json", "-n", "100"))
         assert sorted({(hit["session_id"], hit["kind"]) for hit in found}) == [tuple(hit) for hit in hits], words
     assert json.loads(run(home, "stats", "--json")) == INDEX["stats"]
     exported = run(home, "sessions", "export", SESSIONS["family"])
-    assert re.sub(r',\s+"approval": "ask"', "", exported) == (FILES / "export.json").read_text()
+    assert re.sub(r',\s+"approval": "ask",\s+"owner": ""', "", exported) == (FILES / "export.json").read_text()
 
 
 def test_a_shared_page_holds_what_it_held(home: Path):
@@ -192,7 +192,7 @@ def test_an_export_is_imported_and_exported_again_without_a_change(name: str, tm
     document.write_text(json.dumps(EXPORTS[name]))
     run(home, "sessions", "import", str(document))
     again = json.loads(run(home, "sessions", "export", SESSIONS[name]))
-    earlier = [{**one, "session": with_level(one["session"])} for one in EXPORTS[name]["sessions"]]
+    earlier = [{**one, "session": as_today(one["session"])} for one in EXPORTS[name]["sessions"]]
     assert without_order(again) == without_order({**EXPORTS[name], "sessions": earlier})
 
 

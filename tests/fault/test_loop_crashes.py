@@ -15,7 +15,7 @@ import pytest
 from outrider import CompactionPart, Session, ToolCompleted, ToolError, ToolPart
 from outrider.agents.turn_state import is_cut_off
 from outrider.context.lower import lower
-from outrider.providers.message_rules import MESSAGE_RULES
+from outrider.providers.scripted import MESSAGE_RULES
 from outrider.sessions.records import StoredSession
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.messages import text_message

@@ -7,7 +7,7 @@ import pytest
 from outrider import Engine, EventBus, Rules, ToolCompleted, ToolError, ToolPart
 from outrider.engine.frontend import attach_file
 from outrider.engine.session_tools import ToolEnvironment
-from outrider.permissions.paths.denied import DeniedReads
+from outrider.permissions.rules import DeniedReads
 from outrider.processes.sandbox.detect import find_sandbox
 from tests.scenario.stories import agent, call, scripted
 

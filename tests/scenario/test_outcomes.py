@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -12,9 +13,11 @@ from pathlib import Path
 import pytest
 
 from outrider import Engine, EventBus, Rules, ToolCompleted, ToolError, ToolPart
+from outrider.engine.archive import SessionArchive
 from outrider.engine.frontend import send_to_background
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.events import ProcessStartedEvent, ToolApprovalRequestedEvent, ToolOutputEvent
+from outrider.outcomes.pending import remove_old_overlays
 from outrider.presentation.approvals import requested_approval_view
 from outrider.processes.sandbox.detect import find_sandbox, try_sandbox
 from outrider.processes.sandbox.init_args import SCOPES_SINCE, landlock_version
@@ -97,6 +100,7 @@ async def test_changes_are_the_question_and_are_committed_when_kept(workspace, t
         assert files.keys() == {"notes.txt", "made.txt"}
         assert "+bread" in files["notes.txt"].diff
         assert question.outcome.exit_code == 0
+        assert question.effects == ()  # its changes are known now: no prediction stands above them
         await harness.engine.answer(question.approval_id, allow=True)
         (part,) = await working
     assert isinstance(part.state, ToolCompleted)
@@ -740,3 +744,44 @@ async def test_a_link_in_a_cache_does_not_lead_out_of_the_sandbox(workspace, tmp
     async with harness.engine:
         await harness.work(workspace)
     assert [path.name for path in outside.iterdir()] == ["token"]
+
+
+async def test_commands_that_read_see_the_caches_of_the_session(workspace, tmp_path, sandbox):
+    cache = tmp_path / ".cache"
+    (cache / "pip").mkdir(parents=True)
+    (cache / "pip" / "known").write_text("kept\n")
+    commands = (f"echo new > {cache}/pip/made; rm {cache}/pip/known", f"cat {cache}/pip/made", f"ls {cache}/pip")
+    rules = Rules(allow=(f"read(/{cache}/**)",))
+    harness = Harness(shell(*commands), tmp_path, sandbox, rules=rules)
+    async with harness.engine:
+        parts = await harness.work(workspace)
+    assert [part.state.output.strip() for part in parts[1:]] == ["new", "made"]
+    assert (cache / "pip" / "known").exists()
+
+
+async def test_files_of_the_sandbox_are_deleted_with_their_session(workspace, tmp_path, sandbox):
+    data = tmp_path / "data"
+    (tmp_path / ".cache").mkdir()
+    command = f"echo 1 > {tmp_path}/.cache/made; echo 2 > /tmp/made; mkdir build; echo 3 > build/made"
+    async with SqliteStore(data / "sessions.db") as store:
+        harness = Harness(shell(command) * 3, tmp_path, sandbox, store=store)
+        async with harness.engine:
+            first, second, _ = [await harness.engine.create(workspace=workspace) for _ in range(3)]
+            for session in (first, second, _):
+                await harness.engine.prompt(session, "go")
+        assert len(list((data / "overlays").rglob("made"))) == 9
+        archive = SessionArchive(store, data)
+        await archive.delete(first)
+        assert len(list((data / "overlays").rglob("made"))) == 6
+        remove_old_overlays(data, unused_since=0)
+        assert len(list((data / "overlays").rglob("made"))) == 6
+        await archive.delete_all()
+        assert list((data / "overlays").iterdir()) == []
+
+
+async def test_old_files_of_the_sandbox_are_deleted(workspace, tmp_path, sandbox):
+    harness = Harness(shell("echo 2 > /tmp/made"), tmp_path, sandbox)
+    async with harness.engine:
+        await harness.work(workspace)
+    remove_old_overlays(tmp_path / "data", unused_since=time.time() + 60)
+    assert list((tmp_path / "data" / "overlays").iterdir()) == []

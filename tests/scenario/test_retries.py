@@ -14,7 +14,7 @@ from outrider.errors import NetworkError
 from outrider.events import ModelSilentEvent, PartDeltaEvent, PartUpdatedEvent, RetryScheduledEvent
 from outrider.http.transport import HttpRequest
 from outrider.providers.assembler import assemble_answer
-from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
+from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory
 from outrider.remote.agent_server import AnswerDeltaBuilder
 from outrider.types.messages import Message
 from outrider.types.parts import ReasoningPart, RetryPart, StepStartPart, TextPart, ToolPart, is_withdrawn

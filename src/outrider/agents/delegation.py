@@ -138,6 +138,8 @@ class AgentDelegation:
             mode=stricter_mode(self._context.effective_mode, callee.mode),
             agent=callee.name,
             parent_id=parent.id,
+            owner=parent.owner,
+            metadata=parent.metadata,
         )
 
     def _input_files(self) -> list[FilePart]:

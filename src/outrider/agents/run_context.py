@@ -1,6 +1,7 @@
 """The two contexts of the loop: `RunContext` is shared by all agents of a run, `AgentContext` belongs to one agent in
 one session."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from decimal import Decimal
@@ -143,7 +144,13 @@ class RunContext(msgspec.Struct, kw_only=True):
     silence_seconds: float = 30.0
 
     def client_for(self, agent: Agent) -> ModelClient:
-        return self.clients[agent.provider]
+        """Return the client of the agent's provider. The requests of every client are repeated after an error."""
+        client = self.clients[agent.provider]
+        if getattr(client, "repeats_requests", False):
+            return client
+        from outrider.providers.client import RepeatingClient  # lazy: only for clients of users
+
+        return RepeatingClient(client)
 
 
 class AgentContext(msgspec.Struct, kw_only=True):
@@ -152,7 +159,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
     `call_id` is the tool call that started the agent, "" for the entry agent. `mode` is the mode for which the tools
     and the system prompt were built. `ask_rules` and `deny_rules` include those of all callers, so a callee never has
     more rights than its caller. While `closing` is set, a cancelled turn leaves open approvals and `suspended_calls`
-    pending, so that they continue when the session is reopened. `not_shortened_at` is the number of messages when a
+    pending, so that they continue when the session is reopened. While `held` is set, no request starts. `not_shortened_at` is the number of messages when a
     compaction shortened nothing.
     """
 
@@ -172,6 +179,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
     output_schema: OutputSchema | None = None
     finish_output: str | None = None
     closing: bool = False
+    held: bool = False
     not_shortened_at: int = 0
     suspended_calls: set[str] = msgspec.field(default_factory=set[str])
     take_input: TakeInput | None = None
@@ -182,6 +190,11 @@ class AgentContext(msgspec.Struct, kw_only=True):
     @property
     def session(self) -> Session:
         return self.journal.session
+
+    async def wait_if_held(self) -> None:
+        """Waits before a request, until the turn is cancelled, if the turn must stop here to continue elsewhere."""
+        if self.held:
+            await asyncio.Event().wait()
 
     @property
     def will_resume(self) -> bool:

@@ -222,7 +222,7 @@ class ModelStep:
     async def _record_retry(self, retry: Retry, model: ModelRef | None = None) -> None:
         """Store the parts of the failed attempt as withdrawn, and the attempt with its usage; then publish it."""
         journal, now = self._context.journal, self._run.clock()
-        usage = self._failed_usage()
+        usage = Usage() if retry.resumed else self._failed_usage()
         withdrawn = [_withdraw_part(part, now) for part in self._assembler.withdrawn]
         for part in withdrawn:
             self._store_part(part)

@@ -400,7 +400,7 @@ def declare_trace(parser: ArgumentParser) -> None:
     parser.epilog = format_examples("outrider trace", "outrider trace 1a2b3c4d --html trace.html")
     parser.add_argument("session", metavar="SESSION", nargs="?", default="last", help=_SESSION_HELP)
     parser.add_argument("--html", metavar="FILE", help="write an HTML page with a timeline instead (- for stdout)")
-    parser.set_defaults(execute="outrider.cli.commands.trace:show_trace")
+    parser.set_defaults(execute="outrider.cli.commands.sessions:show_trace")
 
 
 def declare_stats(parser: ArgumentParser) -> None:
@@ -539,14 +539,14 @@ def declare_trust(parser: ArgumentParser) -> None:
     parser.epilog = format_examples("outrider trust", "outrider trust ~/project --yes")
     _add_folder_argument(parser)
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
-    parser.set_defaults(execute="outrider.cli.commands.trust:trust_folder")
+    parser.set_defaults(execute="outrider.cli.commands.permissions:trust_folder")
 
 
 def declare_distrust(parser: ArgumentParser) -> None:
     parser.description = "Stop trusting a folder: its settings, instructions, skills and servers are ignored again."
     parser.epilog = format_examples("outrider distrust", "outrider distrust ~/project")
     _add_folder_argument(parser)
-    parser.set_defaults(execute="outrider.cli.commands.trust:distrust_folder")
+    parser.set_defaults(execute="outrider.cli.commands.permissions:distrust_folder")
 
 
 def _add_folder_argument(parser: ArgumentParser) -> None:

@@ -485,7 +485,9 @@ async def _describe_question(
             )
             for approval in past
         ]
-        effects = list_effects(tool, call.state.input, workspace=workspace)
+        # After a command has run, its changes are known; a prediction above them would be doubtful or wrong.
+        has_run = outcome is not None and outcome.files and not outcome.predicted
+        effects = () if has_run else list_effects(tool, call.state.input, workspace=workspace)
         return backtest_widths(widths, questions, workspace=workspace), effects
 
     return await asyncio.to_thread(describe)

@@ -1,7 +1,7 @@
 """The engine: the entry point of every front end to sessions, agents, models and tools; and its open sessions."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Protocol, Self, Unpack
@@ -30,7 +30,7 @@ from outrider.errors import ConfigurationError, SessionInUseError
 from outrider.event_bus import EventBus, EventStream
 from outrider.sessions.journal import Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner, current_process
-from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem, SessionUpdate
+from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem, SessionUpdate, check_metadata
 from outrider.sessions.redacted_store import redact_store
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
@@ -230,9 +230,12 @@ class Engine:
         agent: str | None = None,
         workspace: str | Path | None = None,
         approval: ApprovalLevel | None = None,
+        owner: str = "",
+        metadata: Mapping[str, Any] | None = None,
     ) -> str:
         """Create a session that this engine owns and return its id. Agent and mode default to those of the first
-        agent, the approval level to that of the engine."""
+        agent, the approval level to that of the engine. `owner` names the user or tenant that the session belongs to;
+        `metadata` is a small JSON object. Both are stored, and `SessionFilter` selects by them."""
         check_mode(mode, "a session")
         check_level(approval, "a session")
         chosen = self.runtime.find_agent(agent or "")
@@ -242,6 +245,8 @@ class Engine:
             agent=chosen.name,
             approval=approval or self.runtime.approval,
             workspace_directory=str(workspace or self._workspace or Path.cwd()),
+            owner=owner,
+            metadata=check_metadata(metadata),
         )
         await self._sessions.create_session(session)
         return session.id

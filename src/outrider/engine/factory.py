@@ -148,7 +148,7 @@ def _find_servers(settings: Settings, workspace: Path) -> "McpServerManager | No
 async def _open_network(settings: Settings, stack: AsyncExitStack) -> Network:
     if not settings.sandbox.hosts:
         return "off"
-    from outrider.http.fetch import is_other_machine
+    from outrider.http.client import is_other_machine
     from outrider.processes.sandbox.proxy import open_proxy
 
     return await stack.enter_async_context(open_proxy(settings.sandbox.hosts, is_other_machine))

@@ -1,11 +1,13 @@
 """The built-in tools of one session, created for its workspace, with a sandbox for commands that depends on the
 mode."""
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import cached_property
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -17,16 +19,15 @@ from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.permissions import Containment, contain
 from outrider.permissions.modes import MODE_TABLE, Decision
-from outrider.permissions.paths.denied import DeniedReads
 from outrider.permissions.paths.protected import SecretFileFinder, find_protected_files
-from outrider.permissions.rules import PermissionRule, parse_rule
+from outrider.permissions.rules import DeniedReads, PermissionRule, parse_rule
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.processes.workspace_lock import WorkspaceLock
-from outrider.project.extensions import WorkspaceExtensions, recorded_notes
+from outrider.project.extensions import GitState, WorkspaceExtensions, recorded_notes
 from outrider.project.sandbox import allow_git_writes, find_worktree
 from outrider.sessions.session import Session
 from outrider.tools.builtin.apply_patch import apply_patch_tool
@@ -43,13 +44,14 @@ from outrider.tools.builtin.todo import TodoItem, recorded_todos, todo_tool
 from outrider.tools.builtin.web_fetch import web_fetch_tool
 from outrider.tools.builtin.write import write_tool
 from outrider.tools.edit_transaction import FileEditor, save_no_originals
-from outrider.tools.tool import Tool, ToolContext, tools_by_name
+from outrider.tools.tool import Progress, Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
 from outrider.types.origins import FlowSettings, Origin
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_declaration import call_directory, call_subject, call_subjects, declaration_of
+from outrider.types.tool_state import WAITED
 
 if TYPE_CHECKING:
     from outrider.outcomes.repository import OutsideRepository
@@ -183,6 +185,8 @@ class SessionTools:
             ]
         )
         self._mcp_tools: dict[str, Tool] = {}
+        self._waited: dict[str, int] = {}  # milliseconds in which a call waited for answers, by its id
+        self._git_state: asyncio.Future[GitState | None] | None = None
         if self.extensions is not None:
             self.extensions.override_descriptions(self.tools.values())
 
@@ -224,13 +228,21 @@ class SessionTools:
         """The notes about the workspace for the system prompt of a new session."""
         return self.extensions.system_notes(self._workspace) if self.extensions else ""
 
-    def initial_state(self, model: str) -> TextPart | None:
+    def prefetch_state(self) -> None:
+        """Start to read the state of the repository in a thread, while the first input is stored."""
+        if self.extensions is not None and self._git_state is None:
+            work = asyncio.get_running_loop().run_in_executor
+            self._git_state = work(None, self.extensions.read_git_state, self._workspace)
+
+    async def initial_state(self, model: str) -> TextPart | None:
         """Return the state of the workspace for the first user message. It has names and commit subjects, and no
         content of files: by itself it is neither private nor closes the network of commands that the user's rules
         allow."""
-        state = self.extensions.describe_state(self._workspace, model) if self.extensions else ""
-        if not state:
+        if self.extensions is None:
             return None
+        self.prefetch_state()
+        git = await self._git_state if self._git_state else None
+        state = self.extensions.describe_state(self._workspace, model, git)
         return TextPart(state, synthetic=True, origins=(Origin("workspace", str(self._workspace)),))
 
     def notes_for(self, session: Session) -> str:
@@ -328,7 +340,12 @@ class SessionTools:
         call = message and message.find_call(tool_context.call_id)
         if context is None or call is None:
             return OutcomeAnswer(allowed=False, attended=False)
-        return await self._approvals.ask_outcome(call, context, outcome, question)
+        asked = monotonic()
+        answer = await self._approvals.ask_outcome(call, context, outcome, question)
+        waited = self._waited.get(tool_context.call_id, 0) + round((monotonic() - asked) * 1000)
+        self._waited[tool_context.call_id] = waited
+        tool_context.report(Progress(metadata={WAITED: waited}))
+        return answer
 
     def _outcome_rules(self, tool_context: ToolContext) -> list[PermissionRule]:
         """Return what the commands of a call may write and reach: rules of the user, of the agent and of answers."""
@@ -437,7 +454,7 @@ async def _open_network(hosts: Sequence[str]) -> AsyncGenerator[Network, None]:
     if not hosts:
         yield "on"
         return
-    from outrider.http.fetch import is_public
+    from outrider.http.client import is_public
     from outrider.processes.sandbox.proxy import open_proxy
 
     async with open_proxy(hosts, is_public) as network:

@@ -13,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from outrider.presentation.formats import clean_line, format_bytes, format_milliseconds, format_tokens
+from outrider.presentation.tool_calls import vendor_tool_use
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
     AgentCalledEvent,
@@ -69,7 +70,9 @@ from outrider.types.parts import (
 from outrider.types.tool_state import ToolPending
 
 NoticeLevel = Literal["detail", "info", "success", "warning", "error"]
-NoticeTopic = Literal["retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "command", "custom"]
+NoticeTopic = Literal[
+    "retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "command", "tool", "custom"
+]
 
 ABORTED = "aborted"
 """The error type of a message whose turn was aborted by a person."""
@@ -180,15 +183,15 @@ def silence_text(event: ModelSilentEvent) -> str:
     return clean_line(f"no data from {event.model or 'the model'} for {round(event.silent_ms / 1000)} s")
 
 
-_CONTINUE = 'send "continue" to try again, or choose another model (/model)'
+_CONTINUE = 'send "continue" to try again, or choose another model'
 REMEDIES = {
     "AuthenticationError": "check the API key of this provider; `outrider doctor` shows which one is used",
-    "PermissionRefusedError": "use a key with access to this model, or choose another one (/model)",
-    "NotFoundError": "choose another model (/model); `outrider models` lists them",
-    "InvalidRequestError": "change the settings that the message names, or choose another model (/model)",
+    "PermissionRefusedError": "use a key with access to this model, or choose another model",
+    "NotFoundError": "choose another model; `outrider models` lists them",
+    "InvalidRequestError": "change the settings that the message names, or choose another model",
     "ContextOverflowError": "compact the conversation (/compact) or start a new session (/new)",
-    "ContentFilterError": "rephrase the request, or choose another model (/model)",
-    "QuotaExceededError": "add credit to the account, or choose another model (/model)",
+    "ContentFilterError": "rephrase the request, or choose another model",
+    "QuotaExceededError": "add credit to the account, or choose another model",
     "RateLimitError": _CONTINUE,
     "OverloadedError": _CONTINUE,
     "ServerError": _CONTINUE,
@@ -449,12 +452,29 @@ def message_items(message: Message) -> Iterator[TranscriptItem]:
     if message.role == "user":
         yield from _user_items(message)
         return
+    shown: list[TranscriptItem] = []
     for part in message.parts:
         item = part_item(part)
-        if item is not None:
-            yield item
+        if item is not None and not merge_retry(shown[-1] if shown else None, part):
+            shown.append(item)
+    yield from shown
     if (notice := message_error_notice(message)) is not None:
         yield NoticeItem(f"{message.id}-error", notice, message.id)
+
+
+def merge_retry(last: TranscriptItem | None, part: AnyPart) -> bool:
+    """Shows a further failed attempt in the line of the one before it, if nothing was shown in between."""
+    if not isinstance(part, RetryPart) or part.model is not None or not isinstance(last, NoticeItem):
+        return False
+    if last.notice.topic != "retry" or last.message_id != part.message_id:
+        return False
+    last.update(_retry_part_notice(part))
+    return True
+
+
+def _retry_part_notice(part: RetryPart) -> Notice:
+    text = f"continued with {part.model}: " if part.model else f"attempt {part.attempt} failed: "
+    return Notice("warning", "retry", clean_line(text + part.error))
 
 
 def part_item(part: AnyPart) -> TranscriptItem | None:
@@ -475,14 +495,13 @@ def _standard_item(part: Part) -> TranscriptItem | None:
             shown = not part.synthetic and part.text.strip()
             return TextItem(part.id, part.message_id, part.text, streaming=False) if shown else None
         case ReasoningPart():
-            return _reasoning_item(part) if part.text.strip() else None
+            return _reasoning_item(part) if part.text.strip() else _vendor_tool_item(part)
         case ToolPart():
             return ToolCallItem(part)
         case FilePart():
             return FileItem(part)
         case RetryPart():
-            text = f"continued with {part.model}: " if part.model else f"attempt {part.attempt} failed: "
-            return NoticeItem(part.id, Notice("warning", "retry", clean_line(text + part.error)), part.message_id)
+            return NoticeItem(part.id, _retry_part_notice(part), part.message_id)
         case CompactionPart():
             return NoticeItem(part.id, compaction_notice(part), part.message_id)
         case PatchPart():
@@ -494,6 +513,17 @@ def _standard_item(part: Part) -> TranscriptItem | None:
             return None
         case _:
             assert_never(part)
+
+
+def vendor_tool_notice(part: ReasoningPart) -> Notice | None:
+    """The notice about a tool that the vendor ran; None for reasoning."""
+    used = vendor_tool_use(part.provider_state)
+    return Notice("info", "tool", used.title, used.body) if used is not None else None
+
+
+def _vendor_tool_item(part: ReasoningPart) -> NoticeItem | None:
+    notice = vendor_tool_notice(part)
+    return NoticeItem(part.id, notice, part.message_id) if notice is not None else None
 
 
 def _reasoning_item(part: ReasoningPart) -> ReasoningItem:

@@ -20,8 +20,7 @@ from outrider.event_bus import EventBus
 from outrider.models.clients import model_client, shared_catalog
 from outrider.models.session_recorder import NON_HTTP_KINDS, cassette_path
 from outrider.providers.cassettes.record import NonHttpWire
-from outrider.providers.cassettes.replay import ReplayTransport
-from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
+from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory, ReplayTransport
 from outrider.providers.client import WireClient
 from outrider.providers.provider import ModelClient
 from outrider.session_replay.recorded_session import (

@@ -325,7 +325,7 @@ async def resume_journal(
 
 
 def session_from_stored(stored: StoredSession, messages: list[Message]) -> Session:
-    session = Session(id=stored.id, parent_id=stored.parent_id, forked_from=stored.forked_from)
+    session = Session(id=stored.id, parent_id=stored.parent_id, forked_from=stored.forked_from, owner=stored.owner)
     _copy_session_fields(session, stored)
     session.messages = messages
     return session
@@ -336,6 +336,7 @@ def _copy_session_fields(session: Session, stored: StoredSession) -> None:
     session.workspace_directory = stored.workspace_directory
     session.mode = stored.mode  # type: ignore[assignment]  a mode of a newer version stays as it is
     session.approval = stored.approval
+    session.metadata = stored.metadata
     session.time = stored.time or session.time
 
 

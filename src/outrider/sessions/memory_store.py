@@ -142,7 +142,14 @@ def matches_filter(filter: SessionFilter, session: StoredSession) -> bool:
         and filter.archived in (None, times.archived is not None)
         and (filter.active_since is None or times.updated >= filter.active_since)
         and (filter.active_before is None or times.updated < filter.active_before)
+        and filter.owner in (None, session.owner)
+        and all(_is_same_value(session.metadata, name, value) for name, value in filter.metadata.items())
     )
+
+
+def _is_same_value(metadata: dict[str, Any], name: str, value: object) -> bool:
+    """True if the metadata has this value; as in JSON, true is not 1."""
+    return name in metadata and metadata[name] == value and isinstance(metadata[name], bool) == isinstance(value, bool)
 
 
 def title_hits(entry: MemorySession, query: search_terms.TextQuery) -> Iterator[SearchHit]:
@@ -298,11 +305,19 @@ class MemoryStore:
                 return
             await changed_event.wait()
 
-    async def search(self, query: str, *, session_id: str | None = None, limit: int = 20) -> Sequence[SearchHit]:
+    async def search(
+        self,
+        query: str,
+        *,
+        session_id: str | None = None,
+        limit: int = 20,
+        filter: SessionFilter = _ANY_SESSION,
+    ) -> Sequence[SearchHit]:
         parsed = search_terms.parse_query(query)
         if not parsed.terms:
             return []
         chosen = [self._get_session(session_id)] if session_id else list(self._sessions.values())
+        chosen = [entry for entry in chosen if matches_filter(filter, entry.session)]
         hits = [hit for entry in chosen for hit in title_hits(entry, parsed)]
         hits += [hit for entry in reversed(chosen) for hit in part_hits(entry, parsed)]
         return hits[:limit]

@@ -1,12 +1,14 @@
 """Record types of a store: sessions, changes, leases, inbox items, approvals, search hits and usage."""
 
 import hashlib
+from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec.structs import force_setattr
 
+from outrider.errors import ConfigurationError
 from outrider.sessions.session import ForkPoint, Session, SessionTime
 from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.codec import AnyPart
@@ -16,6 +18,7 @@ from outrider.types.modes import ApprovalLevel
 from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CommandOutcome, OutcomeChoice
 from outrider.types.usage import Tokens
+from outrider.types.validate import is_object
 
 Delivery = Literal["steer", "queue"]
 ApprovalAnswer = Literal["open", "allowed", "denied", "revoked"]
@@ -38,9 +41,13 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] = {}
     seq: int = 0
     approval: ApprovalLevel = "ask"
+    owner: str = ""
 
     def __post_init__(self) -> None:
         force_setattr(self, "title", to_storable_text(self.title))
+        if self.owner or self.metadata:
+            force_setattr(self, "owner", to_storable_text(self.owner))
+            force_setattr(self, "metadata", _storable_json(self.metadata))
         force_setattr(self, "workspace_directory", to_storable_text(self.workspace_directory))
 
     @classmethod
@@ -55,7 +62,38 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
             forked_from=session.forked_from,
             time=session.time,
             approval=session.approval,
+            owner=session.owner,
+            metadata=session.metadata,
         )
+
+
+MAX_METADATA_BYTES = 16_384
+
+
+def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns metadata as a JSON object. Raises ConfigurationError if it is none, or is too large."""
+    if metadata is None:
+        return {}
+    try:
+        encoded = msgspec.json.encode(metadata)
+        value = msgspec.json.decode(encoded, type=dict[str, Any])
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
+        raise ConfigurationError(f"the metadata of a session is not a JSON object: {error}") from error
+    if len(encoded) > MAX_METADATA_BYTES:
+        raise ConfigurationError(
+            f"the metadata of a session has {len(encoded):,} bytes of JSON; at most {MAX_METADATA_BYTES:,} are "
+            "possible. Store the data elsewhere and put its key into the metadata."
+        )
+    return value
+
+
+def _storable_json(value: Any) -> Any:
+    """Returns a copy of a JSON value with storable strings."""
+    if isinstance(value, str):
+        return to_storable_text(value)
+    if is_object(value):
+        return {to_storable_text(name): _storable_json(inner) for name, inner in value.items()}
+    return [_storable_json(inner) for inner in cast("list[Any]", value)] if isinstance(value, list) else value
 
 
 def to_storable_text(text: str) -> str:
@@ -87,7 +125,8 @@ _TIME_FIELDS = ("archived", "compacting")
 
 
 class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """A query for sessions; None matches any value. `roots` excludes child sessions of agents."""
+    """A query for sessions; None matches any value. `roots` excludes child sessions of agents. `metadata` matches
+    sessions that have all of these values; a value is a string, a number, a boolean or None."""
 
     workspace_directory: str | None = None
     parent_id: str | None = None
@@ -97,6 +136,8 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     archived: bool | None = None
     active_since: int | None = None
     active_before: int | None = None
+    owner: str | None = None
+    metadata: dict[str, str | int | float | bool | None] = {}
 
 
 class SessionPage(msgspec.Struct, frozen=True):

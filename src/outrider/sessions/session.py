@@ -38,7 +38,8 @@ class ForkPoint(msgspec.Struct, frozen=True):
 
 
 class Session:
-    """A conversation. It works without a store; with an `event_bus` it publishes an event per added message."""
+    """A conversation. It works without a store; with an `event_bus` it publishes an event per added message. `owner`
+    names the user or tenant that it belongs to, `metadata` is a small JSON object of the program."""
 
     def __init__(
         self,
@@ -51,6 +52,8 @@ class Session:
         approval: ApprovalLevel = "ask",
         parent_id: str | None = None,
         forked_from: ForkPoint | None = None,
+        owner: str = "",
+        metadata: Mapping[str, Any] | None = None,
         messages: Iterable[Message] = (),
         event_bus: EventBus | None = None,
         clock: Callable[[], int] = now_ms,
@@ -63,6 +66,8 @@ class Session:
         self.approval: ApprovalLevel = approval
         self.parent_id = parent_id
         self.forked_from = forked_from
+        self.owner = owner
+        self.metadata: dict[str, Any] = dict(metadata or {})
         self.messages = list(messages)
         for message in self.messages:
             message.join(self.id)
@@ -166,6 +171,8 @@ class Session:
             "time": msgspec.to_builtins(self.time),
             "usage": msgspec.to_builtins(self.usage),
             "messages": [message.to_dict() for message in self.messages],
+            **({"owner": self.owner} if self.owner else {}),
+            **({"metadata": self.metadata} if self.metadata else {}),
         }
 
     @classmethod
@@ -176,7 +183,7 @@ class Session:
                 f"this session has format {value['format']}; this version reads up to {FORMAT_VERSION}"
             )
         session = cls(event_bus=event_bus)
-        for name in ("id", "title", "workspace_directory", "mode", "agent", "parent_id"):
+        for name in ("id", "title", "workspace_directory", "mode", "agent", "parent_id", "owner", "metadata"):
             if name in value:
                 setattr(session, name, value[name])
         try:

@@ -97,8 +97,10 @@ class Store(Protocol):
         """Yields every value with a sequence number above `after`, in order; with `follow`, then waits for more."""
         ...
 
-    async def search(self, query: str, *, session_id: str | None = None, limit: int = 20) -> Sequence[SearchHit]:
-        """Returns matching titles, then text and tool output, newest first.
+    async def search(
+        self, query: str, *, session_id: str | None = None, limit: int = 20, filter: SessionFilter = ...
+    ) -> Sequence[SearchHit]:
+        """Returns matching titles, then text and tool output, newest first; only of sessions that match `filter`.
 
         A match contains every word of the query; `"a phrase"` and `prefix*` are supported.
         """

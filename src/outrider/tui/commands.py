@@ -1,5 +1,6 @@
 """The slash commands of the terminal application and their table, in the order in which /help lists them."""
 
+import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
 from time import time
@@ -7,10 +8,10 @@ from typing import Literal, get_args
 
 import msgspec
 
-from outrider.config.settings import remember_model
+from outrider.config.settings import Settings, remember_model
 from outrider.engine.approval_grants import applies_here, grant_text
 from outrider.engine.archive import StoredSession, render_shared_page
-from outrider.engine.frontend import was_cut_off
+from outrider.engine.frontend import describe_model, was_cut_off
 from outrider.engine.session_trace import stored_trace
 from outrider.engine.undo_history import RestoreResult
 from outrider.errors import OutriderError, SessionInUseError
@@ -225,7 +226,15 @@ async def _model_items(ui: ScreenApi, current: str) -> list[PickerItem]:
     """List the models in use first, then all known models of the configured providers."""
     controller = ui.controller
     used = [f"{agent.provider}/{agent.model}" for agent in controller.settings.agents]
-    return [PickerItem(name, name) for name in dict.fromkeys((current, *used, *await controller.client.list_models()))]
+    names = dict.fromkeys((current, *used, *await controller.client.list_models()))
+    notes = await asyncio.to_thread(lambda: [_model_note(controller.settings, name) for name in names])
+    return [PickerItem(name, name, note) for name, note in zip(names, notes, strict=True)]
+
+
+def _model_note(settings: Settings, name: str) -> str:
+    """Return context size and prices of a model of this machine's configuration."""
+    provider, _, model = name.partition("/")
+    return describe_model(settings.providers, ModelRef(provider, model))
 
 
 KEYS = (

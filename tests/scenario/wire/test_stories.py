@@ -326,13 +326,18 @@ async def test_input_that_steers_is_heard_with_the_next_request(kind):
 
 @pytest.mark.parametrize("way", ["run", "engine"])
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_answer_that_the_vendor_paused_for_a_tool_of_its_own_goes_on(way, stream):
+@pytest.mark.parametrize(
+    "enabled",
+    [{"extra": {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}}, {"vendor_tools": ("web_search",)}],
+    ids=["extra", "name"],
+)
+async def test_an_answer_that_the_vendor_paused_for_a_tool_of_its_own_goes_on(way, stream, enabled):
     script = [["Let me search.", Searched("cats")], "Cats purr."]
     async with telling("anthropic", script, way, stream=stream) as tale:
-        searching = tale.agent(extra={"tools": [{"type": "web_search_20250305", "name": "web_search"}]})
+        searching = tale.agent(**enabled)
         ended = await tale.told(agents=[searching], tools=[add])
         first, second = tale.server.requests
-        assert [tool["name"] for tool in first["tools"]] == ["add", "web_search"]
+        assert sorted(tool["name"] for tool in first["tools"]) == ["add", "web_search"]
         assert second["messages"][-1]["role"] == "assistant"
         assert second["messages"][-1]["content"][-1]["type"] == "server_tool_use"
         assert (ended.output, ended.reason) == ("Cats purr.", "completed")

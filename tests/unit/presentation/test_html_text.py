@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 import pytest
 
 from outrider.presentation.diffs import parse_unified_diff, replacement_diff
-from outrider.presentation.html_text import (
+from outrider.presentation.share_page import (
     SHOWN_CHARACTERS,
     escape_invisible,
     render_code,

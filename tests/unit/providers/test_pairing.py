@@ -3,7 +3,7 @@
 import pytest
 
 from outrider.errors import InvalidRequestError
-from outrider.providers.message_rules import MESSAGE_RULES, check_messages
+from outrider.providers.scripted import MESSAGE_RULES, check_messages
 from outrider.types.parts import ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage
 

@@ -135,7 +135,7 @@ def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[st
     }
     everything: AccessZones = {**pinned, **zones, **sockets}
     views = {workspace: policy.overlay.layers if policy.overlay else policy.layers}
-    views |= {path: (mount.overlay.upper,) for path, mount in outside.items() if mount.overlay is not None}
+    views |= {path: (mount.overlay.upper,) if mount.overlay else mount.layers for path, mount in outside.items()}
     for path in sorted(everything, key=lambda path: path.count("/")):
         access = everything[path]
         # A layer with a link on the way would make bubblewrap mount somewhere else; the path is not visible then.

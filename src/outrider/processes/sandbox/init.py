@@ -29,7 +29,7 @@ RESTRICT_FAILED, EXEC_FAILED, NOT_FOUND = 125, 126, 127
 WAITED_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _SECCOMP, _FILTER = 22, 2
-_NO_NEW_PRIVS, _PDEATHSIG, _SUBREAPER = 38, 1, 36
+_NO_NEW_PRIVS, _PDEATHSIG, _SUBREAPER, _DUMPABLE = 38, 1, 36, 4
 _CAPBSET_DROP, _SECUREBITS, _NO_ROOT_LOCKED = 24, 28, 0x2F
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _FILE_RIGHTS = 0b1100000000000111  # execute, write, read, truncate, ioctl
@@ -42,6 +42,8 @@ def main() -> NoReturn:
     request: dict[str, Any] = marshal.loads(a2b_base64(sys.argv[1]))
     os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     check_result(libc.prctl(_SUBREAPER, 1, 0, 0, 0))
+    # Without Landlock the command could write to the memory of this process, which has no seccomp filter.
+    check_result(libc.prctl(_DUMPABLE, 0, 0, 0, 0))
     proxy_connection = connect_to_proxy(request["proxy_socket"], request["port"]) if request["proxy_socket"] else None
     signal.pthread_sigmask(signal.SIG_BLOCK, WAITED_SIGNALS)
     raise_priority()
@@ -69,6 +71,8 @@ def exec_command(request: dict[str, Any], prepare: Any = None, *, others: int = 
     """
     code = RESTRICT_FAILED
     try:
+        # Files in /proc/self would belong to another user. Joining a user namespace has cleared it too.
+        check_result(libc.prctl(_DUMPABLE, 1, 0, 0, 0))
         if prepare is not None:
             prepare()
         check_result(libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
@@ -326,10 +330,10 @@ def sum_proportional_memory(pids: list[int]) -> int:
     return total
 
 
-def read_file(path: str) -> bytes:
+def read_file(path: str, size: int = -1) -> bytes:
     try:
         with open(path, "rb", buffering=0) as file:  # noqa: PTH123  importing pathlib is slow
-            return file.read()
+            return file.read(size)
     except OSError:  # the process has ended
         return b""
 

@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, NoReturn
 
 from outrider.processes import platform
@@ -20,7 +21,7 @@ from outrider.processes.sandbox import init
 LEFTOVER_SECONDS = 0.1  # how long children of an ended command may take to end by themselves
 MAX_LEFTOVERS, MAX_COMMAND_LINE = 10, 200
 _HOLDER_FAILED = 1
-_DUMPABLE = 4
+_MAX_STARTS, _MAX_ERRORS = 5, 4096
 _KILL_SECONDS = 10.0
 _NAMESPACE_BITS = {
     "user": 0x10000000,
@@ -43,7 +44,12 @@ def main() -> NoReturn:
     platform.become_subreaper()
     request = marshal.loads(bytes.fromhex(sys.argv[2]))
     pid = start_in_namespaces(request, [os.dup(number) for number in range(3)], lambda _: None)
-    os._exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    try:
+        while True:  # process 1 of a container may reap no orphans, and bubblewrap would stay as a zombie
+            os.wait()
+    except ChildProcessError:
+        os._exit(code)
 
 
 def start_in_namespaces(request: dict[str, Any], streams: Sequence[int], report: ReportLeftovers) -> int:
@@ -51,46 +57,99 @@ def start_in_namespaces(request: dict[str, Any], streams: Sequence[int], report:
 
     `request` is a launch request with a join part, `streams` are the command's standard streams.
     """
+    inner: dict[str, Any] = marshal.loads(request["join"]["init"])
+    errors = os.memfd_create("errors")
+    holder, channel = _start_holder(request, inner["seccomp"], request["join"]["holder"], errors)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.dup2(streams[2], 2)  # for error messages
+            if not _is_ready(channel):
+                holder, channel = _start_holder_again(request, inner["seccomp"], errors)
+            _run_monitor(request, inner, streams, _open_namespace_init(holder), report)
+        except OSError as error:
+            init.print_error(f"the sandbox could not be set up: {error}")
+        finally:
+            os._exit(init.RESTRICT_FAILED)
+    channel.close()
+    os.close(errors)
+    return pid
+
+
+def _start_holder(
+    request: dict[str, Any], seccomp: bytes, argv: Sequence[bytes], errors: int
+) -> tuple[int, socket.socket]:
+    """Starts bubblewrap with the seccomp filter of the command; returns its process id and a connection to the holder.
+
+    Without Landlock the command can write to the memory of all processes in the namespace. A process there without
+    the filter would be a way around it.
+    """
+    program, *arguments = argv
+    filter_file = os.memfd_create("seccomp")
     ours, theirs = socket.socketpair()
-    with ours:
-        with theirs:
-            holder = _start_holder(request, theirs.fileno(), streams[2])
-        pid = os.fork()
-        if pid == 0:
-            try:
-                _run_monitor(request, streams, ours, holder, report)
-            except OSError as error:
-                init.print_error(f"the sandbox could not be set up: {error}")
-            finally:
-                os._exit(init.RESTRICT_FAILED)
-        return pid
+    try:
+        os.write(filter_file, seccomp)
+        os.lseek(filter_file, 0, os.SEEK_SET)
+        streams = (theirs.fileno(), theirs.fileno(), errors, filter_file)
+        pid = os.posix_spawn(
+            program,
+            [program, b"--seccomp", b"3", *arguments],
+            request["environment"],
+            file_actions=[(os.POSIX_SPAWN_DUP2, source, number) for number, source in enumerate(streams)],
+            setsigdef=_RESET_IN_HOLDER,
+            setsigmask=[],
+            setsid=True,
+        )
+    finally:
+        theirs.close()
+        os.close(filter_file)
+    return pid, ours
 
 
-def _start_holder(request: dict[str, Any], channel: int, errors: int) -> int:
-    argv = request["join"]["holder"]
-    return os.posix_spawn(
-        argv[0],
-        argv,
-        request["environment"],
-        file_actions=[
-            (os.POSIX_SPAWN_DUP2, source, number) for number, source in enumerate((channel, channel, errors))
-        ],
-        setsigdef=_RESET_IN_HOLDER,
-        setsigmask=[],
-        setsid=True,
-    )
+def _start_holder_again(request: dict[str, Any], seccomp: bytes, errors: int) -> tuple[int, socket.socket]:
+    """Starts bubblewrap without mounts over files that have disappeared since the mounts were listed, such as sockets.
+
+    Exits with the messages of bubblewrap if it fails for another reason.
+    """
+    argv: list[bytes] = request["join"]["holder"]
+    for _ in range(_MAX_STARTS):
+        needed = _drop_missing(argv)
+        if needed == argv:
+            break
+        argv = needed
+        os.ftruncate(errors, 0)
+        os.lseek(errors, 0, os.SEEK_SET)
+        holder, channel = _start_holder(request, seccomp, argv, errors)
+        if _is_ready(channel):
+            return holder, channel
+        channel.close()
+    os.write(2, os.pread(errors, _MAX_ERRORS, 0))
+    os._exit(_HOLDER_FAILED)
+
+
+def _drop_missing(argv: list[bytes]) -> list[bytes]:
+    """Returns the arguments of bubblewrap without those that hide a file that does not exist any more."""
+    kept: list[bytes] = []
+    position = 0
+    while position < len(argv):
+        option = argv[position : position + 3]
+        if option[:2] == [b"--ro-bind", b"/dev/null"] and not os.path.lexists(option[2]):
+            position += 3
+        else:
+            kept.append(argv[position])
+            position += 1
+    return kept
 
 
 def _run_monitor(
-    request: dict[str, Any], streams: Sequence[int], channel: socket.socket, holder: int, report: ReportLeftovers
+    request: dict[str, Any],
+    inner: dict[str, Any],
+    streams: Sequence[int],
+    namespace_init: tuple[int, int],
+    report: ReportLeftovers,
 ) -> NoReturn:
     """Joins the namespaces, forks the command and waits for it. Runs in a fork of the command guard."""
     signal.set_wakeup_fd(-1)
-    inner: dict[str, Any] = marshal.loads(request["join"]["init"])
-    os.dup2(streams[2], 2)  # for error messages
-    if not _is_ready(channel):
-        os._exit(_HOLDER_FAILED)  # bubblewrap has printed the reason
-    namespace_init = _open_namespace_init(holder)
     init.raise_priority()
     _join_namespaces(*namespace_init)
     proxy = init.connect_to_proxy(inner["proxy_socket"], inner["port"]) if inner["proxy_socket"] else None
@@ -142,8 +201,6 @@ def _prepare_command(environment: dict[bytes, bytes], inner: dict[str, Any], str
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    # Joining a user namespace has cleared this, and the files in /proc/self would belong to another user.
-    init.check_result(init.libc.prctl(_DUMPABLE, 1, 0, 0, 0))
     os.chdir(inner["workdir"])
     os.environb.clear()
     os.environb.update(environment | {b"PWD": inner["workdir"]})
@@ -181,9 +238,10 @@ class _JoinedMonitor(init.CommandMonitor):
             self._report(running)
 
     def _list_running(self) -> list[str]:
-        lines = (init.read_file(f"/proc/{pid}/cmdline") for pid in self.list_pids())
-        texts = (line.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace") for line in lines if line)
-        return [" ".join(text.split())[:MAX_COMMAND_LINE] for text in texts][:MAX_LEFTOVERS]
+        """Returns the start of some command lines. The command chooses how many there are, and how long they are."""
+        lines = (init.read_file(f"/proc/{pid}/cmdline", MAX_COMMAND_LINE) for pid in self.list_pids())
+        shown = islice((line for line in lines if line), MAX_LEFTOVERS)
+        return [" ".join(line.replace(b"\0", b" ").decode(errors="replace").split()) for line in shown]
 
     def kill_all(self) -> None:
         try:

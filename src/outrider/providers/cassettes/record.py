@@ -10,8 +10,13 @@ import msgspec
 from outrider import errors
 from outrider.errors import NetworkError, ProviderError
 from outrider.http.transport import HttpRequest, HttpResponse, HttpTransport
-from outrider.providers.cassettes.cassette import Cassette, RecordedChunk, RecordedExchange, RecordedFailure
-from outrider.providers.cassettes.scrub import SecretScrubber
+from outrider.providers.cassettes.cassette import (
+    Cassette,
+    RecordedChunk,
+    RecordedExchange,
+    RecordedFailure,
+    SecretScrubber,
+)
 from outrider.providers.provider import ModelClient
 from outrider.types.deltas import Delta, Finish
 from outrider.types.request import Request

@@ -136,7 +136,7 @@ _encode = msgspec.json.Encoder(enc_hook=lambda part: part.to_dict()).encode
 class PeerCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request of an agent on another server to `agent` ("" is the default), in a new session or in `session_id` of an
     earlier response, with the caller's remaining limits; `depth` is how many levels of child sessions may be opened.
-    The client chooses `id`: a repeated request is started once."""
+    The client chooses `id`: a repeated request is started once. With `resume` the session already has this request."""
 
     parts: Annotated[tuple[dict[str, Any], ...], msgspec.Meta(min_length=1)]
     id: Annotated[str, msgspec.Meta(max_length=100)] = ""
@@ -150,6 +150,7 @@ class PeerCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cost: Decimal | None = None
     ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    resume: bool = False
 
     def delegated_limits(self) -> DelegatedLimits:
         limits = Limits(turns=self.turns, seconds=self.seconds, tokens=self.tokens, cost=self.cost, depth=self.depth)
@@ -159,7 +160,7 @@ class PeerCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def ask_agent(request: RouteRequest[NoPayload, PeerCall]) -> SseResponse:
     call = request.body
     content = [load_part(part) for part in call.parts]
-    turn = await request.peers.start_turn(call.id, call.session_id, call.agent, call.mode)
+    turn = await request.peers.start_turn(call.id, call.session_id, call.agent, call.mode, resume=call.resume)
     return SseResponse(_encode_frames(request.peers.stream_answer(turn, content, call.delegated_limits())))
 
 

@@ -39,13 +39,17 @@ async def session_row(db: Connection, session_id: str, *, lock: bool = False) ->
 
 
 async def list_sessions(db: Connection, filter: SessionFilter, limit: int, after: str | None) -> SessionPage:
-    wanted, values = filter_conditions(filter, "%s")
+    wanted, values = filter_conditions(filter, "%s", metadata_condition)
     if after:
         wanted.append('(active, id COLLATE "C") < (%s, %s)')
         values += parse_cursor(after)
     where = " AND ".join(["true", *wanted])
     query = f'SELECT * FROM sessions WHERE {where} ORDER BY active DESC, id COLLATE "C" DESC LIMIT %s'
     return build_page(await fetch_rows(db, query, *values, limit + 1), limit)
+
+
+def metadata_condition(name: str, value: object) -> tuple[str, list[Any]]:
+    return "sessions.metadata -> %s::text = %s::jsonb", [name, msgspec.json.encode(value).decode()]
 
 
 async def load_transcript(

@@ -120,8 +120,14 @@ CREATE TABLE approvals (
 )
 """
 
+# The owner of a session and a copy of its metadata, which queries filter by.
+_OWNER_COLUMNS = """
+ALTER TABLE sessions ADD COLUMN owner text NOT NULL DEFAULT '', ADD COLUMN metadata jsonb NOT NULL DEFAULT '{}';
+CREATE INDEX sessions_by_owner ON sessions (owner, active) WHERE owner <> ''
+"""
+
 # Entry n migrates schema version n to n + 1. Entries are only added, never changed.
-MIGRATIONS = (_TABLES,)
+MIGRATIONS = (_TABLES, _OWNER_COLUMNS)
 _LOCK = 0x4F757472
 
 

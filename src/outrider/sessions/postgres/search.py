@@ -2,26 +2,29 @@
 
 from collections.abc import Iterator
 
-from outrider.sessions.postgres.reads import RowDict, fetch_rows, restore_blobs, session_row
+from outrider.sessions.postgres.reads import RowDict, fetch_rows, metadata_condition, restore_blobs, session_row
 from outrider.sessions.postgres.schema import Connection
-from outrider.sessions.records import Grouping, SearchHit, UsageRow
+from outrider.sessions.records import Grouping, SearchHit, SessionFilter, UsageRow
 from outrider.sessions.rows import search_terms, statistics
 from outrider.sessions.rows.codec import PartRow, read_part
+from outrider.sessions.rows.session_rows import filter_conditions
 
 MAX_CANDIDATES = 200
 
 
 async def search_sessions(
-    db: Connection, query: search_terms.TextQuery, session_id: str | None, limit: int
+    db: Connection, query: search_terms.TextQuery, session_id: str | None, limit: int, filter: SessionFilter
 ) -> list[SearchHit]:
     if not query.terms:
         return []
+    wanted, values = filter_conditions(filter, "%s", metadata_condition)
+    within = f"AND session.key IN (SELECT key FROM sessions WHERE {' AND '.join(wanted)})" if wanted else ""
     expression = _tsquery_expression(query)
     titles = await fetch_rows(
         db,
-        "SELECT id, title FROM sessions WHERE words @@ %s::tsquery AND (%s::text IS NULL OR id = %s) "
-        "ORDER BY key DESC LIMIT %s",
-        expression, session_id, session_id, limit,
+        "SELECT id, title FROM sessions AS session WHERE words @@ %s::tsquery AND (%s::text IS NULL OR id = %s) "
+        f"{within} ORDER BY key DESC LIMIT %s",
+        expression, session_id, session_id, *values, limit,
     )  # fmt: skip
     hits = [
         SearchHit(session_id=row["id"], title=row["title"], kind="title", snippet=query.make_snippet(row["title"]))
@@ -33,8 +36,9 @@ async def search_sessions(
         "SELECT session.id AS session_id, session.title, message.id AS message_id, part.id, part.tool, part.body, "
         "part.blobs FROM parts AS part JOIN messages AS message ON message.key = part.message "
         "JOIN sessions AS session ON session.key = part.session "
-        "WHERE part.words @@ %s::tsquery AND (%s::text IS NULL OR session.id = %s) ORDER BY part.key DESC LIMIT %s",
-        expression, session_id, session_id, MAX_CANDIDATES + limit,
+        f"WHERE part.words @@ %s::tsquery AND (%s::text IS NULL OR session.id = %s) {within} "
+        "ORDER BY part.key DESC LIMIT %s",
+        expression, session_id, session_id, *values, MAX_CANDIDATES + limit,
     )  # fmt: skip
     hits += _part_hits(query, found, await restore_blobs(db, found))
     return hits[:limit]

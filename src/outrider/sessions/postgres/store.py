@@ -135,9 +135,11 @@ class PostgresStore:
                 if not found:
                     await changed.wait()
 
-    async def search(self, query: str, *, session_id: str | None = None, limit: int = 20) -> Sequence[SearchHit]:
+    async def search(
+        self, query: str, *, session_id: str | None = None, limit: int = 20, filter: SessionFilter = _ANY_SESSION
+    ) -> Sequence[SearchHit]:
         return await self._run_transaction(
-            lambda db: search.search_sessions(db, search_terms.parse_query(query), session_id, limit)
+            lambda db: search.search_sessions(db, search_terms.parse_query(query), session_id, limit, filter)
         )
 
     async def statistics(

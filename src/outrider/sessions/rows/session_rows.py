@@ -79,6 +79,8 @@ def session_columns(session: StoredSession) -> dict[str, Any]:
         "agent": session.agent,
         "parent": session.parent_id,
         "archived": times.archived,
+        "owner": session.owner,
+        "metadata": msgspec.json.encode(session.metadata).decode(),
         "body": msgspec.json.encode(
             _SessionExtras(session.forked_from, times.compacting, session.metadata, session.approval)
         ),
@@ -102,10 +104,17 @@ def decode_session(row: SessionRow) -> StoredSession:
         metadata=extras.metadata,
         seq=row["seq"],
         approval=extras.level,
+        owner=row["owner"],
     )
 
 
-def filter_conditions(filter: SessionFilter, mark: str) -> tuple[list[str], list[Any]]:
+MetadataCondition = Callable[[str, object], tuple[str, list[Any]]]
+"""Returns the SQL condition, with its values, that a session's metadata has a name with this value."""
+
+
+def filter_conditions(
+    filter: SessionFilter, mark: str, metadata_condition: MetadataCondition
+) -> tuple[list[str], list[Any]]:
     """Returns SQL conditions and values for a filter; `mark` is the placeholder of the database."""
     wanted, values = list[str](), list[Any]()
     for column, value in (
@@ -115,10 +124,17 @@ def filter_conditions(filter: SessionFilter, mark: str) -> tuple[list[str], list
         ("mode =", filter.mode),
         ("active >=", filter.active_since),
         ("active <", filter.active_before),
+        ("owner =", filter.owner),
     ):
         if value is not None:
             wanted.append(f"{column} {mark}")
             values.append(value)
+    if filter.owner:
+        wanted.append("owner <> ''")  # says that the partial index has these rows
+    for name, value in filter.metadata.items():
+        condition, condition_values = metadata_condition(name, value)
+        wanted.append(condition)
+        values += condition_values
     if filter.roots:
         wanted.append("parent IS NULL")
     if filter.archived is not None:

@@ -154,8 +154,15 @@ def create_tables(db: sqlite3.Connection) -> None:
             db.execute(statement)
 
 
+def add_owner_columns(db: sqlite3.Connection) -> None:
+    """Adds the owner of a session and a copy of its metadata, which queries filter by."""
+    db.execute("ALTER TABLE sessions ADD COLUMN owner TEXT NOT NULL DEFAULT ''")
+    db.execute("ALTER TABLE sessions ADD COLUMN metadata TEXT NOT NULL DEFAULT '{}'")
+    db.execute("CREATE INDEX sessions_by_owner ON sessions (owner, active, id) WHERE deleted = 0 AND owner <> ''")
+
+
 # Entry n migrates schema version n to n + 1. Entries are only added, never changed.
-MIGRATIONS: tuple[Migration, ...] = (create_tables,)
+MIGRATIONS: tuple[Migration, ...] = (create_tables, add_owner_columns)
 
 
 def migrate_schema(db: sqlite3.Connection, path: Path, migrations: Sequence[Migration] = MIGRATIONS) -> Path | None:

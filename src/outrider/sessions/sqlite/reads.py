@@ -50,7 +50,7 @@ def get_session(db: sqlite3.Connection, session_id: str) -> StoredSession:
 
 
 def list_sessions(db: sqlite3.Connection, filter: SessionFilter, limit: int, after: str | None) -> SessionPage:
-    wanted, values = filter_conditions(filter, "?")
+    wanted, values = filter_conditions(filter, "?", metadata_condition)
     if after:
         wanted.append("(active, id) < (?, ?)")
         values += parse_cursor(after)
@@ -60,6 +60,17 @@ def list_sessions(db: sqlite3.Connection, filter: SessionFilter, limit: int, aft
     )
     cursor.row_factory = sqlite3.Row
     return build_page(cursor.fetchall(), limit)
+
+
+def metadata_condition(name: str, value: object) -> tuple[str, list[Any]]:
+    """Compares types too: `json_each` has 1 for true and NULL for null."""
+    valid = "CASE WHEN json_valid(sessions.metadata) THEN sessions.metadata END"  # a row may be damaged
+    if value is None or isinstance(value, bool):
+        matches, values = "item.type = ?", [msgspec.json.encode(value).decode()]
+    else:
+        types = "'text'" if isinstance(value, str) else "'integer', 'real'"
+        matches, values = f"item.type IN ({types}) AND item.atom = ?", [value]
+    return f"EXISTS (SELECT 1 FROM json_each({valid}) AS item WHERE item.key = ? AND {matches})", [name, *values]
 
 
 def load_transcript(

@@ -5,11 +5,13 @@ Indexing runs after the commit of a row, when the writer is idle, and always bef
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
-from outrider.sessions.records import SearchHit
+from outrider.sessions.records import SearchHit, SessionFilter
 from outrider.sessions.rows import search_terms
 from outrider.sessions.rows.codec import PartRow, read_part
-from outrider.sessions.sqlite.reads import restore_blobs
+from outrider.sessions.rows.session_rows import filter_conditions
+from outrider.sessions.sqlite.reads import metadata_condition, restore_blobs
 from outrider.sessions.sqlite.writes import release_blobs
 
 INDEX_BATCH = 200  # parts in one transaction
@@ -62,41 +64,51 @@ def part_text(db: sqlite3.Connection, body: bytes, *, blobs: int) -> str:
 
 
 def search_sessions(
-    db: sqlite3.Connection, query: search_terms.TextQuery, session_id: str | None, limit: int
+    db: sqlite3.Connection, query: search_terms.TextQuery, session_id: str | None, limit: int, filter: SessionFilter
 ) -> list[SearchHit]:
     if not query.terms:
         return []
-    hits = list(_search_titles(db, query, session_id, limit))
-    for hit in _search_parts(db, query, session_id):
+    wanted, values = filter_conditions(filter, "?", metadata_condition)
+    within = "session.deleted = 0 AND (? IS NULL OR session.id = ?)"
+    if wanted:
+        within += f" AND session.key IN (SELECT key FROM sessions WHERE {' AND '.join(wanted)})"
+    chosen = _SearchScope(within, (session_id, session_id, *values))
+    hits = list(_search_titles(db, query, chosen, limit))
+    for hit in _search_parts(db, query, chosen):
         if len(hits) >= limit:
             break
         hits.append(hit)
     return hits[:limit]
 
 
+class _SearchScope(NamedTuple):
+    """The condition, with its values, of the sessions in which a search looks."""
+
+    condition: str
+    values: tuple[Any, ...]
+
+
 def _search_titles(
-    db: sqlite3.Connection, query: search_terms.TextQuery, session_id: str | None, limit: int
+    db: sqlite3.Connection, query: search_terms.TextQuery, scope: _SearchScope, limit: int
 ) -> Iterator[SearchHit]:
     rows = db.execute(
-        """SELECT session.id, session.title FROM titles JOIN sessions AS session ON session.key = titles.rowid
-        WHERE titles MATCH ? AND session.deleted = 0 AND (? IS NULL OR session.id = ?)
-        ORDER BY titles.rowid DESC LIMIT ?""",
-        (_match_expression(query), session_id, session_id, limit),
+        f"""SELECT session.id, session.title FROM titles JOIN sessions AS session ON session.key = titles.rowid
+        WHERE titles MATCH ? AND {scope.condition} ORDER BY titles.rowid DESC LIMIT ?""",
+        (_match_expression(query), *scope.values, limit),
     )
     for id, title in rows:
         if query.phrases_match(title):
             yield SearchHit(session_id=id, title=title, kind="title", snippet=query.make_snippet(title))
 
 
-def _search_parts(db: sqlite3.Connection, query: search_terms.TextQuery, session_id: str | None) -> Iterator[SearchHit]:
+def _search_parts(db: sqlite3.Connection, query: search_terms.TextQuery, scope: _SearchScope) -> Iterator[SearchHit]:
     rows = db.execute(
-        """SELECT session.id, session.title, message.id, part.id, part.tool, part.body, part.blobs
+        f"""SELECT session.id, session.title, message.id, part.id, part.tool, part.body, part.blobs
         FROM words JOIN parts AS part ON part.key = words.rowid
         JOIN messages AS message ON message.key = part.message
         JOIN sessions AS session ON session.key = part.session
-        WHERE words MATCH ? AND session.deleted = 0 AND (? IS NULL OR session.id = ?)
-        ORDER BY words.rowid DESC LIMIT ?""",
-        (_match_expression(query), session_id, session_id, MAX_CANDIDATES),
+        WHERE words MATCH ? AND {scope.condition} ORDER BY words.rowid DESC LIMIT ?""",
+        (_match_expression(query), *scope.values, MAX_CANDIDATES),
     )
     for id, title, message_id, part_id, tool, body, blobs in rows:
         text = part_text(db, body, blobs=blobs)

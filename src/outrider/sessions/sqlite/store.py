@@ -181,11 +181,13 @@ class SqliteStore:
                 if not found:
                     await changed.wait()
 
-    async def search(self, query: str, *, session_id: str | None = None, limit: int = 20) -> Sequence[SearchHit]:
+    async def search(
+        self, query: str, *, session_id: str | None = None, limit: int = 20, filter: SessionFilter = _ANY_SESSION
+    ) -> Sequence[SearchHit]:
         while await self._writer.run(self._maintenance.index_recent, synced=False):
             pass
         parsed = search_terms.parse_query(query)
-        return await self._readers.run(lambda db: search.search_sessions(db, parsed, session_id, limit))
+        return await self._readers.run(lambda db: search.search_sessions(db, parsed, session_id, limit, filter))
 
     async def statistics(
         self, by: Grouping, *, since: int | None = None, until: int | None = None, session_id: str | None = None

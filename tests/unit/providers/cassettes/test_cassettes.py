@@ -15,11 +15,15 @@ from hypothesis import strategies as st
 from outrider.errors import ConfigurationError, NetworkError, ProviderError, RateLimitError, StalledStreamError
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpRequest, HttpTimeouts, HttpTransport
-from outrider.providers.cassettes.cassette import Cassette, RecordedCall, RecordedChunk, RecordedExchange
+from outrider.providers.cassettes.cassette import (
+    Cassette,
+    RecordedCall,
+    RecordedChunk,
+    RecordedExchange,
+    SecretScrubber,
+)
 from outrider.providers.cassettes.record import RecordingTransport
-from outrider.providers.cassettes.replay import ReplayTransport
-from outrider.providers.cassettes.scrub import SecretScrubber
-from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
+from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory, ReplayTransport
 from outrider.providers.client import WireClient
 from outrider.types.deltas import Delta, Retry, TextDelta
 from outrider.types.ids import new_id

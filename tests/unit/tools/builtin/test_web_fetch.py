@@ -8,7 +8,7 @@ from ipaddress import ip_address
 import pytest
 
 from outrider import ToolCompleted
-from outrider.http.fetch import is_public
+from outrider.http.client import is_public
 from outrider.tools.builtin.web_fetch import web_fetch_tool
 from outrider.tools.html_to_markdown import html_to_text
 from outrider.tools.web_client import FetchLimits

@@ -96,6 +96,9 @@ export class Conversation {
     if (!made) old?.remove();
     else if (old) old.replaceWith(made);
     else shown.append(made);
+    for (const one of part.type === "retry" ? message.parts : []) {
+      if (this.superseded(one, message)) shown.querySelector(`[data-part="${CSS.escape(one.id)}"]`)?.remove();
+    }
   }
 
   message(message) {
@@ -109,10 +112,17 @@ export class Conversation {
 
   part(part, message, open = false) {
     const view = this.transcript.views.get(part.id);
-    if (!view) return null; // for the program only
+    if (!view || this.superseded(part, message)) return null; // for the program only
     const made = this.made(part, view, message, open);
     if (view.withdrawn) made.classList.add("withdrawn");
     return made;
+  }
+
+  // Failed attempts without anything between them are one line, which shows the last one.
+  superseded(part, message) {
+    if (part.type !== "retry") return false;
+    const later = message.parts.slice(message.parts.indexOf(part) + 1).find((one) => this.transcript.views.get(one.id));
+    return later?.type === "retry" && !later.model;
   }
 
   made(part, view, message, open) {

@@ -198,6 +198,33 @@ async function askAgain(mine) {
   await mine.questions?.reload();
 }
 
+// Whether the last turn ended without its work being done: it can be continued, also with another model.
+function stopped(mine) {
+  if (mine.busy || mine.away) return false;
+  if (mine.ended) return ["error", "limit", "length", "refusal", "aborted", "repetition", "empty_answers"].includes(mine.ended);
+  const last = mine.transcript.messages.at(-1);
+  return last?.role === "assistant" && Boolean(last.error || ["length", "refusal"].includes(last.finish));
+}
+
+async function goOn(mine) {
+  try {
+    const { broke_off } = await post(`/sessions/${mine.id}/open`, {});
+    mine.ended = null;
+    if (broke_off) post(`/sessions/${mine.id}/continue`).catch(complain); // it responds at the end of the turn
+    else await post(`/sessions/${mine.id}/prompt`, { text: "continue", id: crypto.randomUUID() });
+    mine.busy = true;
+    calm();
+  } catch (error) {
+    complain(error);
+  }
+  drawBar();
+}
+
+async function listModels() {
+  if ($("model").options.length > 1) return;
+  for (const name of await get("/models").catch(() => [])) $("model").append(h("option", { value: name }, name));
+}
+
 // Why a request is repeated, with the seconds that are left, or how long the model has been silent.
 let countdown = null;
 function waitText(wait) {
@@ -227,6 +254,7 @@ function drawBar() {
   $("state").classList.toggle("busy", Boolean(view?.busy && !view.away));
   $("state").classList.toggle("away", Boolean(view?.away));
   $("abort").hidden = !view?.busy;
+  $("next").hidden = !session || !stopped(view);
   const used = view?.usage;
   const priced = used && (!used.unpriced || Number(used.cost));
   $("facts").textContent = used?.tokens.input ? `${used.view.tokens} tokens${priced ? ` · ${used.view.cost}` : ""}` : "";
@@ -381,6 +409,16 @@ function start() {
       complain(error);
     }
     drawBar();
+  });
+  $("continue").addEventListener("click", () => view && goOn(view));
+  $("model").addEventListener("focus", listModels);
+  $("model").addEventListener("change", async () => {
+    try {
+      await post(`/sessions/${view.id}/model`, { model: $("model").value });
+      await goOn(view);
+    } catch (error) {
+      complain(error);
+    }
   });
   $("new-session").addEventListener("click", async () => {
     try {

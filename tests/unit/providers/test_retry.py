@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from outrider.errors import InvalidRequestError, OverloadedError, ProviderError, RateLimitError
-from outrider.providers.transport.retry import JitterBackoff
+from outrider.providers.client import JitterBackoff
 from outrider.types.request import RetryPolicy
 
 POLICY = RetryPolicy(attempts=4, first_window=1.0, largest_window=3.0, longest_wait=60.0)

@@ -5,7 +5,7 @@ import msgspec
 from outrider.errors import InvalidRequestError, MalformedAnswerError, NetworkError, ProviderError
 from outrider.http.sse import ServerEventReader
 from outrider.http.transport import HttpRequest, HttpResponse, HttpTransport
-from outrider.providers.provider import WireFormat
+from outrider.providers.provider import ResumableDecoder, WireFormat
 from outrider.providers.response_json import SurrogateJoiner
 from outrider.types.deltas import Delta, Finish
 from outrider.types.partial_json import find_json_objects
@@ -64,6 +64,10 @@ class HttpExchange:
         if self._prefix is not None:
             return await self._detect_format(self._response, self._prefix + chunk)
         return self._feed_chunk(chunk)
+
+    def resume_request(self, request: HttpRequest) -> HttpRequest | None:
+        """Returns the request that continues this answer, if the server can do that."""
+        return self._decoder.resume_request(request) if isinstance(self._decoder, ResumableDecoder) else None
 
     def close(self) -> None:
         if self._response is not None:

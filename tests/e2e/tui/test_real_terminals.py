@@ -220,3 +220,97 @@ def test_queued_input_returns_to_the_composer_after_an_interrupt(home, open_term
     terminal.wait_for("› draft")
     terminal.press("escape")
     terminal.wait_for("› first thought", "second thought", "draft", "canceled", without="↳")
+
+
+SIZES = [(40, 15), (80, 16), (80, 24), (120, 40), (200, 50)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{columns}x{rows}" for columns, rows in SIZES])
+def test_an_approval_shows_keys_reason_and_rule_at_every_size(
+    home, workspace: Path, open_tmux: Callable[..., Tmux], size: tuple[int, int]
+):
+    (workspace / "app.py").write_text("".join(f"line {number}\n" for number in range(60)))
+    before, after = "line 5\nline 6\n", "".join(f"new {number}\n" for number in range(30))
+    edit = call("edit", file_path="app.py", old_string=before, new_string=after)
+    write_script(home, [[call("read", file_path="app.py")], [edit], "All done."])
+    terminal = open_tmux(size=size)
+    terminal.wait_for("script/demo", "›")
+    terminal.type("change it")
+    terminal.wait_for("change it")
+    terminal.send("Enter")
+    terminal.wait_for("Allow edit?", "why", "rule", "edit(/app.py)", "yes, once", "no, because", "← →", "app.py")
+    assert all(len(row) <= size[0] for row in terminal.text().split("\n"))
+    for _ in range(20):
+        if "+ new 29" in terminal.text():
+            break
+        terminal.send("NPage")
+        time.sleep(0.1)
+    terminal.wait_for("+ new 29", "why", "edit(/app.py)", "yes, once", "← →")
+    terminal.send("Home")
+    terminal.wait_for("line 2", "yes, once")
+    time.sleep(0.5)
+    terminal.send("y")
+    terminal.wait_for("All done.", "›", "script/demo")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{columns}x{rows}" for columns, rows in SIZES])
+def test_start_screen_answer_and_picker_fit_at_every_size(home, open_tmux: Callable[..., Tmux], size: tuple[int, int]):
+    write_script(home, ["A **short** answer with a list:\n\n- one\n- two\n\nThe end."])
+    terminal = open_tmux(size=size)
+    terminal.wait_for("◆ outrider" if size[1] > 15 else "›", "›", "script/demo")
+    terminal.type("hello there")
+    terminal.wait_for("› hello there")
+    terminal.send("Enter")
+    terminal.wait_for("▌ hello there", "• two", "The end.", "script/demo", "›")
+    terminal.type("/mode")
+    terminal.wait_for("› /mode")
+    terminal.send("Enter")
+    terminal.wait_for("type to filter", "chat")
+    terminal.send("Escape")
+    terminal.wait_for("The end.", without="type to filter")
+    assert all(len(row) <= size[0] for row in terminal.text().split("\n"))
+
+
+def test_the_plan_question_comes_after_a_plan_only(home, open_terminal: Open):
+    write_script(home, ["Hello! What should I plan?", "## The plan\n\n1. paint it\n2. dry it"])
+    terminal = open_terminal("--mode", "plan")
+    terminal.wait_for("plan  script/demo")
+    terminal.say("hello")
+    terminal.wait_for("Hello! What should I plan?", without="esc: interrupt")
+    time.sleep(0.5)
+    assert "The plan is ready" not in terminal.text()
+    terminal.say("plan it")
+    terminal.wait_for("The plan is ready", "execute it")
+
+
+def test_clear_starts_with_an_empty_context(home, open_terminal: Open):
+    write_script(home, ["One.", "Two."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("the first message")
+    terminal.wait_for("One.")
+    terminal.say("/clear")
+    terminal.wait_for("◆ outrider", without="One.")
+    terminal.say("the second message")
+    terminal.wait_for("Two.", without="the first message")
+    assert sorted(stored_texts(home)) == ["the first message", "the second message"]
+
+
+def test_permissions_lists_what_applies_here_and_all_that_a_grant_covers(home, tmp_path, open_terminal: Open):
+    write_script(home, [[call("write", file_path="a.txt", content="x")], "Made.", "Hello."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("make it")
+    terminal.wait_for("Allow write?")
+    terminal.answer("s")
+    terminal.wait_for("Made.")
+    terminal.say("/permissions")
+    terminal.wait_for("Stored approvals", "write a.txt", "this session", "covers write(/a.txt)")
+    terminal.press("escape")
+    terminal.wait_for("Made.", without="Stored approvals")
+    terminal.say("/new")
+    terminal.wait_for("◆ outrider")
+    terminal.say("hello")
+    terminal.wait_for("Hello.")
+    terminal.say("/permissions")
+    terminal.wait_for("no stored approvals apply here", "1 more of other folders")

@@ -42,6 +42,7 @@ KEYS = {
     "ctrl+d": "\x04",
     "ctrl+r": "\x12",
     "ctrl+s": "\x13",
+    "ctrl+x": "\x18",
     "alt+enter": "\x1b\r",
 }
 
@@ -296,7 +297,9 @@ class Xterm(ScreenReader):
         program = [sys.executable, "-m", "outrider", *arguments]
         self.process = subprocess.Popen(["xterm", *options, "-e", *program], cwd=cwd, env=self._environ)
         self._window = self._find_window()
-        self._tool("windowfocus", self._window)
+        deadline = time.monotonic() + LIMIT
+        while not self._run_tool("windowfocus", self._window) and time.monotonic() < deadline:
+            time.sleep(0.05)  # the window is not visible yet
 
     def text(self) -> str:
         if self._log.exists():
@@ -326,6 +329,11 @@ class Xterm(ScreenReader):
         owner.stdin.close()
         self._owners.append(owner)
         time.sleep(0.2)
+
+    def copy_image(self, path: Path) -> None:
+        command = ["xclip", "-quiet", "-selection", "clipboard", "-target", "image/png", str(path)]
+        self._owners.append(subprocess.Popen(command, env=self._environ, stderr=subprocess.DEVNULL))
+        time.sleep(0.3)
 
     def clipboard(self, selection: str = "clipboard") -> str:
         command = ["xclip", "-o", "-selection", selection]
@@ -359,11 +367,14 @@ class Xterm(ScreenReader):
         deadline = time.monotonic() + LIMIT
         while time.monotonic() < deadline:
             found = self._tool("search", "--pid", str(self.process.pid), check=False).split()
-            if found:
+            if found and self._log.exists():
                 return found[-1]
             time.sleep(0.05)
         self.close()
         raise AssertionError("xterm has opened no window")
+
+    def _run_tool(self, *words: str) -> bool:
+        return not subprocess.run(["xdotool", *words], capture_output=True, env=self._environ, check=False).returncode
 
     def _tool(self, *words: str, check: bool = True) -> str:
         done = subprocess.run(["xdotool", *words], capture_output=True, text=True, env=self._environ, check=False)

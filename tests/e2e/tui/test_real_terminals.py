@@ -314,3 +314,128 @@ def test_permissions_lists_what_applies_here_and_all_that_a_grant_covers(home, t
     terminal.wait_for("Hello.")
     terminal.say("/permissions")
     terminal.wait_for("no stored approvals apply here", "1 more of other folders")
+
+
+def test_an_unsent_draft_survives_a_killed_program(home, open_terminal: Open):
+    write_script(home, ["Hello."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.paste("\r".join(f"row {number}" for number in range(40)))
+    terminal.type("half a thought")
+    terminal.wait_for("[pasted #1: 40 lines]half a thought")
+    drafts = home / "drafts"
+    deadline = time.monotonic() + LIMIT
+    while not drafts.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    terminal.process.kill()
+    terminal.wait()
+    again = open_terminal()
+    again.wait_for("[pasted #1: 40 lines]half a thought")
+    again.press("enter")
+    again.wait_for("▌ row 39half a thought", "Hello.")
+    again.press("ctrl+d")
+    again.wait()
+    assert not list(drafts.iterdir())
+
+
+def test_the_input_is_edited_in_the_users_editor(home, tmp_path: Path, open_terminal: Open):
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\necho "IN THE EDITOR"; cat "$1"; sleep 1; printf "edited\\tand\\nlonger\\n" > "$1"\n')
+    editor.chmod(0o755)
+    write_script(home, ["Thanks."])
+    terminal = open_terminal(VISUAL=str(editor))
+    terminal.wait_for("script/demo")
+    terminal.type("first words")
+    terminal.wait_for("› first words")
+    terminal.press("ctrl+x")
+    terminal.wait_for("IN THE EDITOR", "first words")
+    terminal.wait_for("› edited", "longer", "script/demo")
+    terminal.type(" still")
+    terminal.wait_for("longer still")
+    terminal.press("enter")
+    terminal.wait_for("Thanks.")
+    assert stored_texts(home) == ["edited\tand\nlonger still"]
+
+
+def test_a_selection_in_xterm_is_copied_to_the_clipboard(home, open_xterm: Callable[..., Xterm]):
+    write_script(home, ["Look:\n\n```python\nif x:\n    run(y)\n```"])
+    terminal = open_xterm()
+    terminal.wait_for("script/demo")
+    terminal.type("show me")
+    terminal.key("Return")
+    terminal.wait_for("if x:", "run(y)", without="esc: interrupt")
+    rows = terminal.text().split("\n")
+    top = next(number for number, row in enumerate(rows, 1) if "if x:" in row)
+    terminal.drag((3, top), (30, top + 1))
+    assert terminal.background(6, top) == "35506e"
+    terminal.key("ctrl+c")
+    terminal.wait_for("Copied 2 lines.")
+    deadline = time.monotonic() + LIMIT
+    while not terminal.clipboard() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert terminal.clipboard() == "if x:\n    run(y)"
+
+
+def test_an_image_of_the_clipboard_is_attached(home, open_xterm: Callable[..., Xterm], tmp_path: Path):
+    image = tmp_path / "image.png"
+    image.write_bytes(bytes.fromhex("89504e470d0a1a0a") + b"x" * 100)
+    write_script(home, ["A fine picture."])
+    terminal = open_xterm()
+    terminal.wait_for("script/demo")
+    terminal.copy_image(image)
+    terminal.key("ctrl+v")
+    terminal.wait_for("clipboard-", ".png")
+    terminal.key("Return")
+    terminal.wait_for("◫ clipboard-", "A fine picture.")
+
+
+def test_the_bell_rings_and_the_title_changes_when_the_user_is_away(home, open_terminal: Open):
+    write_script(home, ["One.", [call("write", file_path="a.txt", content="x")], "Two."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("first")
+    terminal.wait_for("One.")
+    assert b"\x1b]9;" not in terminal.raw  # the user looks at it
+    terminal.say("second")
+    terminal.type("\x1b[O")  # the terminal has lost the focus
+    terminal.wait_for("Allow write?")
+    assert b"\x07\x1b]9;Outrider waits for your answer\x07\x1b]777;notify;outrider;" in terminal.raw
+    assert b"\x1b]0;waiting" in terminal.raw
+    terminal.answer("y")
+    terminal.type("\x1b[O")
+    terminal.wait_for("Two.")
+    deadline = time.monotonic() + LIMIT
+    while b"\x1b]9;Outrider has finished" not in terminal.raw and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert b"\x1b]9;Outrider has finished" in terminal.raw
+
+
+def test_a_running_command_is_moved_to_the_background(home, open_terminal: Open):
+    write_script(home, [[call("shell", command="echo started; sleep 300")], "It runs on."])
+    terminal = open_terminal("--allow", "shell", size=(120, 40))
+    terminal.wait_for("script/demo")
+    terminal.say("start it")
+    terminal.wait_for("started", "esc: interrupt")
+    terminal.press("ctrl+b")
+    terminal.wait_for("It runs on.", "Processes", "running")
+    terminal.say("/processes")
+    terminal.wait_for("Background processes", "sleep 300")
+    terminal.press("enter")
+    terminal.wait_for("started", "end the process")
+    terminal.answer("e")
+    terminal.wait_for("End this process?")
+    terminal.answer("y")
+    terminal.wait_for("the process was ended")
+
+
+def test_the_conversation_is_printed_on_exit_if_the_user_wants_it(home, open_terminal: Open):
+    write_script(home, ["A **bold** answer."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("/print on")
+    terminal.wait_for("printing the conversation on exit is on")
+    terminal.say("hello")
+    terminal.wait_for("A bold answer.")
+    terminal.press("ctrl+d")
+    assert terminal.wait() == 0
+    terminal.wait_for("▌ hello", "A bold answer.", "Continue with: outrider --session")

@@ -116,7 +116,7 @@ class PickerScreen(ModalScreen[str | None]):
         text.append(mark, palette.style("accent"))
         text.append(clean_line(item.label, 200), palette.style("text"))
         text.append(f"  {clean_line(item.note, 200)}" if item.note else "", palette.style("quiet"))
-        width = max(min(PICKER_WIDTH, self.app.size.width * 96 // 100) - 8, 20)
+        width = max(min(PICKER_WIDTH, self.size.width * 96 // 100) - 8, 20)
         for line in wrap_text(text_line(clean_line(item.detail, 2000), palette.style("quiet")), width):
             if line.plain:
                 text.append("\n    ").append_text(line)

@@ -132,6 +132,12 @@ class Terminal(ScreenReader):
     def ended(self) -> int | None:
         return self.process.poll() if not self._reader.is_alive() else None
 
+    def wait_for_bytes(self, sequence: bytes) -> None:
+        deadline = time.monotonic() + LIMIT
+        while sequence not in self.raw and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert sequence in self.raw
+
     def answer(self, key: str) -> None:
         """A question that is on the screen takes no key in its first moments."""
         time.sleep(ARMED_AFTER + 0.02)
@@ -293,7 +299,7 @@ class Xterm(ScreenReader):
         self._owners: list[subprocess.Popen[bytes]] = []
         self._environ = {**environ, "DISPLAY": server.display, "LC_ALL": "C.UTF-8"}
         self._environ.pop("TERM", None)
-        options = ["-u8", "-fn", "fixed", "-geometry", f"{columns}x{rows}", "-l", "-lf", str(self._log)]
+        options = ["-u8", "-tn", "xterm-256color", "-fn", "fixed", "-geometry", f"{columns}x{rows}", "-l", "-lf", str(self._log)]
         program = [sys.executable, "-m", "outrider", *arguments]
         self.process = subprocess.Popen(["xterm", *options, "-e", *program], cwd=cwd, env=self._environ)
         self._window = self._find_window()

@@ -367,7 +367,7 @@ def test_a_selection_in_xterm_is_copied_to_the_clipboard(home, open_xterm: Calla
     rows = terminal.text().split("\n")
     top = next(number for number, row in enumerate(rows, 1) if "if x:" in row)
     terminal.drag((3, top), (30, top + 1))
-    assert terminal.background(6, top) == "35506e"
+    assert terminal.background(6, top + 1) != terminal.background(60, top + 1)
     terminal.key("ctrl+c")
     terminal.wait_for("Copied 2 lines.")
     deadline = time.monotonic() + LIMIT
@@ -399,19 +399,16 @@ def test_the_bell_rings_and_the_title_changes_when_the_user_is_away(home, open_t
     terminal.say("second")
     terminal.type("\x1b[O")  # the terminal has lost the focus
     terminal.wait_for("Allow write?")
-    assert b"\x07\x1b]9;Outrider waits for your answer\x07\x1b]777;notify;outrider;" in terminal.raw
-    assert b"\x1b]0;waiting" in terminal.raw
+    terminal.wait_for_bytes(b"\x07\x1b]9;Outrider waits for your answer\x07\x1b]777;notify;outrider;")
+    terminal.wait_for_bytes(b"\x1b]0;waiting")
     terminal.answer("y")
     terminal.type("\x1b[O")
     terminal.wait_for("Two.")
-    deadline = time.monotonic() + LIMIT
-    while b"\x1b]9;Outrider has finished" not in terminal.raw and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert b"\x1b]9;Outrider has finished" in terminal.raw
+    terminal.wait_for_bytes(b"\x1b]9;Outrider has finished")
 
 
 def test_a_running_command_is_moved_to_the_background(home, open_terminal: Open):
-    write_script(home, [[call("shell", command="echo started; sleep 300")], "It runs on."])
+    write_script(home, [[call("shell", command="echo st''arted; sleep 300")], "It runs on."])
     terminal = open_terminal("--allow", "shell", size=(120, 40))
     terminal.wait_for("script/demo")
     terminal.say("start it")

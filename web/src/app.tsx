@@ -59,7 +59,7 @@ export function App({ choices }: { choices: PageChoices }) {
     opened.load().then(
       async () => {
         if (opened.transcript.session.value?.mode === "background" && (await isJob(place.id))) location.replace(`#/jobs/${place.id}`);
-        if (place.messageId) await revealMessage(opened, place.messageId);
+        if (place.messageId) await opened.reveal(place.messageId);
       },
       opened.report,
     );
@@ -170,16 +170,6 @@ async function signOut(): Promise<void> {
   await post("/sign-out");
   localStorage.removeItem("credential");
   location.reload();
-}
-
-async function revealMessage(model: SessionModel, id: string): Promise<void> {
-  const find = (): Element | null => document.querySelector(`[data-message="${CSS.escape(id)}"]`);
-  const isLoaded = (): boolean => model.transcript.messages.some((message) => message.id === id);
-  for (let page = 0; page < 50 && !isLoaded() && !model.transcript.isComplete.value; page += 1) await model.loadEarlier();
-  requestAnimationFrame(() => {
-    find()?.scrollIntoView({ block: "center" });
-    find()?.classList.add("found");
-  });
 }
 
 function Home({ onNew }: { onNew: () => void }) {

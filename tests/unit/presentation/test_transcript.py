@@ -55,6 +55,7 @@ from outrider.types.parts import (
     AgentPart,
     CompactionPart,
     FilePart,
+    ModelRef,
     PatchPart,
     ReasoningPart,
     RetryPart,
@@ -133,7 +134,7 @@ def test_an_error_is_shown_once():
     view.apply(PartUpdatedEvent(session_id=SESSION, part=finish))
     view.apply(ErrorEvent(session_id=SESSION, error_type="NetworkError", message="gone"))
     assert [item.text for item in view.items if isinstance(item, NoticeItem)] == [
-        'NetworkError: gone. Send "continue" to try again, or choose another model'
+        'the connection failed: gone. Send "continue" to try again, or choose another model'
     ]
 
 
@@ -386,6 +387,24 @@ def test_parts_of_a_failed_attempt_are_withdrawn_in_every_view():
     assert page.count('<del class="withdrawn">') == 3
     for item in list(message_items(message))[:3]:
         assert all(any(span.style.strike for span in line.spans) for line in item_lines(item, 60, DARK))
+
+
+def test_failed_attempts_without_output_are_one_line():
+    message = Message("assistant", [])
+    message.join(SESSION)
+    retries = [RetryPart(number, f"busy {number}", RetryTime(1)) for number in (1, 2, 3)]
+    half = TextPart("half", ignored=True, metadata={"withdrawn": True})
+    moved = RetryPart(1, "gone", RetryTime(1), model=ModelRef("p", "m"))
+    parts = [*retries, half, RetryPart(4, "busy 4", RetryTime(1)), moved]
+    view = TranscriptView(SESSION)
+    for part in parts:
+        message.add_part(part)
+        view.apply(PartUpdatedEvent(session_id=SESSION, part=part))
+    expected = ["attempt 3 failed: busy 3", "half", "attempt 4 failed: busy 4", "continued with p/m: gone"]
+    assert [item.text for item in view.items] == expected
+    assert [item.text for item in message_items(message)] == expected
+    view.apply(PartUpdatedEvent(session_id=SESSION, part=retries[2]))  # stored once more
+    assert [item.text for item in view.items] == expected
 
 
 def test_a_wait_is_counted_down_and_silence_is_shown():

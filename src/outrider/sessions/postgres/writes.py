@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from outrider.errors import PartValidationError, StoreError
+from outrider.sessions.leases import has_ended_here
 from outrider.sessions.postgres.reads import RowDict, fetch_rows, session_row
 from outrider.sessions.postgres.schema import Connection
 from outrider.sessions.records import (
@@ -212,8 +213,11 @@ _COPY_BLOB_USES = """
 
 
 def current_lease(row: RowDict) -> Lease | None:
-    """Returns the lease if it is valid by the server's clock."""
-    return _lease_decoder.decode(row["lease"]) if row["lease"] is not None and row["held"] else None
+    """Returns the lease if it is valid by the server's clock and its process is not known to have ended."""
+    if row["lease"] is None or not row["held"]:
+        return None
+    lease = _lease_decoder.decode(row["lease"])
+    return None if has_ended_here(lease.owner) else lease
 
 
 def split_lexemes(text: str) -> list[str]:

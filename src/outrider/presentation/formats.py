@@ -1,12 +1,16 @@
 """Numbers and text as people read them: durations, costs, token counts, ages, and one-line forms of untrusted text.
 
-`sanitize_for_terminal` is offered here for front ends that print text with its tabs."""
+`sanitize_for_terminal` and `remove_escape_sequences` are offered here for front ends that print text with its tabs."""
 
 import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
-from outrider.permissions.redaction.terminal import escape_control_characters, sanitize_for_terminal
+from outrider.permissions.redaction.terminal import (
+    escape_control_characters,
+    remove_escape_sequences,  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    sanitize_for_terminal,
+)
 from outrider.types.usage import Tokens
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400

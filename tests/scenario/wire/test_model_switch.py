@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 
-from outrider import Agent, Attachment, FilePart, Provider, Session, Tool, ToolResult, async_run
+from outrider import (
+    Agent,
+    Attachment,
+    FilePart,
+    Provider,
+    ReasoningPart,
+    Session,
+    TextPart,
+    Tool,
+    ToolResult,
+    async_run,
+)
 from outrider.providers.scripted import call
 from tests.fixtures.vendors.model_rules import SEALS, model_of
 from tests.fixtures.vendors.serving import VendorServer, speaking
@@ -97,3 +108,39 @@ async def test_an_empty_answer_and_a_broken_one_do_not_stop_the_next_model(first
     async with speaking(model_of(*second), ["Done."]) as server:
         await answer(server, *second, session, "Go on.")
         assert (server.refused, len(server.requests)) == ([], 1)
+
+
+SEARCHED = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "dots"}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+RAN = {
+    "type": "code_interpreter_call",
+    "id": "ci_1",
+    "code": "1",
+    "container_id": "c",
+    "status": "completed",
+    "outputs": [],
+}
+OF_VENDORS = {
+    "anthropic": [{"block": SEARCHED}, {"block": FOUND}],
+    "openai-responses": [{"item": {"type": "web_search_call", "id": "ws_1", "status": "completed"}}, {"item": RAN}],
+    "google": [{"part": {"executableCode": {"code": "1"}}}, {"part": {"codeExecutionResult": {"outcome": "OUTCOME_OK"}}},
+               {"grounding": {"webSearchQueries": ["dots"]}}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", list(OF_VENDORS))
+@pytest.mark.parametrize(("kind", "model"), MODELS)
+@pytest.mark.parametrize("says", [True, False])
+async def test_what_tools_of_a_vendor_left_is_sent_to_that_vendor_only(kind, model, family, says):
+    session = Session()
+    session.add_user_message("Search for dots.")
+    parts = [ReasoningPart("", provider_state={"family": family, **state}) for state in OF_VENDORS[family]]
+    session.add_assistant_message([*parts, *([TextPart("Dots.")] if says else [])], finish="stop")
+    async with speaking(model_of(kind, model), ["Done."]) as server:
+        await answer(server, kind, model, session, "Go on.")
+        assert (server.refused, len(server.requests)) == ([], 1)
+        sent = str(server.requests[0])
+    own = kind == family
+    marks = {"anthropic": "srvtoolu_1", "openai-responses": "ws_1", "google": "executableCode"}
+    assert (marks[family] in sent) == own
+    assert "webSearchQueries" not in sent

@@ -18,6 +18,7 @@ from outrider import (
     async_run,
 )
 from outrider.providers.scripted import call
+from outrider.types.request import RetryPolicy
 from tests.fixtures.vendors.model_rules import SEALS, model_of
 from tests.fixtures.vendors.serving import VendorServer, speaking
 from tests.fixtures.vendors.vendor import Stop, Thought
@@ -63,7 +64,7 @@ def turn(kind: str, number: int) -> list[Any]:
 async def answer(server: VendorServer, kind: str, model: str, session: Session, message: Any) -> None:
     options = {"dialect": "openai"} if kind == "openai" else {}
     provider = Provider("vendor", kind, "key", server.url, options=options)  # type: ignore[arg-type]
-    agent = Agent("writer", "You write.", model, "vendor")
+    agent = Agent("writer", "You write.", model, "vendor", retry=RetryPolicy(attempts=1))
     await async_run(agent, message, agents=[agent], tools=TOOLS, providers=[provider], session=session)
 
 
@@ -123,15 +124,17 @@ RAN = {
 OF_VENDORS = {
     "anthropic": [{"block": SEARCHED}, {"block": FOUND}],
     "openai-responses": [{"item": {"type": "web_search_call", "id": "ws_1", "status": "completed"}}, {"item": RAN}],
-    "google": [{"part": {"executableCode": {"code": "1"}}}, {"part": {"codeExecutionResult": {"outcome": "OUTCOME_OK"}}},
+    "google": [{"part": {"executableCode": {"code": "1"}}}, {"part": {"codeExecutionResult": {"outcome": "OK"}}},
                {"grounding": {"webSearchQueries": ["dots"]}}],
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("family", list(OF_VENDORS))
-@pytest.mark.parametrize(("kind", "model"), MODELS)
+@pytest.mark.parametrize(
+    ("family", "kind", "model"),
+    [(family, kind, model) for family, (kind, model) in product(OF_VENDORS, MODELS) if kind != family],
+)
 @pytest.mark.parametrize("says", [True, False])
-async def test_what_tools_of_a_vendor_left_is_sent_to_that_vendor_only(kind, model, family, says):
+async def test_what_tools_of_another_vendor_left_is_not_sent(family, kind, model, says):
     session = Session()
     session.add_user_message("Search for dots.")
     parts = [ReasoningPart("", provider_state={"family": family, **state}) for state in OF_VENDORS[family]]
@@ -140,7 +143,4 @@ async def test_what_tools_of_a_vendor_left_is_sent_to_that_vendor_only(kind, mod
         await answer(server, kind, model, session, "Go on.")
         assert (server.refused, len(server.requests)) == ([], 1)
         sent = str(server.requests[0])
-    own = kind == family
-    marks = {"anthropic": "srvtoolu_1", "openai-responses": "ws_1", "google": "executableCode"}
-    assert (marks[family] in sent) == own
-    assert "webSearchQueries" not in sent
+    assert not any(mark in sent for mark in ("srvtoolu_1", "ws_1", "executableCode", "webSearchQueries"))

@@ -323,6 +323,7 @@ class ModelStep:
 
     def _publish_event(self, event: type[LLMRequestEvent] | type[LLMResponseEvent], **fields: object) -> None:
         agent = self._context.agent
+        fields["vendor"] = self._run.provider_names.get(agent.provider, "")
         self._context.emit_event(event, call_id=self._id, model=agent.model, provider=agent.provider, **fields)
 
     def _adopted_part(self, index: int) -> AnswerPart:

@@ -86,7 +86,7 @@ def _summary_message(part: CompactionPart) -> Message:
 def _messages_after_summary(history: Sequence[Message], part: CompactionPart, position: int) -> list[Message]:
     """Returns the messages before the compaction that its summary does not cover. Their large outputs are removed,
     except those of the last answer, which the model may not have processed yet."""
-    start = next((at for at in range(position) if history[at].id == part.tail_start_id), position)
+    start = next((at for at in range(position - 1, -1, -1) if history[at].id == part.tail_start_id), position)
     last = max(start, position - 1)
     return [*map(_without_large_outputs, history[start:last]), *history[last:position]]
 

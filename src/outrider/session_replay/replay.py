@@ -177,7 +177,8 @@ class RecordedGate:
 
 
 def recorded_tools(tools: Mapping[str, Tool], recorded: RecordedCalls) -> dict[str, Tool]:
-    return {name: RecordedTool(tool, recorded=recorded) for name, tool in tools.items()}
+    # pyright: ignore is for `Tool.__new__`, which declares the arguments of tools from functions.
+    return {name: RecordedTool(tool, recorded=recorded) for name, tool in tools.items()}  # pyright: ignore
 
 
 async def replay(

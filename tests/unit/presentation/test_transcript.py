@@ -69,6 +69,7 @@ from outrider.types.parts import (
 )
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolPending
 from outrider.types.usage import Tokens
+from tests.fixtures.cases import for_each
 
 SESSION = "s1"
 
@@ -133,7 +134,7 @@ def test_an_error_is_shown_once():
     view.apply(PartUpdatedEvent(session_id=SESSION, part=finish))
     view.apply(ErrorEvent(session_id=SESSION, error_type="NetworkError", message="gone"))
     assert [item.text for item in view.items if isinstance(item, NoticeItem)] == [
-        'NetworkError: gone. Send "continue" to try again, or choose another model'
+        'the connection failed: gone. Send "continue" to try again, or choose another model'
     ]
 
 
@@ -202,14 +203,14 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize("kind", STORED_KINDS, ids=lambda kind: kind.type)
+@for_each("kind", STORED_KINDS)
 def test_every_kind_of_part_has_its_item_or_is_bookkeeping(kind: type):
     part, item = SHOWN[kind.type]
     assert isinstance(part, kind)
     assert type(part_item(part)) is item
 
 
-@pytest.mark.parametrize("cls", EVENT_TYPES.values(), ids=lambda cls: cls.__name__)
+@for_each("cls", EVENT_TYPES.values())
 def test_every_event_is_handled(cls: type[Event]):
     required = {
         field.name: {int: 1, bool: True, dict: {}, Tokens: Tokens()}.get(field.type, "x")  # type: ignore[call-overload]

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from outrider.permissions.redaction.terminal import (
     escape_control_characters,
-    remove_escape_sequences,  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    remove_escape_sequences as remove_escape_sequences,
     sanitize_for_terminal,
 )
 from outrider.types.usage import Tokens

@@ -202,10 +202,17 @@ def _anthropic_pairs(messages: list[tuple[str, list[Body]]]) -> Problems:
             f"id: {result}"
             for result in _repeated(results)
         )
+        for unanswered in _open_server_uses(blocks) if at < len(messages) - 1 else ():
+            yield f"messages.{at}: server tool use with id `{unanswered}` was found without a corresponding result"
         asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
         if _repeated(asked) or seen & set(asked):
             yield f"messages.{at}.content: `tool_use` ids must be unique"
         seen |= set(asked)
+
+
+def _open_server_uses(blocks: list[Body]) -> list[str]:
+    results = {block.get("tool_use_id") for block in blocks if block["type"].endswith("_tool_result")}
+    return [block["id"] for block in blocks if block["type"] == "server_tool_use" and block["id"] not in results]
 
 
 def _repeated(ids: list[str]) -> list[str]:

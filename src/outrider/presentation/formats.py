@@ -8,8 +8,10 @@ from decimal import Decimal
 
 from outrider.permissions.redaction.terminal import (
     escape_control_characters,
-    remove_escape_sequences as remove_escape_sequences,
     sanitize_for_terminal,
+)
+from outrider.permissions.redaction.terminal import (
+    remove_escape_sequences as remove_escape_sequences,
 )
 from outrider.types.usage import Tokens
 

@@ -1,6 +1,6 @@
 """Numbers and text as people read them: durations, costs, token counts, ages, and one-line forms of untrusted text.
 
-`sanitize_for_terminal` and `remove_escape_sequences` are offered here for front ends that print text with its tabs."""
+`sanitize_for_terminal` is offered here for front ends that print text with its tabs."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,10 +8,8 @@ from decimal import Decimal
 
 from outrider.permissions.redaction.terminal import (
     escape_control_characters,
+    remove_escape_sequences,
     sanitize_for_terminal,
-)
-from outrider.permissions.redaction.terminal import (
-    remove_escape_sequences as remove_escape_sequences,
 )
 from outrider.types.usage import Tokens
 
@@ -145,6 +143,11 @@ def format_age(seconds: float) -> str:
         if seconds >= size:
             return f"{format_count(int(seconds // size), unit)} ago"
     return "just now"
+
+
+def text_for_pipe(text: str) -> str:
+    """Return text as a program reads it: without escape sequences."""
+    return remove_escape_sequences(text)
 
 
 def match_names(typed: str, names: Sequence[str], limit: int) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 from hypothesis import is_hypothesis_test, settings
 
 from outrider.processes.sandbox.sandbox import Sandbox
@@ -29,14 +30,46 @@ def pytest_configure() -> None:
     restore_interrupts()
 
 
+# Files that take longest. Each worker starts with some of them, so that none of them is the last that all wait for.
+LONG_FILES = (
+    "e2e/test_local_model.py", "e2e/test_sandbox_escapes.py", "security/test_hostile_workspaces.py",
+    "e2e/server/test_page.py", "e2e/server/test_page_by_hand.py", "e2e/server/test_jobs_page.py",
+    "e2e/background/test_outages.py", "e2e/background/test_one_machine.py", "security/test_information_flow.py",
+    "e2e/cli/test_jobs.py", "e2e/cli/test_run.py", "fault/test_store_size.py",
+)  # fmt: skip
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        items[:] = long_files_first(items, workers)
     for item in items:
         if not isinstance(item, pytest.Function):
             continue
         if inspect.iscoroutinefunction(item.function):
-            item.fixturenames.insert(0, "no_leaked_tasks")
+            marker = item.get_closest_marker("asyncio")
+            lasting = marker is not None and marker.kwargs.get("loop_scope") == "session"
+            if lasting:  # behind fixtures that last as long as the loop
+                item.fixturenames.append("no_leaked_tasks_in_lasting_loop")
+            else:
+                item.fixturenames.insert(0, "no_leaked_tasks")
         if is_hypothesis_test(item.function):
             item.add_marker(pytest.mark.soak)
+
+
+def long_files_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """Each worker is given an equal part of the list, and takes from the parts of others when its own is done."""
+    long: dict[str, list[pytest.Item]] = {name: [] for name in LONG_FILES}
+    short: list[pytest.Item] = []
+    for item in items:
+        long.get(item.path.relative_to(ROOT / "tests").as_posix(), short).append(item)
+    queues = [[item for name in LONG_FILES[worker::workers] for item in long[name]] for worker in range(workers)]
+    share = -(-len(items) // workers)
+    for queue in queues:
+        room = max(0, share - len(queue))
+        queue.extend(short[:room])
+        del short[:room]
+    return [item for queue in queues for item in queue] + short
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -56,6 +89,15 @@ def programs_start_warm() -> Iterator[None]:
 @pytest.fixture
 async def no_leaked_tasks() -> AsyncIterator[None]:
     """Given to every asynchronous test."""
+    before = asyncio.all_tasks()
+    yield
+    leaked = await leaked_tasks(before)
+    assert not leaked, f"the test left tasks running: {leaked}"
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def no_leaked_tasks_in_lasting_loop() -> AsyncIterator[None]:
+    """Given to every asynchronous test that shares its event loop with others."""
     before = asyncio.all_tasks()
     yield
     leaked = await leaked_tasks(before)

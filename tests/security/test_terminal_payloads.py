@@ -1,7 +1,8 @@
 """No text from a model, a tool or a file makes a terminal act, whichever way it gets there."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -34,10 +35,9 @@ def filled(event: type[Event], text: str) -> Event:
     return event(**fields)
 
 
-def events() -> Iterator[Event]:
-    for payload in PAYLOADS:
-        for event in EVENT_TYPES.values():
-            yield filled(event, f"before{payload}after")
+@cache
+def events() -> tuple[Event, ...]:
+    return tuple(filled(event, f"before{payload}after") for payload in PAYLOADS for event in EVENT_TYPES.values())
 
 
 def logged(console: Any, out: io.StringIO, *, verbose: bool) -> str:
@@ -59,6 +59,7 @@ def to_a_plain_stream(*, verbose: bool) -> str:
     return logged(out, out, verbose=verbose)
 
 
+@cache
 def recorded() -> EventLog:
     bus, log = EventBus(), EventLog(maximum=1_000_000)
     log.attach(bus)

@@ -24,10 +24,11 @@ from outrider.types.events import Event
 from tests.e2e.server.serving import TOKEN, Client, served
 from tests.fixtures.browser import BROWSER, CHROMIUM
 
-playwright = pytest.importorskip("playwright.async_api")
+pytest.importorskip("playwright.async_api")
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here"),
     pytest.mark.usefixtures("browser"),
+    pytest.mark.asyncio(loop_scope="session"),  # as the driver of the browser, which takes long to start
 ]
 PATIENCE = 60_000  # milliseconds
 
@@ -35,9 +36,8 @@ PATIENCE = 60_000  # milliseconds
 @asynccontextmanager
 async def browsing(client: Client, **look: Any) -> AsyncIterator[Any]:
     """A signed-in page; anything that it says to its console as an error fails the test."""
-    async with playwright.async_playwright() as driver:
-        browser = await driver.chromium.connect_over_cdp(BROWSER.address)
-        context = await browser.new_context(**look)
+    context = await BROWSER.connection.new_context(**look)
+    try:
         page = await context.new_page()
         page.set_default_timeout(PATIENCE)
         wrong: list[str] = []
@@ -49,6 +49,7 @@ async def browsing(client: Client, **look: Any) -> AsyncIterator[Any]:
         yield page
         assert hosts == {client.address.url.split("/")[2]}, "the page asked somebody else"
         assert [line for line in wrong if not any(word in line for word in ("404", "409", "ERR_"))] == []
+    finally:
         await context.close()
 
 

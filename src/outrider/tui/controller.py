@@ -216,9 +216,7 @@ class SessionController:
     async def interrupt_turn(self) -> list[str]:
         """Cancel the current turn and a running user command. Returns the queued inputs, which are withdrawn."""
         self._user_commands.cancel()
-        waiting = [
-            item.text for item in self.queued_inputs if await self.engine.withdraw(self.session_id, item.id)
-        ]
+        waiting = [item.text for item in self.queued_inputs if await self.engine.withdraw(self.session_id, item.id)]
         await self.engine.abort(self.session_id)
         await self.refresh_queued_inputs()
         return waiting

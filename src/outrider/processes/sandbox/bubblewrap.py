@@ -4,6 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import assert_never
 
@@ -134,7 +135,7 @@ def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[st
     outside = {os.path.realpath(mount.folder): mount for mount in policy.outside}
     pinned = {} if policy.overlay else _pinned_folders(zones)
     sockets: AccessZones = {
-        path: "hidden" for path in _list_bound_sockets() if _inherited_access(path, zones) != "hidden"
+        _socket_folder(path): "hidden" for path in _list_bound_sockets() if _inherited_access(path, zones) != "hidden"
     }
     everything: AccessZones = {**pinned, **zones, **sockets}
     views = {workspace: policy.overlay.layers if policy.overlay else policy.layers}
@@ -215,6 +216,27 @@ def _list_bound_sockets() -> list[str]:
         return []
     # A command cannot reach a socket that the user cannot see.
     return [real for name in names if (real := real_path(name))]
+
+
+_RUNTIME_FILES = (".pid", ".lock", ".sock", ".socket")
+_MAX_RUNTIME_FILES = 100
+
+
+def _socket_folder(path: str) -> str:
+    """Returns what to hide of a socket: its folder if that has nothing else, because a server that starts while the
+    command runs creates its socket there again, which the mount over the old one does not cover."""
+    folder = parent_of(path)
+    try:
+        with os.scandir(folder) as entries:
+            found = list(islice(entries, _MAX_RUNTIME_FILES + 1))
+        only_sockets = len(found) <= _MAX_RUNTIME_FILES and all(
+            not entry.is_dir(follow_symlinks=False)
+            and (entry.name.endswith(_RUNTIME_FILES) or stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode))
+            for entry in found
+        )
+    except OSError:
+        return path
+    return folder if only_sockets and folder != "/" else path
 
 
 def _build_restrictions(policy: SandboxPolicy, zones: AccessZones) -> KernelRestrictions:

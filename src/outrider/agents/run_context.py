@@ -171,7 +171,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
     `not_shortened_at` is the number of messages when a compaction shortened nothing. `paces` has the longest time until
     the first delta of an answer, by model. `output` is the type of the requested value and `output_value` that value,
     UNSET until an answer has it. `fixed_prompt` is the system prompt without instructions that a function writes.
-    `call_context` has the context variables of the task whose input is processed, if they differ from those of the turn.
+    `call_context` has the context variables of the task whose input is processed, if they differ from the turn's.
     """
 
     agent: Agent

@@ -644,7 +644,9 @@ def declare_serve(parser: ArgumentParser) -> None:
     add_cwd_option(parser)
     listen = parser.add_argument_group("listen address")
     listen.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="the address to listen on (127.0.0.1)")
-    listen.add_argument("--port", type=parse_port, default=0, metavar="N", help="the port (default: any free port)")
+    listen.add_argument(
+        "--port", type=parse_port, metavar="N", help="the port; 0 is any free one (default: 8765 if it is free)"
+    )
     listen.add_argument("--socket", metavar="PATH", help="listen on a Unix socket instead")
     listen.add_argument("--expose", action="store_true", help="accept connections from other machines; requires TLS")
     listen.add_argument("--name", action="append", default=[], metavar="HOST", help="a host name that clients may use")
@@ -652,6 +654,13 @@ def declare_serve(parser: ArgumentParser) -> None:
     listen.add_argument("--tls-key", metavar="FILE", help="TLS key (PEM)")
     add_database_option(parser)
     parser.add_argument("--mcp", action="store_true", help="also serve MCP for other agents at /mcp")
+    browsers = parser.add_argument_group("browsers")
+    browsers.add_argument(
+        "--link", action="store_true", help="print a sign-in link of the server that runs on this port, and exit"
+    )
+    browsers.add_argument(
+        "--new-token", action="store_true", help="replace the server's token, and sign all browsers out"
+    )
     add_agent_options(parser)
     parser.set_defaults(execute="outrider.cli.commands.serve:start_server")
 

@@ -221,6 +221,13 @@ class SessionController:
         await self.refresh_queued_inputs()
         return waiting
 
+    async def send_to_background(self) -> bool:
+        """Let the command that a call waits for continue in the background; returns False if none can."""
+        moved = False
+        for process in self.conversation.side.running_commands():
+            moved = await self.client.send_to_background(self.session_id, process.id) or moved
+        return moved
+
     async def continue_turn(self) -> None:
         await self.engine.go_on(self.session_id)
 

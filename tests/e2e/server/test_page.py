@@ -14,7 +14,7 @@ from outrider import Agent, Engine, Provider, Tool
 from outrider.errors import NetworkError
 from outrider.providers.scripted import call
 from outrider.server.app import create_app
-from outrider.server.auth import ListenAddress
+from outrider.server.auth import BrowserLogins, ListenAddress
 from outrider.server.event_stream import SessionFeedRegistry
 from outrider.server.server import OutriderServer, bind_socket
 from outrider.sessions.sqlite.store import SqliteStore
@@ -238,12 +238,15 @@ async def test_the_page_is_looked_at(look, tmp_path):
 
 
 @asynccontextmanager
-async def running(store: Any, script: Any, listening: Any, address: Any) -> AsyncIterator[Engine]:
+async def running(
+    store: Any, script: Any, listening: Any, address: Any, logins: BrowserLogins
+) -> AsyncIterator[Engine]:
     """A server that can be ended and followed by another at the same address; who knocks in between waits."""
     provider = Provider("scripted", "scripted", options={"script": script, "delay": 0.01})
     async with Engine([Agent("writer", "You write.", "model-1", "scripted")], [provider], store=store) as engine:
         feeds = SessionFeedRegistry(engine)
-        server = OutriderServer(create_app(engine, feeds, address=address, token=TOKEN, version="0"), address, feeds)
+        app = create_app(engine, feeds, address=address, token=TOKEN, version="0", logins=logins)
+        server = OutriderServer(app, address, feeds)
         serving = asyncio.create_task(server.serve([listening.dup()]))
         try:
             yield engine
@@ -255,11 +258,12 @@ async def running(store: Any, script: Any, listening: Any, address: Any) -> Asyn
 @pytest.mark.timeout(300)
 async def test_after_a_restart_of_the_server_nothing_is_missed_and_nothing_seen_twice(tmp_path):
     listening, address = bind_socket(ListenAddress())
+    logins = BrowserLogins(tmp_path / "logins.json")
     async with AsyncExitStack() as opened:
         opened.callback(listening.close)
         store = await opened.enter_async_context(SqliteStore(tmp_path / "sessions.db"))
         first = await opened.enter_async_context(AsyncExitStack())
-        engine = await first.enter_async_context(running(store, ["the first answer"], listening, address))
+        engine = await first.enter_async_context(running(store, ["the first answer"], listening, address, logins))
         session_id = await engine.create()
         async with browsing(Client(None, address, engine)) as page:
             await page.goto(f"{address.url}/#/{session_id}")
@@ -270,7 +274,7 @@ async def test_after_a_restart_of_the_server_nothing_is_missed_and_nothing_seen_
             provider = Provider("scripted", "scripted", options={"script": ["said meanwhile"]})
             async with Engine([Agent("writer", "", "m", "scripted")], [provider], store=store) as terminal:
                 await terminal.prompt(session_id, "two")
-            async with running(store, ["the last answer"], listening, address):
+            async with running(store, ["the last answer"], listening, address, logins):
                 await page.get_by_text("said meanwhile").wait_for()
                 await page.locator("#state:not(.away)").wait_for(state="attached")
                 await say(page, "three")

@@ -134,7 +134,7 @@ def test_an_error_is_shown_once():
     view.apply(PartUpdatedEvent(session_id=SESSION, part=finish))
     view.apply(ErrorEvent(session_id=SESSION, error_type="NetworkError", message="gone"))
     assert [item.text for item in view.items if isinstance(item, NoticeItem)] == [
-        'NetworkError: gone. Send "continue" to try again, or choose another model'
+        'the connection failed: gone. Send "continue" to try again, or choose another model'
     ]
 
 

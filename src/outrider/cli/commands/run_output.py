@@ -14,6 +14,7 @@ from outrider.cli.dispatch import exit_code_for
 from outrider.cli.output import NOTICE_STYLES, Console, truncate_text
 from outrider.engine.archive import TurnOutcome
 from outrider.errors import OutriderError
+from outrider.permissions.redaction.terminal import remove_escape_sequences
 from outrider.presentation import approvals as reasons
 from outrider.presentation.formats import clean_line
 from outrider.presentation.items import Notice, event_notice, vendor_tool_notice
@@ -505,7 +506,7 @@ class RunTextPrinter:
 
     def _end_step(self) -> None:
         if self._holds_back:
-            self._pipe.write(self._step)
+            self._pipe.write(remove_escape_sequences(self._step))
         if self._step and not self._step.endswith("\n"):
             self._pipe.write("\n")
         if self._step:

@@ -1,7 +1,6 @@
 """Stored sessions for front ends: find, list, search, export, import and delete."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -236,7 +235,9 @@ def _list_outputs(data: Path) -> list[Path]:
 def _delete_paths(paths: Sequence[Path]) -> None:
     for path in paths:
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+            from shutil import rmtree  # loaded late: imports the archive modules
+
+            rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
 

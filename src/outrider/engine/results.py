@@ -18,8 +18,6 @@ from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TerminationReason, TurnEnd
 from outrider.errors import LimitReachedError, OutputUnavailableError, OutriderError
 from outrider.sessions.session import Session
-from outrider.tracing.event_log import EventLog
-from outrider.tracing.trace import Trace
 from outrider.types.agents import AgentMessage
 from outrider.types.events import (
     AgentCalledEvent,
@@ -38,6 +36,9 @@ from outrider.types.usage import Usage
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
+
+    from outrider.tracing.event_log import EventLog
+    from outrider.tracing.trace import Trace
 
     Out = TypeVarWithDefault("Out", default=Any)
 else:
@@ -59,7 +60,7 @@ class RunResult(Generic[Out]):
         session: Session,
         usage: Usage | None = None,
         messages: Sequence[AgentMessage] = (),
-        event_log: EventLog | Callable[[], EventLog] | None = None,
+        event_log: "EventLog | Callable[[], EventLog] | None" = None,
         output_type: OutputType | None = None,
         value: Any = msgspec.UNSET,
     ) -> None:
@@ -108,14 +109,18 @@ class RunResult(Generic[Out]):
         return self.usage.total_cost
 
     @cached_property
-    def event_log(self) -> EventLog:
+    def event_log(self) -> "EventLog":
         """The records of what the agents did."""
+        from outrider.tracing.event_log import EventLog  # loaded late: a short run needs no trace
+
         log = self._event_log
         return log if isinstance(log, EventLog) else log() if log is not None else EventLog()
 
     @cached_property
-    def trace(self) -> Trace:
+    def trace(self) -> "Trace":
         """The tree of spans, built from the event log on first use."""
+        from outrider.tracing.trace import Trace
+
         return Trace(self.event_log)
 
     def format_trace(self) -> str:
@@ -132,6 +137,8 @@ class RunResult(Generic[Out]):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        from outrider.tracing.event_log import EventLog
+
         failure = state.pop("_failure")
         self.__dict__.update(state)
         self.session = Session.from_dict(state["session"])

@@ -103,7 +103,7 @@ class Worker:
         limits: BackgroundTable = _DEFAULT_LIMITS,
         poll: float = 0.25,
         heartbeat: float = 1.0,
-        dead_after: float = 4.0,
+        dead_after: float = 6.0,
         grace: float = 0.0,
         workspace: RunWorkspace | None = None,
         listen_url: str | None = None,
@@ -358,6 +358,7 @@ class Worker:
             )
             if not pending:
                 await asyncio.to_thread(self._runtime.stop)
+                await asyncio.to_thread(self._database.close_idle_connections)
 
     def _resume_workflows(self, run_ids: list[str]) -> None:
         self._client.resume_workflows(run_ids, queue_name=worker_queue(self.id))

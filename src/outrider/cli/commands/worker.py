@@ -8,7 +8,7 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -214,7 +214,9 @@ async def _serve_runs(arguments: Namespace, settings: "Settings", lock: "WorkerL
         async with AsyncExitStack() as stack:
             options = {"runs": arguments.runs, "grace": arguments.grace, "listen_url": arguments.listen_url}
             worker = await _open_worker(
-                stack, lambda: standard_worker(settings, arguments.database, version=program_version(), **options)
+                stack,
+                lambda: standard_worker(settings, arguments.database, version=program_version(), **options),
+                interrupts.requested,
             )
             if stop_telemetry := configure_telemetry(worker.bus, os.environ):
                 stack.push_async_callback(asyncio.to_thread, stop_telemetry)
@@ -238,7 +240,9 @@ async def _serve_runs(arguments: Namespace, settings: "Settings", lock: "WorkerL
             lock.release()
 
 
-async def _open_worker(stack: AsyncExitStack, create: "Callable[[], AbstractAsyncContextManager[Worker]]") -> "Worker":
+async def _open_worker(
+    stack: AsyncExitStack, create: "Callable[[], AbstractAsyncContextManager[Worker]]", stop: asyncio.Event
+) -> "Worker":
     """Open a worker on the stack; wait while the database is not available."""
     from outrider.background.database import is_outage, outage_pause
 
@@ -251,7 +255,10 @@ async def _open_worker(stack: AsyncExitStack, create: "Callable[[], AbstractAsyn
                 raise
             if attempt == 0:
                 _log_line(f"waiting for database: {problem}")
-        await asyncio.sleep(outage_pause(attempt))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(outage_pause(attempt)):
+                await stop.wait()
+                raise SystemExit(exit_codes.SUCCESS)
         attempt += 1
 
 

@@ -206,7 +206,6 @@ async def _serve_runs(arguments: Namespace, settings: "Settings", lock: "WorkerL
     """Execute runs until a signal arrives, or until a resident worker is idle. Releases the worker lock at the end."""
     from outrider.background.factory import standard_worker
     from outrider.background.local_worker import configure_worker_log, wait_until_idle, worker_log_path
-    from outrider.tracing.otel import configure_telemetry
 
     configure_worker_log(sys.stderr, json=arguments.log_format == "json")
     console = Console()
@@ -218,7 +217,7 @@ async def _serve_runs(arguments: Namespace, settings: "Settings", lock: "WorkerL
                 lambda: standard_worker(settings, arguments.database, version=program_version(), **options),
                 interrupts.requested,
             )
-            if stop_telemetry := configure_telemetry(worker.bus, os.environ):
+            if stop_telemetry := worker.export_telemetry(os.environ):
                 stack.push_async_callback(asyncio.to_thread, stop_telemetry)
             await _serve_health(arguments, worker, stack)
             hint = "it stops when idle" if arguments.resident else "Ctrl+C stops it and releases its runs"

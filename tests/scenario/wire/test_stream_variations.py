@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.fixtures.vendors.serving import VENDORS
+from tests.fixtures.vendors.vendor import Vendor
 
 from outrider import Agent, Provider, Session, Tool, async_run
 from outrider.errors import AuthenticationError, InvalidRequestError, MalformedAnswerError, NetworkError, RateLimitError
@@ -18,8 +20,6 @@ from outrider.providers.scripted import call
 from outrider.types.parts import RetryPart, TextPart, ToolPart, is_withdrawn
 from outrider.types.request import RetryPolicy
 from tests.fixtures.http_server import Reply, serving
-from tests.fixtures.vendors.serving import VENDORS
-from tests.fixtures.vendors.vendor import Vendor
 
 SAID = "Hello wörld 👋"
 SSE = {"content-type": "text/event-stream"}

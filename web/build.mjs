@@ -16,6 +16,20 @@ async function digestSources() {
   return hash.digest("hex");
 }
 
+// The notices of the libraries in the bundle.
+async function collectLicenses() {
+  const { packages } = JSON.parse(await readFile(path.join(here, "package-lock.json"), "utf8"));
+  const notices = [];
+  for (const [place, { version, license, dev }] of Object.entries(packages)) {
+    if (!place || dev) continue;
+    const folder = path.join(here, place);
+    const name = (await readdir(folder)).find((entry) => /^licen[cs]e/i.test(entry));
+    const text = name ? await readFile(path.join(folder, name), "utf8") : "";
+    notices.push(`${place.replace("node_modules/", "")} ${version} (${license})\n\n${text.trim()}\n`);
+  }
+  return notices.join(`\n${"-".repeat(80)}\n\n`);
+}
+
 async function makeFiles() {
   const { outputFiles } = await build({
     absWorkingDir: here,
@@ -34,6 +48,7 @@ async function makeFiles() {
   });
   const files = new Map(outputFiles.map((file) => [path.relative(target, file.path), Buffer.from(file.contents)]));
   for (const name of ["index.html", "style.css", "icon.svg"]) files.set(name, await readFile(path.join(here, name)));
+  files.set("licenses.txt", Buffer.from(await collectLicenses()));
   files.set("sources.txt", Buffer.from(`${await digestSources()}\n`));
   return files;
 }

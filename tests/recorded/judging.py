@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from outrider import Message, ReasoningPart, TextPart, ToolPart
-from outrider.agents.stop_policy import SAME_RESULT_LIMIT
+from outrider.agents.stop_policy import FIRST_WARNING
 from outrider.context.lower import OPENING
 from outrider.permissions.redaction.redactor import Redactor
 from outrider.testing.simulator import SIMULATED_APIS
@@ -93,13 +93,13 @@ def excuses(conversation: Conversation, spoken: Spoken) -> Iterator[str]:
 
 
 def in_circles(conversation: Conversation, spoken: Spoken) -> int | None:
-    """After how many requests the engine stops an agent that makes the same call over and over."""
+    """After how many requests the engine warns an agent that makes the same call over and over."""
     before = 0
     for turn in conversation.turns:
         shapes = [_shape(one, other, spoken) for one, other in pairwise(turn)]
-        for at in range(len(shapes) - SAME_RESULT_LIMIT + 1):
-            if shapes[at] is not None and len(set(shapes[at : at + SAME_RESULT_LIMIT])) == 1:
-                return before + at + SAME_RESULT_LIMIT
+        for at in range(len(shapes) - FIRST_WARNING + 1):
+            if shapes[at] is not None and len(set(shapes[at : at + FIRST_WARNING])) == 1:
+                return before + at + FIRST_WARNING
         before += len(turn)
     return None
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from outrider import Agent, Engine, EventBus, Provider, Tool, async_run_stream
+from outrider.agents.step import SilenceTimer
 from outrider.agents.turn_state import TurnEnd
 from outrider.errors import NetworkError
 from outrider.events import ModelSilentEvent, PartDeltaEvent, PartUpdatedEvent, RetryScheduledEvent
@@ -286,10 +287,36 @@ async def test_a_model_that_is_silent_is_reported():
     events: list[Any] = []
     async with Engine([agent()], [scripted([["Well", hold, " done"]])]) as engine:
         engine.bus.subscribe(ModelSilentEvent, lambda event: (events.append(event), hold.set()))
-        engine.runtime.silence_seconds = 0.05
+        engine.runtime.silence_seconds = 0.3
         session_id = await engine.create()
         assert (await engine.prompt(session_id, "go")).output == "Well done"
-    assert events[0].silent_ms >= 40
+    assert events[0].silent_ms >= 80  # a third of the limit: the answer had started
+
+
+async def test_silence_is_reported_early_by_what_the_model_normally_takes():
+    """Before the first word, the limit follows from earlier answers; between words, from the gaps of this answer."""
+    hold, reported = asyncio.Event(), list[float]()
+    paces: dict[str, float] = {}
+    first = SilenceTimer(1.2, paces, "m", lambda _: None)
+    assert first.limit == 1.2
+    await asyncio.sleep(0.02)
+    first.restart()
+    first.stop()
+    assert 0.01 < paces["m"] < 0.5
+
+    second = SilenceTimer(1.2, paces, "m", lambda seconds: (reported.append(seconds), hold.set()))
+    assert second.limit == pytest.approx(max(paces["m"] * 4, 0.2))
+    async with asyncio.timeout(20):
+        await hold.wait()
+    assert reported[0] < 1.1
+    second.restart()
+    assert second.limit == pytest.approx(0.4)
+    await asyncio.sleep(0.2)
+    second.restart()
+    assert second.limit >= 0.8 - 0.01  # a slow stream is not reported for its usual gaps
+    second.wait_for_retry(5.0)
+    assert second.limit == pytest.approx(min(max(paces["m"] * 4, 0.2), 1.2))
+    second.stop()
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,13 +11,23 @@ export class ApiError extends Error {
   }
 }
 
+// The secret of this browser. Local storage belongs to this origin alone; cookies are sent to every port of the host.
+let credential = typeof localStorage === "undefined" ? "" : (localStorage.getItem("credential") ?? "");
+
+export function setCredential(secret: string): void {
+  credential = secret;
+}
+
+export const currentCredential = (): string => credential;
+
 type Query = Record<string, string | number | boolean | null | undefined>;
 
 async function send(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
-  const options: RequestInit = { method, headers: {} };
+  const headers: Record<string, string> = credential ? { Authorization: `Bearer ${credential}` } : {};
+  const options: RequestInit = { method, headers };
   if (signal) options.signal = signal;
   if (body !== undefined) {
-    options.headers = { "Content-Type": "application/json" };
+    headers["Content-Type"] = "application/json";
     options.body = JSON.stringify(body);
   }
   let response: Response;
@@ -28,6 +38,7 @@ async function send(method: string, path: string, body?: unknown, signal?: Abort
     throw new ApiError(0, { message: "the server cannot be reached" });
   }
   if (!response.ok) {
+    if (response.status === 401 && typeof document !== "undefined") document.dispatchEvent(new Event("outrider-signed-out"));
     const answer = (await response.json().catch(() => null)) as { error?: { type?: string; message?: string } } | null;
     throw new ApiError(response.status, answer?.error);
   }

@@ -39,6 +39,7 @@ export function App({ choices }: { choices: PageChoices }) {
   const [lastTab, setLastTab] = useState<PanelTab>("session");
   const [isMenuOpen, setMenuOpen] = useState(false);
   const [isPaletteOpen, setPaletteOpen] = useState(false);
+  const [isSignedOut, setSignedOut] = useState(false);
   const [jobTitle, setJobTitle] = useState<[string, string]>(["", ""]);
 
   useEffect(() => {
@@ -58,12 +59,18 @@ export function App({ choices }: { choices: PageChoices }) {
     opened.load().then(
       async () => {
         if (opened.transcript.session.value?.mode === "background" && (await isJob(place.id))) location.replace(`#/jobs/${place.id}`);
-        if (place.messageId) await revealMessage(opened, place.messageId);
+        if (place.messageId) await opened.reveal(place.messageId);
       },
       opened.report,
     );
     return () => opened.close();
   }, [place.kind, place.id]);
+
+  useEffect(() => {
+    const onSignedOut = (): void => setSignedOut(true);
+    document.addEventListener("outrider-signed-out", onSignedOut);
+    return () => document.removeEventListener("outrider-signed-out", onSignedOut);
+  }, []);
 
   const createSession = async (): Promise<void> => {
     try {
@@ -120,8 +127,10 @@ export function App({ choices }: { choices: PageChoices }) {
     { name: "Background jobs", run: () => void (location.hash = "#/jobs") },
     { name: "Settings", run: () => openPanel("settings") },
     { name: "Light or dark", run: switchTheme },
+    { name: "Sign this browser out", run: () => void signOut().catch(reportError) },
     ...(model ? [{ name: "Stop the turn", key: "Esc", run: () => model.stop() }, { name: "Go to the open question", key: "q", run: () => document.querySelector<HTMLElement>(".question")?.focus() }] : []),
   ];
+  if (isSignedOut) return <SignedOut />;
   return (
     <>
       <a class="skip" href="#composer" onClick={(event) => { event.preventDefault(); document.getElementById("input")?.focus(); }}>Skip to the input</a>
@@ -146,14 +155,21 @@ export function App({ choices }: { choices: PageChoices }) {
   );
 }
 
-async function revealMessage(model: SessionModel, id: string): Promise<void> {
-  const find = (): Element | null => document.querySelector(`[data-message="${CSS.escape(id)}"]`);
-  const isLoaded = (): boolean => model.transcript.messages.some((message) => message.id === id);
-  for (let page = 0; page < 50 && !isLoaded() && !model.transcript.isComplete.value; page += 1) await model.loadEarlier();
-  requestAnimationFrame(() => {
-    find()?.scrollIntoView({ block: "center" });
-    find()?.classList.add("found");
-  });
+function SignedOut() {
+  return (
+    <main id="main">
+      <div class="empty">
+        <h2>This browser is signed out</h2>
+        <p>Run <code>outrider serve --link</code> where the server runs, and open the link that it prints.</p>
+      </div>
+    </main>
+  );
+}
+
+async function signOut(): Promise<void> {
+  await post("/sign-out");
+  localStorage.removeItem("credential");
+  location.reload();
 }
 
 function Home({ onNew }: { onNew: () => void }) {

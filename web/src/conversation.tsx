@@ -112,6 +112,16 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
     if (isFollowing.current) scrollToEnd();
   });
 
+  useEffect(() => {
+    const id = model.revealed.value;
+    const index = messages.findIndex((message) => message.id === id);
+    if (index < 0) return;
+    isFollowing.current = false;
+    setDetached(true);
+    setRange([Math.max(0, index - 20), index + 20]);
+    requestAnimationFrame(() => area.current?.querySelector(`[data-slot="${CSS.escape(id)}"]`)?.scrollIntoView({ block: "center" }));
+  }, [model.revealed.value]);
+
   const [start, end] = [Math.min(range[0], messages.length), Math.min(Math.max(range[1], isFollowing.current ? messages.length : 0), messages.length)];
   let above = 0;
   let below = 0;
@@ -127,7 +137,7 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
         <div class="messages">
           <div class="spacer" style={{ height: above }} />
           {messages.slice(start, end).map((message) => (
-            <div key={message.id} data-slot={message.id}><MessageItem message={message} transcript={transcript} actions={actions} /></div>
+            <div key={message.id} data-slot={message.id} class={message.id === model.revealed.value ? "found" : undefined}><MessageItem message={message} transcript={transcript} actions={actions} /></div>
           ))}
           <div class="spacer" style={{ height: below }} />
         </div>

@@ -1,6 +1,6 @@
 // The one connection to the server's event stream, for all sessions that are followed. It runs in a shared worker, so
 // that all tabs of the browser use one connection, or in the page where there are no shared workers.
-import { readEvents } from "./api";
+import { readEvents, setCredential } from "./api";
 import type { Change, LiveEvent, SessionSummary } from "./types";
 
 export type FeedMessage =
@@ -9,7 +9,9 @@ export type FeedMessage =
   | { kind: "change"; sessionId: string; seq: number; change: Change }
   | { kind: "live"; sessionId: string; events: LiveEvent[] };
 
-export type FeedRequest = { kind: "follow"; sessionId: string; after: number } | { kind: "unfollow"; sessionId: string } | { kind: "close" };
+export type FeedRequest =
+  | { kind: "start"; credential: string }
+  | { kind: "follow"; sessionId: string; after: number } | { kind: "unfollow"; sessionId: string } | { kind: "close" };
 
 const FIRST_DELAY = 500; // milliseconds before the first reconnection
 const LONGEST_DELAY = 5_000;
@@ -33,12 +35,15 @@ export class FeedConnection {
     this.subscribers.add(subscriber);
     if (this.isConnected !== null) deliver({ kind: "connected", connected: this.isConnected });
     if (this.summaries.size) deliver({ kind: "sessions", sessions: [...this.summaries.values()] });
-    if (!this.current) this.restart(0);
     return (request) => this.handle(subscriber, request);
   }
 
   private handle(subscriber: Subscriber, request: FeedRequest): void {
     switch (request.kind) {
+      case "start":
+        setCredential(request.credential); // a worker has no local storage
+        if (!this.current) this.restart(0);
+        break;
       case "follow": {
         subscriber.sessions.add(request.sessionId);
         const known = this.positions.get(request.sessionId);

@@ -1,5 +1,6 @@
 // Changes and events of sessions for the components of this page.
 import { signal } from "@preact/signals";
+import { currentCredential } from "./api";
 import { FeedConnection, type FeedMessage, type FeedRequest } from "./feed-connection";
 import type { Change, LiveEvent, SessionSummary } from "./types";
 
@@ -29,6 +30,7 @@ class Feed {
       worker.port.onmessage = (event: MessageEvent<FeedMessage>) => deliver(event.data);
       this.send = (request) => worker.port.postMessage(request);
     }
+    this.send({ kind: "start", credential: currentCredential() });
     addEventListener("pagehide", () => this.send({ kind: "close" }));
     addEventListener("pageshow", (event) => (event as PageTransitionEvent).persisted && location.reload());
   }

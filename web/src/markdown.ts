@@ -68,9 +68,10 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   node.setAttribute("rel", "noopener noreferrer");
 });
 
-function renderTokens(tokens: Token[]): DocumentFragment {
+// `isGrowing` is set for blocks that are rendered again soon: highlighting and formulas wait for their end.
+function renderTokens(tokens: Token[], isGrowing = false): DocumentFragment {
   const fragment = DOMPurify.sanitize(parser.renderer.render(tokens, parser.options, {}), CLEAN);
-  for (const pre of fragment.querySelectorAll("pre")) decorateCode(pre);
+  for (const pre of fragment.querySelectorAll("pre")) decorateCode(pre, isGrowing);
   for (const table of fragment.querySelectorAll("table")) {
     const scroller = document.createElement("div");
     scroller.className = "table";
@@ -79,7 +80,7 @@ function renderTokens(tokens: Token[]): DocumentFragment {
     scroller.append(table);
   }
   const formulas = fragment.querySelectorAll<HTMLElement>("span.formula");
-  if (formulas.length) void renderFormulas([...formulas]);
+  if (formulas.length && !isGrowing) void renderFormulas([...formulas]);
   return fragment;
 }
 
@@ -94,7 +95,7 @@ async function renderFormulas(elements: HTMLElement[]): Promise<void> {
   }
 }
 
-function decorateCode(pre: HTMLPreElement): void {
+function decorateCode(pre: HTMLPreElement, isGrowing: boolean): void {
   const code = pre.querySelector("code") ?? pre;
   const language = /language-([\w+#-]+)/.exec(code.className)?.[1] ?? "";
   const frame = document.createElement("div");
@@ -112,7 +113,7 @@ function decorateCode(pre: HTMLPreElement): void {
   pre.tabIndex = 0;
   pre.replaceWith(frame);
   frame.append(bar, pre);
-  if (language) void highlight(code as HTMLElement, language);
+  if (language && !isGrowing) void highlight(code as HTMLElement, language);
 }
 
 const MAX_HIGHLIGHTED = 60_000; // characters
@@ -174,11 +175,11 @@ export class MarkdownRenderer {
       const keep = blocks.at(-2)!; // the last but one may still be continued, for example a list
       this.element.append(renderTokens(tokens.slice(0, keep.index)));
       this.stable += lineOffset(rest, keep.line);
-      const fragment = renderTokens(tokens.slice(keep.index));
+      const fragment = renderTokens(tokens.slice(keep.index), true);
       this.tail = [...fragment.childNodes];
       this.element.append(fragment);
     } else {
-      const fragment = renderTokens(tokens);
+      const fragment = renderTokens(tokens, !isFinal);
       this.tail = [...fragment.childNodes];
       this.element.append(fragment);
     }

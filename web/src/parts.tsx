@@ -1,6 +1,6 @@
 // Messages and their parts. Titles, subjects, states, diffs and figures come from the server as texts; the page decides
 // only how they look, and draws a kind that it does not know from the same fields.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren } from "preact";
 import { get, sessionPath } from "./api";
 import { feed } from "./feed";
@@ -11,10 +11,24 @@ import type { Attachment, DiffRow, ItemView, MessagePage, Notice, Part } from ".
 export function Markdown({ text, isFinal = true, partId }: { text: string; isFinal?: boolean; partId?: string | undefined }) {
   const element = useRef<HTMLDivElement>(null);
   const renderer = useRef<MarkdownRenderer | null>(null);
-  useEffect(() => {
-    renderer.current ??= new MarkdownRenderer(element.current!);
-    renderer.current.update(text, isFinal);
+  const pending = useRef<{ text: string; isFinal: boolean; timer?: ReturnType<typeof setTimeout>; notBefore: number }>({ text, isFinal, notBefore: 0 });
+  useLayoutEffect(() => {
+    const state = pending.current;
+    Object.assign(state, { text, isFinal });
+    const draw = (): void => {
+      clearTimeout(state.timer);
+      delete state.timer;
+      const start = performance.now();
+      renderer.current ??= new MarkdownRenderer(element.current!);
+      renderer.current.update(state.text, state.isFinal);
+      const end = performance.now();
+      state.notBefore = end + 3 * (end - start); // the page stays responsive while a long answer streams in
+    };
+    const delay = state.notBefore - performance.now();
+    if (isFinal || delay <= 0) draw();
+    else state.timer ??= setTimeout(draw, delay);
   }, [text, isFinal]);
+  useEffect(() => () => clearTimeout(pending.current.timer), []);
   return <div class="markdown" ref={element} data-part={partId} />;
 }
 

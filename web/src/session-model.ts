@@ -39,6 +39,7 @@ export class SessionModel {
   readonly notices = signal<Notice[]>([]); // live notices, shown below the messages until the next prompt
   readonly commands = signal<UserCommand[]>([]);
   readonly error = signal<Error | null>(null);
+  readonly revealed = signal(""); // the message that a search found
   private readonly path: string;
   private unfollow: (() => void) | null = null;
   private usageTimer: ReturnType<typeof setTimeout> | undefined;
@@ -74,6 +75,13 @@ export class SessionModel {
     if (!first || this.transcript.isComplete.value) return;
     const page = await get<MessagePage>(`${this.path}/messages`, { limit: 200, views: true, before: first.id });
     this.transcript.load(page, { before: true });
+  }
+
+  // Loads earlier messages until the message is among them, and shows it.
+  async reveal(messageId: string): Promise<void> {
+    const isLoaded = (): boolean => this.transcript.messages.some((message) => message.id === messageId);
+    while (!isLoaded() && !this.transcript.isComplete.value) await this.loadEarlier();
+    this.revealed.value = messageId;
   }
 
   report = (error: unknown): void => {

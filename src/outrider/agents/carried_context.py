@@ -277,11 +277,10 @@ MAX_RESULTS = 20
 
 
 class _Passage(msgspec.Struct):
-    """A text of the conversation with its place, and how well it matches a query."""
+    """A text of the conversation with its place."""
 
     place: str
     text: str
-    found: int = 0
 
 
 def conversation_search_tool(messages: Callable[[], Sequence[Message]]) -> Tool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from outrider.agents.turn_state import TurnEnd
+from outrider.agents.turn_state import TurnOutcome
 from outrider.config.settings import Settings
 from outrider.engine.archive import SessionArchive
 from outrider.engine.engine import Engine
@@ -14,7 +14,9 @@ from outrider.engine.frontend import (
     context_limit,
     end_process,
     list_models,
+    read_process_output,
     run_user_command,
+    send_to_background,
 )
 from outrider.engine.plans import ProposedPlan
 from outrider.engine.questions import AskedQuestion, QuestionQueue
@@ -94,9 +96,9 @@ class EngineClient(Protocol):
         delivery: Delivery = "queue",
         input_id: str | None = None,
         sender: str = "",
-    ) -> TurnEnd: ...
+    ) -> TurnOutcome: ...
 
-    async def go_on(self, session_id: str) -> TurnEnd: ...
+    async def go_on(self, session_id: str) -> TurnOutcome: ...
 
     async def abort(self, session_id: str) -> None: ...
 
@@ -106,9 +108,9 @@ class EngineClient(Protocol):
 
     async def plan(self, session_id: str) -> ProposedPlan | None: ...
 
-    async def accept_plan(self, session_id: str, changed: str | None = None, *, by: str = "") -> TurnEnd: ...
+    async def accept_plan(self, session_id: str, changed: str | None = None, *, by: str = "") -> TurnOutcome: ...
 
-    async def refuse_plan(self, session_id: str, words: str = "", *, by: str = "") -> TurnEnd: ...
+    async def refuse_plan(self, session_id: str, words: str = "", *, by: str = "") -> TurnOutcome: ...
 
     async def compact(self, session_id: str) -> CompactionTokens | None: ...
     async def undo_compaction(self, session_id: str) -> bool: ...
@@ -168,6 +170,14 @@ class SessionClient(Protocol):
 
     async def end_process(self, session_id: str, process_id: str) -> bool: ...
 
+    async def read_process_output(self, session_id: str, process_id: str) -> str:
+        """Return the end of a process's output."""
+        ...
+
+    async def send_to_background(self, session_id: str, process_id: str) -> bool:
+        """Let a command that a call waits for continue in the background."""
+        ...
+
     async def run_user_command(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
         """Run a shell command of the user; return a description of how it ended."""
         ...
@@ -211,6 +221,12 @@ class LocalSessionClient:
 
     async def end_process(self, session_id: str, process_id: str) -> bool:
         return await end_process(self.engine, session_id, process_id)
+
+    async def read_process_output(self, session_id: str, process_id: str) -> str:
+        return read_process_output(self.engine, session_id, process_id).text
+
+    async def send_to_background(self, session_id: str, process_id: str) -> bool:
+        return send_to_background(self.engine, session_id, process_id)
 
     async def run_user_command(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
         return await run_user_command(self.engine, session_id, command, on_output)

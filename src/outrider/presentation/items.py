@@ -4,6 +4,7 @@ program itself.
 `part_item` matches every part kind and `event_notice` every event class, so the type checker reports a new one that no
 front end would show."""
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from typing import Literal, assert_never, cast
@@ -188,7 +189,7 @@ REMEDIES = {
     "PermissionRefusedError": "use a key with access to this model, or choose another model",
     "NotFoundError": "choose another model; `outrider models` lists them",
     "InvalidRequestError": "change the settings that the message names, or choose another model",
-    "ContextOverflowError": "compact the conversation (/compact) or start a new session",
+    "ContextOverflowError": "compact the conversation (/compact) or start a new session (/new)",
     "ContentFilterError": "rephrase the request, or choose another model",
     "QuotaExceededError": "add credit to the account, or choose another model",
     "RateLimitError": _CONTINUE,
@@ -202,10 +203,34 @@ REMEDIES = {
 """What to do after an error that ended a turn, by the name of its class."""
 
 
+ERROR_TITLES = {
+    "AuthenticationError": "the API key was rejected",
+    "PermissionRefusedError": "access was refused",
+    "NotFoundError": "not found",
+    "InvalidRequestError": "the request was rejected",
+    "ContextOverflowError": "the conversation is too long for this model",
+    "ContentFilterError": "the provider's content filter stopped the answer",
+    "QuotaExceededError": "the quota of the account is used up",
+    "RateLimitError": "the rate limit is reached",
+    "OverloadedError": "the provider is overloaded",
+    "ServerError": "the provider failed",
+    "NetworkError": "the connection failed",
+    "StalledStreamError": "the model stopped sending",
+    "MalformedAnswerError": "the answer could not be read",
+}
+"""What happened, in words, by the name of the error's class."""
+
+
 def error_text(error_type: str, message: str) -> str:
     """The text of an error, with the next step for the user if it is known."""
-    text, remedy = clean_line(f"{error_type}: {message}", 2000), REMEDIES.get(error_type)
+    known = ERROR_TITLES.get(error_type) or ("" if message else _error_words(error_type))
+    text, remedy = clean_line(": ".join(filter(None, (known, message))), 2000), REMEDIES.get(error_type)
     return f"{text.rstrip('.')}. {remedy[:1].upper()}{remedy[1:]}" if remedy else text
+
+
+def _error_words(error_type: str) -> str:
+    """The name of an error class in words, for an error without a message: `RateLimitError` is "rate limit error"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", error_type.rpartition(".")[2]).lower() or "unknown error"
 
 
 def compaction_text(before: int | None, after: int | None) -> str:

@@ -17,6 +17,7 @@ from outrider.engine.undo_history import RestoreResult
 from outrider.errors import ConfigurationError, OutriderError, ServerAwayError, StoreError
 from outrider.event_bus import EventBus, EventStream
 from outrider.http.sse import ServerEvent, ServerEventReader
+from outrider.processes.output import OutputSlice
 from outrider.processes.supervisor import ProcessStatus
 from outrider.remote.client import (
     ServerAddress,
@@ -420,6 +421,14 @@ class RemoteBridge:
 
     async def end_process(self, session_id: str, process_id: str) -> bool:
         path = f"{session_path(session_id)}/processes/{process_id}/kill"
+        return (await self.engine.client.post(path, None, _KillResult)).done
+
+    async def read_process_output(self, session_id: str, process_id: str) -> str:
+        path = f"{session_path(session_id)}/processes/{process_id}/output"
+        return (await self.engine.client.get(path, OutputSlice)).text
+
+    async def send_to_background(self, session_id: str, process_id: str) -> bool:
+        path = f"{session_path(session_id)}/processes/{process_id}/background"
         return (await self.engine.client.post(path, None, _KillResult)).done
 
     async def run_user_command(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:

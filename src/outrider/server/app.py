@@ -10,7 +10,7 @@ from starlette.routing import Match, Route
 
 from outrider.engine.engine import Engine
 from outrider.remote.agent_server import PeerTurnRegistry
-from outrider.server.auth import ListenAddress, RequestGuard
+from outrider.server.auth import AuditLog, BrowserLogins, ListenAddress, RequestGuard
 from outrider.server.endpoint import ApiEndpoint, error_response, make_handler
 from outrider.server.event_stream import SessionFeedRegistry
 from outrider.server.openapi import build_openapi
@@ -66,6 +66,8 @@ def create_app(
     token: str,
     version: str,
     state: ServerState = _EMPTY_STATE,
+    logins: BrowserLogins | None = None,
+    audit: AuditLog | None = None,
 ) -> RequestGuard:
     """Builds the application for an open engine. The caller owns `engine` and the objects in `state`, and closes
     them."""
@@ -78,7 +80,9 @@ def create_app(
         version,
     )
     app.state.background, app.state.questions = state.background, state.questions
-    return RequestGuard(app, address=address, token=token)
+    app.state.logins = logins or BrowserLogins()
+    app.state.url = address.browser_url
+    return RequestGuard(app, address=address, token=token, logins=app.state.logins, audit=audit)
 
 
 def all_routes(version: str) -> list[Route]:

@@ -1,11 +1,12 @@
 """Completion in the composer: slash commands after `/`, workspace files after `@`; attachments of mentioned files."""
 
 import re
-import shlex
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
+from shlex import split
 from time import monotonic
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 from rich.text import Text
@@ -152,17 +153,17 @@ def find_attachments(text: str, workspace: Path, deny: Sequence[str] = ()) -> tu
     return files, complaints
 
 
-def dropped_path(text: str) -> Path | None:
-    """Return the path if a paste is exactly the path of an attachable file; terminals paste it on drag and drop."""
+def dropped_paths(text: str) -> list[Path]:
+    """Return the paths if a paste consists of paths of attachable files; terminals paste them on drag and drop."""
     text = text.strip()
-    if not text or "\n" in text or len(text) > 4096:
-        return None
+    if not text or "\n" in text or "\r" in text or len(text) > 4096:
+        return []
     try:
-        paths = shlex.split(text.removeprefix("file://"))
+        words = [unquote(word.removeprefix("file://")) if word.startswith("file://") else word for word in split(text)]
     except ValueError:
-        return None
-    path = Path(paths[0]).expanduser() if len(paths) == 1 else None
-    return path if path is not None and path.is_absolute() and is_attachable(path) else None
+        return []
+    paths = [Path(word).expanduser() for word in words]
+    return paths if all(path.is_absolute() and is_attachable(path) for path in paths) else []
 
 
 def _mentioned_paths(text: str, workspace: Path) -> list[Path]:

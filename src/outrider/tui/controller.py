@@ -216,12 +216,17 @@ class SessionController:
     async def interrupt_turn(self) -> list[str]:
         """Cancel the current turn and a running user command. Returns the queued inputs, which are withdrawn."""
         self._user_commands.cancel()
-        waiting = [
-            item.text for item in self.queued_inputs if await self.engine.withdraw(self.session_id, item.id)
-        ]
+        waiting = [item.text for item in self.queued_inputs if await self.engine.withdraw(self.session_id, item.id)]
         await self.engine.abort(self.session_id)
         await self.refresh_queued_inputs()
         return waiting
+
+    async def send_to_background(self) -> bool:
+        """Let the command that a call waits for continue in the background; returns False if none can."""
+        moved = False
+        for process in self.conversation.side.running_commands():
+            moved = await self.client.send_to_background(self.session_id, process.id) or moved
+        return moved
 
     async def continue_turn(self) -> None:
         await self.engine.go_on(self.session_id)

@@ -28,13 +28,19 @@ class TerminalDriver(LinuxDriver):
     """
 
     def __init__(self, app: App[Any], **options: Any) -> None:
-        super().__init__(app, **options)
+        super().__init__(app, **options)  # pyright: ignore[reportUnknownMemberType]  Textual leaves App's type open
         self._file = cast("Any", TolerantFile(cast("IO[str]", self._file)))
         self._wake_reader, self._wake_writer = os.pipe()
         self._lock = threading.Lock()
         self._held: list[Message] | None = []  # early keys and pastes; None once they are delivered
         self._active = False
         self._pastes = PasteSplitter()
+        self.last_input = get_time()
+
+    @property
+    def idle_seconds(self) -> float:
+        """The time since the last key or mouse event."""
+        return get_time() - self.last_input
 
     def release_input(self) -> None:
         """Deliver the keys that were typed before the application was ready, in their order."""
@@ -74,7 +80,7 @@ class TerminalDriver(LinuxDriver):
     def _sigcont_application(self, *_: object) -> None:
         """Return to the application after a suspension (SIGTSTP) only; other SIGCONT signals change nothing."""
         if self._must_signal_resume:
-            super()._sigcont_application()
+            super()._sigcont_application()  # pyright: ignore[reportUnknownMemberType]
 
     def _enable_mouse_support(self) -> None:
         """Request clicks, drags and the wheel. Movement without a button is not used, and would wake the process."""
@@ -112,6 +118,7 @@ class TerminalDriver(LinuxDriver):
             with suppress(RuntimeError):  # the loop is closed already
                 self._loop.call_soon_threadsafe(self._app.exit, 0)
             return False
+        self.last_input = get_time()
         text = decode(data)
         if self._held is not None:
             text = text.replace("\n", "\r")  # Enter, as the terminal reported it before the application set its mode

@@ -113,6 +113,7 @@ class ScreenEventListener:
                 await self._dialogs.drop_approvals()
                 await self._dialogs.drop_questions_of(event.session_id)
                 await self._controller.refresh_queued_inputs()
+                self._ui.announce(f"Outrider has finished: {self._controller.title or self._controller.workspace.name}")
                 if event.termination_reason in ("error", "refusal"):
                     self._ui.show_notice(_NEXT_STEPS)
             case SessionUpdatedEvent() if question := event.changes.get("question"):

@@ -11,12 +11,14 @@ import msgspec
 from textual.app import App
 from textual.widget import Widget
 
-from outrider.presentation.formats import clean_text
+from outrider.presentation.formats import clean_text, format_count
 from outrider.presentation.items import Notice, NoticeLevel
 from outrider.tui.composer import Composer
 from outrider.tui.controller import SessionController
+from outrider.tui.desktop import copy_natively, notification_sequence, osc52_sequence, title_sequence
 from outrider.tui.dialogs import AnswerKey, ChoicePanel, DialogQueue
-from outrider.tui.theme import ThemeChoice, ThemePreference, find_palette, theme_name
+from outrider.tui.driver import TerminalDriver
+from outrider.tui.theme import TerminalPreferences, ThemeChoice, find_palette, theme_name
 from outrider.tui.widgets.modals import EditorScreen, PageScreen, PickerItem, PickerScreen, WidthRenderer
 from outrider.tui.widgets.side_panel import SidePanel, has_activity
 from outrider.tui.widgets.status import ActivityLine, ComposerFrame, QueuedInputLines, StatusInfo, StatusLine
@@ -27,6 +29,7 @@ W = TypeVar("W", bound=Widget)
 
 FRAME_SECONDS = 1 / 30  # the shortest time between two frames
 SPINNER_SECONDS = 0.1  # between two frames during a turn
+AWAY_SECONDS = 20.0  # without a key, after which the user is taken to look elsewhere
 SIDE_PANEL_SECONDS = 1.0  # between two frames while the side panel shows running times
 SIDE_PANEL_MIN_COLUMNS = 96  # screen width from which the side panel fits beside the conversation
 
@@ -129,10 +132,11 @@ async def _ask_nothing() -> None:
 class TuiScreen:
     """Implements ScreenApi for the application. `open_controller` is None until the engine is open."""
 
-    def __init__(self, app: App[int], renderer: ScreenRenderer, theme_preference: ThemePreference) -> None:
+    def __init__(self, app: App[int], renderer: ScreenRenderer, preferences: TerminalPreferences) -> None:
         self._app = app
         self._renderer = renderer
-        self._theme_preference = theme_preference
+        self.preferences = preferences
+        self._shown_title = ""
         self.open_controller: SessionController | None = None
         self.ask_pending: Callable[[], Awaitable[None]] = _ask_nothing
 
@@ -181,12 +185,49 @@ class TuiScreen:
         self.find_widget(Composer).set_text(text)
 
     def switch_theme(self, look: ThemeChoice | None) -> None:
-        self._theme_preference.set_theme(look or ("light" if self._theme_preference.palette.dark else "dark"))
-        self._app.theme = theme_name(self._theme_preference.palette)
+        self.preferences.update(theme=look or ("light" if self.preferences.palette.dark else "dark"))
+        self._app.theme = theme_name(self.preferences.palette)
         self.find_widget(WelcomeView).draw_welcome()
         self.redraw()
 
+    def announce(self, text: str) -> None:
+        """Ring the bell and send a desktop notification, if the user looks elsewhere."""
+        driver = self._app._driver  # pyright: ignore[reportPrivateUsage]
+        away = not self._app.app_focus or (isinstance(driver, TerminalDriver) and driver.idle_seconds > AWAY_SECONDS)
+        if self.preferences.stored.notify and away:
+            self._write_to_terminal(notification_sequence(text))
+
+    def show_title(self, title: str) -> None:
+        """Set the title of the terminal's window."""
+        if title != self._shown_title:
+            self._shown_title = title
+            self._write_to_terminal(title_sequence(title))
+
+    def copy_text(self, text: str) -> None:
+        """Copy with the terminal's sequence and with the desktop's clipboard program, and say so."""
+        self._write_to_terminal(osc52_sequence(text))
+        self._app.run_worker(copy_natively(text), exit_on_error=False)
+        lines = text.count("\n") + 1
+        size = format_count(lines, "line") if lines > 1 else format_count(len(text), "character")
+        self._app.notify(f"Copied {size}.", timeout=2)
+
+    def find_in_transcript(self, line: int) -> None:
+        self.find_widget(TranscriptWidget).show_line(line)
+
+    def transcript_lines(self) -> list[str]:
+        return self.find_widget(TranscriptWidget).plain_lines()
+
+    def set_vim_keys(self, *, on: bool) -> None:
+        self.preferences.update(vim=on)
+        self.find_widget(Composer).use_vim_keys(on=on)
+
+    def _write_to_terminal(self, sequence: str) -> None:
+        driver = self._app._driver  # pyright: ignore[reportPrivateUsage]  Textual has no public way to write
+        if driver is not None and sequence and not driver.is_headless:
+            driver.write(sequence)
+
     def quit_app(self) -> None:
+        self.find_widget(Composer).store_draft()
         self._app.exit(0)
 
 
@@ -233,6 +274,31 @@ class ScreenApi(Protocol):
         ...
 
     def quit_app(self) -> None: ...
+
+    @property
+    def preferences(self) -> TerminalPreferences:
+        """The stored choices of the user."""
+        ...
+
+    def copy_text(self, text: str) -> None:
+        """Copy a text to the clipboard, and show a confirmation."""
+        ...
+
+    def announce(self, text: str) -> None:
+        """Ring the bell and send a desktop notification, if the user looks elsewhere."""
+        ...
+
+    def transcript_lines(self) -> list[str]:
+        """Return the lines of the conversation as they are shown."""
+        ...
+
+    def find_in_transcript(self, line: int) -> None:
+        """Scroll to a line of the conversation and highlight it."""
+        ...
+
+    def set_vim_keys(self, *, on: bool) -> None:
+        """Turn vi keys in the composer on or off, and store the choice."""
+        ...
 
 
 CommandHandler = Callable[[ScreenApi, str], Coroutine[Any, Any, None]]

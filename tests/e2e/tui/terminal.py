@@ -42,6 +42,7 @@ KEYS = {
     "ctrl+d": "\x04",
     "ctrl+r": "\x12",
     "ctrl+s": "\x13",
+    "ctrl+x": "\x18",
     "alt+enter": "\x1b\r",
 }
 
@@ -130,6 +131,12 @@ class Terminal(ScreenReader):
 
     def ended(self) -> int | None:
         return self.process.poll() if not self._reader.is_alive() else None
+
+    def wait_for_bytes(self, sequence: bytes) -> None:
+        deadline = time.monotonic() + LIMIT
+        while sequence not in self.raw and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert sequence in self.raw
 
     def answer(self, key: str) -> None:
         """A question that is on the screen takes no key in its first moments."""
@@ -292,11 +299,24 @@ class Xterm(ScreenReader):
         self._owners: list[subprocess.Popen[bytes]] = []
         self._environ = {**environ, "DISPLAY": server.display, "LC_ALL": "C.UTF-8"}
         self._environ.pop("TERM", None)
-        options = ["-u8", "-fn", "fixed", "-geometry", f"{columns}x{rows}", "-l", "-lf", str(self._log)]
+        options = [
+            "-u8",
+            "-tn",
+            "xterm-256color",
+            "-fn",
+            "fixed",
+            "-geometry",
+            f"{columns}x{rows}",
+            "-l",
+            "-lf",
+            str(self._log),
+        ]
         program = [sys.executable, "-m", "outrider", *arguments]
         self.process = subprocess.Popen(["xterm", *options, "-e", *program], cwd=cwd, env=self._environ)
         self._window = self._find_window()
-        self._tool("windowfocus", self._window)
+        deadline = time.monotonic() + LIMIT
+        while not self._run_tool("windowfocus", self._window) and time.monotonic() < deadline:
+            time.sleep(0.05)  # the window is not visible yet
 
     def text(self) -> str:
         if self._log.exists():
@@ -326,6 +346,11 @@ class Xterm(ScreenReader):
         owner.stdin.close()
         self._owners.append(owner)
         time.sleep(0.2)
+
+    def copy_image(self, path: Path) -> None:
+        command = ["xclip", "-quiet", "-selection", "clipboard", "-target", "image/png", str(path)]
+        self._owners.append(subprocess.Popen(command, env=self._environ, stderr=subprocess.DEVNULL))
+        time.sleep(0.3)
 
     def clipboard(self, selection: str = "clipboard") -> str:
         command = ["xclip", "-o", "-selection", selection]
@@ -359,11 +384,14 @@ class Xterm(ScreenReader):
         deadline = time.monotonic() + LIMIT
         while time.monotonic() < deadline:
             found = self._tool("search", "--pid", str(self.process.pid), check=False).split()
-            if found:
+            if found and self._log.exists():
                 return found[-1]
             time.sleep(0.05)
         self.close()
         raise AssertionError("xterm has opened no window")
+
+    def _run_tool(self, *words: str) -> bool:
+        return not subprocess.run(["xdotool", *words], capture_output=True, env=self._environ, check=False).returncode
 
     def _tool(self, *words: str, check: bool = True) -> str:
         done = subprocess.run(["xdotool", *words], capture_output=True, text=True, env=self._environ, check=False)

@@ -220,3 +220,219 @@ def test_queued_input_returns_to_the_composer_after_an_interrupt(home, open_term
     terminal.wait_for("› draft")
     terminal.press("escape")
     terminal.wait_for("› first thought", "second thought", "draft", "canceled", without="↳")
+
+
+SIZES = [(40, 15), (80, 16), (80, 24), (120, 40), (200, 50)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{columns}x{rows}" for columns, rows in SIZES])
+def test_an_approval_shows_keys_reason_and_rule_at_every_size(
+    home, workspace: Path, open_tmux: Callable[..., Tmux], size: tuple[int, int]
+):
+    (workspace / "app.py").write_text("".join(f"line {number}\n" for number in range(60)))
+    before, after = "line 5\nline 6\n", "".join(f"new {number}\n" for number in range(30))
+    edit = call("edit", file_path="app.py", old_string=before, new_string=after)
+    write_script(home, [[call("read", file_path="app.py")], [edit], "All done."])
+    terminal = open_tmux(size=size)
+    terminal.wait_for("script/demo", "›")
+    terminal.type("change it")
+    terminal.wait_for("change it")
+    terminal.send("Enter")
+    terminal.wait_for("Allow edit?", "why", "rule", "edit(/app.py)", "yes, once", "no, because", "← →", "app.py")
+    assert all(len(row) <= size[0] for row in terminal.text().split("\n"))
+    for _ in range(20):
+        if "+ new 29" in terminal.text():
+            break
+        terminal.send("NPage")
+        time.sleep(0.1)
+    terminal.wait_for("+ new 29", "why", "edit(/app.py)", "yes, once", "← →")
+    terminal.send("Home")
+    terminal.wait_for("line 2", "yes, once")
+    time.sleep(0.5)
+    terminal.send("y")
+    terminal.wait_for("All done.", "›", "script/demo")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{columns}x{rows}" for columns, rows in SIZES])
+def test_start_screen_answer_and_picker_fit_at_every_size(home, open_tmux: Callable[..., Tmux], size: tuple[int, int]):
+    write_script(home, ["A **short** answer with a list:\n\n- one\n- two\n\nThe end."])
+    terminal = open_tmux(size=size)
+    terminal.wait_for("◆ outrider" if size[1] > 15 else "›", "›", "script/demo")
+    terminal.type("hello there")
+    terminal.wait_for("› hello there")
+    terminal.send("Enter")
+    terminal.wait_for("▌ hello there", "• two", "The end.", "script/demo", "›")
+    terminal.type("/mode")
+    terminal.wait_for("› /mode")
+    terminal.send("Enter")
+    terminal.wait_for("type to filter", "chat")
+    terminal.send("Escape")
+    terminal.wait_for("The end.", without="type to filter")
+    assert all(len(row) <= size[0] for row in terminal.text().split("\n"))
+
+
+def test_the_plan_question_comes_after_a_plan_only(home, open_terminal: Open):
+    write_script(home, ["Hello! What should I plan?", "## The plan\n\n1. paint it\n2. dry it"])
+    terminal = open_terminal("--mode", "plan")
+    terminal.wait_for("plan  script/demo")
+    terminal.say("hello")
+    terminal.wait_for("Hello! What should I plan?", without="esc: interrupt")
+    time.sleep(0.5)
+    assert "The plan is ready" not in terminal.text()
+    terminal.say("plan it")
+    terminal.wait_for("The plan is ready", "execute it")
+
+
+def test_clear_starts_with_an_empty_context(home, open_terminal: Open):
+    write_script(home, ["One.", "Two."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("the first message")
+    terminal.wait_for("One.")
+    terminal.say("/clear")
+    terminal.wait_for("◆ outrider", without="One.")
+    terminal.say("the second message")
+    terminal.wait_for("Two.", without="the first message")
+    assert sorted(stored_texts(home)) == ["the first message", "the second message"]
+
+
+def test_permissions_lists_what_applies_here_and_all_that_a_grant_covers(home, tmp_path, open_terminal: Open):
+    write_script(home, [[call("write", file_path="a.txt", content="x")], "Made.", "Hello."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("make it")
+    terminal.wait_for("Allow write?")
+    terminal.answer("s")
+    terminal.wait_for("Made.")
+    terminal.say("/permissions")
+    terminal.wait_for("Stored approvals", "write a.txt", "this session", "covers write(/a.txt)")
+    terminal.press("escape")
+    terminal.wait_for("Made.", without="Stored approvals")
+    terminal.say("/new")
+    terminal.wait_for("◆ outrider")
+    terminal.say("hello")
+    terminal.wait_for("Hello.")
+    terminal.say("/permissions")
+    terminal.wait_for("no stored approvals apply here", "1 more of other folders")
+
+
+def test_an_unsent_draft_survives_a_killed_program(home, open_terminal: Open):
+    write_script(home, ["Hello."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.paste("\r".join(f"row {number}" for number in range(40)))
+    terminal.type("half a thought")
+    terminal.wait_for("[pasted #1: 40 lines]half a thought")
+    drafts = home / "drafts"
+    deadline = time.monotonic() + LIMIT
+    while not drafts.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    terminal.process.kill()
+    terminal.wait()
+    again = open_terminal()
+    again.wait_for("[pasted #1: 40 lines]half a thought")
+    again.press("enter")
+    again.wait_for("▌ row 39half a thought", "Hello.")
+    again.press("ctrl+d")
+    again.wait()
+    assert not list(drafts.iterdir())
+
+
+def test_the_input_is_edited_in_the_users_editor(home, tmp_path: Path, open_terminal: Open):
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\necho "IN THE EDITOR"; cat "$1"; sleep 1; printf "edited\\tand\\nlonger\\n" > "$1"\n')
+    editor.chmod(0o755)
+    write_script(home, ["Thanks."])
+    terminal = open_terminal(VISUAL=str(editor))
+    terminal.wait_for("script/demo")
+    terminal.type("first words")
+    terminal.wait_for("› first words")
+    terminal.press("ctrl+x")
+    terminal.wait_for("IN THE EDITOR", "first words")
+    terminal.wait_for("› edited", "longer", "script/demo")
+    terminal.type(" still")
+    terminal.wait_for("longer still")
+    terminal.press("enter")
+    terminal.wait_for("Thanks.")
+    assert stored_texts(home) == ["edited\tand\nlonger still"]
+
+
+def test_a_selection_in_xterm_is_copied_to_the_clipboard(home, open_xterm: Callable[..., Xterm]):
+    write_script(home, ["Look:\n\n```python\nif x:\n    run(y)\n```"])
+    terminal = open_xterm()
+    terminal.wait_for("script/demo")
+    terminal.type("show me")
+    terminal.key("Return")
+    terminal.wait_for("if x:", "run(y)", without="esc: interrupt")
+    rows = terminal.text().split("\n")
+    top = next(number for number, row in enumerate(rows, 1) if "if x:" in row)
+    terminal.drag((3, top), (30, top + 1))
+    assert terminal.background(6, top + 1) != terminal.background(60, top + 1)
+    terminal.key("ctrl+c")
+    terminal.wait_for("Copied 2 lines.")
+    deadline = time.monotonic() + LIMIT
+    while not terminal.clipboard() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert terminal.clipboard() == "if x:\n    run(y)"
+
+
+def test_an_image_of_the_clipboard_is_attached(home, open_xterm: Callable[..., Xterm], tmp_path: Path):
+    image = tmp_path / "image.png"
+    image.write_bytes(bytes.fromhex("89504e470d0a1a0a") + b"x" * 100)
+    write_script(home, ["A fine picture."])
+    terminal = open_xterm()
+    terminal.wait_for("script/demo")
+    terminal.copy_image(image)
+    terminal.key("ctrl+v")
+    terminal.wait_for("clipboard-", ".png")
+    terminal.key("Return")
+    terminal.wait_for("◫ clipboard-", "A fine picture.")
+
+
+def test_the_bell_rings_and_the_title_changes_when_the_user_is_away(home, open_terminal: Open):
+    write_script(home, ["One.", [call("write", file_path="a.txt", content="x")], "Two."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("first")
+    terminal.wait_for("One.")
+    assert b"\x1b]9;" not in terminal.raw  # the user looks at it
+    terminal.say("second")
+    terminal.type("\x1b[O")  # the terminal has lost the focus
+    terminal.wait_for("Allow write?")
+    terminal.wait_for_bytes(b"\x07\x1b]9;Outrider waits for your answer\x07\x1b]777;notify;outrider;")
+    terminal.wait_for_bytes(b"\x1b]0;waiting")
+    terminal.answer("y")
+    terminal.type("\x1b[O")
+    terminal.wait_for("Two.")
+    terminal.wait_for_bytes(b"\x1b]9;Outrider has finished")
+
+
+def test_a_running_command_is_moved_to_the_background(home, open_terminal: Open):
+    write_script(home, [[call("shell", command="echo st''arted; sleep 300")], "It runs on."])
+    terminal = open_terminal("--allow", "shell", size=(120, 40))
+    terminal.wait_for("script/demo")
+    terminal.say("start it")
+    terminal.wait_for("started", "esc: interrupt")
+    terminal.press("ctrl+b")
+    terminal.wait_for("It runs on.", "Processes", "running")
+    terminal.say("/processes")
+    terminal.wait_for("Background processes", "sleep 300")
+    terminal.press("enter")
+    terminal.wait_for("started", "end the process")
+    terminal.answer("e")
+    terminal.wait_for("End this process?")
+    terminal.answer("y")
+    terminal.wait_for("the process was ended")
+
+
+def test_the_conversation_is_printed_on_exit_if_the_user_wants_it(home, open_terminal: Open):
+    write_script(home, ["A **bold** answer."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("/print on")
+    terminal.wait_for("printing the conversation on exit is on")
+    terminal.say("hello")
+    terminal.wait_for("A bold answer.")
+    terminal.press("ctrl+d")
+    assert terminal.wait() == 0
+    terminal.wait_for("▌ hello", "A bold answer.", "Continue with: outrider --session")

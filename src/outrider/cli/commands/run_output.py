@@ -12,8 +12,9 @@ import msgspec
 from outrider.cli import exit_codes
 from outrider.cli.dispatch import exit_code_for
 from outrider.cli.output import NOTICE_STYLES, Console, truncate_text
-from outrider.engine.archive import TurnEnd
+from outrider.engine.archive import TurnOutcome
 from outrider.errors import OutriderError
+from outrider.permissions.redaction.terminal import remove_escape_sequences
 from outrider.presentation import approvals as reasons
 from outrider.presentation.formats import clean_line
 from outrider.presentation.items import Notice, event_notice, vendor_tool_notice
@@ -213,7 +214,7 @@ class HeadlessResult(msgspec.Struct, frozen=True):
     """The result of one turn; `interrupted` is the exit code to use if it was aborted."""
 
     info: RunInfo
-    end: TurnEnd
+    end: TurnOutcome
     stats: RunStats
     duration_ms: int
     interrupted: int = exit_codes.INTERRUPTED
@@ -505,7 +506,7 @@ class RunTextPrinter:
 
     def _end_step(self) -> None:
         if self._holds_back:
-            self._pipe.write(self._step)
+            self._pipe.write(remove_escape_sequences(self._step))
         if self._step and not self._step.endswith("\n"):
             self._pipe.write("\n")
         if self._step:
@@ -568,5 +569,5 @@ class RunTarget(NamedTuple):
 
     info: RunInfo
     subscribe: Callable[[Callable[[Event], None]], object]
-    prompt: Callable[[Sequence[PartBase]], Awaitable[TurnEnd]]
+    prompt: Callable[[Sequence[PartBase]], Awaitable[TurnOutcome]]
     abort: Callable[[], Awaitable[None]]

@@ -1,1 +1,1 @@
-import{i as s}from"./chunk-JQTQQG7F.js";import"./chunk-OOJM4CTU.js";var c=new s;self.onconnect=o=>{let n=o.ports[0],t=c.subscribe(e=>n.postMessage(e));n.onmessage=e=>t(e.data)};
+import{k as s}from"./chunk-OYUUTWCF.js";import"./chunk-OOJM4CTU.js";var c=new s;self.onconnect=o=>{let n=o.ports[0],t=c.subscribe(e=>n.postMessage(e));n.onmessage=e=>t(e.data)};

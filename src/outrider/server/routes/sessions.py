@@ -1,6 +1,8 @@
 """Endpoints for sessions: list, create, read, change, export, import, follow and open."""
 
+import asyncio
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -117,6 +119,8 @@ async def list_sessions(request: RouteRequest[SessionsQuery, NoPayload]) -> Sess
 
 async def create_session(request: RouteRequest[NoPayload, NewSession]) -> StoredSession:
     new = request.body
+    if new.workspace is not None and not await asyncio.to_thread(Path(new.workspace).is_dir):
+        raise ValueError(f"the workspace is not a folder of this machine: {new.workspace}")
     session_id = await request.engine.create(
         title=new.title, mode=new.mode, agent=new.agent, workspace=new.workspace, approval=new.approval
     )

@@ -34,13 +34,15 @@ _log = logging.getLogger("outrider.sessions")
 
 
 class TransactionPool:
-    """Runs transactions on up to MAX_CONNECTIONS pooled connections and retries them after a lost connection.
+    """Runs transactions on up to `max_connections` pooled connections and retries them after a lost connection.
 
     While the server cannot be reached, a transaction waits up to `outage_seconds`. Writes are fenced by the token of
     their lease, so a late one cannot overwrite what another owner has written in between.
     """
 
-    def __init__(self, url: str, schema: str, outage_seconds: float = 0.0) -> None:
+    def __init__(
+        self, url: str, schema: str, outage_seconds: float = 0.0, max_connections: int = MAX_CONNECTIONS
+    ) -> None:
         self.outage_seconds = outage_seconds
         self._outage_start: float | None = None
         self._url = url
@@ -49,7 +51,7 @@ class TransactionPool:
             url,
             kwargs={"autocommit": True, "connect_timeout": CONNECT_TIMEOUT_SECONDS},
             min_size=1,
-            max_size=MAX_CONNECTIONS,
+            max_size=max_connections,
             open=False,
             configure=self._set_search_path,
             reconnect_timeout=POOL_RECONNECT_SECONDS,

@@ -8,6 +8,7 @@ import pytest
 
 from outrider.sessions.records import StoredSession
 from outrider.sessions.sqlite import recovery as doctor
+from outrider.sessions.sqlite.connection import MIGRATIONS
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime

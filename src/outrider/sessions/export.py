@@ -58,31 +58,37 @@ async def export_session(store: Store, session_id: str, *, children: bool = True
 async def stream_export(store: Store, session_id: str, *, children: bool = True) -> AsyncGenerator[bytes, None]:
     """Yields the pieces of an export. The session is read page by page, so memory does not depend on its length."""
     waiting = [session_id]
-    yield b'{"sessions":['
+    yield b'{\n "sessions": ['
     for position, current in enumerate(waiting):
         if children:
             waiting += [child.id for child in await _list_children(store, current)]
-        yield b",\n" if position else b"\n"
+        yield b",\n  " if position else b"\n  "
         async for piece in _stream_session(store, current):
             yield piece
-    yield b'\n],"outrider_export":%d}\n' % EXPORT_VERSION
+    yield b'\n ],\n "outrider_export": %d\n}' % EXPORT_VERSION
 
 
 async def _stream_session(store: Store, session_id: str) -> AsyncGenerator[bytes, None]:
     page = await store.load(session_id, after="", limit=EXPORT_PAGE)
-    yield b'{"session":%b,"messages":[' % msgspec.json.encode(page.session)
-    drafts, damaged, separator = list[str](), list[dict[str, str]](), b"\n"
+    yield b'{\n   "session": %b,\n   "messages": [' % _indented(page.session, 3)
+    drafts, damaged, separator = list[str](), list[dict[str, str]](), b"\n    "
     while True:
         exported = _to_exported(page)
         drafts += exported.drafts
         damaged += exported.damaged
         for message in exported.messages:
-            yield separator + msgspec.json.encode(message)
-            separator = b",\n"
+            yield separator + _indented(message, 4)
+            separator = b",\n    "
         if page.last or not page.messages:
             break
         page = await store.load(session_id, after=page.messages[-1].id, limit=EXPORT_PAGE)
-    yield b'],"drafts":%b,"damaged":%b}' % (msgspec.json.encode(sorted(drafts)), msgspec.json.encode(damaged))
+    yield b"\n   ]" if separator.startswith(b",") else b"]"
+    yield b',\n   "drafts": %b,\n   "damaged": %b\n  }' % (_indented(sorted(drafts), 3), _indented(damaged, 3))
+
+
+def _indented(value: object, depth: int) -> bytes:
+    """Encodes a value with the indentation of the whole document; JSON strings contain no line breaks."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1).replace(b"\n", b"\n" + b" " * depth)
 
 
 async def import_session(store: Store, document: bytes | str, *, as_copy: bool = False) -> ImportResult:

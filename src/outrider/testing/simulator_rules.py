@@ -162,7 +162,7 @@ def _anthropic_contents(messages: list[Body]) -> Problems:
 
 
 def _anthropic_prefill(last: Body, model: str) -> Problems:
-    """An answer that the API itself paused ends with one of its own blocks and is sent back."""
+    """An answer that the API itself paused ends with a block of that API and is sent back."""
     content: Any = last["content"]
     if last["role"] != "assistant" or (isinstance(content, list) and content[-1]["type"] not in ("text", "tool_use")):
         return

@@ -8,7 +8,7 @@ from pathlib import Path
 from outrider.agents.turn_state import TurnEnd, TurnOutcome
 from outrider.engine.approval_grants import lasting_approvals
 from outrider.errors import SessionNotFoundError, StoreError
-from outrider.sessions.export import ImportResult, export_session, import_session
+from outrider.sessions.export import ImportResult, export_session, import_session, stream_export
 from outrider.sessions.records import (
     Approval,
     ApprovalChange,
@@ -155,6 +155,10 @@ class SessionArchive:
     async def export_document(self, session_id: str) -> bytes:
         """Return the session and its child sessions as a JSON document."""
         return await export_session(self.store, session_id)
+
+    def stream_document(self, session_id: str) -> AsyncGenerator[bytes, None]:
+        """Yield the same document in pieces, with memory that does not depend on the length of the session."""
+        return stream_export(self.store, session_id)
 
     async def import_document(self, document: bytes, *, as_copy: bool) -> ImportResult:
         """Store the session of an export."""

@@ -2,8 +2,20 @@
 
 from dataclasses import dataclass
 
-from outrider import Agent, Engine, Limits, Provider, RunResult, SessionContext, Tool, ToolContext, async_run, run
-from outrider import async_run_stream, run_stream
+from outrider import (
+    Agent,
+    Engine,
+    Limits,
+    Provider,
+    RunResult,
+    SessionContext,
+    Tool,
+    ToolContext,
+    async_run,
+    async_run_stream,
+    run,
+    run_stream,
+)
 
 
 @dataclass

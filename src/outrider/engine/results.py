@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
@@ -60,7 +60,7 @@ class RunResult(Generic[Out]):
         session: Session,
         usage: Usage | None = None,
         messages: Sequence[AgentMessage] = (),
-        event_log: "EventLog | Callable[[], EventLog] | None" = None,
+        event_log: "Callable[[], EventLog] | None" = None,
         output_type: OutputType | None = None,
         value: Any = msgspec.UNSET,
     ) -> None:
@@ -111,10 +111,9 @@ class RunResult(Generic[Out]):
     @cached_property
     def event_log(self) -> "EventLog":
         """The records of what the agents did."""
-        from outrider.tracing.event_log import EventLog  # loaded late: a short run needs no trace
+        from outrider.tracing.event_log import EventLog  # lazy, as below: front ends do not read them
 
-        log = self._event_log
-        return log if isinstance(log, EventLog) else log() if log is not None else EventLog()
+        return EventLog() if self._event_log is None else self._event_log()
 
     @cached_property
     def trace(self) -> "Trace":
@@ -142,7 +141,7 @@ class RunResult(Generic[Out]):
         failure = state.pop("_failure")
         self.__dict__.update(state)
         self.session = Session.from_dict(state["session"])
-        self._event_log = EventLog.from_json(state["_event_log"])
+        self._event_log = partial(_read_event_log, state["_event_log"])
         self.error = None
         if failure is not None:
             self.error = OutriderError(failure[1], type=failure[0])
@@ -154,6 +153,12 @@ class RunResult(Generic[Out]):
         shown = f"output={self._value!r}" if self._value is not msgspec.UNSET else f"text={self.text!r}"
         limit = f", limit={self.limit!r}" if self.limit else ""
         return f"RunResult({shown}, termination_reason={self.termination_reason!r}{limit})"
+
+
+def _read_event_log(stored: bytes) -> "EventLog":
+    from outrider.tracing.event_log import EventLog
+
+    return EventLog.from_json(stored)
 
 
 StreamKind = Literal[

@@ -170,6 +170,7 @@ async def curve(folder: Path, server: str) -> list[Figure]:
 async def idle(folder: Path, server: str) -> list[Figure]:
     """Transactions, connections and CPU of a worker without runs; before version 0.2: 52/s, 9 and 4 to 5 %."""
     async with fleet(folder, server) as workers:
+        own = count_connections(server)  # those of this process
         workers.start()
         (worker,) = workers.workers.values()
         await asyncio.sleep(12)  # it has settled, and the server has added up its statistics
@@ -177,7 +178,7 @@ async def idle(folder: Path, server: str) -> list[Figure]:
         await asyncio.sleep(20)
         seconds = time.monotonic() - start
         rate, share = (transactions(server) - before) / seconds, (cpu_seconds(worker.pid) - used) / seconds * 100
-        connections = count_connections(server) - 2  # those of this process: runs and sessions
+        connections = count_connections(server) - own
     return [
         Figure("background: an idle worker, transactions", rate, "1/s", None, "<= 5 /s", rate <= 5),
         Figure("background: an idle worker, CPU of a core", share, "%", None, "<= 0.5 %", share <= 0.5),
@@ -213,12 +214,13 @@ async def short_jobs(folder: Path, server: str) -> list[Figure]:
     async with fleet(folder, server) as workers:
         for number in range(count):
             await workers.jobs.submit_run("0 steps of 0 s", place=QueuePlacement(user=f"user{number % 5}"))
+        own = count_connections(server) + 1  # those of this process
         workers.start(workers_at_once, RUNS="8")
         start = time.monotonic()
         used = sum(cpu_seconds(worker.pid) for worker in workers.workers.values())
         connections = 0
         while (left := await asyncio.to_thread(count_queued, server)) > 0:
-            connections = max(connections, count_connections(server) - 2)
+            connections = max(connections, count_connections(server) - own)
             await asyncio.sleep(0.1)
             if time.monotonic() - start > 120:
                 break

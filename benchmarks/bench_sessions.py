@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import resource
 import sqlite3
 import statistics
 import subprocess
@@ -13,18 +14,26 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from benchmarks.figure import Figure
+from outrider import Agent, Engine, Provider, Tool
+from outrider.providers.catalog import ModelCatalog
+from outrider.sessions.export import stream_export
+from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import StoredSession
 from outrider.sessions.sqlite.store import SqliteStore
+from outrider.testing import SimulatedRequest, Simulator, call
 from outrider.types.codec import encode_part
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime
-from outrider.types.parts import TextPart, ToolPart
+from outrider.types.parts import TextPart, ToolPart, ToolResultPart
+from outrider.types.request import Request
 from outrider.types.tool_state import EndedTime, ToolCompleted
 
 ROUNDS, APPENDS = 8, 150
 LONG, MIDDLE, SHORT = 100_000, 10_000, 100
 SESSIONS, SEARCHED = 100_000, 1_000_000
 PROCESSES, SECONDS = 16, 5
+OLD_TURNS, MEASURED_TURNS = 5_000, 150
+LARGE_MESSAGES = 1_000  # of a megabyte each
 TEXT = "x" * 1850
 
 
@@ -37,6 +46,9 @@ def bench() -> list[Figure]:
             *asyncio.run(many_sessions(home)),
             *asyncio.run(searching(home)),
             *contention(home),
+            *asyncio.run(turns_of_a_long_session(home)),
+            *asyncio.run(exporting(home)),
+            *processes_at_once(home),
         ]
 
 
@@ -86,6 +98,127 @@ async def long_session(home: Path) -> list[Figure]:
     ]
 
 
+async def turns_of_a_long_session(home: Path) -> list[Figure]:
+    """CPU time of a turn after OLD_TURNS turns over that of a young session, measured alternately. Both sessions have
+    been compacted, so their prompts have about the same length; every turn has two requests and a call."""
+    with Simulator(answer_turn) as simulator:
+        agent = Agent("writer", "You write.", "claude-opus-4-6", "simulator")
+        limits = ModelCatalog.from_config({"claude-opus-4-6": {"context_limit": 30_000, "output_limit": 1_000}})
+        async with (
+            SqliteStore(home / "turns" / "sessions.db") as store,
+            Engine(
+                [agent], [simulator.provider()], [Tool(look, read_only=True)], store=store, catalog=limits
+            ) as engine,
+        ):
+            old, young = await engine.create(), await engine.create()
+            for number in range(OLD_TURNS):
+                await engine.prompt(old, f"question {number}")
+                simulator.requests.clear()
+            took: dict[str, list[float]] = {old: [], young: []}
+            for number in range(2 * MEASURED_TURNS):
+                session = (old, young)[number % 2]
+                before = time.process_time()
+                await engine.prompt(session, f"question {number}")
+                took[session].append(time.process_time() - before)
+                simulator.requests.clear()
+    growth = statistics.mean(took[old]) / statistics.mean(took[young])  # the mean includes compactions
+    return [
+        Figure(f"turn after {OLD_TURNS:,} turns over a new session", growth, "x", growth, "<= 1.3x", ok=growth <= 1.3),
+        Figure("turn with one call, CPU time with the simulated API", statistics.mean(took[old]) * 1000, "ms"),
+    ]
+
+
+def look(name: str) -> str:
+    """Look at something."""
+    return f"{name}: " + "text " * 60
+
+
+def answer_turn(request: SimulatedRequest) -> object:
+    if "about to be shortened" in request.texts[-1]:
+        return "## Goal\nto go on"
+    last = request.body["messages"][-1]["content"]
+    if isinstance(last, list) and last[0]["type"] == "tool_result":
+        return "It is done. " + "word " * 40
+    return ["Let me look.", call("look", f"c{new_id()}", name="a")]
+
+
+async def exporting(home: Path) -> list[Figure]:
+    """Memory of the export of a transcript, and the time to open its end."""
+    async with SqliteStore(home / "large" / "sessions.db") as store:
+        message = await open_message(store)
+        for number in range(LARGE_MESSAGES):
+            text = Message("user", [TextPart(f"{number} " + "word " * 200_000)], time=MessageTime(now_ms()))
+            text.join(message.session_id)
+            await store.append(message.session_id, [text])
+        opened = await clocked(lambda: store.load(message.session_id, limit=5)) * 1000
+        before, size = peak_memory(), 0
+        async for piece in stream_export(store, message.session_id):
+            size += len(piece)
+        grown = (peak_memory() - before) / 2**20
+    return [
+        Figure(f"export of {size / 2**20:,.0f} MiB, memory", grown, "MiB", None, "< 200 MiB", ok=grown < 200),
+        Figure("open the end of that transcript", opened, "ms", None, "< 1,000 ms", ok=opened < 1000),
+    ]
+
+
+def peak_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def processes_at_once(home: Path) -> list[Figure]:
+    """p99 of turns of PROCESSES processes on one file over p99 of the same work on stores in memory."""
+    places = ("memory", str(home / "together" / "sessions.db"))
+    in_memory, on_disk = (took[int(len(took) * 0.99)] for took in (run_children("turns", place) for place in places))
+    ratio = on_disk / in_memory
+    return [
+        Figure(f"{PROCESSES} processes on one file, p99 over in memory", ratio, "x", ratio, "<= 2x", ok=ratio <= 2),
+        Figure(f"{PROCESSES} processes on one file, p99 of a turn", on_disk * 1000, "ms"),
+    ]
+
+
+def run_children(*arguments: str) -> list[float]:
+    """Starts PROCESSES processes of this module and returns the times that they print, sorted."""
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.bench_sessions", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(PROCESSES)
+    ]
+    for child in children:
+        child.stdout.readline()
+    for child in children:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    return sorted(seconds for child in children for seconds in json.loads(child.communicate()[0]))
+
+
+async def turns_for_a_while(place: str) -> list[float]:
+    """Turns of one process with a scripted model and a tool, until SECONDS are over."""
+    took: list[float] = []
+    script = Provider("scripted", "scripted", options={"script": answer_scripted})
+    agent = Agent("writer", "You write.", "scripted", "scripted")
+    async with (
+        MemoryStore() if place == "memory" else SqliteStore(place) as store,
+        Engine([agent], [script], [Tool(look, read_only=True)], store=store) as engine,
+    ):
+        session = await engine.create()
+        await engine.prompt(session, "warm up")
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        end = time.perf_counter() + SECONDS
+        while time.perf_counter() < end:
+            took.append(await clocked(lambda: engine.prompt(session, "a question")))
+    return took
+
+
+def answer_scripted(request: Request) -> object:
+    answered = any(isinstance(part, ToolResultPart) for part in request.prompt[-1].content)
+    return "It is done." if answered else [call("look", name="a")]
+
+
 async def take_turns(store: SqliteStore, *messages: Message) -> list[float]:
     """The median time of an append to each, measured alternately."""
     took: list[list[float]] = [[] for _ in messages]
@@ -126,22 +259,7 @@ async def searching(home: Path) -> list[Figure]:
 
 
 def contention(home: Path) -> list[Figure]:
-    path = home / "shared" / "sessions.db"
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.bench_sessions", str(path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(PROCESSES)
-    ]
-    for child in children:
-        child.stdout.readline()
-    for child in children:
-        child.stdin.write("go\n")
-        child.stdin.flush()
-    took = sorted(seconds for child in children for seconds in json.loads(child.communicate()[0]))
+    took = run_children(str(home / "shared" / "sessions.db"))
     p99, longest = took[int(len(took) * 0.99)] * 1000, took[-1] * 1000
     return [
         Figure("16 processes appending, p99", p99, "ms", None, "< 250 ms", ok=p99 < 250),
@@ -240,4 +358,5 @@ async def clocked(work: Callable[[], Awaitable[object]]) -> float:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(append_for_a_while(Path(sys.argv[1])))))
+    working = turns_for_a_while(sys.argv[2]) if sys.argv[1] == "turns" else append_for_a_while(Path(sys.argv[1]))
+    print(json.dumps(asyncio.run(working)))

@@ -325,6 +325,12 @@ async def test_a_transcript_can_be_loaded_page_by_page(store: Store, session: St
     assert (texts(first.messages), first.first, first.last) == (["a", "b"], True, False)
     onward = await store.load(session.id, limit=2, after=messages[0].id)
     assert (texts(onward.messages), onward.first, onward.last) == (["b", "c"], False, False)
+    start = await store.load(session.id, limit=2, after="")
+    assert ([message.id for message in start.messages], start.first, start.last) == (
+        [message.id for message in messages[:2]],
+        True,
+        False,
+    )
     rest = await store.load(session.id, after=messages[4].id)
     assert (texts(rest.messages), rest.last) == (["f", "g"], True)
     with pytest.raises(StoreError):

@@ -230,3 +230,16 @@ def test_settings_with_the_password_of_a_registry_are_hidden(tmp_path: Path):
     hidden = default_policy(tmp_path, writable=True, home=tmp_path).hidden
     assert pip in hidden
     assert conda not in hidden
+
+
+async def test_a_workspace_that_contains_only_a_socket_stays_visible(tmp_path: Path, outside_tmp: Path):
+    sandbox = find_sandbox(tmp_path)
+    if not isinstance(sandbox, BubblewrapSandbox):
+        pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
+    wrap = partial(sandbox.wrap, policy=SandboxPolicy(workspace=outside_tmp, writable=True))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(outside_tmp / "dev.sock"))
+        listener.listen()
+        async with ProcessSupervisor(wrap=wrap) as supervisor:
+            outcome = await supervisor.run_command("k", "echo 1 > made; ls", workdir=outside_tmp)
+    assert outcome.text.split() == ["dev.sock", "made"]

@@ -151,7 +151,7 @@ async def test_some_files_can_be_kept(workspace, tmp_path, sandbox):
 
 
 async def test_a_dropped_outcome_ends_as_rejected_and_tells_the_model(workspace, tmp_path, sandbox):
-    harness = Harness(shell("rm notes.txt"), tmp_path, sandbox)
+    harness = Harness(shell("rm notes.txt; echo goodbye"), tmp_path, sandbox)
     async with harness.engine:
         working = asyncio.ensure_future(harness.work(workspace))
         question = await harness.question()
@@ -161,6 +161,7 @@ async def test_a_dropped_outcome_ends_as_rejected_and_tells_the_model(workspace,
     assert part.state.reason == "rejected"
     assert "notes.txt (deleted)" in part.state.error
     assert "keep my notes" in part.state.error
+    assert part.state.error.count("goodbye") == 1  # its output
     assert (workspace / "notes.txt").exists()
     assert not list((tmp_path / "data" / "overlays").rglob("upper"))
 

@@ -208,7 +208,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
         return self.journal.session
 
     async def wait_if_held(self) -> None:
-        """Waits before a request, until the turn is cancelled, if the turn must stop here to continue elsewhere."""
+        """Waits before a request, until the turn is cancelled, if the turn continues in another process."""
         if self.held:
             await asyncio.Event().wait()
 

@@ -109,6 +109,7 @@ class ModelStep:
             self._run.budget.settle(self._reservation, message.tokens, message.cost, self._assembler.turns)
 
     async def _run_request(self) -> Message:
+        await self._context.wait_if_held()
         self._publish_event(
             LLMRequestEvent, message_count=len(self._request.prompt), has_tools=bool(self._request.tools)
         )

@@ -82,7 +82,7 @@ _CHOICE_STATEMENTS = (
 )
 _POOL_TIMEOUT_SECONDS = 60
 _LONGEST_PAUSE_SECONDS = 5.0
-_POOL_SIZE, _POOL_OVERFLOW = 1, 2  # connections of the engine, which DBOS and all tables of runs share
+_POOL_SIZE = 3  # connections of the engine, which DBOS and all tables of runs share
 _PING_AFTER_SECONDS = 2.0  # a connection that was not used for longer is checked first
 QUEUE_CHANNEL = "outrider_runs"  # Postgres channel: a run can start, was canceled, or waits for nothing any more
 STARTED = "started"  # payload
@@ -195,6 +195,11 @@ class RunDatabase:
             for statement in _CHOICE_STATEMENTS:
                 db.execute(sa.text(statement.replace("{}", self.table_prefix)))
 
+    def entries_by(self, index: str) -> str:
+        """Returns the queue's table for a FROM clause or an UPDATE, with the index to use. SQLite, which has no
+        statistics of the table, would choose the index of the state and read the whole queue."""
+        return f"{self.table_prefix}entries" if self.is_postgres else f"{self.table_prefix}entries INDEXED BY {index}"
+
     def notify_workers(self, db: sa.Connection, *, started: bool = False) -> None:
         """Wakes the workers when the caller's transaction is committed: a run can start or, with `started`, something
         has happened to one that has started. Workers on SQLite poll."""
@@ -261,6 +266,11 @@ class RunDatabase:
             scheduler_polling_interval_sec=3600.0,
         )
 
+    def close_idle_connections(self) -> None:
+        """Closes the connections that no one uses at the moment."""
+        if self.is_postgres:
+            self.engine.dispose()
+
     def close(self) -> None:
         self.engine.dispose()
 
@@ -269,7 +279,7 @@ class RunDatabase:
             engine = sa.create_engine(
                 self.url.set(drivername="postgresql+psycopg"),
                 pool_size=_POOL_SIZE,
-                max_overflow=_POOL_OVERFLOW,
+                max_overflow=0,
                 pool_timeout=_POOL_TIMEOUT_SECONDS,
                 pool_use_lifo=True,
                 connect_args=_CONNECT_ARGUMENTS,

@@ -19,7 +19,7 @@ from outrider.errors import ConfigurationError
 from outrider.models.clients import adapt_to_local_models
 from outrider.sessions.store import Store
 
-_STORE_CONNECTIONS = 3  # of a worker's session store; one more follows changes, and runs and notifications use four
+_STORE_CONNECTIONS = 4  # of a worker's session store; runs use three more, and notifications one
 
 
 @asynccontextmanager

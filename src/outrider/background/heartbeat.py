@@ -116,12 +116,15 @@ class WorkerRegistry:
 
     def _build_agenda_query(self) -> str:
         prefix = self._database.table_prefix
-        started = f"SELECT 1 FROM {prefix}entries WHERE state <> 'released' AND attempts > 0"
+        started = (
+            f"SELECT 1 FROM {self._database.entries_by('entries_started')} WHERE state <> 'released' AND attempts > 0"
+        )
+        after = self._database.entries_by("entries_after")
         known = f"SELECT 1 FROM {self._table} AS worker WHERE worker.id = entry.worker"
         return f"""SELECT {RunQueue(self._database).startable_condition()} AS startable,
             EXISTS (SELECT 1 FROM {prefix}waiting) AS waiting,
             EXISTS (SELECT 1 FROM {prefix}schedules WHERE due <= :now) AS scheduled,
-            EXISTS (SELECT 1 FROM {prefix}entries WHERE after_run <> '' AND state = 'queued') AS awaited,
+            EXISTS (SELECT 1 FROM {after} WHERE after_run <> '' AND state = 'queued') AS awaited,
             EXISTS (SELECT 1 FROM {prefix}notices WHERE due <= :now) AS noticed,
             EXISTS ({started}) AS started,
             EXISTS (SELECT 1 FROM {prefix}entries AS entry WHERE state = 'assigned' AND NOT EXISTS ({known}))

@@ -173,8 +173,9 @@ class RunQueue:
 
     def list_active(self, states: Collection[str], queue: str, user: str, *, limit: int, offset: int) -> Sequence[str]:
         """Returns the runs in the given states ("queued", "assigned"), newest first, without those that are over."""
+        table = self._database.entries_by("entries_created")
         statement = sa.text(
-            f"SELECT id FROM {self._entries} WHERE state IN :states AND (:queue = '' OR queue = :queue)"
+            f"SELECT id FROM {table} WHERE state IN :states AND (:queue = '' OR queue = :queue)"
             " AND (:user = '' OR owner = :user) ORDER BY created DESC, id DESC LIMIT :limit OFFSET :offset"
         ).bindparams(sa.bindparam("states", expanding=True))
         values = {"states": list(states), "queue": queue, "user": user, "limit": limit, "offset": offset}
@@ -230,7 +231,8 @@ class RunQueue:
 
     def _release_held(self, db: sa.Connection) -> None:
         """Lets the runs start whose start time has come."""
-        statement = f"UPDATE {self._entries} SET held = 0 WHERE held = 1 AND state = 'queued' AND ready <= :now"
+        held = self._database.entries_by("entries_held")
+        statement = f"UPDATE {held} SET held = 0 WHERE held = 1 AND state = 'queued' AND ready <= :now"
         db.execute(sa.text(statement), {"now": now_ms()})
 
     def requeue_run(self, run_id: str, worker_id: str) -> bool:
@@ -356,10 +358,10 @@ class RunQueue:
 
     def startable_condition(self) -> str:
         """Returns an SQL expression: whether a run can start at the time `:now`, apart from limits."""
-        held = "held = 1 AND state = 'queued' AND ready <= :now"
+        startable, held = self._database.entries_by("entries_startable"), self._database.entries_by("entries_held")
         return (
-            f"(EXISTS (SELECT 1 FROM {self._entries} WHERE {STARTABLE})"
-            f" OR EXISTS (SELECT 1 FROM {self._entries} WHERE {held}))"
+            f"(EXISTS (SELECT 1 FROM {startable} WHERE {STARTABLE})"
+            f" OR EXISTS (SELECT 1 FROM {held} WHERE held = 1 AND state = 'queued' AND ready <= :now))"
         )
 
     def _acquire_lock(self, db: sa.Connection) -> None:
@@ -408,13 +410,24 @@ class RunQueue:
         ]
 
     def _list_shares(self, db: sa.Connection) -> list[dict[str, str]]:
-        """Returns the shares with runs to start. SQLite has no LATERAL; a query costs less there than a round trip."""
-        first = f"SELECT {_KEYS} FROM {self._entries} WHERE {STARTABLE}"
-        statement, after, shares = f"{first} ORDER BY {_KEYS} LIMIT 1", dict[str, str](), list[dict[str, str]]()
-        while (row := db.execute(sa.text(statement), after).first()) is not None:
-            after = {"queue": row.queue, "owner": row.owner, "agent": row.agent, "provider": row.provider}
-            shares.append(after)
-            statement = f"{first} AND ({_KEYS}) > (:queue, :owner, :agent, :provider) ORDER BY {_KEYS} LIMIT 1"
+        """Returns the shares with runs to start. SQLite has no LATERAL, and compares rows by their first column only;
+        a query costs less there than a round trip."""
+        names = _KEYS.split(", ")
+        first = f"SELECT {_KEYS} FROM {self._database.entries_by('entries_startable')} WHERE {STARTABLE}"
+        order = f"ORDER BY {_KEYS} LIMIT 1"
+        seeks = [
+            " AND ".join([first, *(f"{name} = :{name}" for name in names[:position]), f"{names[position]} > :last"])
+            for position in reversed(range(len(names)))
+        ]
+        shares: list[dict[str, str]] = []
+        row = db.execute(sa.text(f"{first} {order}")).first()
+        while row is not None:
+            shares.append(share := dict(zip(names, row, strict=True)))
+            found = (
+                db.execute(sa.text(f"{seek} {order}"), {**share, "last": share[name]}).first()
+                for seek, name in zip(seeks, reversed(names), strict=True)
+            )
+            row = next((other for other in found if other is not None), None)
         return shares
 
     def _load_state(self, db: sa.Connection, limits: BackgroundTable, provider: ProviderLookup) -> QueueState:

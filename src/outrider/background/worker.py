@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from time import monotonic
 from typing import Any, Self
@@ -41,7 +41,6 @@ from outrider.config.file import BackgroundTable
 from outrider.engine.archive import short_id
 from outrider.engine.engine import Engine
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.event_bus import EventBus
 from outrider.types.ids import now_ms
 
 _log = logging.getLogger("outrider.worker")
@@ -103,7 +102,7 @@ class Worker:
         limits: BackgroundTable = _DEFAULT_LIMITS,
         poll: float = 0.25,
         heartbeat: float = 1.0,
-        dead_after: float = 4.0,
+        dead_after: float = 6.0,
         grace: float = 0.0,
         workspace: RunWorkspace | None = None,
         listen_url: str | None = None,
@@ -189,10 +188,12 @@ class Worker:
         if self.grace:
             await self._executor.drain(self.grace, self._requeue_released)
 
-    @property
-    def bus(self) -> EventBus:
-        """The event stream of all runs of this worker."""
-        return self._engine.bus
+    def export_telemetry(self, environ: Mapping[str, str]) -> Callable[[], None] | None:
+        """Exports the events of all runs as the standard variables of OpenTelemetry say. Returns a function that sends
+        the rest and stops; None if no variable asks for an export."""
+        from outrider.tracing.otel import configure_telemetry
+
+        return configure_telemetry(self._engine.bus, environ)
 
     @property
     def status(self) -> WorkerStatus:
@@ -358,6 +359,7 @@ class Worker:
             )
             if not pending:
                 await asyncio.to_thread(self._runtime.stop)
+                await asyncio.to_thread(self._database.close_idle_connections)
 
     def _resume_workflows(self, run_ids: list[str]) -> None:
         self._client.resume_workflows(run_ids, queue_name=worker_queue(self.id))

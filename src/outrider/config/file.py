@@ -47,6 +47,7 @@ class LimitsTable(msgspec.Struct, frozen=True, kw_only=True):
     depth: Annotated[int, msgspec.Meta(ge=0)] | None = None
     parallel_calls: PositiveInt | None = None
     calls_per_answer: PositiveInt | None = None
+    repeats: PositiveInt | None = None
 
     def apply_to(self, limits: Limits) -> Limits:
         """Return the limits with the values that this table sets."""

@@ -1,7 +1,6 @@
 """Stored sessions for front ends: find, list, search, export, import and delete."""
 
 import asyncio
-import shutil
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 from outrider.agents.turn_state import TurnEnd, TurnOutcome
 from outrider.engine.approval_grants import lasting_approvals
 from outrider.errors import SessionNotFoundError, StoreError
-from outrider.sessions.export import ImportResult, export_session, import_session
+from outrider.sessions.export import ImportResult, export_session, import_session, stream_export
 from outrider.sessions.records import (
     Approval,
     ApprovalChange,
@@ -157,6 +156,10 @@ class SessionArchive:
         """Return the session and its child sessions as a JSON document."""
         return await export_session(self.store, session_id)
 
+    def stream_document(self, session_id: str) -> AsyncGenerator[bytes, None]:
+        """Yield the same document in pieces, with memory that does not depend on the length of the session."""
+        return stream_export(self.store, session_id)
+
     async def import_document(self, document: bytes, *, as_copy: bool) -> ImportResult:
         """Store the session of an export."""
         return await import_session(self.store, document, as_copy=as_copy)
@@ -236,7 +239,9 @@ def _list_outputs(data: Path) -> list[Path]:
 def _delete_paths(paths: Sequence[Path]) -> None:
     for path in paths:
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
+            from shutil import rmtree  # loaded late: imports the archive modules
+
+            rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
 

@@ -6,7 +6,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
 from contextvars import Context
 from inspect import CORO_CREATED, getcoroutinestate
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import to_builtins
 from msgspec.structs import replace
@@ -29,12 +29,14 @@ from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxItem, SessionTranscript, StoredSession
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
-from outrider.tracing.event_log import EventLog
 from outrider.types.agents import Agent
 from outrider.types.events import ErrorEvent, SessionUpdatedEvent
 from outrider.types.messages import Message
 from outrider.types.modes import ReasoningEffort
 from outrider.types.parts import CompactionPart, ModelRef, TextPart
+
+if TYPE_CHECKING:
+    from outrider.tracing.event_log import EventLog
 
 
 class CompactionRequest:
@@ -316,7 +318,7 @@ class LiveSession:
         run, session = context.run, StoredSession.from_session(self.session)
         children = [await self._store.load(id) for id in called_sessions(messages)] if run.agent_messages else []
 
-        def read_log() -> EventLog:
+        def read_log() -> "EventLog":
             from outrider.engine.session_trace import log_of_turn  # lazy: few programs read it
 
             return log_of_turn(SessionTranscript(session, messages), children)

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
@@ -18,8 +18,6 @@ from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TerminationReason, TurnEnd
 from outrider.errors import LimitReachedError, OutputUnavailableError, OutriderError
 from outrider.sessions.session import Session
-from outrider.tracing.event_log import EventLog
-from outrider.tracing.trace import Trace
 from outrider.types.agents import AgentMessage
 from outrider.types.events import (
     AgentCalledEvent,
@@ -38,6 +36,9 @@ from outrider.types.usage import Usage
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
+
+    from outrider.tracing.event_log import EventLog
+    from outrider.tracing.trace import Trace
 
     Out = TypeVarWithDefault("Out", default=Any)
 else:
@@ -59,7 +60,7 @@ class RunResult(Generic[Out]):
         session: Session,
         usage: Usage | None = None,
         messages: Sequence[AgentMessage] = (),
-        event_log: EventLog | Callable[[], EventLog] | None = None,
+        event_log: "Callable[[], EventLog] | None" = None,
         output_type: OutputType | None = None,
         value: Any = msgspec.UNSET,
     ) -> None:
@@ -108,14 +109,17 @@ class RunResult(Generic[Out]):
         return self.usage.total_cost
 
     @cached_property
-    def event_log(self) -> EventLog:
+    def event_log(self) -> "EventLog":
         """The records of what the agents did."""
-        log = self._event_log
-        return log if isinstance(log, EventLog) else log() if log is not None else EventLog()
+        from outrider.tracing.event_log import EventLog  # lazy, as below: front ends do not read them
+
+        return EventLog() if self._event_log is None else self._event_log()
 
     @cached_property
-    def trace(self) -> Trace:
+    def trace(self) -> "Trace":
         """The tree of spans, built from the event log on first use."""
+        from outrider.tracing.trace import Trace
+
         return Trace(self.event_log)
 
     def format_trace(self) -> str:
@@ -132,10 +136,12 @@ class RunResult(Generic[Out]):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        from outrider.tracing.event_log import EventLog
+
         failure = state.pop("_failure")
         self.__dict__.update(state)
         self.session = Session.from_dict(state["session"])
-        self._event_log = EventLog.from_json(state["_event_log"])
+        self._event_log = partial(_read_event_log, state["_event_log"])
         self.error = None
         if failure is not None:
             self.error = OutriderError(failure[1], type=failure[0])
@@ -147,6 +153,12 @@ class RunResult(Generic[Out]):
         shown = f"output={self._value!r}" if self._value is not msgspec.UNSET else f"text={self.text!r}"
         limit = f", limit={self.limit!r}" if self.limit else ""
         return f"RunResult({shown}, termination_reason={self.termination_reason!r}{limit})"
+
+
+def _read_event_log(stored: bytes) -> "EventLog":
+    from outrider.tracing.event_log import EventLog
+
+    return EventLog.from_json(stored)
 
 
 StreamKind = Literal[

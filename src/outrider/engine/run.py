@@ -299,7 +299,7 @@ async def async_run(
             session=run_session.journal.session,
             usage=run_session.run_context.budget.usage,
             messages=run_session.run_context.agent_messages,
-            event_log=log,
+            event_log=lambda: log,
             output_type=output,
             value=run_session.value,
         )

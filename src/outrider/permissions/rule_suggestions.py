@@ -92,13 +92,15 @@ def _iter_strings(value: object) -> Iterator[str]:
 
 
 class PastQuestion(Struct, frozen=True):
-    """An earlier question of the workspace. `paths` and `hosts` are what a command changed or wanted to reach."""
+    """An earlier question of the workspace. `paths` and `hosts` are what a command changed or wanted to reach. No rule
+    answers one that is `always_asked`: about protected files, or about data that would leave."""
 
     tool: str
     arguments: Mapping[str, Any]
     refused: bool = False
     paths: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    always_asked: bool = False
 
     @classmethod
     def from_outcome(
@@ -107,7 +109,8 @@ class PastQuestion(Struct, frozen=True):
         paths = [file.path for file in outcome.files if file.file != "folder"] if outcome else []
         # A question about files comes after the one about what was blocked.
         blocked = [access.description for access in outcome.blocked] if outcome and not outcome.files else []
-        return cls(tool, arguments, refused, tuple(paths), tuple(blocked))
+        fixed = outcome is not None and (outcome.flow is not None or any(file.protected for file in outcome.files))
+        return cls(tool, arguments, refused, tuple(paths), tuple(blocked), fixed)
 
 
 def suggest_widths(
@@ -247,6 +250,8 @@ def backtest_widths(
 
 def _covering_widths(widths: Sequence[RuleWidth], question: PastQuestion, workspace: str) -> set[str]:
     """Returns the ids of the widths that answer a question. The call is analysed once for all of them."""
+    if question.always_asked:
+        return set()
     call = assess_call(question.tool, question.arguments, workspace=workspace)
     if call.invalid or call.action == "protected":
         return set()

@@ -6,7 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
-from outrider.permissions.redaction.terminal import escape_control_characters, sanitize_for_terminal
+from outrider.permissions.redaction.terminal import (
+    escape_control_characters,
+    remove_escape_sequences,
+    sanitize_for_terminal,
+)
 from outrider.types.usage import Tokens
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
@@ -139,6 +143,11 @@ def format_age(seconds: float) -> str:
         if seconds >= size:
             return f"{format_count(int(seconds // size), unit)} ago"
     return "just now"
+
+
+def text_for_pipe(text: str) -> str:
+    """Return text as a program reads it: without escape sequences."""
+    return remove_escape_sequences(text)
 
 
 def match_names(typed: str, names: Sequence[str], limit: int) -> list[str]:

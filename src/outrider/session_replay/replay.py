@@ -141,7 +141,7 @@ class RecordedTool(Tool):
     """A tool with the schema of the original that returns recorded results instead of running."""
 
     def __init__(self, tool: Tool, /, *, recorded: RecordedCalls) -> None:  # pyright: ignore[reportInconsistentConstructor]
-        super().__init__(tool.function, name=tool.name, description=tool.description)
+        self._set_up(tool.function, name=tool.name, description=tool.description)
         self.options, self._declaration = tool.options, tool.declaration
         self._parameters = tool.spec().parameters
         self._past = recorded

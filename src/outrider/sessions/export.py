@@ -2,7 +2,7 @@
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from outrider.http.transport import ProxySelector
 
 EXPORT_VERSION = 1
+EXPORT_PAGE = 20  # messages that are read at once
 
 
 class ExportedSession(msgspec.Struct, frozen=True):
@@ -51,11 +52,43 @@ class ImportResult(msgspec.Struct, frozen=True):
 
 async def export_session(store: Store, session_id: str, *, children: bool = True) -> bytes:
     """Returns a session as JSON, with its child sessions unless `children` is False."""
-    found = [await store.load(session_id)]
-    for transcript in found:
+    return b"".join([piece async for piece in stream_export(store, session_id, children=children)])
+
+
+async def stream_export(store: Store, session_id: str, *, children: bool = True) -> AsyncGenerator[bytes, None]:
+    """Yields the pieces of an export. The session is read page by page, so memory does not depend on its length."""
+    waiting = [session_id]
+    yield b'{\n "sessions": ['
+    for position, current in enumerate(waiting):
         if children:
-            found += [await store.load(child.id) for child in await _list_children(store, transcript.session.id)]
-    return msgspec.json.format(msgspec.json.encode(SessionExport(tuple(map(_to_exported, found)))), indent=1)
+            waiting += [child.id for child in await _list_children(store, current)]
+        yield b",\n  " if position else b"\n  "
+        async for piece in _stream_session(store, current):
+            yield piece
+    yield b'\n ],\n "outrider_export": %d\n}' % EXPORT_VERSION
+
+
+async def _stream_session(store: Store, session_id: str) -> AsyncGenerator[bytes, None]:
+    page = await store.load(session_id, after="", limit=EXPORT_PAGE)
+    yield b'{\n   "session": %b,\n   "messages": [' % _indented(page.session, 3)
+    drafts, damaged, separator = list[str](), list[dict[str, str]](), b"\n    "
+    while True:
+        exported = _to_exported(page)
+        drafts += exported.drafts
+        damaged += exported.damaged
+        for message in exported.messages:
+            yield separator + _indented(message, 4)
+            separator = b",\n    "
+        if page.last or not page.messages:
+            break
+        page = await store.load(session_id, after=page.messages[-1].id, limit=EXPORT_PAGE)
+    yield b"\n   ]" if separator.startswith(b",") else b"]"
+    yield b',\n   "drafts": %b,\n   "damaged": %b\n  }' % (_indented(sorted(drafts), 3), _indented(damaged, 3))
+
+
+def _indented(value: object, depth: int) -> bytes:
+    """Encodes a value with the indentation of the whole document; JSON strings contain no line breaks."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=1).replace(b"\n", b"\n" + b" " * depth)
 
 
 async def import_session(store: Store, document: bytes | str, *, as_copy: bool = False) -> ImportResult:

@@ -217,7 +217,7 @@ def is_same_machine(owner: ProcessIdentity) -> bool:
 
 
 def has_ended_here(owner: ProcessIdentity) -> bool:
-    """Returns whether a process of this machine has ended. Machines of the same name are told apart by their boot id,
+    """Returns whether a process of this machine has ended. Machines of the same name differ in their boot id,
     so a process of another machine, which may be alive, never counts."""
     return bool(owner.boot) and is_same_machine(owner) and is_process_alive(owner) is False
 

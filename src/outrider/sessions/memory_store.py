@@ -281,7 +281,7 @@ class MemoryStore:
         ids = list(entry.messages)
         start, end = 0, len(ids)
         if after is not None:
-            start = ids.index(after) + 1 if after in ids else raise_no_message(after)
+            start = ids.index(after) + 1 if after in ids else raise_no_message(after) if after else 0
             end = end if limit is None else min(end, start + limit)
         else:
             if before is not None:

@@ -90,7 +90,8 @@ class Store(Protocol):
     async def load(
         self, session_id: str, *, limit: int | None = None, before: str | None = None, after: str | None = None
     ) -> SessionTranscript:
-        """Returns all messages, the last `limit`, the last `limit` before an id, or the first `limit` after an id."""
+        """Returns all messages, the last `limit`, the last `limit` before an id, or the first `limit` after an id; with
+        an empty `after`, the first `limit` of the session."""
         ...
 
     def changes(self, session_id: str, *, after: int = 0, follow: bool = True) -> AsyncGenerator[Change, None]:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from outrider._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from outrider.providers.scripted import call
     from outrider.testing.simulator import (
         BrokenConnection,
         MaxTokens,
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
         SimulatedReasoning,
         SimulatedRequest,
         Simulator,
+        call,
     )
 
 __all__ = [
@@ -30,9 +30,8 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "outrider.providers.scripted": "call",
         "outrider.testing.simulator": (
-            "BrokenConnection MaxTokens ServerSearch SimulatedError SimulatedReasoning SimulatedRequest Simulator"
+            "BrokenConnection MaxTokens ServerSearch SimulatedError SimulatedReasoning SimulatedRequest Simulator call"
         ),
     },
 )

@@ -299,6 +299,11 @@ class Simulator:
                 yield self._delay
 
 
+def call(tool: str, call_id: str = "", /, **arguments: Any) -> ToolUsePart:
+    """Returns a call of a tool, as a piece of an answer: `call("read_file", path="a.txt")`."""
+    return ToolUsePart(tool_id=call_id or f"call_{new_id()}", tool_name=tool, tool_input=arguments)
+
+
 class _ServerThread(threading.Thread):
     """Event loop of a simulator that is used in synchronous code."""
 

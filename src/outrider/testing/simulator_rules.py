@@ -25,7 +25,7 @@ def _table(value: Any) -> Body:
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _words(names: str) -> frozenset[str]:
@@ -162,7 +162,7 @@ def _anthropic_contents(messages: list[Body]) -> Problems:
 
 
 def _anthropic_prefill(last: Body, model: str) -> Problems:
-    """An answer that the API itself paused ends with one of its own blocks and is sent back."""
+    """An answer that the API itself paused ends with a block of that API and is sent back."""
     content: Any = last["content"]
     if last["role"] != "assistant" or (isinstance(content, list) and content[-1]["type"] not in ("text", "tool_use")):
         return
@@ -202,10 +202,17 @@ def _anthropic_pairs(messages: list[tuple[str, list[Body]]]) -> Problems:
             f"id: {result}"
             for result in _repeated(results)
         )
+        for unanswered in _open_server_uses(blocks) if at < len(messages) - 1 else ():
+            yield f"messages.{at}: server tool use with id `{unanswered}` was found without a corresponding result"
         asked = [block["id"] for block in blocks if block["type"] == "tool_use"]
         if _repeated(asked) or seen & set(asked):
             yield f"messages.{at}.content: `tool_use` ids must be unique"
         seen |= set(asked)
+
+
+def _open_server_uses(blocks: list[Body]) -> list[str]:
+    results = {block.get("tool_use_id") for block in blocks if block["type"].endswith("_tool_result")}
+    return [block["id"] for block in blocks if block["type"] == "server_tool_use" and block["id"] not in results]
 
 
 def _repeated(ids: list[str]) -> list[str]:
@@ -347,7 +354,7 @@ def _chat_messages(messages: list[Body]) -> Problems:
             yield f"Invalid value: '{message['role']}'. Supported values are: {supported}."
         if calls == []:
             yield f"Invalid 'messages[{at}].tool_calls': empty array. Expected an array with minimum length 1."
-        if content in (None, "", []) and not calls:
+        if not content and not calls:
             yield f"Invalid value for 'content': expected a string, got null. messages.[{at}].content"
         if isinstance(content, str) and len(content) > _MAX_STRING:
             yield _too_long(f"messages[{at}].content", _MAX_STRING, len(content))
@@ -367,7 +374,8 @@ def _too_long(where: str, most: int, found: int) -> str:
 
 def _chat_pairs(messages: list[Body]) -> Problems:
     open_calls: list[str] = []
-    for at, message in enumerate([*messages, {"role": "user"}]):
+    closing: Body = {"role": "user"}
+    for at, message in enumerate([*messages, closing]):
         if message["role"] == "tool":
             if message["tool_call_id"] not in open_calls:
                 yield "messages with role 'tool' must be a response to a preceeding message with 'tool_calls'."

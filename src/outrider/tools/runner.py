@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 SaveOutput = Callable[[str], Path | None]
 
+_COMPARED_TAIL = 200
+
 
 class OutputCap(msgspec.Struct, frozen=True):
     """Maximum size of the output that a model receives."""
@@ -285,7 +287,8 @@ class _RunningCall:
 
     def fail(self, error: str, at: int, reason: ToolErrorReason) -> ToolError:
         partial = "".join(self._partial)
-        if partial.strip():
+        shown = partial.strip()
+        if shown and shown[-_COMPARED_TAIL:] not in error:  # the error of a dropped outcome contains the output
             error = f"{error}\n\nIts output until then:\n{partial}"
         return self.running.fail(error, at, reason=reason)
 

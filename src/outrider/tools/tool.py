@@ -237,7 +237,10 @@ class Tool(Generic[Parameters, Returned_co]):
                 return lambda decorated: cls(decorated, **options)
             return super().__new__(cls)
 
-    def __init__(
+        def __init__(self, function=None, /, **options) -> None:
+            self._set_up(function, **options)  # mypy would take the type of the tool from a visible `__init__`
+
+    def _set_up(
         self,
         function: Callable[Parameters, Returned_co] | None = None,
         /,

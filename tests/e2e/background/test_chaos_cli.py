@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 pytest.importorskip("psycopg", reason="SKIPPED: no tests against Postgres, since psycopg is not installed")
 
-from tests.e2e.background.chaos import STEPS, Site, site
+from tests.e2e.background.chaos import Site, site
 from tests.e2e.background.test_outages import server
 
 __all__ = ["server"]
@@ -75,4 +75,3 @@ def test_three_hundred_jobs_survive_an_hour_of_faults(tmp_path: Path, server: An
                 overload(there, 120)
         states = there.wait_for_end(count, 1800)
         assert not there.faults(states, count)
-        assert len(there.effects.read_text().split()) <= count * STEPS

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from outrider import Agent, Attachment, FilePart, Session, Tool, ToolResult, async_run
+from outrider import Agent, Attachment, FilePart, ReasoningPart, Session, TextPart, Tool, ToolResult, async_run
 from outrider.providers.scripted import call
 from outrider.testing.simulator import MaxTokens, SimulatedReasoning, Simulator
 from outrider.testing.simulator_rules import SIGNATURES
@@ -94,3 +94,38 @@ async def test_an_empty_answer_and_a_broken_one_do_not_stop_the_next_model(first
     async with Simulator(["Done."]) as server:
         await answer(server, *second, session, "Go on.")
         assert (server.rejected, len(server.requests)) == ([], 1)
+
+
+SEARCHED = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "dots"}}
+FOUND = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
+RAN = {
+    "type": "code_interpreter_call",
+    "id": "ci_1",
+    "code": "1",
+    "container_id": "c",
+    "status": "completed",
+    "outputs": [],
+}
+OF_VENDORS = {
+    "anthropic": [{"block": SEARCHED}, {"block": FOUND}],
+    "openai-responses": [{"item": {"type": "web_search_call", "id": "ws_1", "status": "completed"}}, {"item": RAN}],
+    "google": [{"part": {"executableCode": {"code": "1"}}}, {"part": {"codeExecutionResult": {"outcome": "OK"}}},
+               {"grounding": {"webSearchQueries": ["dots"]}}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "model"),
+    [(family, kind, model) for family, (kind, model) in product(OF_VENDORS, MODELS) if kind != family],
+)
+@pytest.mark.parametrize("says", [True, False])
+async def test_what_tools_of_another_vendor_left_is_not_sent(family, kind, model, says):
+    session = Session()
+    session.add_user_message("Search for dots.")
+    parts = [ReasoningPart("", provider_state={"family": family, **state}) for state in OF_VENDORS[family]]
+    session.add_assistant_message([*parts, *([TextPart("Dots.")] if says else [])], finish="stop")
+    async with Simulator(["Done."]) as server:
+        await answer(server, kind, model, session, "Go on.")
+        assert (server.rejected, len(server.requests)) == ([], 1)
+        sent = str(server.requests[0].body)
+    assert not any(mark in sent for mark in ("srvtoolu_1", "ws_1", "executableCode", "webSearchQueries"))

@@ -54,7 +54,7 @@ async def test_runs_stay_in_the_queue_while_their_provider_fails_and_all_are_don
     model = FailingModel(
         OverloadedError("no capacity", provider="scripted", status=529), NetworkError("reset", provider="scripted")
     )
-    async with working(tmp_path, model, RunRetryTable(first_window=1.5, largest_window=1.5)) as worker:
+    async with working(tmp_path, model, RunRetryTable(first_window=5, largest_window=5)) as worker:
         jobs = worker.job_client
         first = await jobs.submit_run("0", workspace=str(tmp_path))
         while (run := await jobs.get_run(first.id)).state != "delayed":

@@ -230,6 +230,7 @@ def test_a_backtest_counts_what_a_width_would_have_answered(tmp_path: Path):
         RuleWidth(id="paths", label="", rules=("may write build/**",)),
         RuleWidth(id="hosts", label="", rules=("may reach a.org",)),
     )
+    steering = CommandOutcome(files=(OutcomeFile(path="build/AGENTS.md", kind="created", protected=True),))
     questions = [
         PastQuestion("shell", {"command": "pytest a"}),
         PastQuestion("shell", {"command": "pytest b"}, refused=True),
@@ -238,9 +239,11 @@ def test_a_backtest_counts_what_a_width_would_have_answered(tmp_path: Path):
         PastQuestion("shell", {"command": "curl a.org"}, hosts=("a.org",)),
         PastQuestion("write", {"file_path": "build/x"}),
         PastQuestion("shell", {"command": 7}),
+        # No rule answers a question about a protected file.
+        PastQuestion.from_outcome("shell", {"command": "pytest c"}, steering, refused=False),
     ]
     tested = backtest_widths(widths, questions, workspace=str(tmp_path))
-    assert [(width.asked, width.covered, width.refused) for width in tested] == [(7, 2, 1), (7, 2, 0), (7, 1, 0)]
+    assert [(width.asked, width.covered, width.refused) for width in tested] == [(8, 2, 1), (8, 2, 0), (8, 1, 0)]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import tracemalloc
 from decimal import Decimal
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from outrider.errors import PartValidationError, StoreError, StoreVersionError
 from outrider.presentation.share_page import render_share_page
-from outrider.sessions.export import export_session, import_session
+from outrider.sessions.export import export_session, import_session, stream_export
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.sessions.session import SessionTime
@@ -102,6 +103,29 @@ async def test_an_export_that_is_imported_elsewhere_exports_to_the_same_bytes(tm
     for document in (exported, again):
         assert json.loads(document)["outrider_export"] == 1
     assert without_numbers(again) == without_numbers(exported)
+
+
+async def test_an_export_is_read_page_by_page_with_bounded_memory(tmp_path: Path):
+    text = "word " * 40_000
+    async with SqliteStore(tmp_path / "sessions.db") as store:
+        session = await store.create(StoredSession(title="long"))
+        child = await store.create(StoredSession(title="child", parent_id=session.id))
+        for number in range(150):
+            message = Message("user", [TextPart(f"{number} {text}")], time=MessageTime(1))
+            message.join(session.id)
+            await store.append(session.id, [message])
+        tracemalloc.start()
+        size, pieces = 0, 0
+        async for piece in stream_export(store, session.id):
+            size, pieces = size + len(piece), pieces + 1
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert size > 150 * len(text)
+        assert peak < size / 2
+        exported = json.loads(await export_session(store, session.id))
+    assert [one["session"]["id"] for one in exported["sessions"]] == [session.id, child.id]
+    texts = [message["parts"][0]["text"].split(" ")[0] for message in exported["sessions"][0]["messages"]]
+    assert texts == [str(number) for number in range(150)]
 
 
 def without_numbers(document: bytes) -> object:

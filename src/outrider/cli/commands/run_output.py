@@ -14,9 +14,8 @@ from outrider.cli.dispatch import exit_code_for
 from outrider.cli.output import NOTICE_STYLES, Console, truncate_text
 from outrider.engine.archive import TurnOutcome
 from outrider.errors import OutriderError
-from outrider.permissions.redaction.terminal import remove_escape_sequences
 from outrider.presentation import approvals as reasons
-from outrider.presentation.formats import clean_line
+from outrider.presentation.formats import clean_line, text_for_pipe
 from outrider.presentation.items import Notice, event_notice, vendor_tool_notice
 from outrider.presentation.tool_calls import call_title, vendor_tool_use
 from outrider.types.codec import AnyPart
@@ -506,7 +505,7 @@ class RunTextPrinter:
 
     def _end_step(self) -> None:
         if self._holds_back:
-            self._pipe.write(remove_escape_sequences(self._step))
+            self._pipe.write(text_for_pipe(self._step))
         if self._step and not self._step.endswith("\n"):
             self._pipe.write("\n")
         if self._step:

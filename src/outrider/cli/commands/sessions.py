@@ -3,10 +3,11 @@ sessions, and `outrider trace`."""
 
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, BinaryIO, assert_never
 
 import msgspec
 
@@ -136,10 +137,14 @@ def _session_row(session: StoredSession) -> tuple[str, ...]:
 
 
 def export_session(arguments: Namespace) -> int:
-    async def export_found(archive: SessionArchive) -> bytes:
-        return await archive.export_document((await archive.find_session(arguments.session)).id)
+    async def export_found(archive: SessionArchive) -> None:
+        session = await archive.find_session(arguments.session)
+        with _open_output(arguments.output) as file:
+            async for piece in archive.stream_document(session.id):
+                file.write(piece)
 
-    return write_output(run_with_archive(export_found), arguments.output)
+    run_with_archive(export_found)
+    return exit_codes.SUCCESS
 
 
 def share_session(arguments: Namespace) -> int:
@@ -166,16 +171,24 @@ def import_sessions(arguments: Namespace) -> int:
 
 def write_output(content: bytes, output: str | None) -> int:
     """Write the bytes to the file `output`, or to stdout for None or `-`."""
+    with _open_output(output) as file:
+        file.write(content)
+    return exit_codes.SUCCESS
+
+
+@contextmanager
+def _open_output(output: str | None) -> Generator[BinaryIO]:
+    """Yield the file `output`, or stdout for None or `-`, and report its name at the end."""
     if output is None or output == "-":
-        sys.stdout.buffer.write(content)
+        yield sys.stdout.buffer
         sys.stdout.buffer.flush()
-        return exit_codes.SUCCESS
+        return
     try:
-        Path(output).write_bytes(content)
+        with Path(output).open("wb") as file:
+            yield file
     except OSError as error:
         raise ConfigurationError(f"cannot write {output}: {error.strerror}") from error
     Console().print_stderr(f"written: {output}")
-    return exit_codes.SUCCESS
 
 
 def _read_document(file: str) -> bytes:

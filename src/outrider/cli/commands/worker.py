@@ -7,8 +7,8 @@ import shlex
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -23,7 +23,7 @@ from outrider.cli.output import Console, format_table
 from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.config.paths import AppFolders
 from outrider.engine.archive import short_id
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, StoreUnavailableError
 from outrider.presentation.formats import format_age
 from outrider.types.ids import now_ms
 
@@ -206,17 +206,18 @@ async def _serve_runs(arguments: Namespace, settings: "Settings", lock: "WorkerL
     """Execute runs until a signal arrives, or until a resident worker is idle. Releases the worker lock at the end."""
     from outrider.background.factory import standard_worker
     from outrider.background.local_worker import configure_worker_log, wait_until_idle, worker_log_path
-    from outrider.tracing.otel import configure_telemetry
 
     configure_worker_log(sys.stderr, json=arguments.log_format == "json")
     console = Console()
     with handle_interrupts() as interrupts:
         async with AsyncExitStack() as stack:
             options = {"runs": arguments.runs, "grace": arguments.grace, "listen_url": arguments.listen_url}
-            worker = await stack.enter_async_context(
-                standard_worker(settings, arguments.database, version=program_version(), **options)
+            worker = await _open_worker(
+                stack,
+                lambda: standard_worker(settings, arguments.database, version=program_version(), **options),
+                interrupts.requested,
             )
-            if stop_telemetry := configure_telemetry(worker.bus, os.environ):
+            if stop_telemetry := worker.export_telemetry(os.environ):
                 stack.push_async_callback(asyncio.to_thread, stop_telemetry)
             await _serve_health(arguments, worker, stack)
             hint = "it stops when idle" if arguments.resident else "Ctrl+C stops it and releases its runs"
@@ -236,6 +237,28 @@ async def _serve_runs(arguments: Namespace, settings: "Settings", lock: "WorkerL
                 await worker.drain()  # before the endpoints close
         if lock is not None:
             lock.release()
+
+
+async def _open_worker(
+    stack: AsyncExitStack, create: "Callable[[], AbstractAsyncContextManager[Worker]]", stop: asyncio.Event
+) -> "Worker":
+    """Open a worker on the stack; wait while the database is not available."""
+    from outrider.background.database import is_outage, outage_pause
+
+    attempt = 0
+    while True:
+        try:
+            return await stack.enter_async_context(create())
+        except Exception as problem:
+            if not isinstance(problem, StoreUnavailableError) and not is_outage(problem):
+                raise
+            if attempt == 0:
+                _log_line(f"waiting for database: {problem}")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(outage_pause(attempt)):
+                await stop.wait()
+                raise SystemExit(exit_codes.SUCCESS)
+        attempt += 1
 
 
 async def _serve_health(arguments: Namespace, worker: "Worker", stack: AsyncExitStack) -> None:

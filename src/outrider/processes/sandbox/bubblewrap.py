@@ -135,7 +135,9 @@ def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[st
     outside = {os.path.realpath(mount.folder): mount for mount in policy.outside}
     pinned = {} if policy.overlay else _pinned_folders(zones)
     sockets: AccessZones = {
-        _socket_folder(path): "hidden" for path in _list_bound_sockets() if _inherited_access(path, zones) != "hidden"
+        _socket_folder(path, zones): "hidden"
+        for path in _list_bound_sockets()
+        if _inherited_access(path, zones) != "hidden"
     }
     everything: AccessZones = {**pinned, **zones, **sockets}
     views = {workspace: policy.overlay.layers if policy.overlay else policy.layers}
@@ -222,10 +224,12 @@ _RUNTIME_FILES = (".pid", ".lock", ".sock", ".socket")
 _MAX_RUNTIME_FILES = 100
 
 
-def _socket_folder(path: str) -> str:
+def _socket_folder(path: str, zones: AccessZones) -> str:
     """Returns what to hide of a socket: its folder if that has nothing else, because a server that starts while the
     command runs creates its socket there again, which the mount over the old one does not cover."""
     folder = parent_of(path)
+    if folder == "/" or any(is_within(zone, folder) for zone in zones):
+        return path
     try:
         with os.scandir(folder) as entries:
             found = list(islice(entries, _MAX_RUNTIME_FILES + 1))
@@ -236,7 +240,7 @@ def _socket_folder(path: str) -> str:
         )
     except OSError:
         return path
-    return folder if only_sockets and folder != "/" else path
+    return folder if only_sockets else path
 
 
 def _build_restrictions(policy: SandboxPolicy, zones: AccessZones) -> KernelRestrictions:

@@ -23,6 +23,7 @@ T = TypeVar("T")
 TransactionBody = Callable[[Connection, bool], Awaitable[T]]
 
 MAX_CONNECTIONS = 8
+MAX_IDLE_SECONDS = 60.0  # a connection that is not used for longer is closed
 MAX_ATTEMPTS = 4
 CONNECT_TIMEOUT_SECONDS = 10
 POOL_WAIT_SECONDS = 2.0
@@ -52,6 +53,7 @@ class TransactionPool:
             kwargs={"autocommit": True, "connect_timeout": CONNECT_TIMEOUT_SECONDS},
             min_size=1,
             max_size=max_connections,
+            max_idle=MAX_IDLE_SECONDS,
             open=False,
             configure=self._set_search_path,
             reconnect_timeout=POOL_RECONNECT_SECONDS,

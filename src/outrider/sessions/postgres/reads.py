@@ -57,7 +57,9 @@ async def load_transcript(
 ) -> SessionTranscript:
     session = await session_row(db, session_id)
     count = None if limit is None else limit + 1
-    mark = await _message_key(db, session["key"], after or before) if after or before else 2**62
+    mark = 2**62 if after is None else 0
+    if after or before:
+        mark = await _message_key(db, session["key"], after or before)
     side, order = (">", "ASC") if after is not None else ("<", "DESC")
     rows = await fetch_rows(
         db,
@@ -70,7 +72,7 @@ async def load_transcript(
     rows, more = (rows[:limit], len(rows) > limit) if limit is not None else (rows, False)
     if after is None:
         rows.reverse()
-    first, last = (False, not more) if after is not None else (not more, before is None)
+    first, last = (not after, not more) if after is not None else (not more, before is None)
     messages = [MessageRow(row["id"], row["role"], row["created"], row["body"]) for row in rows]
     parts = await _read_parts(db, {row["key"]: row["id"] for row in rows})
     return build_transcript(decode_session(session), messages, parts, first=first, last=last)

@@ -22,7 +22,7 @@ def backup_schema_name(schema: str, version: int) -> str:
 async def backup_tables(db: Connection, schema: str, version: int) -> str:
     """Copies all tables into a backup schema and returns its name.
 
-    Runs in a transaction of its own, so an existing backup is complete; one of the same version stays unchanged. The
+    Runs in a separate transaction, so an existing backup is complete; one of the same version stays unchanged. The
     transaction reads one snapshot and copies in batches: other workers read and write meanwhile.
     """
     copy = backup_schema_name(schema, version)

@@ -80,10 +80,10 @@ def load_transcript(
     key, count = session["key"], -1 if limit is None else limit + 1
     query = "SELECT key, id, role, created, body FROM messages WHERE session = ?"
     if after is not None:
-        start = _message_key(db, key, after)
+        start = _message_key(db, key, after) if after else 0
         rows = db.execute(f"{query} AND key > ? ORDER BY key LIMIT ?", (key, start, count)).fetchall()
         rows, more = (rows[:limit], len(rows) > limit) if limit is not None else (rows, False)
-        first, last = False, not more
+        first, last = not after, not more
     else:
         end = _message_key(db, key, before) if before is not None else 2**62
         rows = db.execute(f"{query} AND key < ? ORDER BY key DESC LIMIT ?", (key, end, count)).fetchall()

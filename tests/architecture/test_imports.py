@@ -87,7 +87,7 @@ def assert_independent(siblings: list[str], rule: str) -> None:
     assert_none(broken, rule)
 
 
-def test_the_import_contracts_are_kept():
+def test_the_import_contracts_are_preserved():
     lint = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as lint; lint()"]
     done = subprocess.run([*lint, "--no-logo", "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,7 +1,7 @@
 """Names that are stored or sent do not change: tags, fields, errors, tables, workflows, routes.
 
 `stored_names.json` was computed from version 0.1. Entries are keyed by what they are about, not by the names of
-classes, so that classes can be renamed. A new field, event or route is added to the file by hand; an existing one is
+classes, so that classes can be renamed. A new field, event or route is added to the file manually; an existing one is
 changed only together with a migration of what is stored.
 
     python -m tests.architecture.test_stored_names         # prints the names of the code as it is now

@@ -208,7 +208,7 @@ def c_call(index: int | None = 0, **fields: Any) -> Fields:
         ("google", google({"functionCall": {"id": 5, "name": "read", "args": '{"path":"a"}'}}), [("read", A)]),
     ],
 )  # fmt: skip
-async def test_calls_of_any_shape_are_read_and_told_apart(name: str, body: bytes, calls: list[tuple[str, Fields]]):
+async def test_calls_of_any_shape_are_read_and_distinguished(name: str, body: bytes, calls: list[tuple[str, Fields]]):
     kept, error = await read(name, body)
     assert error is None
     assert calls_of(kept) == calls
@@ -281,7 +281,7 @@ def test_a_refusal_may_come_as_an_event(name: str):
         ("google", google({"text": "Hi"})),
     ],
 )
-async def test_a_stream_that_tells_its_end_and_stays_open_is_not_waited_for(kind: ProviderKind, body: bytes):
+async def test_a_stream_that_states_its_end_and_stays_open_is_not_waited_for(kind: ProviderKind, body: bytes):
     async with serving(Reply([body], after="keepalive_open")) as server, asyncio.timeout(30):  # idle is ten times that
         client = model_client(Provider("p", kind, "k", server.url, options={"timeouts": {"closing": 0.05}}))
         answer = AnswerAssembler("")

@@ -109,7 +109,7 @@ async def test_a_session_comes_back_as_it_was_created(store: Store, session: Sto
     assert session.seq == 1
 
 
-async def test_a_session_that_is_not_there_is_said_so(store: Store):
+async def test_a_session_that_is_not_there_is_reported_so(store: Store):
     for attempt in (
         store.get("x"),
         store.load("x"),
@@ -337,7 +337,7 @@ async def test_a_transcript_can_be_loaded_page_by_page(store: Store, session: St
         await store.load(session.id, limit=1, before=new_id())
 
 
-async def test_a_part_of_an_unknown_kind_is_kept_as_it_is(store: Store, session: StoredSession):
+async def test_a_part_of_an_unknown_kind_is_preserved_as_it_is(store: Store, session: StoredSession):
     (message,) = await fill(store, session, "one")
     raw = {"type": "hologram", "id": new_id(), "depth": 3.5, "nested": {"x": [None, True]}}
     unknown = UnknownPart(raw)
@@ -361,14 +361,14 @@ async def test_a_large_output_comes_back_whole(store: Store, session: StoredSess
     assert [part.state for part in copied] == [part.state for part in parts]
 
 
-async def test_sf_075_text_that_is_not_unicode_is_kept_with_a_mark_and_nul_as_it_is(
+async def test_sf_075_text_that_is_not_unicode_is_preserved_with_a_mark_and_nul_as_it_is(
     store: Store, session: StoredSession
 ):
     await fill(store, session, "cut \ud83d here, nul \0 there")
     assert texts((await store.load(session.id)).messages) == ["cut ? here, nul \0 there"]
 
 
-async def test_drafts_are_told_apart_until_their_final_value(store: Store, session: StoredSession):
+async def test_drafts_are_distinguished_until_their_final_value(store: Store, session: StoredSession):
     message = said(session, "unfin")
     await store.append(session.id, [message], draft=True)
     assert (await store.load(session.id)).drafts == {message.parts[0].id}
@@ -430,7 +430,7 @@ async def test_sf_067_a_listener_that_reconnects_gets_every_newer_value_once_and
     assert seen == list(range(1, 62))
 
 
-async def test_a_feed_that_follows_hears_of_a_change_at_once(store: Store, session: StoredSession):
+async def test_a_feed_that_follows_learns_of_a_change_at_once(store: Store, session: StoredSession):
     async with aclosing(store.changes(session.id, after=1)) as feed:
         waiting = asyncio.create_task(anext(feed))
         await asyncio.sleep(0.05)
@@ -530,7 +530,9 @@ async def test_usage_is_counted_by_day_model_agent_and_tool(store: Store, sessio
 # Leases
 
 
-async def test_sf_020_a_second_owner_is_told_who_the_first_is_and_may_take_over(store: Store, session: StoredSession):
+async def test_sf_020_a_second_owner_is_informed_who_the_first_is_and_may_take_over(
+    store: Store, session: StoredSession
+):
     first, second = current_process(), current_process()
     held = await store.acquire(session.id, first)
     with pytest.raises(SessionInUseError) as refused:
@@ -586,7 +588,7 @@ async def test_after_an_owner_expired_and_somebody_wrote_the_old_owner_is_fenced
 # Inbox and approvals
 
 
-async def test_an_inbox_item_is_kept_once_and_taken_once(store: Store, session: StoredSession):
+async def test_an_inbox_item_is_preserved_once_and_taken_once(store: Store, session: StoredSession):
     item = InboxItem(session_id=session.id, message=said(session, "do this"), delivery="steer", sender="web")
     kept = await store.put_inbox(item)
     assert await store.put_inbox(item) == kept
@@ -681,7 +683,7 @@ def test_the_owner_of_another_process_is_another_owner():
     assert one != two
 
 
-async def test_the_approval_level_of_a_session_is_kept_and_changed(store: Store):
+async def test_the_approval_level_of_a_session_is_preserved_and_changed(store: Store):
     session = await store.create(StoredSession(approval="edits"))
     assert (await store.load(session.id)).session.approval == "edits"
     changed = await store.update(session.id, SessionUpdate(approval="auto"))

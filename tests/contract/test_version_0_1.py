@@ -218,7 +218,7 @@ def test_the_anthropic_format_is_written_and_read_as_before():
     assert session.to_api_format() == written
 
 
-def test_a_part_kind_that_was_registered_is_kept_as_it_is_where_nobody_knows_it():
+def test_a_part_kind_that_was_registered_is_preserved_as_it_is_where_nobody_knows_it():
     (message,) = EXPORTS["own kinds"]["sessions"][0]["messages"]
     _, note, plain = Message.from_dict(message).parts
     assert isinstance(note, UnknownPart)
@@ -271,7 +271,7 @@ async def test_calls_that_a_crash_left_running_are_interrupted_and_the_input_tha
     assert "Hurry." in seen
 
 
-async def test_a_turn_that_a_crash_cut_off_goes_on_and_repeats_what_may_be_repeated(home: Path):
+async def test_a_turn_that_a_crash_cut_off_continues_and_repeats_what_may_be_repeated(home: Path):
     """`interrupted` was opened once by version 0.1 after its crash."""
     async with engine(home, lambda _: "Went on.") as held:
         session = await held.open(SESSIONS["interrupted"], take_over=True)
@@ -281,7 +281,7 @@ async def test_a_turn_that_a_crash_cut_off_goes_on_and_repeats_what_may_be_repea
         assert (end.reason, end.output) == ("completed", "Went on.")
 
 
-async def test_a_draft_that_a_crash_cut_off_is_kept_and_the_turn_can_go_on(home: Path):
+async def test_a_draft_that_a_crash_cut_off_is_preserved_and_the_turn_can_continue(home: Path):
     async with engine(home, lambda _: "The end.") as held:
         session = await held.open(SESSIONS["streaming"], take_over=True)
         assert "A sentence that never ends" in "".join(message.get_text_content() for message in session.messages)
@@ -307,7 +307,7 @@ async def test_an_approval_that_was_pending_can_be_answered(home: Path, allow: b
 CAST = [Agent(name, f"You are the {name}.", "model-1", "scripted") for name in ("boss", "clerk")]
 
 
-async def test_an_approval_of_a_called_agent_can_be_answered_and_both_agents_go_on(home: Path):
+async def test_an_approval_of_a_called_agent_can_be_answered_and_both_agents_continue(home: Path):
     def answer(request: Any) -> str:
         return "Boss is done." if request.system.startswith("You are the boss") else "Clerk is done."
 

@@ -329,7 +329,7 @@ async def test_an_address_that_never_answers_fails_at_the_limit_and_closes_quick
         assert server_of(servers).status.error == "it did not answer within 0.5 s"
 
 
-async def test_nobody_at_the_address_is_said(tmp_path):
+async def test_nobody_at_the_address_is_reported(tmp_path):
     config = HttpServer(name="nobody", url=f"http://127.0.0.1:{free_port()}/mcp")
     async with McpServers([config], McpHost(tmp_path, {}, LIMITS)) as servers:
         status = server_of(servers).status

@@ -283,7 +283,7 @@ async def test_servers_whose_answers_are_damaged_at_random_hurt_nobody(tmp_path)
     assert not [state.error for state in ended if isinstance(state, ToolError) and "Error:" in state.error]
 
 
-def test_the_sdk_is_loaded_when_a_server_is_connected_and_its_absence_is_said():
+def test_the_sdk_is_loaded_when_a_server_is_connected_and_its_absence_is_reported():
     program = textwrap.dedent("""
         import asyncio, sys
         from pathlib import Path

@@ -116,7 +116,7 @@ def test_exit_codes_arrive(shell: Shell, code: int):
     assert shell(f"exit {code}").returncode == code
 
 
-def test_a_signal_that_ends_the_command_is_told_as_a_shell_tells_it(shell: Shell):
+def test_a_signal_that_ends_the_command_is_reported_as_a_shell_states_it(shell: Shell):
     assert shell("kill -SEGV $$").returncode == 128 + 11
     assert said(shell("trap 'echo caught; exit 0' TERM; kill $$; sleep 5")) == "caught"
 
@@ -189,7 +189,7 @@ def test_ways_to_other_programs_are_forgotten(shell: Shell):
 
 
 def test_servers_and_clients_meet_inside(bubblewrap: Sandbox, workspace: Path, tmp_path: Path):
-    """Only with a network of its own: Landlock refuses sockets, since it cannot tell whose they are."""
+    """Only with a separate network: Landlock refuses sockets, since it cannot tell whose they are."""
     script = """
 import socket, threading
 with socket.create_server(("127.0.0.1", 0)) as server:
@@ -200,7 +200,7 @@ with socket.create_server(("127.0.0.1", 0)) as server:
     assert said(shell_in(bubblewrap, workspace, tmp_path)(f"{sys.executable} meet.py")) == "met"
 
 
-def test_a_bound_that_is_reached_is_said(shell: Shell):
+def test_a_bound_that_is_reached_is_reported(shell: Shell):
     done = shell("sleep 100", bounds=SandboxLimits(seconds=0.3))
     assert done.returncode == 137
     assert done.stderr.strip() == "outrider: the command was killed: it ran for more than 0.3 seconds"

@@ -66,7 +66,7 @@ async def test_a_confined_command_that_does_not_listen_is_ended(supervisor: Proc
     assert outcome.ending.cause == "timeout"
 
 
-async def test_what_a_command_plants_is_moved_away_and_told(tmp_path: Path):
+async def test_what_a_command_plants_is_moved_away_and_reported(tmp_path: Path):
     sandbox = find_sandbox(tmp_path)
     if not sandbox.confines:
         pytest.skip(f"nothing confines commands here: {sandbox.gaps}")

@@ -1,7 +1,7 @@
-"""An engine in a process of its own, to be killed at work: `loop_worker.py STORE EFFECTS SESSION KIND URL`.
+"""An engine in a separate process, to be killed at work: `loop_worker.py STORE EFFECTS SESSION KIND URL`.
 
-Its model is a function of what it is shown, so that a turn goes on the same way wherever it was cut: five calls at once
-with effects that can be counted, one that asks, a context that overflows once, and an answer."""
+Its model is a function of what it is shown, so that a turn continues the same way wherever it was cut: five calls
+at once with effects that can be counted, one that asks, a context that overflows once, and an answer."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""An engine whose command waits for an answer, in a process of its own: `outcome_worker.py FOLDER SESSION`."""
+"""An engine whose command waits for an answer, in a separate process: `outcome_worker.py FOLDER SESSION`."""
 
 import asyncio
 import contextlib

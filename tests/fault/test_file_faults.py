@@ -98,10 +98,10 @@ async def test_sf_052_a_workspace_that_is_deleted_moved_or_replaced_is_a_failure
     assert (tmp_path / "moved" / "file").read_text() == "a\n"
     desk.root.unlink()
     (tmp_path / "moved").rename(desk.root)
-    assert "\ta" in await desk.done("read", file_path="file")  # the session goes on where it was
+    assert "\ta" in await desk.done("read", file_path="file")  # the session continues where it was
 
 
-async def test_sf_052_a_folder_swapped_for_a_link_while_a_change_is_kept_leads_nowhere(tmp_path: Path):
+async def test_sf_052_a_folder_swapped_for_a_link_while_a_change_is_preserved_leads_nowhere(tmp_path: Path):
     desk = Desk(tmp_path / "ws")
     desk.put("src/file", "a\n")
     outside = tmp_path / "outside"

@@ -41,7 +41,7 @@ async def test_sf_068_a_listener_that_raises_or_blocks_hurts_neither_the_turn_no
 
 
 @pytest.mark.slow
-async def test_sf_066_fifty_streams_among_five_hundred_sessions_are_heard_in_time(record_property: Record):
+async def test_sf_066_fifty_streams_among_five_hundred_sessions_are_received_in_time(record_property: Record):
     late: list[float] = []
     text = "a sentence that arrives piece by piece; " * 20
 

@@ -1,4 +1,4 @@
-"""An engine killed in the middle of a turn: what another one finds, says, and goes on with."""
+"""An engine killed in the middle of a turn: what another one finds, says, and continues with."""
 
 import os
 import random
@@ -104,7 +104,7 @@ async def judge(path: Path, effects: Path, session_id: str, kind: str, url: str)
     async with engine(path, effects, kind, url) as held:
         opened = await held.store.load(session_id)
         before = {part.id: part for message in opened.messages for part in message.parts}
-        # What was killed before the input was kept had acknowledged nothing: the user says it again.
+        # What was killed before the input was stored had acknowledged nothing: the user says it again.
         heard = opened.messages[-1].role == "user" or len(opened.messages) > 2 * len(history())
         heard = heard or bool(await held.store.inbox(session_id))
         session = await held.open(session_id)
@@ -138,7 +138,7 @@ async def round_of(folder: Path, name: str, kind: Any, **how: Any) -> tuple[bool
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("point", POINTS)
-async def test_sf_001_to_007_an_engine_killed_at_a_fault_point_is_taken_up_and_its_turn_goes_on(
+async def test_sf_001_to_007_an_engine_killed_at_a_fault_point_is_taken_up_and_its_turn_continues(
     point: str, kind: str, tmp_path: Path, record_property: Record
 ):
     # Every API and every point, one visit each; a soak tries all visits.
@@ -157,7 +157,7 @@ async def test_sf_001_to_007_an_engine_killed_at_a_fault_point_is_taken_up_and_i
 
 
 @pytest.mark.soak
-async def test_sf_012_an_engine_killed_at_any_moment_is_taken_up_and_its_turn_goes_on(
+async def test_sf_012_an_engine_killed_at_any_moment_is_taken_up_and_its_turn_continues(
     tmp_path: Path, record_property: Record
 ):
     ends, rounds, cut = Counter[str](), 300 if SOAK else 4, 0

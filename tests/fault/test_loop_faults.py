@@ -75,7 +75,7 @@ def chatty(seen: list[str]) -> Tool:
     return watch
 
 
-async def test_sf_002_what_a_running_call_has_written_is_kept_and_told_after_a_crash():
+async def test_sf_002_what_a_running_call_has_written_is_preserved_and_reported_after_a_crash():
     """The first engine is never closed: to the store it has died with the call running."""
     store, ended = MemoryStore(), []
     async with engine([[call("watch", "c1")]], chatty(ended), store=store) as first:
@@ -95,7 +95,7 @@ async def test_sf_002_what_a_running_call_has_written_is_kept_and_told_after_a_c
 
 
 async def test_a_plain_function_may_report_from_its_thread_even_after_its_call_has_ended():
-    """Its late words are heard by nobody, and never take the place of the call's end."""
+    """Its late words are received by nobody, and never take the place of the call's end."""
     store, release, over = MemoryStore(), threading.Event(), threading.Event()
 
     def stubborn(context: ToolContext) -> str:
@@ -170,7 +170,7 @@ async def test_sf_015_a_history_that_begins_with_a_result_is_accepted():
 
 
 @pytest.mark.parametrize("kind", list(SIMULATED_APIS))
-async def test_sf_016_a_program_that_slept_in_mid_stream_has_one_turn_and_goes_on(kind: str, tmp_path: Path):
+async def test_sf_016_a_program_that_slept_in_mid_stream_has_one_turn_and_continues(kind: str, tmp_path: Path):
     go_on = asyncio.Event()
     async with Simulator([["half an answer", go_on, " and the rest"], "awake"]) as server:
         command = [sys.executable, "-m", "tests.fault.sleeper", kind, server.url(kind), str(tmp_path / "s.db")]
@@ -278,7 +278,7 @@ async def test_sf_040_a_full_disk_in_the_middle_of_parallel_calls_is_one_error_t
         await async_run(entry, "go", [entry], [tool], [provider], store=FullStore())
 
 
-async def test_a_turn_that_has_its_end_does_not_go_on():
+async def test_a_turn_that_has_its_end_does_not_continue():
     async with engine(["done", "never"]) as held:
         session_id = await held.create()
         await held.prompt(session_id, "go")
@@ -286,7 +286,7 @@ async def test_a_turn_that_has_its_end_does_not_go_on():
         assert len((await held.open(session_id)).messages) == 2
 
 
-async def test_a_turn_that_was_aborted_goes_on_when_it_is_told_to():
+async def test_a_turn_that_was_aborted_continues_when_it_is_reported_to():
     ended: list[str] = []
     async with engine([[call("watch", "c1")], "went on"], chatty(ended)) as held:
         heard: list[ToolOutputEvent] = []

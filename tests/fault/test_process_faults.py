@@ -51,7 +51,9 @@ async def until_written(supervisor: ProcessSupervisor, size: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_sf_070_a_child_that_ignores_being_asked_is_killed_and_its_output_kept(supervisor: ProcessSupervisor):
+async def test_sf_070_a_child_that_ignores_being_asked_is_killed_and_its_output_preserved(
+    supervisor: ProcessSupervisor,
+):
     task = asyncio.create_task(supervisor.run_command("c", "trap '' TERM; echo so far; while :; do sleep 1; done"))
     await until_written(supervisor, 1)
     start = time.monotonic()
@@ -225,7 +227,7 @@ def guards_of(pid: int) -> tuple[int, list[int]]:
     return guardian, [child.pid for child in platform.list_children(guardian)]
 
 
-async def test_sf_077_when_the_guardian_is_killed_processes_go_on_and_others_can_be_started(
+async def test_sf_077_when_the_guardian_is_killed_processes_continue_and_others_can_be_started(
     supervisor: ProcessSupervisor, tmp_path: Path
 ):
     await supervisor.start_command("b", f"echo $$ > {tmp_path}/pid; sleep 60")
@@ -245,7 +247,7 @@ async def test_sf_077_when_the_keeper_in_waiting_is_killed_another_takes_its_pla
     assert (await supervisor.run_command("c", "echo works")).text == "works\n"
 
 
-async def test_sf_077_when_a_keeper_is_killed_all_that_it_kept_ends_and_the_call_says_so(
+async def test_sf_077_when_a_keeper_is_killed_all_that_it_preserved_ends_and_the_call_says_so(
     supervisor: ProcessSupervisor, tmp_path: Path
 ):
     command = f"{daemon(tmp_path / 'daemon')}; echo $$ > {tmp_path}/pid; sleep 60"

@@ -1,4 +1,4 @@
-"""Signals to the program at work: the turn ends, all that it started ends with it, and everything is kept."""
+"""Signals to the program at work: the turn ends, all that it started ends with it, and everything is stored."""
 
 import asyncio
 import contextlib
@@ -93,7 +93,9 @@ async def judge_kept(run: Program) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["sf_009", "sf_010"])
-async def test_sf_009_and_010_a_signal_ends_the_turn_and_all_it_started_with_everything_kept(tmp_path: Path, number):
+async def test_sf_009_and_010_a_signal_ends_the_turn_and_all_it_started_with_everything_preserved(
+    tmp_path: Path, number
+):
     async with program(tmp_path) as run:
         pid = await run.at_work()
         run.process.send_signal(number)

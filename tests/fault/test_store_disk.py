@@ -1,4 +1,4 @@
-"""Full, broken, foreign and hostile disks: what was kept stays, what is wrong is said, nothing is made worse."""
+"""Full, broken, foreign and hostile disks: what was stored stays, what is wrong is said, nothing is made worse."""
 
 import asyncio
 import contextlib
@@ -68,7 +68,7 @@ async def fill_up(store: SqliteStore, session_id: str, kept: list[str]) -> None:
         kept.append(message.id)
 
 
-async def test_sf_040_a_full_disk_is_said_at_once_and_loses_nothing_that_was_kept(
+async def test_sf_040_a_full_disk_is_reported_at_once_and_loses_nothing_that_was_preserved(
     tmp_path: Path, record_property: Record
 ):
     with contextlib.ExitStack() as stack:
@@ -94,7 +94,7 @@ async def test_sf_040_a_full_disk_is_said_at_once_and_loses_nothing_that_was_kep
         record_property("figures", f"disk full on a 3 MiB tmpfs: {len(kept)} parts acknowledged before, 0 lost")
 
 
-async def test_sf_048_a_read_only_directory_is_said_clearly(tmp_path: Path):
+async def test_sf_048_a_read_only_directory_is_reported_clearly(tmp_path: Path):
     with small_disk(tmp_path / "small", 3) as disk:
         (disk / "data").mkdir()
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
@@ -165,7 +165,7 @@ async def test_sf_044_a_file_that_lacks_a_piece_of_its_end_is_found_out(tmp_path
         assert "damaged" in store.notices[0]
 
 
-async def test_sf_044_of_a_file_that_was_cut_to_a_byte_it_is_said_that_something_was_there(tmp_path: Path):
+async def test_sf_044_of_a_file_that_was_cut_to_a_byte_it_is_reported_that_something_was_there(tmp_path: Path):
     path = tmp_path / "sessions.db"
     await store_with(path, 1, 1)
     os.truncate(path, 1)
@@ -308,7 +308,7 @@ async def test_sf_049_large_outputs_are_stored_once_and_the_log_stays_small(tmp_
     assert path.stat().st_size < 1024 * 1024
 
 
-async def test_a_text_that_grows_while_it_streams_is_kept_once(tmp_path: Path):
+async def test_a_text_that_grows_while_it_streams_is_preserved_once(tmp_path: Path):
     path = tmp_path / "sessions.db"
     noise = os.urandom(300_000).hex()
     async with SqliteStore(path) as store:
@@ -366,7 +366,7 @@ async def test_sf_051_a_data_directory_may_have_any_name(tmp_path: Path):
     await store_with(tmp_path / "Daten ü 数据 %20?#" / "sessions.db", 1, 1)
 
 
-async def test_an_unreachable_place_is_said_clearly(tmp_path: Path):
+async def test_an_unreachable_place_is_reported_clearly(tmp_path: Path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "sessions.db", tmp_path / "x\0y" / "sessions.db"):
         with pytest.raises(StoreUnavailableError):

@@ -134,7 +134,7 @@ async def test_a_server_that_ends_our_connections_is_reached_again(store: Postgr
     assert change.seq == 2
 
 
-async def test_a_server_that_is_not_there_is_said_clearly(tmp_path: object):
+async def test_a_server_that_is_not_there_is_reported_clearly(tmp_path: object):
     with pytest.raises(StoreUnavailableError):
         await PostgresStore("postgresql://nobody@127.0.0.1:1/nothing").open()
 

@@ -23,7 +23,7 @@ from outrider.types.parts import TextPart
 from tests.fault.processes import ROOT
 
 FIRST_RELEASE = "e22f191"
-# Runs with the code of version 0.1: appends messages to a session of its own until its standard input is closed.
+# Runs with the code of version 0.1: appends messages to a separate session until its standard input is closed.
 OLD_WORKER = """
 import asyncio, sys
 from outrider.sessions.records import StoredSession

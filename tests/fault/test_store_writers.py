@@ -114,7 +114,7 @@ async def test_a_lock_that_is_held_for_ever_is_an_error_after_a_while(tmp_path: 
         assert kept.metadata == {"text": "later"}
 
 
-async def test_sf_025_an_exception_inside_a_transaction_rolls_it_back_and_the_store_goes_on(tmp_path: Path):
+async def test_sf_025_an_exception_inside_a_transaction_rolls_it_back_and_the_store_continues(tmp_path: Path):
     async with SqliteStore(tmp_path / "sessions.db") as store:
         session = await store.create(StoredSession(title="kept"))
 
@@ -215,7 +215,7 @@ async def test_sf_028_an_owner_on_another_machine_counts_until_it_is_taken_over(
         await store.acquire(session.id, current_process(), take_over=True)
 
 
-async def test_a_listener_hears_of_changes_by_another_process(tmp_path: Path):
+async def test_a_listener_learns_of_changes_by_another_process(tmp_path: Path):
     path = tmp_path / "sessions.db"
     async with SqliteStore(path) as store:
         session = await store.create(StoredSession())

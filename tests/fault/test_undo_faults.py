@@ -79,7 +79,7 @@ async def test_sf_012_what_an_engine_killed_at_any_moment_had_changed_can_be_und
         cut += killed_after(folder, session_id, random.uniform(0, 0.5))
         async with engine(folder) as held:
             await held.open(session_id)
-            await held.abort(session_id)  # what it had not heard yet, or was asking, it would go on with
+            await held.abort(session_id)  # what it had not received yet, or was asking, it would continue with
             await held.file_changes(session_id).undo(doubtful=True)
         assert state(folder / "workspace") == before
     record_property("figures", f"undo after kill -9 at random moments: {rounds} rounds, {cut} cut, all undone exactly")

@@ -1,4 +1,4 @@
-"""An engine whose turn changes files, in a process of its own: `undo_worker.py FOLDER turn|undo SESSION`."""
+"""An engine whose turn changes files, in a separate process: `undo_worker.py FOLDER turn|undo SESSION`."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Recorded exchanges strung together: each request goes on from the answer before it, as one client lived it."""
+"""Recorded exchanges strung together: each request continues from the answer before it, as one client lived it."""
 
 from collections.abc import Iterator
 from functools import cache

@@ -163,7 +163,7 @@ async def through_engine(stage: Stage, store: Store) -> Driven:
         async with Engine([stage.agent], [stage.provider], stage.tools, store=store, limits=limits) as engine:
             end = await engine.prompt(session_id, words if not number else stage.asked(number)[1])
             driven.session = await engine.open(session_id)
-            while engine.live[session_id].is_busy:  # input that this turn did not take has a turn of its own
+            while engine.live[session_id].is_busy:  # input that this turn did not take has a separate turn
                 await asyncio.sleep(0.001)
         driven.outputs.append(end.output)
         if end.reason == "error":

@@ -113,13 +113,13 @@ def test_a_stream_says_the_same_one_byte_at_a_time(shared_dir: Path) -> None:
     assert not wrong(found)
 
 
-def test_a_prompt_that_is_too_long_is_told_from_other_invalid_requests(shared_dir: Path) -> None:
+def test_a_prompt_that_is_too_long_is_reported_from_other_invalid_requests(shared_dir: Path) -> None:
     refused = [x for x in recorded(shared_dir) if "too long" in str(x["expected"]["error"])]
     assert refused
     assert all(isinstance(read(WIRE, exchange), ContextOverflowError) for exchange in refused)
 
 
-def test_signatures_citations_and_blocks_of_the_provider_are_all_kept(shared_dir: Path) -> None:
+def test_signatures_citations_and_blocks_of_the_provider_are_all_preserved(shared_dir: Path) -> None:
     for exchange in recorded(shared_dir):
         expected, found = exchange["expected"], read(WIRE, exchange)
         if isinstance(found, Answer):

@@ -1,4 +1,4 @@
-"""What every story needs: a scripted model, agents, and a run whose events are kept."""
+"""What every story needs: a scripted model, agents, and a run whose events are stored."""
 
 from collections.abc import Callable, Iterable
 from typing import Any

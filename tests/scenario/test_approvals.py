@@ -1,4 +1,4 @@
-"""How long an answer holds: once, for the session, for the project, always; and what the model hears of a no."""
+"""How long an answer holds: once, for the session, for the project, always; and what the model receives of a no."""
 
 import asyncio
 from pathlib import Path
@@ -64,8 +64,8 @@ async def test_a_lasting_answer_that_was_revoked_holds_no_longer(tmp_path: Path)
         assert await questions(held, session) == 1
 
 
-async def test_a_word_to_the_model_is_kept_with_the_answer(tmp_path: Path):
-    """The answer is given in one engine, and the call goes on in another."""
+async def test_a_word_to_the_model_is_preserved_with_the_answer(tmp_path: Path):
+    """The answer is given in one engine, and the call continues in another."""
     async with SqliteStore(tmp_path / "sessions.db") as store:
         async with engine(store=store) as first:
             session = await first.create()

@@ -17,7 +17,7 @@ def wants_summary(request) -> bool:
     return "about to be shortened" in getattr(request.prompt[-1].content[-1], "text", "")
 
 
-async def test_an_overflow_is_compacted_once_and_the_turn_goes_on():
+async def test_an_overflow_is_compacted_once_and_the_turn_continues():
     session = Session()
     for number in range(6):
         session.add_user_message(f"question {number}")

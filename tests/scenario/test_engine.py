@@ -160,7 +160,7 @@ async def test_with_nobody_there_ask_means_no():
         assert (await held.prompt(session, "go")).output == "went on"
 
 
-async def test_abort_ends_the_turn_within_a_second_and_the_session_goes_on():
+async def test_abort_ends_the_turn_within_a_second_and_the_session_continues():
     started = asyncio.Event()
 
     async def slow() -> None:
@@ -283,7 +283,7 @@ async def test_after_an_abort_nobody_is_asked_any_more():
         assert (await held.prompt(session, "again")).output == "fresh"
 
 
-async def test_a_turn_that_a_limit_ended_goes_on_when_it_is_told_to():
+async def test_a_turn_that_a_limit_ended_continues_when_it_is_reported_to():
     look = Tool(lambda number: f"seen {number}", name="look")
     script = [[call("look", number=1)], [call("look", number=2)], "done"]
     async with engine(script, look, limits=Limits(turns=2)) as held:
@@ -294,7 +294,7 @@ async def test_a_turn_that_a_limit_ended_goes_on_when_it_is_told_to():
         assert [part.state.output for part in calls_in(await held.open(session))] == ["seen 1", "seen 2"]  # pyright: ignore
 
 
-async def test_a_defect_ends_the_turn_as_an_error_and_the_session_goes_on(caplog: pytest.LogCaptureFixture):
+async def test_a_defect_ends_the_turn_as_an_error_and_the_session_continues(caplog: pytest.LogCaptureFixture):
     def broken(_):
         raise KeyError("a defect")
 
@@ -344,7 +344,7 @@ class SmallStore(MemoryStore):
 
 
 @pytest.mark.parametrize("then", [[], [ProviderError("it broke off")]])
-async def test_sf_040_calls_that_a_full_disk_kept_from_running_have_ended_and_never_run(then):
+async def test_sf_040_calls_that_a_full_disk_stopped_have_ended_and_never_run(then):
     store, ran = SmallStore(), []
 
     def fills_the_disk(_):

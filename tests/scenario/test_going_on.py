@@ -1,4 +1,4 @@
-"""A turn that a crash cut off goes on: what is safe to repeat is run again, of everything else it is said."""
+"""A turn that a crash cut off continues: what is safe to repeat is run again, of everything else it is said."""
 
 import asyncio
 from typing import Any
@@ -60,7 +60,7 @@ async def states(both: Both) -> list[str]:
     return [getattr(call.state, "reason", call.state.status) for call in calls]
 
 
-async def test_only_the_call_that_is_safe_to_repeat_runs_again_and_the_turn_goes_on(both: Both):
+async def test_only_the_call_that_is_safe_to_repeat_runs_again_and_the_turn_continues(both: Both):
     assert await states(both) == ["running", "running"]
     async with both.engine("gone on") as engine:
         end = await engine.go_on(both.copy)

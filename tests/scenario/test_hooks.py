@@ -55,7 +55,7 @@ async def test_a_changed_input_is_prepared_like_any_other():
     assert calls_of(result.session)[0].state.output == "b"  # pyright: ignore
 
 
-async def test_a_hook_refuses_a_call_with_words_and_the_turn_goes_on():
+async def test_a_hook_refuses_a_call_with_words_and_the_turn_continues():
     ran: list[str] = []
     tool = Tool(lambda text: str(ran.append(text)), name="echo")
 
@@ -77,7 +77,7 @@ async def test_what_cannot_be_an_input_refuses_the_call(said):
     assert isinstance(calls_of(result.session)[0].state, ToolError)
 
 
-async def test_a_hook_that_raises_before_a_call_refuses_it_and_is_told():
+async def test_a_hook_that_raises_before_a_call_refuses_it_and_is_reported():
     def fail(_):
         raise RuntimeError("no such policy")
 
@@ -90,7 +90,7 @@ async def test_a_hook_that_raises_before_a_call_refuses_it_and_is_told():
     assert [event.error_type for event in story.heard(ErrorEvent)] == ["HookFailed"]
 
 
-async def test_what_a_hook_makes_of_a_result_is_kept_and_read():
+async def test_what_a_hook_makes_of_a_result_is_preserved_and_read():
     seen: list[HookedCall] = []
 
     def redact(ended: HookedCall):
@@ -182,7 +182,7 @@ async def test_a_hook_that_never_lets_go_meets_the_limit_of_turns():
     assert result.termination_reason == "limit"
 
 
-async def test_an_early_end_is_told_and_cannot_be_undone():
+async def test_an_early_end_is_reported_and_cannot_be_undone():
     reasons: list[str] = []
 
     def told(stop: HookedStop):

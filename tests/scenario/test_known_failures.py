@@ -36,7 +36,7 @@ async def test_a_result_stays_reachable_after_whoever_waited_for_it_has_left():
 
 
 def test_background_work_does_not_die_with_the_callers_event_loop(tmp_path: Path):
-    """The loop ends in the middle of a call. The work is kept, and goes on in another loop."""
+    """The loop ends in the middle of a call. The work is stored, and continues in another loop."""
     look, started = Tool(lambda: "seen", name="look"), asyncio.Event()
 
     async def slow() -> str:

@@ -48,7 +48,7 @@ async def test_the_model_searches_the_whole_of_what_a_function_gave_back(tmp_pat
         assert kept.read_text() == "\n".join(LINES)
 
 
-async def test_where_no_tool_could_read_a_file_it_is_said_that_the_rest_is_not_kept():
+async def test_where_no_tool_could_read_a_file_it_is_reported_that_the_rest_is_not_preserved():
     async with Engine([agent()], [scripted([[call("dump")], "seen"])], [Tool(dump)]) as engine:
         session = await engine.create()
         await engine.prompt(session, "go")

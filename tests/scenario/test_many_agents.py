@@ -46,7 +46,7 @@ def player(name: str, **fields) -> Agent:
     return agent(name, f"You are the {name}.", **fields)
 
 
-async def test_an_agent_calls_another_and_goes_on_with_its_answer():
+async def test_an_agent_calls_another_and_continues_with_its_answer():
     story = Story(
         cast(
             boss=[[call("call_agent", "c1", agent_name="clerk", message="Count to 2.")], "The clerk said: 1, 2."],
@@ -258,7 +258,7 @@ async def test_agents_may_use_different_providers():
         ([player("a")], [Tool(lambda: "", name="x"), Tool(lambda: "", name="x")], "two tools are called 'x'"),
     ],
 )
-async def test_names_that_cannot_be_told_apart_are_refused_before_anything_runs(agents, tools, words):
+async def test_names_that_cannot_be_distinguished_are_refused_before_anything_runs(agents, tools, words):
     with pytest.raises(ConfigurationError, match=words):
         await async_run(agents[0], "go", agents, tools, [scripted(["never"])])
 

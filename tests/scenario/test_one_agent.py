@@ -71,7 +71,7 @@ async def test_a_call_is_run_and_its_result_goes_back():
     assert part.state.output == "3"
 
 
-async def test_everything_that_is_kept_is_valid_and_an_answer_carries_what_it_used():
+async def test_everything_that_is_preserved_is_valid_and_an_answer_carries_what_it_used():
     story = Story([["Let me see.", call("add", a=1, b=2), Tokens(input=10, output=5)], ["It is 3.", Tokens(20, 3)]])
     result = await story.run(tools=[add])
     for message in result.session.messages:
@@ -174,7 +174,7 @@ async def test_a_tool_that_wants_to_be_alone_is():
         (call("call_agent", agent_name="nobody", message="x"), "There is no agent called 'nobody'"),
     ],
 )
-async def test_what_the_model_does_wrong_comes_back_as_a_result_and_the_turn_goes_on(wrong, words):
+async def test_what_the_model_does_wrong_comes_back_as_a_result_and_the_turn_continues(wrong, words):
     story = Story([[wrong], "I see."])
     result = await story.run(tools=[add])
     assert result.output == "I see."
@@ -199,7 +199,7 @@ async def test_finish_ends_the_turn_with_its_message():
     assert (result.output, result.termination_reason) == ("All done.", "completed")
 
 
-async def test_a_provider_that_refuses_ends_the_run_with_its_own_words_and_everything_kept():
+async def test_a_provider_that_refuses_ends_the_run_with_its_own_words_and_everything_preserved():
     story = Story([[call("add", a=1, b=2)], InvalidRequestError("no such model", status=404)])
     with pytest.raises(OutriderError, match="no such model") as caught:
         await story.run(tools=[add])
@@ -224,7 +224,7 @@ async def test_an_answer_that_breaks_off_keeps_what_was_shown_and_runs_no_call()
     assert last.finish is None
 
 
-async def test_turns_are_limited_and_what_was_done_is_kept():
+async def test_turns_are_limited_and_what_was_done_is_preserved():
     story = Story(lambda request: ["again", call("add", a=len(request.prompt), b=1)])
     result = await story.run(tools=[add], limits=Limits(turns=3))
     assert (result.termination_reason, result.output) == ("limit", "again")
@@ -294,7 +294,7 @@ async def test_a_refusal_ends_the_turn_as_a_refusal():
 
 
 @pytest.mark.parametrize("finish", ["length", "other"])
-async def test_calls_of_an_answer_that_was_cut_are_not_run_and_the_model_is_told(finish):
+async def test_calls_of_an_answer_that_was_cut_are_not_run_and_the_model_is_informed(finish):
     ran: list[int] = []
     story = Story([["so ", call("touch"), Finish(finish, finish)], "again then"])
     result = await story.run(tools=[Tool(lambda: ran.append(1), name="touch")])
@@ -308,7 +308,7 @@ async def test_an_answer_that_was_cut_says_so():
     assert (result.termination_reason, result.output) == ("length", "a long answ")
 
 
-async def test_a_retry_is_told_and_kept():
+async def test_a_retry_is_reported_and_preserved():
     story = Story([[Retry(1, 5, "overloaded", 4), "at last"]])
     result = await story.run()
     assert result.output == "at last"
@@ -337,7 +337,7 @@ async def test_cancelling_a_run_ends_its_calls_and_keeps_them():
     assert story.heard(LoopCompletedEvent)[0].termination_reason == "aborted"
 
 
-async def test_cancelling_while_the_model_speaks_keeps_what_it_said():
+async def test_cancelling_while_the_model_speaks_keeps_what_it_reported():
     never = asyncio.Event()
     story = Story([["half an ", "answer", never, "and more"]], chunk=4)
     session = Session()
@@ -389,7 +389,7 @@ async def test_chat_mode_has_no_tools_and_plan_mode_only_those_that_read():
         (lambda request: "use another way", "rejected", "The user said no: use another way"),
     ],
 )
-async def test_a_declined_call_ends_in_error_and_the_turn_goes_on(approve, reason, words):
+async def test_a_declined_call_ends_in_error_and_the_turn_continues(approve, reason, words):
     ran: list[int] = []
     risky = Tool(lambda: ran.append(1), name="risky", policy="ask")
     story = Story([[call("risky")], "fine"])
@@ -448,12 +448,12 @@ async def test_a_limit_error_can_be_read_by_a_program():
     assert (error.limit, error.details["maximum"]) == ("turns", 3)
 
 
-def test_an_agent_with_a_provider_that_was_not_given_is_told_at_once():
+def test_an_agent_with_a_provider_that_was_not_given_is_reported_at_once():
     with pytest.raises(ConfigurationError, match="needs the provider 'scripted'"):
         run(agent(), "hi", [agent()], [], [])
 
 
-async def test_an_agent_alone_is_not_told_of_tools_that_it_was_not_offered():
+async def test_an_agent_alone_is_not_informed_of_tools_that_it_was_not_offered():
     story = Story([[call("sub", a=1, b=2)], "I see."])
     result = await story.run(tools=[add])
     assert calls_of(result.session)[0].state.error.endswith("The tools are: add.")  # pyright: ignore
@@ -495,7 +495,7 @@ async def test_a_turn_says_that_it_waits_for_an_answer_and_then_that_tools_run()
     ]
 
 
-async def test_whoever_cannot_answer_has_not_said_yes():
+async def test_a_user_who_cannot_answer_has_not_agreed():
     def fail(request):
         raise RuntimeError("the window is gone")
 
@@ -505,7 +505,7 @@ async def test_whoever_cannot_answer_has_not_said_yes():
     assert "the window is gone" in calls_of(result.session)[0].state.error  # pyright: ignore
 
 
-async def test_an_answer_that_the_provider_paused_goes_on_with_what_was_said():
+async def test_an_answer_that_the_provider_paused_continues_with_what_was_reported():
     def second(request):
         assert request.prompt[-1].role == "assistant"
         return f"and on after {request.prompt[-1].content[0].text!r}"

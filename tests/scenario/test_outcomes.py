@@ -103,7 +103,7 @@ async def test_a_command_without_changes_asks_nobody(workspace, tmp_path, sandbo
     assert not harness.asked
 
 
-async def test_changes_are_the_question_and_are_committed_when_kept(workspace, tmp_path, sandbox):
+async def test_changes_are_the_question_and_are_committed_when_preserved(workspace, tmp_path, sandbox):
     harness = Harness(shell("echo bread >> notes.txt; echo new > made.txt; echo said"), tmp_path, sandbox)
     async with harness.engine:
         working = asyncio.ensure_future(harness.work(workspace))
@@ -138,7 +138,7 @@ async def test_the_duration_of_a_call_leaves_out_the_wait_for_an_answer(workspac
     assert call_outcome(part).milliseconds == ended[0].duration_ms == whole - part.state.metadata["waited_ms"]
 
 
-async def test_some_files_can_be_kept(workspace, tmp_path, sandbox):
+async def test_some_files_can_be_preserved(workspace, tmp_path, sandbox):
     harness = Harness(shell("echo 1 > a.txt; mkdir sub; echo 2 > sub/b.txt; rm notes.txt"), tmp_path, sandbox)
     async with harness.engine:
         working = asyncio.ensure_future(harness.work(workspace))
@@ -150,7 +150,7 @@ async def test_some_files_can_be_kept(workspace, tmp_path, sandbox):
     assert sorted(path.name for path in workspace.iterdir()) == [".gitignore", "notes.txt", "sub"]
 
 
-async def test_a_dropped_outcome_ends_as_rejected_and_tells_the_model(workspace, tmp_path, sandbox):
+async def test_a_dropped_outcome_ends_as_rejected_and_informs_the_model(workspace, tmp_path, sandbox):
     harness = Harness(shell("rm notes.txt; echo goodbye"), tmp_path, sandbox)
     async with harness.engine:
         working = asyncio.ensure_future(harness.work(workspace))
@@ -451,7 +451,7 @@ async def test_a_command_that_stays_running_is_asked_about_before_it_starts(work
     assert (workspace / "notes.txt").exists()
 
 
-async def test_names_that_are_not_text_are_shown_escaped_and_can_be_kept(workspace, tmp_path, sandbox):
+async def test_names_that_are_not_text_are_shown_escaped_and_can_be_preserved(workspace, tmp_path, sandbox):
     script = "echo 1 > $'bad\\xff'; echo 2 > $'other\\xfe'; echo 3 > $'new\\nline'; echo 4 > 'bad\\udcff'"
     harness = Harness(shell(script), tmp_path, sandbox)
     async with harness.engine:

@@ -1,4 +1,4 @@
-"""Structured output: a value of the wanted type, mended where it does not fit, an error where it cannot be."""
+"""Structured output: a value of the wanted type, repaired where it does not fit, an error where it cannot be."""
 
 import re
 from dataclasses import dataclass
@@ -103,7 +103,7 @@ async def test_a_type_that_no_answer_can_have_is_refused_before_anything_is_aske
         await Story(["never"]).run("what?", output_type=wanted)
 
 
-async def test_an_answer_that_does_not_fit_is_mended():
+async def test_an_answer_that_does_not_fit_is_repaired():
     asked = []
 
     def answer(request):
@@ -116,7 +116,7 @@ async def test_an_answer_that_does_not_fit_is_mended():
     assert "people" in asked[2]
 
 
-async def test_an_answer_that_never_fits_is_an_error_with_everything_kept():
+async def test_an_answer_that_never_fits_is_an_error_with_everything_preserved():
     with pytest.raises(OutputMismatch, match="not JSON") as caught:
         await Story(lambda _: "never").run("which city?", output_type=City)
     assert caught.value.details["result"].session.messages[-1].get_text_content() == "never"

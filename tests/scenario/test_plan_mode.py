@@ -42,7 +42,7 @@ async def test_a_turn_in_plan_mode_ends_in_a_plan_and_says_so():
     assert [one for one in told if one] == [{"id": plan.id, "text": "1. touch it", "agent": "writer"}]
 
 
-async def test_the_model_is_told_what_plan_mode_expects_and_no_longer_once_it_is_over():
+async def test_the_model_is_informed_what_plan_mode_expects_and_no_longer_once_it_is_over():
     seen: list[bool] = []
 
     def answer(request):
@@ -102,7 +102,7 @@ async def test_refusing_without_a_word_asks_the_model_nothing_and_is_read_with_t
         assert (await held.open(session)).mode == "plan"
 
 
-async def test_a_plan_is_answered_once_and_a_different_later_answer_is_told():
+async def test_a_plan_is_answered_once_and_a_different_later_answer_is_reported():
     async with engine(["1. touch it", "done"]) as held:
         session = await planned(held)
         first = asyncio.ensure_future(held.accept_plan(session, by="terminal"))
@@ -133,7 +133,7 @@ async def test_a_plan_survives_the_engine_and_is_answered_in_another(tmp_path: P
             assert (await second.accept_plan(session)).output == "carried out"
 
 
-async def test_an_answer_that_was_kept_before_a_crash_is_carried_out_after_it():
+async def test_an_answer_that_was_preserved_before_a_crash_is_carried_out_after_it():
     store = MemoryStore()
     async with engine(["1. touch it"], store=store) as first:
         session = await planned(first)
@@ -148,7 +148,7 @@ async def test_an_answer_that_was_kept_before_a_crash_is_carried_out_after_it():
         assert (opened.mode, opened.messages[-1].get_text_content()) == ("agent", "carried out")
 
 
-async def test_saying_something_else_goes_on_planning():
+async def test_saying_something_else_continues_planning():
     async with engine(["1. touch it", "2. with a test"]) as held:
         session = await planned(held)
         await held.prompt(session, "and a test?")
@@ -187,7 +187,7 @@ async def test_nothing_is_written_before_the_plan_is_accepted():
         assert part.state.status == "error"
 
 
-async def test_a_plan_is_shown_without_secrets_and_carried_out_with_what_the_model_said():
+async def test_a_plan_is_shown_without_secrets_and_carried_out_with_what_the_model_wrote():
     secret = "hunter2-hunter2-hunter2"
 
     def carry_out(request):

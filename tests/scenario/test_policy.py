@@ -91,7 +91,7 @@ async def test_what_cannot_be_named_by_a_rule_is_asked_for_each_time(workspace: 
     assert [(question.offers, question.can_last) for question in asked.questions] == [((), False)] * 2
 
 
-async def test_a_tool_gets_what_the_model_said_and_nobody_else_reads_it(workspace: Path, tmp_path: Path):
+async def test_a_tool_gets_what_the_model_wrote_and_nobody_else_reads_it(workspace: Path, tmp_path: Path):
     given: list[str] = []
 
     @Tool
@@ -123,7 +123,7 @@ async def test_a_call_that_holds_a_hidden_secret_is_not_run_in_its_place(workspa
     assert not (workspace / "config").exists()
 
 
-async def test_what_a_command_plants_in_background_mode_is_left_out_and_told(workspace: Path, tmp_path: Path):
+async def test_what_a_command_plants_in_background_mode_is_left_out_and_reported(workspace: Path, tmp_path: Path):
     sandbox = find_sandbox(tmp_path / "scratch")
     if not sandbox.confines:
         pytest.skip("no sandbox works here")
@@ -152,7 +152,7 @@ async def test_processes_can_be_looked_after_unasked(workspace: Path, tmp_path: 
     assert isinstance(part.state, ToolCompleted)
 
 
-async def test_what_the_user_says_reaches_the_model_and_no_secret_of_it_is_kept(workspace: Path, tmp_path: Path):
+async def test_what_the_user_says_reaches_the_model_and_no_secret_of_it_is_preserved(workspace: Path, tmp_path: Path):
     asked: list[str] = []
 
     def answer(request):

@@ -38,7 +38,7 @@ async def calls(store: Store, session_id: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("how", ["left", "crashed"])
-async def test_who_opens_the_session_is_asked_and_the_turn_goes_on_with_the_answer(how: str):
+async def test_who_opens_the_session_is_asked_and_the_turn_continues_with_the_answer(how: str):
     store, before, after = MemoryStore(), QuestionQueue(), QuestionQueue()
     async with (
         engine_on(store, before, painter=[ASKS]) as first,
@@ -86,7 +86,7 @@ async def test_one_that_was_given_up_is_not_asked_again():
         assert (state.status, state.reason) == ("error", "canceled")
 
 
-async def test_what_an_agent_asked_that_was_called_is_asked_again_where_the_turn_goes_on():
+async def test_what_an_agent_asked_that_was_called_is_asked_again_where_the_turn_continues():
     store, before, after = MemoryStore(), QuestionQueue(), QuestionQueue()
     async with engine_on(store, before, main=[CALLS], painter=[ASKS]) as first:
         session_id = await first.create()
@@ -100,7 +100,7 @@ async def test_what_an_agent_asked_that_was_called_is_asked_again_where_the_turn
         assert "Painted." in called.output
 
 
-async def test_where_it_does_not_go_on_what_a_called_agent_asked_is_ended():
+async def test_where_it_does_not_continue_what_a_called_agent_asked_is_ended():
     store, before, after = MemoryStore(), QuestionQueue(), QuestionQueue()
     async with engine_on(store, before, main=[CALLS], painter=[ASKS]) as first:
         session_id = await first.create()

@@ -140,7 +140,7 @@ async def test_a_compaction_that_is_asked_for_during_a_turn_waits_for_its_end():
         assert part.summary.startswith("## Goal\nto talk\n")
 
 
-async def test_a_compaction_that_fails_says_why_and_the_session_goes_on():
+async def test_a_compaction_that_fails_says_why_and_the_session_continues():
     script = ["one", "two", ProviderError("no capacity"), "three"]
     async with engine(script) as held:
         session = await held.create()
@@ -151,7 +151,7 @@ async def test_a_compaction_that_fails_says_why_and_the_session_goes_on():
         assert (await held.prompt(session, "c")).output == "three"
 
 
-async def test_aborting_a_compaction_tells_whoever_asked_for_it():
+async def test_aborting_a_compaction_states_whoever_asked_for_it():
     asked, never = asyncio.Event(), asyncio.Event()
 
     def summary(_):
@@ -169,7 +169,7 @@ async def test_aborting_a_compaction_tells_whoever_asked_for_it():
             await compacting
 
 
-async def test_a_session_is_forked_at_a_message_and_both_go_on():
+async def test_a_session_is_forked_at_a_message_and_both_continue():
     async with engine(lambda request: f"{len(request.prompt)}") as held:
         session = await held.create()
         await held.prompt(session, "one")

@@ -86,7 +86,7 @@ async def test_a_task_is_done_by_a_fresh_copy_of_the_agent_in_a_session_of_its_o
     assert noted.child_session_id == stored.id
 
 
-async def test_a_task_may_name_another_agent_and_an_unknown_one_is_told(engine, workspace):
+async def test_a_task_may_name_another_agent_and_an_unknown_one_is_reported(engine, workspace):
     script = [
         [
             call("task", description="d", prompt="p", agent="clerk"),
@@ -250,7 +250,7 @@ async def test_a_mode_that_is_tightened_holds_at_once_for_the_agents_that_were_c
 TODOS = [{"content": "look", "status": "completed"}, {"content": "write", "status": "pending"}]
 
 
-async def test_a_list_of_todos_survives_the_engine_and_is_told(engine, workspace):
+async def test_a_list_of_todos_survives_the_engine_and_is_reported(engine, workspace):
     store, told = MemoryStore(), []
     async with engine([[call("todo", todos=TODOS)], "noted"], store=store) as first:
         first.bus.subscribe(SessionUpdatedEvent, lambda event: told.append(event.changes.get("todos")))
@@ -279,7 +279,7 @@ async def test_a_fork_has_the_todos_of_its_past_and_a_task_has_its_own(engine, w
         assert [todo.content for todo in await held.todos(fork)] == ["look", "write"]
 
 
-async def test_a_call_of_an_agent_is_told_with_the_session_it_opened(engine, workspace):
+async def test_a_call_of_an_agent_names_the_session_it_opened(engine, workspace):
     async with engine([[call("task", description="d", prompt="p")], "did", "done"]) as held:
         called: list[AgentCalledEvent] = []
         held.bus.subscribe(AgentCalledEvent, called.append)

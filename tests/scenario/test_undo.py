@@ -201,7 +201,7 @@ async def test_everything_from_a_message_or_a_call_on_is_undone(workspace, tmp_p
             await changes.undo("nowhere")
 
 
-async def test_a_file_that_somebody_else_changed_since_is_told_and_left_alone(workspace, tmp_path):
+async def test_a_file_that_somebody_else_changed_since_is_reported_and_left_alone(workspace, tmp_path):
     async with engine([[shell("printf x > notes.txt; printf y > made.txt")], "done"], tmp_path) as held:
         heard: list[FilesRestoredEvent] = []
         held.bus.subscribe(FilesRestoredEvent, heard.append)
@@ -326,7 +326,7 @@ async def test_a_process_in_the_background_is_undone_only_as_far_as_it_is_certai
         assert "late.txt" in (await changes.undo(doubtful=True)).changed
 
 
-async def test_what_a_process_did_until_its_session_closed_is_kept(workspace, tmp_path):
+async def test_what_a_process_did_until_its_session_closed_is_preserved(workspace, tmp_path):
     command = f"{until_there(tmp_path / 'go on')}; printf 2 > late.txt; sleep 100"
     async with engine([[shell(command, background=True)], "done"], tmp_path) as held:
         session_id = await held.create(workspace=workspace)
@@ -339,7 +339,7 @@ async def test_what_a_process_did_until_its_session_closed_is_kept(workspace, tm
         assert patch.files == ("late.txt",)
 
 
-async def test_background_mode_runs_unasked_with_an_undo_kept(workspace, tmp_path):
+async def test_background_mode_runs_unasked_with_an_undo_preserved(workspace, tmp_path):
     script = [[call("write", file_path="notes.txt.new", content="x")], "done"]
     async with engine(script, tmp_path, attended=False) as held:
         session_id = await held.create(workspace=workspace, mode="background")
@@ -375,7 +375,7 @@ async def test_a_fork_does_not_undo_what_its_parent_did(workspace, tmp_path):
         assert (await held.file_changes(fork.id).undo()).off == "there is nothing to undo"
 
 
-async def test_what_a_deleted_session_had_kept_goes_with_it(workspace, tmp_path):
+async def test_what_a_deleted_session_had_preserved_goes_with_it(workspace, tmp_path):
     script = [[shell("printf 'of the first session' > made.txt")], "one", [shell("printf 2 > other.txt")], "two"]
     async with engine(script, tmp_path) as held:
         first = await held.create(workspace=workspace)
@@ -403,7 +403,7 @@ async def test_undo_data_of_a_session_in_another_store_stays_when_all_sessions_a
     assert tracked_sessions(undo_data) == {session}
 
 
-async def test_a_model_that_goes_on_after_an_undo_has_to_look_at_the_files_again(workspace, tmp_path):
+async def test_a_model_that_continues_after_an_undo_has_to_look_at_the_files_again(workspace, tmp_path):
     script = [
         [call("read", file_path="src/a.py")],
         [call("edit", file_path="src/a.py", old_string="two", new_string="2")],
@@ -421,7 +421,7 @@ async def test_a_model_that_goes_on_after_an_undo_has_to_look_at_the_files_again
         assert (workspace / "src" / "a.py").read_text() == "one\ntwo\n"
 
 
-async def test_nothing_is_said_to_fail_when_undo_works(workspace, tmp_path):
+async def test_nothing_is_reported_to_fail_when_undo_works(workspace, tmp_path):
     async with engine([[shell("printf x > made.txt")], "done"], tmp_path) as held:
         failures: list[ErrorEvent] = []
         held.bus.subscribe(ErrorEvent, failures.append)
@@ -431,7 +431,7 @@ async def test_nothing_is_said_to_fail_when_undo_works(workspace, tmp_path):
         assert failures == []
 
 
-async def test_a_session_deleted_from_an_open_engine_takes_what_was_kept_for_it_along(workspace, tmp_path):
+async def test_a_session_deleted_from_an_open_engine_takes_what_was_preserved_for_it_along(workspace, tmp_path):
     script = [call("write", file_path="new.txt", content="x\n"), "done"]
     async with engine(script, tmp_path) as held:
         session = await held.create(workspace=workspace)

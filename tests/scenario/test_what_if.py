@@ -91,7 +91,7 @@ async def test_the_fork_is_a_session_of_the_store_and_says_what_was_edited(tmp_p
         assert (await held.prompt(found.session.id, "and now?")).output == "Found: nothing"
 
 
-async def test_another_model_goes_on_from_the_step_that_is_named():
+async def test_another_model_continues_from_the_step_that_is_named():
     async with engine() as held:
         session = await ended(held)
         found = await what_if(held, session, at_step=1, model="hasty")

@@ -1,4 +1,4 @@
-"""A program of its own that asks for an approval and waits, to be killed by a test: `waiting_engine.py STORE`."""
+"""A separate program that asks for an approval and waits, to be killed by a test: `waiting_engine.py STORE`."""
 
 import asyncio
 import sys

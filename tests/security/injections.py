@@ -187,7 +187,7 @@ class ObeyingModel:
         is_child = found["child"] is not None
         reads = scenario.child_reads if is_child else scenario.reads
         orders = scenario.child_orders if is_child else scenario.orders
-        # A compacted, forked or reopened session goes on where it was.
+        # A compacted, forked or reopened session continues where it was.
         number = self.done.get(request.conversation, 0)
         steps = [*reads, *orders] if number < len(reads) or MARK in text else reads
         if number >= len(steps):

@@ -343,7 +343,7 @@ SCRIPT = (
 
 
 @pytest.mark.parametrize("level", ["ask", "auto"])
-async def test_a_script_sees_its_own_commits_and_they_are_shown_and_kept(level: str, tmp_path: Path, sandbox):
+async def test_a_script_sees_its_own_commits_and_they_are_shown_and_preserved(level: str, tmp_path: Path, sandbox):
     workspace = repository(tmp_path / "workspace")
     harness = Harness(shell(SCRIPT), tmp_path, sandbox)
     async with harness.engine:

@@ -26,7 +26,7 @@ def delta(number: int) -> PartDeltaEvent:
     return PartDeltaEvent(message_id="m", part_id="p", delta=str(number))
 
 
-def test_a_handler_hears_its_class_and_subscribe_all_hears_everything():
+def test_a_handler_receives_its_class_and_subscribe_all_receives_everything():
     bus, turns, everything = EventBus(), [], []
     bus.subscribe(TurnStartedEvent, turns.append)
     bus.subscribe_all(everything.append)
@@ -37,7 +37,7 @@ def test_a_handler_hears_its_class_and_subscribe_all_hears_everything():
     assert everything == [first, second]
 
 
-def test_a_teller_hears_what_somebody_listens_to_and_what_it_minds():
+def test_a_teller_receives_what_somebody_listens_to_and_what_it_minds():
     bus, told, heard = EventBus(), list[Event](), list[Event]()
 
     def tell(event: Event) -> list[Event]:
@@ -60,7 +60,7 @@ def test_a_teller_hears_what_somebody_listens_to_and_what_it_minds():
     assert bus.has_listeners(MessageAddedEvent)
 
 
-def test_a_subscription_to_a_class_hears_its_subclasses():
+def test_a_subscription_to_a_class_receives_its_subclasses():
     class Special(TurnStartedEvent, frozen=True):
         pass
 
@@ -79,7 +79,7 @@ def test_handlers_are_called_in_the_order_of_subscription():
     assert heard == ["a", "b", "c"]
 
 
-def test_after_unsubscribing_nothing_is_heard_and_doing_it_twice_is_harmless():
+def test_after_unsubscribing_nothing_is_received_and_doing_it_twice_is_harmless():
     bus, heard = EventBus(), []
     unsubscribe = bus.subscribe(TurnStartedEvent, heard.append)
     same_handler_again = bus.subscribe(TurnStartedEvent, heard.append)
@@ -154,7 +154,7 @@ def test_the_default_bus_is_one_and_an_engines_bus_is_its_own():
     assert EventBus() is not get_event_bus()
 
 
-async def test_an_async_handler_hears_everything_in_order():
+async def test_an_async_handler_receives_everything_in_order():
     bus, heard = EventBus(), []
 
     async def slow_at_first(event: TurnStartedEvent) -> None:
@@ -168,7 +168,7 @@ async def test_an_async_handler_hears_everything_in_order():
     assert heard == list(range(20))
 
 
-async def test_an_async_handler_that_raises_goes_on_with_the_next_event(caplog):
+async def test_an_async_handler_that_raises_continues_with_the_next_event(caplog):
     bus, heard = EventBus(), []
 
     async def fragile(event: TurnStartedEvent) -> None:
@@ -224,7 +224,7 @@ async def test_an_async_handler_that_blocks_does_not_hold_the_publisher():
     await bus.settled()
 
 
-async def test_a_stream_hears_from_the_moment_it_is_opened():
+async def test_a_stream_receives_from_the_moment_it_is_opened():
     bus = EventBus()
     async with bus.stream() as events:
         bus.publish(turn(1))
@@ -240,7 +240,7 @@ async def test_a_stream_can_filter():
         assert isinstance(await anext(events), TurnStartedEvent)
 
 
-async def test_a_slow_stream_loses_deltas_never_ends_and_is_told():
+async def test_a_slow_stream_loses_deltas_never_ends_and_is_reported():
     bus = EventBus()
     async with bus.stream(limit=10) as events:
         for number in range(100):
@@ -291,7 +291,7 @@ async def test_an_async_handler_keeps_every_end_that_comes_at_once():
     assert heard == list(range(20_000))
 
 
-async def test_a_slow_async_handler_is_given_only_what_it_hears(caplog):
+async def test_a_slow_async_handler_is_given_only_what_it_receives(caplog):
     bus, heard = EventBus(), set()
 
     async def handle(event: PartDeltaEvent) -> None:
@@ -305,7 +305,7 @@ async def test_a_slow_async_handler_is_given_only_what_it_hears(caplog):
     assert "too slow" in caplog.text
 
 
-async def test_a_stream_hears_other_threads():
+async def test_a_stream_receives_other_threads():
     bus = EventBus()
     async with bus.stream() as events:
         thread = threading.Thread(target=lambda: [bus.publish(turn(number)) for number in range(50)])

@@ -52,7 +52,7 @@ def test_an_interrupt_in_a_notebook_ends_the_work():
         assert ("called off" in said, "interrupted" in said, notebook.returncode) == (True, True, 0)
 
 
-def test_what_went_wrong_is_told_without_how_it_was_called():
+def test_what_went_wrong_is_reported_without_how_it_was_called():
     with pytest.raises(ZeroDivisionError) as failed:
         run_sync(fails)
     assert failed.value.__context__ is None

@@ -71,7 +71,7 @@ async def test_an_approved_change_is_shown_as_a_diff_and_made(desk: Desk):
         assert (desk.workspace / "notes.txt").read_text() == "remember the tea\n"
 
 
-async def test_a_refused_command_does_not_run_and_the_model_hears_of_it(desk: Desk):
+async def test_a_refused_command_does_not_run_and_the_model_learns_of_it(desk: Desk):
     desk.write_script([call("shell", command="touch made.txt", description="make a file")], "Then not.")
     async with desk.editor() as editor:
         session_id = await desk.new(editor)
@@ -142,7 +142,7 @@ async def test_cancel_ends_a_turn_that_waits_for_an_answer(desk: Desk):
         assert not (desk.workspace / "made.txt").exists()
 
 
-async def test_a_session_is_listed_and_told_again_after_a_restart(desk: Desk):
+async def test_a_session_is_listed_and_reported_again_after_a_restart(desk: Desk):
     todos = [{"content": "greet", "status": "completed"}]
     desk.write_script([{"reasoning": "kindly"}, "Hello!", call("todo", todos=todos)], "Done.")
     async with desk.editor() as editor:
@@ -165,7 +165,7 @@ async def test_a_session_is_listed_and_told_again_after_a_restart(desk: Desk):
         assert editor.said() == "Welcome back."
 
 
-async def test_modes_and_models_are_switched_and_the_client_hears_of_it(desk: Desk):
+async def test_modes_and_models_are_switched_and_the_client_learns_of_it(desk: Desk):
     desk.write_script("One.", "Two.")
     async with desk.editor("--mode", "plan") as editor:
         opened = await editor.agent.new_session(cwd=str(desk.workspace), mcp_servers=[])
@@ -317,7 +317,7 @@ async def test_a_server_that_the_editor_brings_along_has_its_tools_used(desk: De
         assert not editor.asked
 
 
-async def test_cancel_comes_never_too_early_and_reaches_all_that_was_said(desk: Desk):
+async def test_cancel_comes_never_too_early_and_reaches_all_that_was_reported(desk: Desk):
     desk.write_script("Slowly, " * 200, "And again.", delay=0.05)
     async with desk.editor() as editor:
         session_id = await desk.new(editor)
@@ -331,7 +331,7 @@ async def test_cancel_comes_never_too_early_and_reaches_all_that_was_said(desk: 
                 await desk.load(other, session_id)
 
 
-async def test_the_editor_hears_what_a_turn_used(desk: Desk):
+async def test_the_editor_receives_what_a_turn_used(desk: Desk):
     desk.write_script("One.")
     async with desk.editor() as editor:
         session_id = await desk.new(editor)

@@ -1,4 +1,4 @@
-"""A real `outrider serve` on a Unix socket, with a scripted model, that can be killed and begun again."""
+"""A real `outrider serve` on a Unix socket, with a scripted model, that can be killed and started again."""
 
 import asyncio
 import json

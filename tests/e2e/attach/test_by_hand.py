@@ -1,4 +1,4 @@
-"""Commands of one's own, run where the server is: heard as they go on, and ended by whoever began them."""
+"""Commands of one's own, run where the server is: received as they continue, and ended by whoever began them."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ def lives(pid: str) -> bool:
         return False
 
 
-async def test_a_command_runs_in_the_session_s_folder_and_is_heard_while_it_runs(serving: Serving):
+async def test_a_command_runs_in_the_session_s_folder_and_is_received_while_it_runs(serving: Serving):
     serving.script("never asked")
     await serving.begin()
     async with serving.client() as engine:

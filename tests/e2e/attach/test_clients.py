@@ -67,7 +67,7 @@ async def test_two_clients_of_a_session_hear_the_same_and_either_may_answer(serv
     assert (serving.workspace / "made").exists()
 
 
-async def test_a_turn_goes_on_after_a_crash_of_the_server_and_nothing_is_told_twice(serving: Serving):
+async def test_a_turn_continues_after_a_crash_of_the_server_and_nothing_is_reported_twice(serving: Serving):
     serving.script(LONG, delay=0.03)
     await serving.begin()
     async with serving.client() as engine:
@@ -126,7 +126,7 @@ async def test_who_joins_in_the_middle_of_an_answer_gets_all_of_it_once(serving:
         assert known + words(later) == LONG
 
 
-async def test_what_is_wrong_is_said_with_its_remedy(serving: Serving):
+async def test_what_is_wrong_is_reported_with_its_remedy(serving: Serving):
     serving.script("hello")
     await serving.begin()
     wrong = await serving.run("--attach", serving.url, "--token", "not-the-one", "hi")
@@ -151,7 +151,7 @@ async def test_a_server_of_another_version_is_not_worked_with(serving: Serving):
     assert outrider.__version__ in done.err
 
 
-async def test_what_is_no_server_of_ours_is_told_apart(tmp_path):
+async def test_what_is_no_server_of_ours_is_distinguished(tmp_path):
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
         writer.close()

@@ -1,4 +1,4 @@
-"""Long sessions of a server: opened with their end, which is enough to go on; the rest comes when it is wanted."""
+"""Long sessions of a server: opened with their end, which is enough to continue; the rest comes when it is wanted."""
 
 from decimal import Decimal
 
@@ -38,7 +38,7 @@ async def keep_long_session(serving: Serving) -> str:
     return session.id
 
 
-async def test_the_end_is_enough_to_go_on_and_what_changes_before_it_is_left_alone(serving: Serving):
+async def test_the_end_is_enough_to_continue_and_what_changes_before_it_is_left_alone(serving: Serving):
     session_id = await keep_long_session(serving)
     serving.script("It goes on.")
     await serving.begin()

@@ -1,4 +1,4 @@
-"""What waits for an answer outlives its server: the next one asks again, and the turn goes on with the answer."""
+"""What waits for an answer outlives its server: the next one asks again, and the turn continues with the answer."""
 
 import asyncio
 
@@ -56,7 +56,7 @@ async def test_whoever_waits_is_asked_again_by_the_server_that_comes_back(servin
         assert outputs(client, session_id) == ["The user answered: blue"]
 
 
-async def test_who_opens_the_session_later_is_asked_and_its_turn_goes_on(serving: Serving):
+async def test_who_opens_the_session_later_is_asked_and_its_turn_continues(serving: Serving):
     serving.script(ASKS)
     await serving.begin()
     async with serving.client() as client:
@@ -76,7 +76,7 @@ async def test_who_opens_the_session_later_is_asked_and_its_turn_goes_on(serving
         assert outputs(client, session_id) == ["The user answered: blue"]
 
 
-async def test_a_call_that_was_asked_about_goes_on_with_an_answer_to_the_next_server(serving: Serving):
+async def test_a_call_that_was_asked_about_continues_with_an_answer_to_the_next_server(serving: Serving):
     serving.script(call("shell", command="touch painted"))
     await serving.begin()
     async with serving.client() as client:

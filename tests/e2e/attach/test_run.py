@@ -1,4 +1,4 @@
-"""`outrider run --attach` beside a real server: the same outputs, exit codes and signals as a run of its own."""
+"""`outrider run --attach` beside a real server: the same outputs, exit codes and signals as a separate run."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ async def test_an_answer_streams_and_ends_like_that_of_a_run_here(serving: Servi
     }  # fmt: skip
 
 
-async def test_a_session_goes_on_and_text_is_printed_as_text(serving: Serving):
+async def test_a_session_continues_and_text_is_printed_as_text(serving: Serving):
     serving.script("One.", "Two.")
     await serving.begin()
     begun = await serving.run("--attach", serving.url, "-o", "json", "first")

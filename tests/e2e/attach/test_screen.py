@@ -72,7 +72,7 @@ async def test_a_call_is_approved_on_the_screen_while_another_client_watches(ser
         assert not await RemoteArchive(engine.client).lasting_approvals()
 
 
-async def test_the_screen_goes_on_when_its_server_comes_back(serving: Serving, screens: list[Screen]):
+async def test_the_screen_continues_when_its_server_comes_back(serving: Serving, screens: list[Screen]):
     serving.script("Before the crash.")
     await serving.begin()
     screen = Screen(serving)

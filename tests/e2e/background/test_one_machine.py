@@ -47,7 +47,7 @@ async def test_a_run_submitted_before_there_is_a_worker_is_carried_to_its_end(he
     assert not await here.faults([run])
 
 
-async def test_what_a_killed_worker_had_begun_is_ended_as_interrupted_and_the_rest_goes_on(here: Watched):
+async def test_what_a_killed_worker_had_started_is_ended_as_interrupted_and_the_rest_continues(here: Watched):
     child, _ = here.fleet.start(OUTRIDER_TEST_HANGS="cut-1")
     run = await here.submit("3 steps of cut")
     await until_effects(here, 2)
@@ -98,7 +98,7 @@ async def test_a_worker_that_is_asked_to_stop_gives_its_runs_back(here: Watched)
     assert not await here.faults([run])
 
 
-async def test_runs_of_a_worker_that_is_on_no_roster_go_on_too(here: Watched):
+async def test_runs_of_a_worker_that_is_on_no_roster_continue_too(here: Watched):
     child, first = here.fleet.start()
     run = await here.submit("3 steps of orphaned")
     await until_effects(here, 1)
@@ -150,7 +150,7 @@ async def test_a_run_that_waits_can_be_canceled(here: Watched):
     assert not here.fleet.happened()
 
 
-async def test_what_is_more_urgent_is_begun_first_and_what_is_delayed_last(here: Watched):
+async def test_what_is_more_urgent_is_started_first_and_what_is_delayed_last(here: Watched):
     late = await here.submit("1 steps of late", place=QueuePlacement(after=0.5))
     slow = await here.submit("1 steps of slow", place=QueuePlacement(priority=200))
     soon = await here.submit("1 steps of soon", place=QueuePlacement(priority=1))

@@ -94,7 +94,7 @@ async def test_whose_run_it_is_takes_its_session_back_from_one_that_came_too_lat
     assert [getattr(state, "reason", state.status) for state in calls] == ["interrupted", "completed"]
 
 
-async def test_a_run_that_cannot_be_opened_where_it_goes_on_ends_with_all_that_was_open_in_it(two: Two):
+async def test_a_run_that_cannot_be_opened_where_it_continues_ends_with_all_that_was_open_in_it(two: Two):
     run_id = await submitted(two)
     async with Engine([agent()], [scripted(answer)], [Tool(two.step)], store=two.store) as killed:
         turn = asyncio.create_task(killed.go_on(run_id, take_over=True))

@@ -1,4 +1,4 @@
-"""A run whose agents wait for somebody holds no worker: it is left, and goes on in the same sessions when answered."""
+"""A run whose agents wait for an answer holds no worker: it is left, and continues in the same sessions afterwards."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -57,7 +57,7 @@ async def worker(folder: Path, effects: list[str]) -> AsyncIterator[tuple[RunExe
     database.close()
 
 
-async def test_the_question_of_an_agent_that_was_called_parks_the_run_and_its_answer_lets_it_go_on(tmp_path: Path):
+async def test_the_question_of_an_agent_that_was_called_parks_the_run_and_its_answer_lets_it_continue(tmp_path: Path):
     effects: list[str] = []
     async with worker(tmp_path, effects) as (_, jobs):
         run = await jobs.submit_run(JOB.prompt, mode="agent")
@@ -102,12 +102,12 @@ async def goes_on_elsewhere(here: Watched) -> None:
     assert states == [["completed"], ["completed", "completed"]]
 
 
-async def test_a_called_agent_s_question_is_answered_in_one_process_and_the_run_goes_on_in_another(tmp_path: Path):
+async def test_a_called_agent_s_question_is_answered_in_one_process_and_the_run_continues_in_another(tmp_path: Path):
     async with watched(tmp_path) as here:
         await goes_on_elsewhere(here)
 
 
-async def test_a_called_agent_s_question_is_answered_on_one_machine_and_the_run_goes_on_on_another(
+async def test_a_called_agent_s_question_is_answered_on_one_machine_and_the_run_continues_on_another(
     tmp_path: Path, postgres_url: str
 ):
     async with watched(tmp_path, fresh_database(postgres_url)) as there:

@@ -1,4 +1,4 @@
-"""A worker in a process of its own, to be killed in the middle of its work: `worker_process.py DATABASE STORE EFFECTS`.
+"""A worker in a separate process, to be killed in the middle of its work: `worker_process.py DATABASE STORE EFFECTS`.
 
 Its model is a function of what it is shown: a prompt "3 steps of x" gets three calls, one after the other, each with
 an effect that is written down, and then an answer. "ask" in the prompt makes the last call one that asks; of "4 mixed

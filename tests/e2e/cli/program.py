@@ -1,4 +1,4 @@
-"""The real program as a process, with a home and a workspace of its own, and a model server that it talks to."""
+"""The real program as a process, with a home and a separate workspace, and a model server that it talks to."""
 
 import asyncio
 import json

@@ -26,7 +26,7 @@ async def kept(program: Program) -> str:
     return (await program.run("sessions", "show", "last", "--full")).out
 
 
-async def test_an_interrupt_ends_the_turn_and_all_that_was_said_is_kept(program: Program):
+async def test_an_interrupt_ends_the_turn_and_all_that_was_reported_is_preserved(program: Program):
     never = asyncio.Event()
     async with answering(program, [["I was about to say", never]]) as server:
         process = await program.start("run", "-o", "stream-json", "go")
@@ -82,7 +82,7 @@ async def test_a_reader_that_goes_away_is_no_error_and_the_work_is_done(program:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
-async def test_a_full_disk_is_said_once_and_the_work_is_kept(program: Program):
+async def test_a_full_disk_is_reported_once_and_the_work_is_preserved(program: Program):
     async with answering(program, ["All of it is kept."]):
         with Path("/dev/full").open("w") as full:
             done = await ended(await program.start("run", "work", stdout=full))

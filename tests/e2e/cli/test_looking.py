@@ -66,7 +66,7 @@ async def test_a_decision_is_explained_before_it_is_made(program: Program):
     assert (await program.run("permissions", "explain", "my_tool", '{"x": 1}')).code == 0
 
 
-async def test_a_command_that_is_not_told_what_to_do_lists(program: Program):
+async def test_a_command_without_a_subcommand_lists(program: Program):
     for command, said in (("sessions", "There are no sessions yet"), ("permissions", "There are no rules")):
         looked = await program.run(command)
         assert (looked.code, said in looked.err) == (0, True)
@@ -105,7 +105,7 @@ async def test_the_doctor_names_what_is_wrong_and_what_to_do(program: Program):
     assert findings["network openai"]["remedy"]
 
 
-async def test_the_doctor_finds_and_mends_a_damaged_store(program: Program):
+async def test_the_doctor_finds_and_repairs_a_damaged_store(program: Program):
     store = program.home / "outrider" / "sessions.db"
     store.parent.mkdir()
     store.write_bytes(b"this is not a database " * 500)

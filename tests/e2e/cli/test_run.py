@@ -36,7 +36,7 @@ async def test_quiet_prints_the_last_answer_only(program: Program):
     assert (done.code, done.out) == (0, "Milk.\n")
 
 
-async def test_verbose_tells_on_stderr_what_happens(program: Program):
+async def test_verbose_states_on_stderr_what_happens(program: Program):
     async with answering(program, [READING, "Milk."]):
         done = await program.run("run", "-v", "what do I need?")
     assert done.out == "Milk.\n"
@@ -59,7 +59,7 @@ async def test_json_is_one_object_with_all_that_happened(program: Program):
     assert "remember the milk" in shown.out
 
 
-async def test_a_discarded_outcome_is_said_with_the_ways_to_keep_it(program: Program):
+async def test_a_discarded_outcome_is_reported_with_the_ways_to_keep_it(program: Program):
     made = program.workspace / "made.txt"
     async with answering(program, lambda body: "Done." if "tool" in str(body.body["messages"][-1]) else TOUCHING):
         done = await program.run("run", "go")
@@ -75,7 +75,7 @@ async def test_a_discarded_outcome_is_said_with_the_ways_to_keep_it(program: Pro
         assert (allowed.code, allowed.err, made.exists()) == (0, "", True)
 
 
-async def test_a_command_that_the_sandbox_keeps_from_the_network_is_said(program: Program):
+async def test_a_command_that_the_sandbox_keeps_from_the_network_is_reported(program: Program):
     fetching = call("shell", command="echo 'curl: (6) Could not resolve host: example.org' >&2; exit 6")
     async with answering(program, [[fetching], "Done."]) as server:
         done = await program.run("run", "go")
@@ -123,7 +123,7 @@ async def test_a_locale_that_knows_no_utf_8_takes_nothing_away(program: Program)
     assert (await program.run("serve", "--help")).code == 0
 
 
-async def test_a_folder_that_is_gone_is_said(program: Program):
+async def test_a_folder_that_is_gone_is_reported(program: Program):
     script = 'mkdir gone && cd gone && rmdir "$PWD" && exec "$0" -m outrider "$@"'
     for arguments in (["run", "hi"], ["undo"]):
         process = await asyncio.create_subprocess_exec(
@@ -159,7 +159,9 @@ async def test_files_are_attached(program: Program):
         (["runn", "x"], "Did you mean `outrider run`?"),
     ],
 )
-async def test_what_cannot_be_meant_is_said_before_anything_runs(program: Program, arguments: list[str], words: str):
+async def test_what_cannot_be_meant_is_reported_before_anything_runs(
+    program: Program, arguments: list[str], words: str
+):
     program.url = "http://127.0.0.1:9"
     done = await program.run(*arguments)
     assert done.code in ((1,) if "ffffffff" in arguments else (2,))
@@ -168,7 +170,7 @@ async def test_what_cannot_be_meant_is_said_before_anything_runs(program: Progra
     assert "Traceback" not in done.err
 
 
-async def test_without_a_provider_the_three_ways_to_get_one_are_told(program: Program):
+async def test_without_a_provider_the_three_ways_to_get_one_are_reported(program: Program):
     done = await program.run("run", "hello")
     assert done.code == 2
     for way in ("ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "local"):
@@ -212,7 +214,7 @@ async def test_a_refused_call_of_background_mode_ends_with_code_3(program: Progr
     assert not (program.workspace / "AGENTS.md").exists()
 
 
-async def test_a_limit_ends_the_run_with_code_4_and_what_was_said_is_kept(program: Program):
+async def test_a_limit_ends_the_run_with_code_4_and_what_was_reported_is_preserved(program: Program):
     async with answering(program, lambda _: [f"Step {len(_.body['messages'])}.", READING]):
         done = await program.run("run", "--max-turns", "2", "-o", "json", "never stop")
     assert done.code == 4
@@ -230,7 +232,7 @@ async def test_a_provider_that_refuses_is_code_5_with_its_own_words(program: Pro
     assert done.json["error"]["type"] == "AuthenticationError"
 
 
-async def test_a_session_goes_on_by_id_by_its_end_and_by_continue(program: Program):
+async def test_a_session_continues_by_id_by_its_end_and_by_continue(program: Program):
     async with answering(program, lambda body: f"answer {len(body.body['messages'])}") as server:
         first = (await program.run("run", "-o", "json", "my name is Ada")).json["session_id"]
         second = (await program.run("run", "-o", "json", "-s", first[-8:], "what is my name?")).json

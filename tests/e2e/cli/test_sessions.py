@@ -1,4 +1,4 @@
-"""Commands about what is kept: sessions, traces, figures, files; all on one session that really happened."""
+"""Commands about what is stored: sessions, traces, figures, files; all on one session that really happened."""
 
 import json
 import re

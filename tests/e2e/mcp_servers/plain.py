@@ -1,4 +1,4 @@
-"""A server written by hand, which starts at once and misbehaves as its first argument says."""
+"""A server written manually, which starts at once and misbehaves as its first argument says."""
 
 import json
 import os

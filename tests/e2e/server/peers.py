@@ -1,4 +1,4 @@
-"""Two servers whose agents know each other: each has an agent of its own, and the other's under its name."""
+"""Two servers whose agents know each other: each has a separate agent, and the other's under its name."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

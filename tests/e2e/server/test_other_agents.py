@@ -115,7 +115,7 @@ async def test_a_call_that_is_given_up_ends_the_agent_s_work(user: User):
             await asyncio.sleep(0.02)
 
 
-async def test_what_goes_wrong_is_said_in_clear_words(user: User):
+async def test_what_goes_wrong_is_reported_in_clear_words(user: User):
     user.write_script('{error = "the model is on holiday"}')
     async with user.client() as client:
         assert "the model is on holiday" in await called(client, "run_agent", prompt="hello?")

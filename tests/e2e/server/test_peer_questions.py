@@ -29,7 +29,7 @@ async def two(tmp_path: Path) -> AsyncIterator[tuple[QuestionQueue, QuestionQueu
             yield there, here, engine, address.url
 
 
-async def test_a_question_is_heard_and_answered_by_who_waits(tmp_path: Path):
+async def test_a_question_is_received_and_answered_by_who_waits(tmp_path: Path):
     async with two(tmp_path) as (there, here, engine, address):
         told: list[Event] = []
         engine.bus.subscribe(SessionUpdatedEvent, told.append)

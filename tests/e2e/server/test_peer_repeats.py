@@ -70,7 +70,7 @@ async def roles(engine: Any) -> list[str]:
     return [message.role for message in (await engine.store.load(session.id)).messages]
 
 
-async def test_whoever_asks_again_hears_the_turn_that_is_under_way(tmp_path):
+async def test_whoever_asks_again_receives_the_turn_that_is_under_way(tmp_path):
     gate, wanted = Gate(), order()
     script = [[call("wait")], "through"]
     async with peer(tmp_path, "helper", script, tools=[gate.tool]) as (engine, address):
@@ -85,7 +85,7 @@ async def test_whoever_asks_again_hears_the_turn_that_is_under_way(tmp_path):
         await _until(lambda: not engine.live)
 
 
-async def test_a_turn_that_ended_with_its_listener_goes_on_for_whoever_asks_again(tmp_path):
+async def test_a_turn_that_ended_with_its_listener_continues_for_whoever_asks_again(tmp_path):
     gate, wanted = Gate(), order()
     script = [[call("wait")], "I went on"]
     async with peer(tmp_path, "helper", script, tools=[gate.tool]) as (engine, address):
@@ -98,7 +98,7 @@ async def test_a_turn_that_ended_with_its_listener_goes_on_for_whoever_asks_agai
         assert await roles(engine) == ["user", "assistant", "assistant"]
 
 
-async def test_a_turn_that_is_over_is_told_again_and_another_request_is_another_turn(tmp_path):
+async def test_a_turn_that_is_over_is_reported_again_and_another_request_is_another_turn(tmp_path):
     wanted = order()
     async with peer(tmp_path, "helper", ["the first", "the second"]) as (engine, address):
         for _ in range(2):
@@ -109,7 +109,7 @@ async def test_a_turn_that_is_over_is_told_again_and_another_request_is_another_
             assert text_of(await other.read()) == "the second"
 
 
-async def test_an_answer_that_was_lost_on_the_way_is_asked_for_again_and_begun_once(tmp_path):
+async def test_an_answer_that_was_lost_on_the_way_is_asked_for_again_and_started_once(tmp_path):
     gate, lost = Gate(), 0
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

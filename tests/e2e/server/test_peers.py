@@ -66,7 +66,7 @@ async def test_what_happens_over_there_is_streamed_under_the_names_of_the_agents
     assert events[-1].data == {"output": "I was told: it is empty"}
 
 
-async def test_agents_that_are_called_over_there_are_heard_here(tmp_path):
+async def test_agents_that_are_called_over_there_are_received_here(tmp_path):
     async with (
         peer(tmp_path, "third", ["deep"]) as (_, deep),
         peer(tmp_path, "second", asking("third"), knows={"third": deep}) as (_, address),
@@ -86,7 +86,7 @@ async def test_a_finish_over_there_is_the_answer(tmp_path):
     assert result.output == "I was told: the result"
 
 
-async def test_the_session_over_there_is_recorded_and_goes_on_with_the_next_input(tmp_path):
+async def test_the_session_over_there_is_recorded_and_continues_with_the_next_input(tmp_path):
     async with (
         peer(tmp_path, "helper", ["one", "two"]) as (there, address),
         peer(tmp_path, "front", [], knows={"away": address}) as (engine, _),
@@ -101,7 +101,7 @@ async def test_the_session_over_there_is_recorded_and_goes_on_with_the_next_inpu
         assert stored.id in str([message.to_dict() for message in ours.messages])
 
 
-async def test_a_session_that_was_deleted_over_there_is_begun_anew_with_what_was_said(tmp_path):
+async def test_a_session_that_was_deleted_over_there_is_started_anew_with_what_was_reported(tmp_path):
     async with (
         peer(tmp_path, "helper", ["one", "two"]) as (there, address),
         peer(tmp_path, "front", [], knows={"away": address}) as (engine, _),

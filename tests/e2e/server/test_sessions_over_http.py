@@ -19,14 +19,14 @@ def text_of(events) -> str:
     return "".join(piece["delta"] for piece in pieces if piece["type"] == "PartDeltaEvent")
 
 
-async def test_a_prompt_streams_to_who_follows_and_is_kept(tmp_path):
+async def test_a_prompt_streams_to_who_follows_and_is_preserved(tmp_path):
     async with served(tmp_path, ["The answer is forty-two."]) as client:
         session_id = await client.create(title="sums")
         async with client.follow(session_id) as events:
             status, prompted = await client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "how much?"})
             assert (status, "end" in prompted) == (202, False)
             await events.until(is_idle)
-            shown = text_of(events.seen)  # all of it, but for what was kept before the store had been read
+            shown = text_of(events.seen)  # all of it, but for what was stored before the store had been read
             assert shown
             assert "The answer is forty-two.".endswith(shown)
         status, transcript = await client.ask("GET", f"/api/sessions/{session_id}/messages")
@@ -117,7 +117,7 @@ async def test_a_session_is_exported_imported_forked_renamed_shared_and_deleted(
         assert (await client.ask("GET", at))[0] == 404
 
 
-async def test_what_cannot_be_is_said_clearly(tmp_path):
+async def test_what_cannot_be_is_reported_clearly(tmp_path):
     async with served(tmp_path, []) as client:
         session_id = await client.create()
         at = f"/api/sessions/{session_id}"
@@ -152,7 +152,7 @@ async def test_the_description_names_every_route(tmp_path):
             assert reference in description["components"]["schemas"] or "{" in reference
 
 
-async def test_a_call_by_hand_is_looked_at_run_and_kept_below_the_session(tmp_path):
+async def test_a_call_by_hand_is_looked_at_run_and_preserved_below_the_session(tmp_path):
     @Tool(policy="allow", preprocess_args=lambda given: {"where": given["where"].strip()})
     def launch(where: str) -> str:
         """Launch it."""

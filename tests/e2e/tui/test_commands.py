@@ -61,7 +61,7 @@ def idle(app: OutriderApp) -> bool:
     return not app.ui.controller.conversation.activity.busy
 
 
-async def test_sessions_are_begun_found_forked_cleared_and_written_out(home, workspace):
+async def test_sessions_are_started_found_forked_cleared_and_written_out(home, workspace):
     write_script(home, ["One.", "Two."])
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, "first words")

@@ -146,7 +146,7 @@ def test_escape_interrupts_a_command_whose_output_is_seen_live(home, workspace: 
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_what_is_said_while_the_agent_works_waits_and_can_be_taken_back(home, open_terminal: Open):
+def test_what_is_reported_while_the_agent_works_waits_and_can_be_taken_back(home, open_terminal: Open):
     write_script(home, [[call("shell", command="sleep 600")], "unreached"])
     terminal = open_terminal("--allow", "shell")
     terminal.wait_for("script/demo")
@@ -178,7 +178,7 @@ def test_at_forty_columns_everything_still_has_its_place(home, open_terminal: Op
     terminal.wait_for("canceled")
 
 
-def test_a_killed_program_loses_nothing_and_goes_on_with_continue(home, workspace: Path, open_terminal: Open):
+def test_a_killed_program_loses_nothing_and_continues_with_continue(home, workspace: Path, open_terminal: Open):
     first = [call("shell", command="echo half; sleep 600", description="take long")]
     write_script(home, ["I remember the **blue** door.", first], delay=0.002)
     terminal = open_terminal("--allow", "shell")

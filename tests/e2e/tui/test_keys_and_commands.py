@@ -136,7 +136,9 @@ def test_no_colour_is_used_where_the_user_wants_none(home, open_terminal: Open):
     assert all(len(set(colour)) == 1 for colour in colours), colours  # greys only
 
 
-def test_what_the_application_cannot_do_without_is_said_before_the_screen_changes(home, tmp_path, open_terminal: Open):
+def test_what_the_application_cannot_do_without_is_reported_before_the_screen_changes(
+    home, tmp_path, open_terminal: Open
+):
     write_script(home, ["never said"])
     (tmp_path / "file").write_text("")
     for environ, words in (

@@ -82,7 +82,7 @@ def test_xterm_pastes_lines_and_tabs(home, open_xterm: Callable[..., Xterm]):
     assert stored_texts(home) == [TRACEBACK]
 
 
-def test_typing_goes_on_after_a_click_and_a_drag_in_the_conversation(home, open_terminal: Open):
+def test_typing_continues_after_a_click_and_a_drag_in_the_conversation(home, open_terminal: Open):
     write_script(home, ["Some words to click on."])
     terminal = open_terminal()
     terminal.wait_for("script/demo")
@@ -100,7 +100,7 @@ def test_typing_goes_on_after_a_click_and_a_drag_in_the_conversation(home, open_
     terminal.wait_for("› abcdefghi")
 
 
-def test_typing_goes_on_after_a_click_in_xterm(home, open_xterm: Callable[..., Xterm]):
+def test_typing_continues_after_a_click_in_xterm(home, open_xterm: Callable[..., Xterm]):
     write_script(home, ["Some words to click on."])
     terminal = open_xterm()
     terminal.wait_for("script/demo")

@@ -104,7 +104,7 @@ async def test_what_goes_wrong_in_a_call_is_read_by_the_model(kind, way, stream)
 
 @every
 @pytest.mark.parametrize("allow", [None, False])
-async def test_a_declined_call_ends_in_error_and_the_turn_goes_on(kind, way, stream, allow):
+async def test_a_declined_call_ends_in_error_and_the_turn_continues(kind, way, stream, allow):
     ran: list[int] = []
     risky = Tool(lambda: ran.append(1), name="risky", policy="ask")
     async with telling(kind, [[call("risky", "c1"), call("add", "c2", a=1, b=1)], "fine"], way, stream=stream) as tale:
@@ -147,7 +147,7 @@ async def test_an_agent_asks_another_and_each_has_its_own_conversation(kind, way
 
 
 @each
-async def test_cancelling_while_the_model_speaks_keeps_what_it_said_and_lets_the_connection_go(kind):
+async def test_cancelling_while_the_model_speaks_keeps_what_it_reported_and_lets_the_connection_go(kind):
     never = asyncio.Event()
     async with telling(kind, [["half an answer", never, "and more"], "fresh start"]) as tale:
         session, entry = Session(), tale.agent()
@@ -168,7 +168,7 @@ async def test_cancelling_while_the_model_speaks_keeps_what_it_said_and_lets_the
 
 
 @each
-async def test_aborting_in_an_engine_keeps_what_was_said_and_the_session_goes_on(kind):
+async def test_aborting_in_an_engine_keeps_what_was_reported_and_the_session_continues(kind):
     never = asyncio.Event()
     script = [[SimulatedReasoning("hm"), "half ", call("add", "c1", a=1, b=1), never], "fresh start"]
     async with telling(kind, script) as tale:
@@ -186,7 +186,7 @@ async def test_aborting_in_an_engine_keeps_what_was_said_and_the_session_goes_on
 
 
 @every
-async def test_a_refusal_of_the_provider_ends_the_turn_with_its_words_and_everything_kept(kind, way, stream):
+async def test_a_refusal_of_the_provider_ends_the_turn_with_its_words_and_everything_preserved(kind, way, stream):
     script = [[call("add", "c1", a=1, b=2)], SimulatedError(400, "this model does not like numbers")]
     async with telling(kind, script, way, stream=stream) as tale:
         ended = await tale.told(tools=[add])
@@ -198,7 +198,7 @@ async def test_a_refusal_of_the_provider_ends_the_turn_with_its_words_and_everyt
 
 
 @every
-async def test_an_overloaded_provider_is_asked_again_and_the_retry_is_kept(kind, way, stream):
+async def test_an_overloaded_provider_is_asked_again_and_the_retry_is_preserved(kind, way, stream):
     overloaded = SIMULATED_APIS[kind].overloaded
     async with telling(kind, [overloaded, overloaded, "at last"], way, stream=stream) as tale:
         ended = await tale.told()
@@ -221,7 +221,7 @@ async def test_a_provider_that_stays_overloaded_ends_the_turn_and_the_next_one_b
 
 
 @every
-async def test_an_overflow_is_compacted_once_and_the_turn_goes_on(kind, way, stream):
+async def test_an_overflow_is_compacted_once_and_the_turn_continues(kind, way, stream):
     vendor = SIMULATED_APIS[kind]
     session = Session()
     for number in range(6):
@@ -266,7 +266,7 @@ class City:
 
 @each
 @pytest.mark.parametrize("stream", [True, False])
-async def test_structured_output_is_asked_for_in_the_vendors_own_way_and_mended(kind, stream):
+async def test_structured_output_is_asked_for_in_the_vendors_own_way_and_repaired(kind, stream):
     good = '{"name": "Oslo", "people": 700000}'
     async with telling(kind, ['{"name": "Oslo", "people": "many"}', good], stream=stream) as tale:
         entry = tale.agent()
@@ -294,7 +294,7 @@ async def test_reasoning_goes_back_with_its_seal_and_never_to_another_vendor(kin
 
 
 @every
-async def test_calls_of_an_answer_that_was_cut_are_not_run_and_the_model_is_told(kind, way, stream):
+async def test_calls_of_an_answer_that_was_cut_are_not_run_and_the_model_is_informed(kind, way, stream):
     script = [["so ", call("add", "c1", a=1, b=2), MaxTokens()], "again then"]
     async with telling(kind, script, way, stream=stream) as tale:
         ended = await tale.told(tools=[add])
@@ -303,7 +303,7 @@ async def test_calls_of_an_answer_that_was_cut_are_not_run_and_the_model_is_told
 
 
 @each
-async def test_input_that_steers_is_heard_with_the_next_request(kind):
+async def test_input_that_steers_is_received_with_the_next_request(kind):
     go_on = asyncio.Event()
 
     async def slow() -> str:
@@ -332,7 +332,7 @@ async def test_input_that_steers_is_heard_with_the_next_request(kind):
     [{"extra": {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}}, {"vendor_tools": ("web_search",)}],
     ids=["extra", "name"],
 )
-async def test_an_answer_that_the_vendor_paused_for_a_tool_of_its_own_goes_on(way, stream, enabled):
+async def test_an_answer_that_the_vendor_paused_for_a_tool_of_its_own_continues(way, stream, enabled):
     script = [["Let me search.", ServerSearch("cats")], "Cats purr."]
     async with telling("anthropic", script, way, stream=stream) as tale:
         searching = tale.agent(**enabled)

@@ -137,7 +137,7 @@ def test_every_text_becomes_valid_and_stays_inside_its_fence(text: str):
     assert block.count(fence) == 2
 
 
-def test_pieces_are_told_as_they_come_and_the_whole_is_not_told_twice():
+def test_pieces_are_reported_as_they_come_and_the_whole_is_not_reported_twice():
     part = TextPart("hello", id="p")
     assert said(told(delta("hel", "p"), delta("lo", "p"), whole(part), whole(part))) == "hello"
 
@@ -148,21 +148,21 @@ def test_what_was_dropped_comes_with_the_whole():
     assert said(told(*events)) == "one two threenext"
 
 
-def test_an_answer_that_came_in_one_piece_is_told_whole():
+def test_an_answer_that_came_in_one_piece_is_reported_whole():
     updates = told(whole(ReasoningPart("hm", id="r")), whole(TextPart("yes", id="p")))
     assert (said(updates, AgentThoughtChunk), said(updates)) == ("hm", "yes")
 
 
-def test_text_that_turns_out_to_be_a_thought_is_not_told_again():
+def test_text_that_turns_out_to_be_a_thought_is_not_reported_again():
     updates = told(delta("<think>hm", "p"), whole(ReasoningPart("hm", id="p")))
     assert said(updates) + said(updates, AgentThoughtChunk) == "<think>hm"
 
 
-def test_a_part_that_is_begun_anew_is_told_in_full():
+def test_a_part_that_is_started_anew_is_reported_in_full():
     assert said(told(delta("fir", "p"), whole(TextPart("second", id="p")))) == "fir\n\nsecond"
 
 
-def test_other_sessions_are_not_heard_and_agents_that_were_called_are_seen_by_their_calls():
+def test_other_sessions_are_not_received_and_agents_that_were_called_are_seen_by_their_calls():
     called = AgentCalledEvent(session_id="s", callee="helper", child_session_id="child")
     call = ToolPart("c", "shell", ToolPending({"command": "ls"}, phase="ready"))
     telling = UpdateBuilder("s", FOLDER)
@@ -188,7 +188,7 @@ def test_the_last_words_of_an_agent_are_its_answer():
     assert said(told(whole(finish), whole(finish))) == "all done"
 
 
-def test_what_was_said_is_told_again_without_what_was_written_for_the_model():
+def test_what_was_reported_is_reported_again_without_what_was_written_for_the_model():
     user = Message(
         "user", [TextPart("hi"), TextPart("notes", synthetic=True), FilePart("image/png", "data:image/png;base64,AA==")]
     )

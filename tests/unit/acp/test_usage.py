@@ -45,7 +45,7 @@ async def test_what_called_agents_use_counts_for_the_turn_and_not_for_the_contex
         assert spending.turn_usage() is None
 
 
-async def test_of_a_model_that_nobody_knows_nothing_is_said():
+async def test_of_a_model_that_nobody_knows_nothing_is_reported():
     script = Provider("scripted", "scripted", options={"script": []})
     async with Engine([Agent("writer", "", "model-1", "scripted")], [script]) as engine:
         session_id = await engine.create()

@@ -1,4 +1,4 @@
-"""Whoever looks at a run is told when nobody goes on with it, and not while a worker may still be starting."""
+"""Whoever looks at a run is told when nobody continues with it, and not while a worker may still be starting."""
 
 import asyncio
 import subprocess
@@ -39,7 +39,7 @@ async def place(tmp_path: Path) -> AsyncIterator[tuple[JobClient, RunDatabase]]:
     database.close()
 
 
-async def test_a_run_that_should_go_on_and_has_no_worker_is_left_alone(place: tuple[JobClient, RunDatabase]):
+async def test_a_run_that_should_continue_and_has_no_worker_is_left_alone(place: tuple[JobClient, RunDatabase]):
     jobs, database = place
     old = WORKER_START_MS + 1
     stuck = [run("running"), run("queued", old)]
@@ -64,7 +64,7 @@ class FewJobs:
         return runs if self.answers.pop(0) else ()
 
 
-async def test_a_run_is_said_to_be_left_alone_when_it_was_twice_in_a_row():
+async def test_a_run_is_reported_to_be_left_alone_when_it_was_twice_in_a_row():
     jobs: Any = FewJobs(True, False, True, True)
     await asyncio.wait_for(wait_until_unattended(jobs, "one", pause=0.001), 30)
     assert not jobs.answers

@@ -1,4 +1,4 @@
-"""Whoever follows a run hears of the agents that it calls: everything once, and before the end of their calls."""
+"""Whoever follows a run receives of the agents that it calls: everything once, and before the end of their calls."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -108,7 +108,7 @@ def ends_after_its_agent(seen: list[News]) -> bool:
     return all(last[session_id] < at[session_id] for session_id in last)
 
 
-async def test_agents_are_heard_while_they_work_each_in_its_order_and_before_the_end_of_their_calls():
+async def test_agents_are_received_while_they_work_each_in_its_order_and_before_the_end_of_their_calls():
     seen: list[News] = []
     async with told() as story:
         await asyncio.wait_for(gathered(story, seen), SECONDS)
@@ -123,7 +123,7 @@ async def test_agents_are_heard_while_they_work_each_in_its_order_and_before_the
     assert ends_after_its_agent(seen)
 
 
-async def test_what_was_kept_until_now_holds_what_agents_did_each_before_the_end_of_its_call():
+async def test_what_was_preserved_until_now_holds_what_agents_did_each_before_the_end_of_its_call():
     async with told() as story:
         story.gate.set()
         await story.turn_usage
@@ -138,7 +138,7 @@ async def test_what_was_kept_until_now_holds_what_agents_did_each_before_the_end
     assert ends_after_its_agent([*seen])
 
 
-async def test_whoever_comes_back_hears_of_the_agents_that_are_at_work():
+async def test_whoever_comes_back_learns_of_the_agents_that_are_at_work():
     first: list[News] = []
     async with told() as story:
         async with aclosing(follow_run(story, story.run_id, called=True, poll=0.02)) as news, asyncio.timeout(SECONDS):
@@ -158,7 +158,7 @@ async def say(store: MemoryStore, session_id: str, role: Role, part: Part) -> No
     await store.append(session_id, [message])
 
 
-async def test_an_agent_that_is_told_of_before_its_session_is_there_is_heard_once_it_is():
+async def test_an_agent_that_is_named_before_its_session_exists_is_followed_once_it_does():
     store = MemoryStore()
     run = await store.create(StoredSession())
     child = StoredSession(agent="reviewer", parent_id=run.id)

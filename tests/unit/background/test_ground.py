@@ -25,7 +25,7 @@ async def store(tmp_path: Path) -> MemoryStore:
     return store
 
 
-async def test_a_run_that_goes_on_on_another_machine_gets_a_new_worktree_and_is_told(
+async def test_a_run_that_continues_on_another_machine_gets_a_new_worktree_and_is_reported(
     store: MemoryStore, tmp_path: Path
 ):
     await RunWorkspace(store, WorktreeManager(folders_in(tmp_path / "a"))).prepare_workspace("run-1", JOB)
@@ -47,7 +47,7 @@ async def test_a_run_that_goes_on_on_another_machine_gets_a_new_worktree_and_is_
     assert len(await store.inbox("run-1")) == 1
 
 
-async def test_a_run_that_goes_on_with_a_worker_whose_folders_are_others_takes_its_branch_along(
+async def test_a_run_that_continues_with_a_worker_whose_folders_are_others_takes_its_branch_along(
     store: MemoryStore, tmp_path: Path
 ):
     await RunWorkspace(store, WorktreeManager(folders_in(tmp_path / "a"))).prepare_workspace("run-1", JOB)

@@ -45,7 +45,7 @@ async def left(tmp_path: Path) -> AsyncIterator[Left]:
     database.close()
 
 
-async def test_one_that_nobody_had_begun_needs_no_end(left: Left):
+async def test_one_that_nobody_had_started_needs_no_end(left: Left):
     assert [left.taken("ann"), left.taken("ann")] == [[], []]
     assert not await left.jobs.needs_cleanup(left.run_id)
 
@@ -76,7 +76,7 @@ async def test_of_two_workers_one_takes_it(left: Left):
     assert [other.taken("bob", living=("ann",)) for _ in range(3)] == [[], [], []]
 
 
-async def test_one_that_goes_on_meanwhile_is_not_taken(left: Left):
+async def test_one_that_continues_meanwhile_is_not_taken(left: Left):
     left.begun_by("dead")
     left.taken("ann")
     await left.jobs.retry_run(left.run_id)

@@ -69,7 +69,7 @@ async def told(reports: ReportTable, listener: Listener, times: int) -> None:
                 await reports.outbox.deliver_notice(notice, [f"127.0.0.1:{port}"])
 
 
-async def test_an_end_is_told_once_when_it_is_taken(reports: ReportTable):
+async def test_an_end_is_reported_once_when_it_is_taken(reports: ReportTable):
     listener = Listener()
     await told(reports, listener, times=3)
     ((key, body),) = listener.event_classes
@@ -78,7 +78,7 @@ async def test_an_end_is_told_once_when_it_is_taken(reports: ReportTable):
     assert body["prompt"] == "look"
 
 
-async def test_an_end_that_is_not_taken_is_told_again_later_and_not_for_ever(reports: ReportTable):
+async def test_an_end_that_is_not_taken_is_reported_again_later_and_not_for_ever(reports: ReportTable):
     again = Listener(500, 302)
     await told(reports, again, times=5)
     assert [key for key, _ in again.event_classes] == ["run-1:1"] * 3
@@ -135,7 +135,7 @@ async def test_a_worker_that_leaves_waits_for_the_answer_to_what_it_has_posted(r
     assert not reports.outbox.claim_due(LATE)
 
 
-async def test_as_long_as_somebody_is_to_be_told_there_is_something_to_do_for_a_worker(tmp_path: Path):
+async def test_as_long_as_somebody_is_to_be_reported_there_is_something_to_do_for_a_worker(tmp_path: Path):
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     async with MemoryStore() as store, open_job_client(database, store) as jobs:
         assert not await jobs.has_work()
@@ -153,7 +153,7 @@ def told_ids(reports: ReportTable) -> list[str]:
     return sorted(notice.id for notice in reports.outbox.claim_due(LATE))
 
 
-def test_a_run_that_was_retried_and_ends_as_before_is_told_of_again(reports: ReportTable):
+def test_a_run_that_was_retried_and_ends_as_before_is_reported_again(reports: ReportTable):
     for _ in range(2):
         reports.store_report("run-1", FAILED, HOOK)
     reports.delete_report("run-1")

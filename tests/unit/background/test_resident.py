@@ -90,7 +90,7 @@ async def test_a_worker_leaves_its_post_before_it_looks_a_last_time_and_stays_if
     assert post.holder() is None
 
 
-def test_a_log_that_is_too_long_is_begun_anew_and_written_on(tmp_path: Path):
+def test_a_log_that_is_too_long_is_started_anew_and_written_on(tmp_path: Path):
     log = tmp_path / "worker.log"
     with log.open("ab", buffering=0) as file:
         file.write(b"x" * (MAX_LOG_BYTES + 1))

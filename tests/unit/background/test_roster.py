@@ -44,7 +44,7 @@ def test_a_process_that_is_known_to_be_gone_is_dead_at_once():
     assert FailureDetector(4, alive=lambda _: False).find_dead_workers([WorkerHeartbeat("one", HERE, 1)]) == ["one"]
 
 
-def test_a_worker_that_was_given_up_hears_of_it_with_its_next_beat(tmp_path: Path):
+def test_a_worker_that_was_given_up_learns_of_it_with_its_next_beat(tmp_path: Path):
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     database.migrate()
     mine, other = WorkerRegistry(database), WorkerRegistry(database)

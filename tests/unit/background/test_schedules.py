@@ -130,7 +130,7 @@ def test_one_that_is_resumed_is_due_at_its_next_time_and_not_for_what_it_missed(
     assert schedules.resume_schedule(made.id) == resumed, "one that is not paused stays as it is"
 
 
-def test_one_that_an_earlier_version_kept_is_read_paused_and_resumed(tmp_path: Path):
+def test_one_that_an_earlier_version_preserved_is_read_paused_and_resumed(tmp_path: Path):
     kept = '{"id":"old","cron":"0 7 * * *","timezone":"UTC","prompt":"look","due":1700000000000,"order":{}}'
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     with database.engine.begin() as db:

@@ -1,4 +1,4 @@
-"""What a run has used is read from what was kept, and taken from its limits, whoever carries it."""
+"""What a run has used is read from what was stored, and taken from its limits, whoever carries it."""
 
 from decimal import Decimal
 

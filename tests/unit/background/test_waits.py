@@ -21,5 +21,5 @@ NOW = datetime(2026, 11, 15, 22, 0, tzinfo=timezone(timedelta(hours=1)))
         ("later", None),
     ],
 )
-def test_a_time_is_told_from_the_id_of_a_run(after: str, expected: float | None):
+def test_a_time_is_reported_from_the_id_of_a_run(after: str, expected: float | None):
     assert _delay_until(after, NOW) == expected

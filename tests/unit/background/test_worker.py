@@ -1,4 +1,4 @@
-"""A worker goes on beating, whatever happens to it."""
+"""A worker continues beating, whatever happens to it."""
 
 import asyncio
 from pathlib import Path

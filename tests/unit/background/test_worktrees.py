@@ -1,4 +1,4 @@
-"""Each run has a checkout of its own, which disturbs nobody, and keeps what was done in it."""
+"""Each run has a separate checkout, which disturbs nobody, and keeps what was done in it."""
 
 import shutil
 from pathlib import Path
@@ -26,7 +26,7 @@ def worktrees(tmp_path: Path) -> WorktreeManager:
     return WorktreeManager(folders_in(tmp_path))
 
 
-def test_a_worktree_holds_the_last_commit_and_tells_of_what_was_not_committed(
+def test_a_worktree_holds_the_last_commit_and_describes_what_was_not_committed(
     repo: Path, tmp_path: Path, worktrees: WorktreeManager
 ):
     (repo / "src" / "tea.txt").write_text("black\n")

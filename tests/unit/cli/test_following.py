@@ -81,7 +81,7 @@ def by(agent: str, change: Change, depth: int = 1) -> ChildChange:
     return ChildChange(f"session-of-{agent}", agent, depth, change)
 
 
-def test_called_agents_are_indented_and_named_whenever_one_goes_on_after_somebody_else(
+def test_called_agents_are_indented_and_named_whenever_one_continues_after_somebody_else(
     monkeypatch: pytest.MonkeyPatch,
 ):
     changes = (
@@ -129,7 +129,7 @@ def test_an_answer_that_somebody_else_s_line_cut_in_two_is_not_printed_twice(mon
     ]
 
 
-def test_of_a_long_output_whose_end_alone_is_kept_every_line_is_printed_once():
+def test_of_a_long_output_whose_end_alone_is_preserved_every_line_is_printed_once():
     rng = random.Random(7)
     lines = [f"{number}: {'x' * rng.randrange(30)}" for number in range(400)]
     text, outputs, shown, at = "\n".join(lines), CallOutputTracker(), list[str](), 0

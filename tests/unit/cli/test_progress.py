@@ -76,7 +76,7 @@ def test_an_event_of_a_program_is_a_line_of_the_stream():
     }
 
 
-def test_a_call_that_waits_on_another_server_is_told_with_where_somebody_has_to_answer():
+def test_a_call_that_waits_on_another_server_is_reported_with_where_somebody_has_to_answer():
     err = io.StringIO()
     progress = ProgressPrinter(Console(io.StringIO(), err, {}), verbose=False)
     asked = ToolApprovalRequestedEvent(tool_name="push", description="at http://there:1: the tool push says ask")

@@ -60,7 +60,7 @@ def test_an_agent_of_launchd_runs_the_command_with_the_keys_of_a_file(tmp_path: 
     assert "ANTHROPIC_API_KEY=from-the-file" in found.stdout
 
 
-def test_the_unit_is_printed_and_what_to_do_with_it_is_said_beside_it(tmp_path: Path):
+def test_the_unit_is_printed_and_what_to_do_with_it_is_reported_beside_it(tmp_path: Path):
     done = subprocess.run(
         [sys.executable, "-m", "outrider", "worker", "--print-unit", "--runs", "2"],
         env={"HOME": str(tmp_path), "OUTRIDER_HOME": str(tmp_path), "PATH": "/bin"},

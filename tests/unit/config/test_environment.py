@@ -74,7 +74,7 @@ def test_addresses_may_be_excepted(no_proxies: pytest.MonkeyPatch):
     assert proxy_for("https://models.test/v1") is None
 
 
-def test_a_proxy_that_cannot_be_used_is_said(no_proxies: pytest.MonkeyPatch):
+def test_a_proxy_that_cannot_be_used_is_reported(no_proxies: pytest.MonkeyPatch):
     no_proxies.setenv("https_proxy", "socks5://proxy:1080")
     with pytest.raises(ConfigurationError, match="socks5"):
         proxy_for("https://models.test/v1")

@@ -54,7 +54,7 @@ def test_the_provider_that_the_environment_speaks_of_is_used(home, variable, pro
     assert settings(home, environ={variable: "http://127.0.0.1:1/v1"}).model.startswith(f"{provider}/")
 
 
-def test_without_a_provider_the_ways_to_get_one_are_said(home):
+def test_without_a_provider_the_ways_to_get_one_are_reported(home):
     found = settings(home, environ={})
     assert (found.model, found.missing, found.providers) == ("", NO_PROVIDER_MESSAGE, ())
 

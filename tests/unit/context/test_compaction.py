@@ -69,7 +69,7 @@ def test_a_long_history_is_walked_once():
     assert find_tail_start(history, 1_000_000) == 2
 
 
-def test_the_users_last_words_are_kept_as_they_were_when_only_a_summary_would_hold_them():
+def test_the_users_last_words_are_preserved_as_they_were_when_only_a_summary_would_hold_them():
     history = [user("first"), answer("b"), user("never use tabs"), answer("c"), answer("d")]
     assert pinned_input(history, 4) == "never use tabs"
     assert pinned_input(history, 2) == ""

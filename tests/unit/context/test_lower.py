@@ -254,7 +254,7 @@ def test_a_result_that_stands_in_a_users_message_goes_to_its_call():
         assert shown(growing.prompt(history[:length])) == shown(lower(history[:length], family="x"))
 
 
-def test_what_was_said_after_a_result_stays_after_it():
+def test_what_was_reported_after_a_result_stays_after_it():
     history = [
         user("go"),
         assistant(StepStartPart(), "first", done("1"), StepFinishPart("tool_use"), StepStartPart(), "then"),
@@ -317,7 +317,7 @@ def test_empty_messages_leave_no_trace():
     assert shown(lower(history, family="x")) == [("user", ["a", "b"])]
 
 
-def test_the_same_call_id_twice_is_told_apart():
+def test_the_same_call_id_twice_is_distinguished():
     history = [user("go"), assistant(done("a"), done("a", "other")), assistant(done("a_2"), done(""))]
     uses = [
         part.tool_id

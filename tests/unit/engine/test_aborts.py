@@ -1,4 +1,4 @@
-"""A turn ends on the word of another process, which hears that it did, or who would have to end it."""
+"""A turn ends on the word of another process, which receives that it did, or who would have to end it."""
 
 import asyncio
 from collections import Counter
@@ -122,7 +122,7 @@ class Looked(MemoryStore):
 
 
 @pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="this Python has no eager tasks")
-async def test_the_owner_hears_also_where_tasks_begin_at_once_as_in_terminal_applications():
+async def test_the_owner_receives_also_where_tasks_begin_at_once_as_in_terminal_applications():
     loop, endless, store = asyncio.get_running_loop(), Endless(), Looked()
     loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009  not known to the oldest Python
     try:

@@ -111,7 +111,7 @@ async def test_a_protected_file_is_asked_about_each_time(asked: Asked):
     assert await asked.rules() == ()
 
 
-async def test_the_question_says_what_would_be_kept(asked: Asked):
+async def test_the_question_says_what_would_be_preserved(asked: Asked):
     waiting = asyncio.create_task(asked.desk.ask(asked.question("shell", command="make test"), "agent"))
     await asked.told()
     (told,) = [event for event in asked.received if isinstance(event, ToolApprovalRequestedEvent)]
@@ -162,7 +162,7 @@ async def test_a_new_desk_knows_what_was_answered_before(asked: Asked):
     assert later.find_grant({"x"}, asked.workspace).rules == ("shell(make test)",)
 
 
-async def test_a_call_with_a_secret_is_kept_without_it_and_still_bound_to_what_runs(asked: Asked):
+async def test_a_call_with_a_secret_is_preserved_without_it_and_still_bound_to_what_runs(asked: Asked):
     secret = "ghp_" + "a1B2" * 9
     question = asked.question("shell", command=f"login {secret}")
     assert await asked.answered(question, scope="always")

@@ -1,4 +1,4 @@
-"""Whoever puts an input hears of its end, once and of the right one, also where nobody works on it any more."""
+"""Whoever puts an input receives of its end, once and of the right one, also where nobody works on it any more."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -116,7 +116,7 @@ async def test_one_who_stops_waiting_takes_the_end_from_nobody_else():
 
 
 @pytest.mark.parametrize("error", [StorageFullError("full"), StoreError("odd")])
-async def test_an_input_that_cannot_be_taken_is_said_to_have_failed_and_is_taken_once_later(error: StoreError):
+async def test_an_input_that_cannot_be_taken_is_reported_to_have_failed_and_is_taken_once_later(error: StoreError):
     store = Trouble()
     async with engine_on(store, ["one", "two"]) as engine:
         session_id = await engine.create()
@@ -130,7 +130,7 @@ async def test_an_input_that_cannot_be_taken_is_said_to_have_failed_and_is_taken
         assert not await engine.queued(session_id)
 
 
-async def test_while_the_disk_is_full_each_input_is_said_to_have_failed():
+async def test_while_the_disk_is_full_each_input_is_reported_to_have_failed():
     store = Trouble()
     async with engine_on(store, ["one"]) as engine:
         session_id = await engine.create()
@@ -154,7 +154,7 @@ async def test_an_input_that_could_not_be_put_leaves_nothing_behind():
         assert said(engine, session_id) == ["hello", "one"]
 
 
-async def test_who_stands_in_line_hears_that_the_store_is_away():
+async def test_who_stands_in_line_receives_that_the_store_is_away():
     store = Trouble()
     async with engine_on(store, ["one", "two"]) as engine:
         session_id = await engine.create()
@@ -189,7 +189,7 @@ async def test_who_stands_in_line_when_the_session_is_taken_over_does_not_wait_f
         assert [(await end).reason for end in (first, second)] == ["error", "error"]
 
 
-async def test_what_is_aborted_before_it_has_begun_has_ended_too():
+async def test_what_is_aborted_before_it_has_started_has_ended_too():
     async with engine_on(MemoryStore(), ["one", "two"]) as engine:
         session_id = await engine.create()
         await engine.prompt(session_id, "hello")

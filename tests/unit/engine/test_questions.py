@@ -22,7 +22,7 @@ def asking() -> tuple[QuestionQueue, "asyncio.Task[Any]", list[SessionUpdatedEve
     return questions, asked, heard
 
 
-async def test_the_first_answer_counts_and_whoever_comes_later_is_told():
+async def test_the_first_answer_counts_and_whoever_comes_later_is_reported():
     questions, asked, heard = asking()
     await asyncio.sleep(0)
     (waiting,) = questions.open_questions("s")

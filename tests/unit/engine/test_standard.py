@@ -23,7 +23,7 @@ async def calls_of(engine, session_id: str) -> list[ToolPart]:
     return [part for message in loaded.messages for part in message.get_parts_by_type(ToolPart)]
 
 
-async def test_a_turn_with_built_in_tools_is_answered_and_kept_for_the_next_engine(place):
+async def test_a_turn_with_built_in_tools_is_answered_and_preserved_for_the_next_engine(place):
     (place.workspace / "notes.txt").write_text("milk\n")
     async with place.engine([[call("read", file_path="notes.txt")], "It says milk."]) as engine:
         session = await engine.create(workspace=place.workspace)

@@ -1,4 +1,4 @@
-"""The client at work against real sockets: connections that are kept, proxies, encryption, servers that misbehave."""
+"""The client at work against real sockets: connections that are stored, proxies, encryption, servers that misbehave."""
 
 import asyncio
 import socket
@@ -68,7 +68,7 @@ async def test_a_connection_is_made_where_tasks_begin_at_once_as_in_terminal_app
         loop.set_task_factory(None)
 
 
-async def test_a_connection_that_is_said_to_close_or_sent_too_much_is_not_used_again():
+async def test_a_connection_that_should_close_or_sent_too_much_is_not_used_again():
     closing = Reply([b"x"], headers={"connection": "close"})
     talkative = Reply(
         raw=b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nxHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"

@@ -56,7 +56,7 @@ def test_a_small_body_that_unpacks_to_a_huge_one_is_not_unpacked():
     assert not caught.value.retryable
 
 
-def test_what_follows_the_end_of_a_body_is_kept_apart():
+def test_what_follows_the_end_of_a_body_is_stored_apart():
     body = create_body_reader(answered(content_length="5"))
     assert body.feed(b"helloHTTP/1.1 200") == b"hello"
     assert (body.ended, body.has_surplus) == (True, True)

@@ -1,4 +1,4 @@
-"""The alarm of a connection, on a clock of its own."""
+"""The alarm of a connection, on a separate clock."""
 
 import asyncio
 from collections.abc import Callable

@@ -113,7 +113,7 @@ def test_a_connection_closes_with_its_loop():
     assert closed == [True, True]
 
 
-async def test_more_providers_than_are_kept_are_asked_all_the_same():
+async def test_more_providers_than_are_preserved_are_asked_all_the_same():
     async with serving(Reply([ANSWER], headers=JSON)) as server:
         for number in range(connections._MAX_SHARED_CLIENTS + 2):
             provider = Provider(f"p{number}", "openai", "k", server.url)

@@ -88,7 +88,7 @@ def test_a_diff_shows_what_changes(workspace: Path, folders: OverlayFolders):
     assert make_diff(workspace, folders.upper, gone) == "--- a/a\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n"
 
 
-def test_modes_folders_and_conflicts_are_said(workspace: Path, folders: OverlayFolders):
+def test_modes_folders_and_conflicts_are_reported(workspace: Path, folders: OverlayFolders):
     (workspace / "a").write_text("x")
     (folders.upper / "a").write_text("x")
     (folders.upper / "a").chmod(0o755)

@@ -196,7 +196,7 @@ def test_nothing_changes_if_new_contents_cannot_be_written(sandbox: Sandbox, tmp
     assert tree_of(run.workspace) == before
 
 
-def test_times_and_attributes_are_kept_and_those_of_the_overlay_are_not(sandbox: Sandbox, tmp_path: Path):
+def test_times_and_attributes_are_preserved_and_those_of_the_overlay_are_not(sandbox: Sandbox, tmp_path: Path):
     run = prepare(sandbox, tmp_path)
     changes = run.run("echo x > new; touch -d 2001-02-03T04:05:06Z new; echo more >> one.txt")
     commit_outcome(run.workspace, run.upper, changes)

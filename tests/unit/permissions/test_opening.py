@@ -52,7 +52,7 @@ def test_nothing_else_is_read(path: str, place: Path):
         read(path, place)
 
 
-def test_protected_files_open_only_where_somebody_has_said_yes(place: Path):
+def test_protected_files_open_only_where_somebody_has_reported_yes(place: Path):
     (place / "ws" / ".env").write_text("x")
     with pytest.raises(PathRefused) as refused:
         read(".env", place)
@@ -102,7 +102,7 @@ def test_a_failed_write_leaves_nothing_behind(place: Path):
     assert sorted(path.name for path in (place / "ws").iterdir()) == ["a.txt", "src"]
 
 
-def test_an_error_of_the_kernel_is_told(place: Path):
+def test_an_error_of_the_kernel_is_reported(place: Path):
     with pytest.raises(OSError) as told:
         read("missing", place)
     assert told.value.errno == errno.ENOENT
@@ -183,7 +183,7 @@ def test_a_parent_that_is_planted_as_a_link_is_never_written_into(place: Path):
 
 
 @pytest.mark.parametrize("open_it", [open_to_read, open_to_write])
-def test_protected_files_are_refused_unless_it_is_said_otherwise(open_it: Callable[..., int], place: Path):
+def test_protected_files_are_refused_unless_it_is_reported_otherwise(open_it: Callable[..., int], place: Path):
     (place / "ws" / ".env").write_text("x")
     with pytest.raises(PathRefused):
         open_it(".env", root=str(place / "ws"), cwd=str(place / "ws"))

@@ -334,7 +334,7 @@ def test_bytes_are_searched_where_they_are():
     assert [raw[start:end] for start, end in spans] == [b"ghp_" + b"a1B2" * 9, b"p\xc3\xa4ssword one"]
 
 
-def test_a_text_that_goes_on_is_told_without_what_may_begin_a_secret():
+def test_a_text_that_continues_is_reported_without_what_may_begin_a_secret():
     redactor = Redactor(["correct horse battery"])
     assert redactor.redact_complete("say correct ho") == "say "
     assert redactor.redact_complete("say correct horses") == "say correct horses"

@@ -68,7 +68,7 @@ def test_a_text_field_that_holds_something_else_is_redacted_too():
     assert redactor.redact_value(Inner(1, Inner(2, "correct horse battery"))) == Inner(1, Inner(2, HIDDEN_SECRET))  # type: ignore[arg-type]
 
 
-def test_texts_are_told_apart_however_many_were_seen():
+def test_texts_are_distinguished_however_many_were_seen():
     redactor = Redactor(["correct horse battery"])
     for number in range(3_000):
         assert redactor.redact_value(Inner(number, f"text {number}")) == Inner(number, f"text {number}")

@@ -65,7 +65,7 @@ def ended(part_id: str = "p") -> PartUpdatedEvent:
 
 
 @for_each("secret", [*canaries(40, seed=5), KNOWN])
-def test_a_secret_in_pieces_is_hidden_and_everything_else_is_told(secret: str):
+def test_a_secret_in_pieces_is_hidden_and_everything_else_is_reported(secret: str):
     dice = random.Random(secret)
     for context in CONTEXTS:
         text = "some words before it " + context.format(secret) + " and more words after it."
@@ -89,7 +89,7 @@ def test_a_secret_in_pieces_is_hidden_and_everything_else_is_told(secret: str):
         "Bearer of bad news: Basic training",
     ],
 )
-def test_text_without_a_secret_is_told_as_it_is_however_it_is_cut(text: str):
+def test_text_without_a_secret_is_reported_as_it_is_however_it_is_cut(text: str):
     dice = random.Random(text)
     for _ in range(10):
         teller = RedactingEventFilter(Redactor([KNOWN]))
@@ -166,7 +166,7 @@ def test_whole_values_are_redacted():
     assert next(iter(teller(same))) is same
 
 
-def test_a_bus_tells_through_it_until_that_is_ended():
+def test_a_bus_states_through_it_until_that_is_ended():
     bus, heard = EventBus(), list[Event]()
     bus.subscribe_all(heard.append)
     end = bus.add_transform(RedactingEventFilter(Redactor([KNOWN])))
@@ -176,7 +176,7 @@ def test_a_bus_tells_through_it_until_that_is_ended():
     assert [event.message for event in heard if isinstance(event, ErrorEvent)] == [HIDDEN_SECRET, KNOWN]
 
 
-def test_what_is_held_back_is_told_at_the_end_though_nobody_listens_to_ends():
+def test_what_is_held_back_is_reported_at_the_end_though_nobody_listens_to_ends():
     bus, heard = EventBus(), list[ToolOutputEvent]()
     bus.subscribe(ToolOutputEvent, heard.append)
     bus.add_transform(RedactingEventFilter(Redactor([KNOWN])), FILTERED_EVENTS)
@@ -195,7 +195,7 @@ def test_who_comes_in_the_middle_of_a_secret_does_not_hear_the_rest_of_it():
     assert [event.delta for event in heard] == [f"{HIDDEN_SECRET}, and more"]
 
 
-def test_an_event_that_cannot_be_made_safe_is_not_told_and_hurts_nobody(caplog: pytest.LogCaptureFixture):
+def test_an_event_that_cannot_be_made_safe_is_not_reported_and_hurts_nobody(caplog: pytest.LogCaptureFixture):
     bus, heard = EventBus(), list[Event]()
     bus.subscribe_all(heard.append)
 

@@ -29,7 +29,7 @@ def test_a_line_of_a_log_spells_out_what_a_terminal_would_act_on(payload: str):
     assert line.endswith("after")
 
 
-def test_what_is_spelled_out_can_be_told_apart():
+def test_what_is_spelled_out_can_be_distinguished():
     assert escape_control_characters("a\x1b[0m\u202e\U000e0041b") == "a\\x1b[0m\\u202e\\U000e0041b"
     assert escape_control_characters("grüße 👩\u200d🚀 \u00a0x") == "grüße 👩\u200d🚀 \u00a0x"
 
@@ -46,7 +46,7 @@ def test_what_people_write_is_left_alone(text: str):
     assert sanitize_for_terminal(text) == text
 
 
-def test_lines_are_kept_unless_one_line_is_wanted():
+def test_lines_are_preserved_unless_one_line_is_wanted():
     assert sanitize_for_terminal("a\nb\tc") == "a\nb\tc"
     assert sanitize_for_terminal("a\nb\tc", keep_lines=False) == "a⏎b c"
     assert sanitize_for_terminal("a\r\nb") == "a\nb"

@@ -94,7 +94,9 @@ def test_forgetting_what_was_never_trusted_leaves_the_file_as_it_is(trust: Trust
     assert file.read_text() == "damaged, and to be looked at"
 
 
-def test_what_cannot_be_written_is_said_and_leaves_nothing_behind(trust: TrustList, workspace: Path, tmp_path: Path):
+def test_what_cannot_be_written_is_reported_and_leaves_nothing_behind(
+    trust: TrustList, workspace: Path, tmp_path: Path
+):
     file = tmp_path / "home" / "trust.json"
     file.mkdir(parents=True)
     with pytest.raises(OSError, match="directory"):

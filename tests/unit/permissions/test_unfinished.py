@@ -1,4 +1,4 @@
-"""What may become a secret is kept back until it is known, and everything else is told at once."""
+"""What may become a secret is stored back until it is known, and everything else is told at once."""
 
 import pytest
 
@@ -20,12 +20,12 @@ from tests.fixtures.cases import for_each
     ],
 )
 @for_each("before", ["", "use ", "use it, ", "words " * 2_000])
-def test_a_key_that_has_begun_is_kept_back_from_its_first_letter_on(before: str, begun: str):
+def test_a_key_that_has_started_is_held_back_from_its_first_letter_on(before: str, begun: str):
     assert Redactor().redact_complete(before + begun) == before
 
 
 @pytest.mark.parametrize("words", ["password: ", "Authorization: Bearer ", "https://", "curl --user "])
-def test_what_follows_the_name_of_a_secret_is_kept_back_in_long_texts_too(words: str):
+def test_what_follows_the_name_of_a_secret_is_held_back_in_long_texts_too(words: str):
     before = "some words " * 1_000 + words
     assert Redactor().redact_complete(f"{before}hun") == before
 
@@ -33,11 +33,11 @@ def test_what_follows_the_name_of_a_secret_is_kept_back_in_long_texts_too(words:
 @pytest.mark.parametrize(
     "text", ["", "x", "a word", "x" * 19, "a\n" * 30, "tall, long, words, in, a, row", "it ended: yes "]
 )
-def test_words_that_begin_no_secret_are_told_at_once(text: str):
+def test_words_that_begin_no_secret_are_reported_at_once(text: str):
     assert Redactor().redact_complete(text) == text
 
 
-def test_a_known_secret_is_kept_back_wherever_its_beginning_stands_at_the_end():
+def test_a_known_secret_is_held_back_wherever_its_beginning_stands_at_the_end():
     redactor = Redactor(["abcabcabd secret", "another one"])
     assert redactor.redact_complete("abcabcabcabd sec") == "abc"
     assert redactor.redact_complete("abca anot") == "abca "

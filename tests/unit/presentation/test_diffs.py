@@ -46,7 +46,7 @@ def test_a_removed_line_that_looks_like_a_header_stays_a_line():
     assert [(line.kind, line.text) for line in file.hunks[0].lines] == [("removed", "-- drop"), ("context", "keep")]
 
 
-def test_the_prefixes_of_git_are_removed_and_a_real_folder_is_kept():
+def test_the_prefixes_of_git_are_removed_and_a_real_folder_is_preserved():
     (git,) = parse_unified_diff("diff --git a/x.py b/x.py\n--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a\n+b\n")
     (real,) = parse_unified_diff("--- a/x.py\n+++ a/x.py\n@@ -1 +1 @@\n-a\n+b\n")
     (created,) = parse_unified_diff("diff --git a/n b/n\n--- /dev/null\n+++ b/n\n@@ -0,0 +1 @@\n+b\n")

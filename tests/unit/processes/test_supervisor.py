@@ -170,7 +170,7 @@ async def test_cancelling_the_caller_kills_the_command_and_waits_for_nothing(
     await asyncio.to_thread(wait_until_dead, pid)
 
 
-async def test_a_running_command_moves_to_the_background_and_goes_on(supervisor: ProcessSupervisor, tmp_path: Path):
+async def test_a_running_command_moves_to_the_background_and_continues(supervisor: ProcessSupervisor, tmp_path: Path):
     go_on = tmp_path / "go on"
     task = asyncio.create_task(supervisor.run_command("c", f"echo one; {until_there(go_on)}; echo two"))
     await asyncio.sleep(0)
@@ -255,7 +255,7 @@ async def test_waiting_has_a_limit(supervisor: ProcessSupervisor):
     assert (so_far.text, so_far.ending) == ("a\n", None)
 
 
-async def test_killing_ends_a_process_and_tells_so(supervisor: ProcessSupervisor):
+async def test_killing_ends_a_process_and_states_so(supervisor: ProcessSupervisor):
     task = asyncio.create_task(supervisor.run_command("c", "echo; sleep 60"))
     await asyncio.sleep(0)
     await until_written(supervisor, "c")

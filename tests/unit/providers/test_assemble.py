@@ -79,7 +79,7 @@ def test_what_has_arrived_can_be_taken_at_any_moment_under_one_id():
     assert whole.state.input == {"a": 1}
 
 
-def test_a_reasoning_part_that_says_nothing_is_left_out_and_one_with_a_signature_is_kept():
+def test_a_reasoning_part_that_says_nothing_is_left_out_and_one_with_a_signature_is_preserved():
     deltas = [PartStart(0, "reasoning"), PartEnd(0), PartStart(1, "reasoning"), PartEnd(1, {"signature": "s"})]
     assert len(assemble_answer(deltas, "fam").message.parts) == 1
 
@@ -121,7 +121,7 @@ def test_damaged_input_becomes_words_that_the_model_can_act_on(raw, words):
     assert len(problem) < 1000
 
 
-def test_a_call_with_damaged_input_is_kept_with_its_raw_text_and_the_problem():
+def test_a_call_with_damaged_input_is_preserved_with_its_raw_text_and_the_problem():
     answer = assemble_answer(
         [PartStart(0, "tool", "c", "read"), InputDelta(0, '{"pa'), PartEnd(0), Finish("length")], "fam"
     )

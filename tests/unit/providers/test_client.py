@@ -231,7 +231,7 @@ async def test_an_answer_that_is_whole_does_not_care_how_its_connection_ends():
             assert await ask(client) == "Hello"
 
 
-async def test_a_server_that_goes_on_after_the_end_is_not_listened_to():
+async def test_a_server_that_continues_after_the_end_is_not_listened_to():
     pings = [b": still here\n\n", 0.02] * 5000  # for more than a minute
     async with asking(Reply([words("Hello", "[END]"), *pings])) as (client, _), asyncio.timeout(30):
         assert await ask(client) == "Hello"
@@ -394,7 +394,7 @@ async def test_a_body_that_ends_with_its_connection_is_read():
         assert await ask(client) == "Hello"
 
 
-async def test_a_body_shorter_than_announced_is_kept_and_not_whole():
+async def test_a_body_shorter_than_announced_is_preserved_and_not_whole():
     got: list[Delta] = []
     async with asking(Reply(raw=b"HTTP/1.1 200 OK\r\ncontent-length: 999\r\n\r\n" + words("Hello"))) as (client, _):
         with pytest.raises(NetworkError):

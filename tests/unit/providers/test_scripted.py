@@ -78,7 +78,7 @@ async def test_a_script_that_is_over_says_so():
         await collect(client, ask())
 
 
-async def test_an_error_is_raised_before_anything_is_said():
+async def test_an_error_is_raised_before_anything_is_reported():
     client = ScriptedClient([RateLimitError("slow down", status=429), "better"])
     deltas: list[Delta] = []
     with pytest.raises(RateLimitError):
@@ -87,7 +87,7 @@ async def test_an_error_is_raised_before_anything_is_said():
     assert (await collect(client, ask()))[0].message.get_text_content() == "better"
 
 
-async def test_an_error_in_the_middle_keeps_what_was_said_and_ends_no_part():
+async def test_an_error_in_the_middle_keeps_what_was_reported_and_ends_no_part():
     assembler = AnswerAssembler("scripted")
     with pytest.raises(NetworkError):
         async for delta in ScriptedClient([["Hel", NetworkError("gone"), "lo"]]).stream(ask()):
@@ -129,7 +129,7 @@ async def test_a_call_may_be_damaged_or_cut_off():
     assert second.state == ToolPending(raw='{"pa', phase="streaming")
 
 
-async def test_requests_are_kept_as_they_were_sent():
+async def test_requests_are_preserved_as_they_were_sent():
     client, request = ScriptedClient(["a", "b"]), ask()
     await collect(client, request)
     request.prompt.append(ModelMessage("assistant", (TextPart("a"),)))

@@ -283,7 +283,7 @@ async def test_a_failure_before_anything_was_shown_is_made_good_by_asking_again(
 
 
 @pytest.mark.parametrize("name", outcomes("incomplete_kept", "incomplete_kept_or_retry", "incomplete_kept_or_complete"))
-async def test_an_answer_that_broke_off_is_kept_as_far_as_it_came(name: str):
+async def test_an_answer_that_broke_off_is_preserved_as_far_as_it_came(name: str):
     async with trial(name) as tried:
         await tried.ask()
         said_to_be_cut = tried.kept.finish in ("length", "other")
@@ -293,7 +293,7 @@ async def test_an_answer_that_broke_off_is_kept_as_far_as_it_came(name: str):
 
 
 @pytest.mark.parametrize("name", outcomes("fatal_clean", beside=LARGE))
-async def test_a_failure_that_cannot_be_mended_ends_cleanly(name: str):
+async def test_a_failure_that_cannot_be_repaired_ends_cleanly(name: str):
     async with trial(name) as tried:
         await tried.ask()
         assert isinstance(tried.error, ProviderError)

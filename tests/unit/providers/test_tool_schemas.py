@@ -66,7 +66,7 @@ def test_every_wire_offers_tools_like_this(wire: WireFormat):
 
 
 @pytest.mark.parametrize("wire", WIRES[2:], ids=lambda wire: type(wire).__name__)
-def test_openai_is_told_that_there_are_no_parameters(wire: WireFormat):
+def test_openai_is_reported_that_there_are_no_parameters(wire: WireFormat):
     tool = ToolSpec("now", "The time.", {"type": "object"})
     body = wire.build_request(Request("m", Prompt([ModelMessage("user", (TextPart("Hi"),))]), tools=(tool,))).body
     assert b'"parameters":{"type":"object","properties":{}}' in body

@@ -33,7 +33,7 @@ def test_a_server_of_this_machine_gets_the_token_of_its_file(written, url, envir
     assert (place.url, place.token, place.is_local) == (url, "the-kept-one", True)
 
 
-def test_what_is_said_goes_before_what_is_found(environ):
+def test_what_is_reported_goes_before_what_is_found(environ):
     link = "http://127.0.0.1:8765/?token=from-the-link"
     assert resolve_server(link, token=None, environ=environ).token == "from-the-link"
     said = {**environ, "OUTRIDER_SERVER_TOKEN": "from-the-environment"}

@@ -1,4 +1,4 @@
-"""Texts that are followed from anywhere in their midst come out whole: whatever is kept when, whatever is missed."""
+"""Texts that are followed from anywhere in their midst come out whole: whatever is stored when, whatever is missed."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +56,7 @@ def test_no_letter_is_missing_or_doubled(steps: list[tuple[str, str]], begun: bo
                 heard = True
             case "break":
                 texts.mark_reconnected()
-                heard = False  # what comes during a break is not heard
+                heard = False  # what comes during a break is not received
             case _:
                 last = whole
     reader.hear(texts.finish_text(part(whole)), whole)
@@ -64,5 +64,5 @@ def test_no_letter_is_missing_or_doubled(steps: list[tuple[str, str]], begun: bo
     assert not reader.replaced
 
 
-def test_a_text_that_was_never_shown_is_told_by_its_value():
+def test_a_text_that_was_never_shown_is_reported_by_its_value():
     assert TextDeltaTracker("s").finish_text(part("all at once")) == []

@@ -11,7 +11,7 @@ from outrider.remote.client import error_from_response, resolve_server
 from outrider.server.endpoint import ApiEndpoint, make_handler
 
 
-async def test_who_waits_for_an_answer_when_the_server_ends_is_told_to_come_back():
+async def test_who_waits_for_an_answer_when_the_server_ends_is_asked_to_come_back():
     waiting = asyncio.Event()
 
     async def for_ever(asked: Any) -> None:

@@ -1,4 +1,4 @@
-"""A store's file is looked at without being changed, mended without losing rows, and made smaller."""
+"""A store's file is looked at without being changed, repaired without losing rows, and made smaller."""
 
 import os
 import sqlite3
@@ -79,7 +79,7 @@ async def test_compacting_gives_back_what_was_deleted(path: Path):
         assert words[:64].encode() not in path.read_bytes()
 
 
-async def test_a_file_that_is_no_database_is_said_to_be_broken(path: Path):
+async def test_a_file_that_is_no_database_is_reported_to_be_broken(path: Path):
     path.write_bytes(b"nothing of the kind" * 100)
     assert not doctor.check_file(path).is_healthy
     mended = doctor.repair_file(path)

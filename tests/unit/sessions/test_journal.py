@@ -69,7 +69,9 @@ def pending() -> ToolPart:
     return ToolPart(call_id="c1", tool="shell", state=ToolPending({"command": "ls"}, "", "ready"))
 
 
-async def test_a_change_is_kept_before_it_is_applied_and_applied_before_it_is_told(store: SmallStore, bus: EventBus):
+async def test_a_change_is_preserved_before_it_is_applied_and_applied_before_it_is_reported(
+    store: SmallStore, bus: EventBus
+):
     async with await create_journal(Session(), store, bus) as journal:
         seen: list[tuple[int, bool]] = []
 
@@ -158,7 +160,7 @@ async def test_closing_keeps_what_was_shown_last(store: SmallStore, bus: EventBu
     assert (await store.load(journal.session.id)).messages[0].get_text_content() == "bye"
 
 
-async def test_sf_040_on_a_full_disk_changes_wait_in_order_and_are_kept_when_there_is_space(
+async def test_sf_040_on_a_full_disk_changes_wait_in_order_and_are_preserved_when_there_is_space(
     store: SmallStore, bus: EventBus, heard: list[Event]
 ):
     async with await create_journal(Session(), store, bus) as journal:
@@ -179,7 +181,7 @@ async def test_sf_040_on_a_full_disk_changes_wait_in_order_and_are_kept_when_the
         assert await journal.retry_writes()
 
 
-async def test_sf_021_an_owner_that_was_replaced_cannot_write_and_is_told(store: SmallStore, bus: EventBus):
+async def test_sf_021_an_owner_that_was_replaced_cannot_write_and_is_reported(store: SmallStore, bus: EventBus):
     journal = await create_journal(Session(), store, bus, lease_owner=LeaseOwner(store, current_process()))
     message = await answer(journal)
     other = await resume_journal(
@@ -285,7 +287,7 @@ async def test_sf_014_calls_left_open_in_the_middle_of_history_are_ended_where_t
     assert (await store.load(journal.session.id)).messages == resumed.session.messages
 
 
-async def test_sf_004_an_answer_that_was_cut_is_kept_and_marked_incomplete(store: SmallStore, bus: EventBus):
+async def test_sf_004_an_answer_that_was_cut_is_preserved_and_marked_incomplete(store: SmallStore, bus: EventBus):
     journal = await create_journal(Session(), store, bus)
     message = await answer(journal)
     part = TextPart("half an ans")

@@ -1,4 +1,4 @@
-"""Changes that come together are kept in one write, with their own numbers, and fail each for itself."""
+"""Changes that come together are stored in one write, with their own numbers, and fail each for itself."""
 
 import asyncio
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ async def test_what_comes_together_is_one_write_and_every_part_has_its_own_numbe
         assert dict(told.received) == numbers
 
 
-async def test_what_nobody_waits_for_is_kept_all_the_same(told: Told):
+async def test_what_nobody_waits_for_is_preserved_all_the_same(told: Told):
     journal, message = await told.journal()
     async with journal:
         journal.put_part_soon(TextPart("a"), message)
@@ -82,7 +82,7 @@ async def test_what_nobody_waits_for_is_kept_all_the_same(told: Told):
         assert [text for text, _ in told.received] == ["a"]
 
 
-async def test_one_that_cannot_be_kept_fails_alone_and_the_next_who_waits_hears_of_it(told: Told):
+async def test_one_that_cannot_be_preserved_fails_alone_and_the_next_who_waits_learns_of_it(told: Told):
     journal, message = await told.journal()
     async with journal:
         journal.put_part_soon(TextPart("a"), message)
@@ -103,7 +103,7 @@ async def test_a_part_without_a_proper_id_is_refused_at_once(told: Told):
         assert message.parts == []
 
 
-async def test_what_happens_after_a_change_is_told_after_it(told: Told):
+async def test_what_happens_after_a_change_is_reported_after_it(told: Told):
     journal, message = await told.journal()
     told.bus.subscribe(ErrorEvent, lambda event: told.received.append((event.message, 0)))
     async with journal:
@@ -146,7 +146,7 @@ async def test_a_full_disk_keeps_everything_waiting_in_its_order(told: Told):
         assert [text for text, _ in told.received] == ["a", "b"]
 
 
-async def test_many_who_write_at_once_are_each_kept_once(told: Told):
+async def test_many_who_write_at_once_are_each_preserved_once(told: Told):
     journal, message = await told.journal()
     async with journal:
         await asyncio.gather(*(journal.put_part(TextPart(str(number)), message) for number in range(20)))
@@ -164,7 +164,7 @@ class AbsentMindedStore(MemoryStore):
         return last
 
 
-async def test_what_becomes_known_of_a_message_while_it_is_written_is_kept_as_well():
+async def test_what_becomes_known_of_a_message_while_it_is_written_is_preserved_as_well():
     store = AbsentMindedStore()
     async with await create_journal(Session(), store, EventBus()) as journal:
         message = journal.open_message(Message("assistant"))
@@ -176,7 +176,7 @@ async def test_what_becomes_known_of_a_message_while_it_is_written_is_kept_as_we
         assert kept.finish == "tool_use"
 
 
-async def test_what_an_answer_begins_with_is_kept_as_well(told: Told):
+async def test_what_an_answer_begins_with_is_preserved_as_well(told: Told):
     async with await create_journal(Session(), told.store, told.bus) as journal:
         message = journal.open_message(Message("assistant", [StepStartPart()]))
         await journal.put_message(message)
@@ -208,7 +208,7 @@ class GatedStore(MemoryStore):
         self.asked.clear()
 
 
-async def test_what_a_thread_tells_of_a_call_while_its_end_is_written_does_not_replace_it():
+async def test_what_a_thread_describes_a_call_while_its_end_is_written_does_not_replace_it():
     store = GatedStore()
     async with await create_journal(Session(), store, EventBus()) as journal:
         message = await journal.add_message(Message("assistant"))
@@ -244,7 +244,7 @@ async def test_an_attempt_that_is_broken_off_loses_nothing_of_what_a_full_disk_r
     assert [part.text for part in kept.parts] == [part.text for part in message.parts] == ["said"]
 
 
-async def test_whoever_wants_all_to_be_told_waits_for_a_slow_store():
+async def test_whoever_wants_all_to_be_reported_waits_for_a_slow_store():
     store, bus, heard = GatedStore(), EventBus(), []
     bus.subscribe(ErrorEvent, lambda event: heard.append(event.message))
     async with await create_journal(Session(), store, bus) as journal:

@@ -22,7 +22,7 @@ def test_every_way_to_write_is_watched():
     assert watched == contract - READING
 
 
-async def test_nothing_that_is_kept_holds_a_secret():
+async def test_nothing_that_is_preserved_holds_a_secret():
     inner = MemoryStore()
     store = redact_store(inner, Redactor([SECRET]))
     async with store:
@@ -39,7 +39,7 @@ async def test_nothing_that_is_kept_holds_a_secret():
         assert [message.get_text_content() for message in loaded.messages] == [f"I say {HIDDEN_SECRET}"]
 
 
-async def test_a_draft_is_kept_without_what_may_begin_a_secret():
+async def test_a_draft_is_preserved_without_what_may_begin_a_secret():
     inner = MemoryStore()
     store = redact_store(inner, Redactor([SECRET]))
     await store.create(StoredSession(id=SESSION))

@@ -1,4 +1,4 @@
-"""After a crash only calls that are safe to repeat are put back, only where the turn goes on, and not for ever."""
+"""After a crash only calls that are safe to repeat are put back, only where the turn continues, and not for ever."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def test_a_second_crash_before_it_was_run_again_changes_nothing():
 
 
 @pytest.mark.parametrize("put_back_before", [False, True])
-def test_where_the_turn_does_not_go_on_it_is_interrupted_like_any_other(put_back_before: bool):
+def test_where_the_turn_does_not_continue_it_is_interrupted_like_any_other(put_back_before: bool):
     transcript = found(cut_off(repeatable=True))
     if put_back_before:
         repair_transcript(transcript, 8, repeat_calls=True)

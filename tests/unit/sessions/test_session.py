@@ -199,7 +199,7 @@ def test_a_result_that_answers_no_open_call_is_refused_and_changes_nothing():
     assert len(session) == 2
 
 
-def test_a_result_whose_call_was_cut_away_is_kept_as_text():
+def test_a_result_whose_call_was_cut_away_is_preserved_as_text():
     session = Session()
     session.set_messages([user(result("gone", "42")), assistant(text("ok"))])
     assert session.to_api_format()[0] == user(text("(result of a call that is no longer here)\n42"))
@@ -265,7 +265,7 @@ def test_every_stored_part_of_a_session_is_valid_once_it_was_added():
     assert is_id(session.id)
 
 
-def test_a_bus_is_told_of_every_message():
+def test_a_bus_is_informed_of_every_message():
     bus, heard = EventBus(), []
     bus.subscribe(MessageAddedEvent, heard.append)
     session = Session(event_bus=bus)

@@ -183,7 +183,7 @@ def test_what_programs_make_from_elsewhere_is_not_looked_at_even_if_nobody_ignor
     assert changed.paths == ("node_modules.txt",)
 
 
-def test_each_content_is_kept_once(workspace: Path, snapshots: ChangeTracker, tmp_path: Path):
+def test_each_content_is_preserved_once(workspace: Path, snapshots: ChangeTracker, tmp_path: Path):
     noise = os.urandom(100_000)
     for number in range(5):
         (workspace / f"same-{number}").write_bytes(noise)
@@ -225,7 +225,7 @@ def test_a_quota_forgets_the_oldest_changes_first(workspace: Path, limited: Limi
     assert snapshots.apply_restore(ids[-1:])[0].conflicts == ()
 
 
-def test_what_a_running_call_may_need_is_kept_whatever_the_quota(workspace: Path, tmp_path: Path):
+def test_what_a_running_call_may_need_is_preserved_whatever_the_quota(workspace: Path, tmp_path: Path):
     with closing(ChangeTracker(tmp_path / "kept", workspace, limits=SnapshotLimits(quota_bytes=200_000))) as snapshots:
         (workspace / "large").write_bytes(os.urandom(150_000))
         running = snapshots.take_snapshot()

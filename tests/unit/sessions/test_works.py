@@ -82,7 +82,7 @@ async def test_what_it_waits_for_may_fail_and_the_work_can_deal_with_it(eager: b
 
 
 @PLACES
-async def test_a_caller_that_is_cancelled_leaves_at_once_and_the_work_goes_on(eager: bool):
+async def test_a_caller_that_is_cancelled_leaves_at_once_and_the_work_continues(eager: bool):
     done: list[object] = []
     gate = asyncio.get_running_loop().create_future()
     works = ShieldedTasks(eager=eager)

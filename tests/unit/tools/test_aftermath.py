@@ -21,7 +21,7 @@ def test_a_file_is_named_with_its_size_and_hash(tmp_path: Path):
     assert told == f"a.txt now has 3 bytes, sha256 {sha256(b'abc').hexdigest()}."
 
 
-def test_a_file_that_is_not_there_is_said_not_to_be(tmp_path: Path):
+def test_a_file_that_is_not_there_is_reported_not_to_be(tmp_path: Path):
     assert describe_touched_files(call(path="b.txt"), tmp_path) == "b.txt does not exist now."
 
 

@@ -58,7 +58,7 @@ async def test_a_call_is_recorded_as_running_before_its_tool_starts():
     assert ledger.statuses == ["running", "completed"]
 
 
-async def test_a_result_is_kept_with_its_attachments_title_and_metadata():
+async def test_a_result_is_preserved_with_its_attachments_title_and_metadata():
     result = ToolResult("text", (Attachment("image/png", "QUJD"),), "a title", {"lines": 1})
     part, _ = await run(Tool(lambda: result, name="t"))
     assert isinstance(part.state, ToolCompleted)
@@ -142,7 +142,7 @@ async def test_a_call_that_is_cancelled_as_soon_as_it_is_recorded_ends_and_its_t
     assert not started
 
 
-async def test_a_cancelled_call_is_recorded_as_canceled_with_its_output_so_far_and_the_cancellation_goes_on():
+async def test_a_cancelled_call_is_recorded_as_canceled_with_its_output_so_far_and_the_cancellation_continues():
     started = asyncio.Event()
 
     @Tool
@@ -187,7 +187,7 @@ async def test_a_call_that_has_ended_is_not_run_again():
     assert ledger.parts == []
 
 
-async def test_a_long_output_is_cut_in_the_middle_and_kept_whole_in_a_file(tmp_path: Path):
+async def test_a_long_output_is_cut_in_the_middle_and_preserved_whole_in_a_file(tmp_path: Path):
     def save(text: str) -> Path:
         path = tmp_path / "output.txt"
         path.write_text(text)
@@ -237,7 +237,7 @@ async def test_progress_reaches_the_one_who_watches():
     assert part.state.title == "half"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-async def test_what_a_running_call_has_written_is_given_to_be_kept():
+async def test_what_a_running_call_has_written_is_given_to_be_preserved():
     drafts: list[tuple[str, int, ToolPart]] = []
 
     @Tool

@@ -30,7 +30,7 @@ def plan(
     return f"{title} {steps} {kind} {limit} {default}"
 
 
-def test_what_goes_without_saying_is_not_said():
+def test_what_goes_without_saying_is_not_reported():
     parameters = plan.spec().parameters
     assert parameters == {
         "type": "object",

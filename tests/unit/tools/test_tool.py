@@ -150,7 +150,7 @@ def test_the_docstring_describes_parameters_too():
         ({"query": "x" * 10_000, "lang": ["y" * 10_000]}, "`lang`: expected `str`, got `array`; got an array (['yyy"),
     ],
 )
-async def test_wrong_arguments_are_told_precisely(arguments, words):
+async def test_wrong_arguments_are_reported_precisely(arguments, words):
     with pytest.raises(ToolFailure) as caught:
         await search_web.execute(**arguments)
     assert words in caught.value.message

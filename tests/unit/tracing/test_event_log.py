@@ -1,4 +1,4 @@
-"""The event log: which events are recorded as what, how much is kept, and that JSON gives it back."""
+"""The event log: which events are recorded as what, how much is stored, and that JSON gives it back."""
 
 import threading
 
@@ -74,7 +74,7 @@ def test_the_record_of_a_tool_call_holds_its_input_and_start():
     assert "open" not in record.data
 
 
-def test_calls_with_the_same_id_in_two_sessions_are_kept_apart():
+def test_calls_with_the_same_id_in_two_sessions_are_stored_apart():
     log = log_of(
         ToolExecutionStartedEvent(tool_name="read", tool_input={"path": "a"}, call_id="1", session_id="s"),
         ToolExecutionStartedEvent(tool_name="read", tool_input={"path": "b"}, call_id="1", session_id="t"),
@@ -84,7 +84,7 @@ def test_calls_with_the_same_id_in_two_sessions_are_kept_apart():
     assert [event.data["input"] for event in log.unfinished] == [{"path": "b"}]
 
 
-def test_what_has_begun_and_not_ended_is_listed_as_unfinished():
+def test_what_has_started_and_not_ended_is_listed_as_unfinished():
     log = log_of(
         LoopStartedEvent(session_id="s", user_message="hello"),
         ToolExecutionStartedEvent(tool_name="shell", call_id="1", session_id="s"),
@@ -215,7 +215,7 @@ def test_threads_can_record_at_the_same_time():
     assert (len(log), log.dropped.count) == (5_000, 3_000)
 
 
-def test_a_log_read_back_goes_on_where_it_was():
+def test_a_log_read_back_continues_where_it_was():
     log = log_of(
         LLMRequestEvent(message_count=1),
         ToolExecutionStartedEvent(timestamp=1, tool_name="shell", call_id="1", tool_input={"command": "ls"}),
@@ -254,7 +254,7 @@ values = st.recursive(
 
 
 @given(st.sampled_from(EVENT_KINDS), st.dictionaries(st.text(), values))
-def test_whatever_a_record_is_given_json_gives_back_what_was_kept(kind, data):
+def test_whatever_a_record_is_given_json_gives_back_what_was_preserved(kind, data):
     log = EventLog()
     log.record(AgentEvent(kind, "writer", 1, "call", "parent", "session", data))
     assert EventLog.from_json(log.to_json()).events == log.events

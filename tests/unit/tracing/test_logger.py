@@ -45,7 +45,7 @@ def words(line: str) -> str:
     return line[10:].strip()
 
 
-def test_each_event_is_told_in_one_line():
+def test_each_event_is_reported_in_one_line():
     told = lines_of(
         LoopStartedEvent(agent_name="writer", user_message="Write\na poem"),
         LLMResponseEvent(
@@ -75,7 +75,7 @@ def test_each_event_is_told_in_one_line():
     ]
 
 
-def test_small_events_are_told_only_when_everything_is_wanted():
+def test_small_events_are_reported_only_when_everything_is_wanted():
     small = [TurnStartedEvent(turn_number=2, max_turns=9), StateChangedEvent(old_state="a", new_state="b")]
     assert lines_of(*small) == []
     assert [words(line) for line in lines_of(*small, verbose=True)] == ["· turn 2 of 9", "· state a became b"]
@@ -103,7 +103,7 @@ def test_markup_and_control_characters_are_shown_not_obeyed():
     assert not set("".join(told)) & set("\x1b\x07\r\u202e")
 
 
-def test_every_kind_of_event_can_be_told():
+def test_every_kind_of_event_can_be_reported():
     values = {int: 1, bool: True}
     for cls in EVENT_TYPES.values():
         fields = {field.name: values.get(field.type, "x\n") for field in msgspec.structs.fields(cls) if field.required}

@@ -107,7 +107,7 @@ def test_no_line_is_wider_than_asked(width: int):
         assert width_of(line) <= width
 
 
-def test_a_narrow_tree_still_tells_names_and_times():
+def test_a_narrow_tree_still_states_names_and_times():
     text = trace_of(*SMALL_RUN).format_tree(40)
     assert "tool read" in text
     assert "15ms" in text
@@ -157,7 +157,7 @@ def test_a_very_deep_tree_stays_on_the_page():
     assert "⋯" in text
 
 
-def test_what_a_log_dropped_is_said_below_the_tree():
+def test_what_a_log_dropped_is_reported_below_the_tree():
     assert "7 older records were dropped" in render_tree(Span("run", "run", start=0, last=0, status="ok"), dropped=7)
 
 

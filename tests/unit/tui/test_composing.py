@@ -57,7 +57,7 @@ def test_a_history_that_a_crash_cut_off_is_read_as_far_as_it_goes(tmp_path: Path
     assert InputHistory(tmp_path, Path("/ws")).step_back("") == "kept"
 
 
-def test_a_history_that_cannot_be_kept_is_one_for_this_time(tmp_path: Path):
+def test_a_history_that_cannot_be_preserved_is_one_for_this_time(tmp_path: Path):
     (tmp_path / "file").write_text("no folder")
     history = InputHistory(tmp_path / "file", Path("/ws"))
     history.add("said")

@@ -106,7 +106,7 @@ def test_markup_of_the_library_is_only_text():
     ]
 
 
-def test_a_table_with_more_columns_than_a_narrow_screen_has_room_for_is_told_row_by_row():
+def test_a_table_with_more_columns_than_a_narrow_screen_has_room_for_is_reported_row_by_row():
     text = (
         "| name | a | b | c | d | cost |\n|---|---|---|---|---|---|\n| one | 1 | 2 | 3 | 4 | very dear |\n| two | 5 |"
     )

@@ -343,7 +343,7 @@ async def test_keys_that_come_at_once_do_not_take_what_was_offered_for_less():
     assert sent == ["/model"]
 
 
-def test_the_side_panel_tells_the_state_of_everything_that_runs():
+def test_the_side_panel_states_the_state_of_everything_that_runs():
     beside = SideActivity(lambda: 0.0)
     beside.todos = (TodoItem("find it", "completed"), TodoItem("mend it", "in_progress"))
     beside.agents["s2"] = ChildAgent("c1", "reviewer", "look", "s2", 0.0, "asking", "shell")

@@ -57,7 +57,7 @@ def test_every_message_survives_json_exactly(message):
     assert Message.from_dict(json.loads(json.dumps(message.to_dict()))) == message
 
 
-def test_an_unknown_kind_is_kept_exactly_and_its_neighbours_are_read():
+def test_an_unknown_kind_is_preserved_exactly_and_its_neighbours_are_read():
     known = TextPart("hello")
     stored = encode_parts([known, UnknownPart(SAMPLE), known])
     loaded = decode_parts(stored)

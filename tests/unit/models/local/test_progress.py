@@ -29,7 +29,7 @@ def test_reports_come_no_more_often_than_eyes_can_follow():
     assert len(told) < 15
 
 
-def test_a_line_tells_size_speed_and_time_left():
+def test_a_line_states_size_speed_and_time_left():
     line = progress_text(DownloadProgress("1.5b", "the publisher", "fetching", 300_000_000, 1_200_000_000, 5e6, 180.0))
     assert line == "1.5b:  25 %  300.0 MB of 1.2 GB  5.0 MB/s  3m 00s left  from the publisher"
 

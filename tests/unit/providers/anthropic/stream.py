@@ -1,4 +1,4 @@
-"""Streams of the Messages API, written by hand."""
+"""Streams of the Messages API, written manually."""
 
 import json
 from collections.abc import Iterable

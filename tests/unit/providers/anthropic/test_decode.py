@@ -62,7 +62,7 @@ def test_each_event_gives_its_deltas_at_once() -> None:
         ("a_reason_of_tomorrow", "other"),
     ],
 )
-def test_the_providers_own_word_for_the_end_is_kept_beside_ours(raw: str, reason: str) -> None:
+def test_the_providers_own_word_for_the_end_is_preserved_beside_ours(raw: str, reason: str) -> None:
     answer = answered(begin(), text(0, "x"), end(raw))
     assert (answer.finish, answer.finish_raw) == (reason, raw)
 
@@ -109,7 +109,7 @@ def test_an_input_that_stands_in_the_start_counts_when_no_pieces_follow() -> Non
     assert streamed.message.get_parts_by_type(ToolPart)[0].state.input == {"b": 2}
 
 
-def test_damaged_input_is_kept_and_flagged() -> None:
+def test_damaged_input_is_preserved_and_flagged() -> None:
     answer = answered(begin(), call(0, '{"path": "a', id="t1"), call(1, '{"a":1}', id="t2"), end("max_tokens"))
     damaged, good = answer.message.get_parts_by_type(ToolPart)
     assert damaged.state.raw == '{"path": "a'
@@ -125,7 +125,7 @@ def test_call_ids_that_repeat_or_are_missing_are_made_unique() -> None:
     assert len(set(ids)) == 4
 
 
-def test_thinking_is_shown_and_its_signature_kept() -> None:
+def test_thinking_is_shown_and_its_signature_preserved() -> None:
     answer = answered(
         begin(),
         start(0, "thinking", thinking="", signature=""),
@@ -140,7 +140,7 @@ def test_thinking_is_shown_and_its_signature_kept() -> None:
     assert part.provider_state == {"family": "anthropic", "signature": "abc"}
 
 
-def test_thinking_with_a_signature_and_no_text_is_kept() -> None:
+def test_thinking_with_a_signature_and_no_text_is_preserved() -> None:
     events = (start(0, "thinking", thinking="", signature=""), piece(0, "signature_delta", signature="abc"), stop(0))
     (part,) = answered(begin(), *events, end()).message.parts
     assert part.to_api_format() == {"type": "thinking", "thinking": "", "signature": "abc"}
@@ -152,7 +152,7 @@ def test_fields_of_thinking_that_have_no_name_here_go_back_with_it() -> None:
     assert part.to_api_format() == {"type": "thinking", "thinking": "hm", "signature": "s", "bound": "x"}
 
 
-def test_blocks_that_only_the_provider_understands_are_kept_in_their_place() -> None:
+def test_blocks_that_only_the_provider_understands_are_preserved_in_their_place() -> None:
     result = {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [{"encrypted_content": "e"}]}
     answer = answered(
         begin(),
@@ -184,7 +184,7 @@ def test_blocks_that_only_the_provider_understands_are_kept_in_their_place() -> 
     assert answer.finish == "stop"
 
 
-def test_citations_and_callers_are_kept_with_their_part() -> None:
+def test_citations_and_callers_are_preserved_with_their_part() -> None:
     answer = answered(
         begin(),
         start(0, "text", text="", citations=[]),

@@ -148,7 +148,7 @@ def test_vertex_has_the_model_in_the_address_and_the_version_in_the_body() -> No
     assert world.url.startswith("https://aiplatform.googleapis.com/v1/projects/p/locations/global/")
 
 
-def test_vertex_without_a_region_is_a_mistake_that_is_told_at_once() -> None:
+def test_vertex_without_a_region_is_a_mistake_that_is_reported_at_once() -> None:
     with pytest.raises(ConfigurationError, match="region"):
         wire(options={"project": "p"})
 
@@ -185,7 +185,7 @@ def test_the_largest_answer_is_found_by_asking_and_remembered() -> None:
     assert not anthropic.adapt_to_error(request(), refused(told)), "the same lesson twice changes nothing"
 
 
-async def test_a_client_asks_once_more_with_the_maximum_that_it_was_told() -> None:
+async def test_a_client_asks_once_more_with_the_maximum_that_it_was_given() -> None:
     told = {"type": "invalid_request_error", "message": "max_tokens: 10000000 > 8192, which is the maximum allowed"}
     no = Reply([json.dumps({"type": "error", "error": told}).encode()], 400, {"content-type": "application/json"})
     said = [begin(), *text(0, "Hi"), *end()]
@@ -276,6 +276,6 @@ def test_refusals_are_typed_in_every_envelope(status: int, content: bytes, kind:
     assert (type(error), error.status, error.type, error.message) == (kind, status, name, message)
 
 
-def test_the_providers_name_of_the_request_is_kept_for_its_support() -> None:
+def test_the_providers_name_of_the_request_is_preserved_for_its_support() -> None:
     assert refused("bad").details["request_id"] == "req_1"
     assert wire().decode_error(500, {"request-id": "req_2"}, b"").details["request_id"] == "req_2"

@@ -118,7 +118,7 @@ async def test_a_server_that_never_answered_does_not_answer_again(cassette: Cass
         await ask(ReplayTransport(cassette), server.url)
 
 
-async def test_an_answer_that_its_reader_left_is_kept_as_far_as_it_was_read(cassette: Cassette):
+async def test_an_answer_that_its_reader_left_is_preserved_as_far_as_it_was_read(cassette: Cassette):
     async with recording(cassette, Reply([words("Hello"), 30.0])) as (transport, server):
         client = WireClient("plain", PlainWire(server.url), transport)
         stream = client.stream(plain_request())
@@ -226,7 +226,7 @@ CALL = HttpRequest(
 )
 
 
-def test_a_call_is_kept_without_its_secrets():
+def test_a_call_is_preserved_without_its_secrets():
     kept = SecretScrubber(["swordfish"]).scrub_request(CALL)
     assert SECRET not in str(kept) and "swordfish" not in str(kept)
     assert kept.url.startswith("https://api.example/v1/x?key=") and kept.url.endswith("&alt=sse")
@@ -263,7 +263,7 @@ def test_chunks_keep_their_borders_where_no_secret_is_cut():
     ]
 
 
-def test_bytes_that_are_no_text_are_kept_as_they_are():
+def test_bytes_that_are_no_text_are_preserved_as_they_are():
     chunk = RecordedChunk.from_bytes(b"\xff\xfe", 0)
     assert base64.b64decode(chunk.base64) == b"\xff\xfe"
     assert SecretScrubber().scrub_chunks([chunk], CALL) == (chunk,)

@@ -31,7 +31,7 @@ def test_every_body_comes_back_as_it_was(tmp_path_factory, given):
     assert [one.call.body for one in Cassette(tape.path).read_exchanges()] == given
 
 
-def test_conversations_that_go_on_side_by_side_are_each_written_once(tmp_path: Path):
+def test_conversations_that_continue_side_by_side_are_each_written_once(tmp_path: Path):
     tape = Cassette(tmp_path / "one.jsonl", compact=True)
     said: dict[str, list[str]] = {"a": ["first"], "b": ["second"]}
     for turn in range(20):
@@ -42,7 +42,7 @@ def test_conversations_that_go_on_side_by_side_are_each_written_once(tmp_path: P
     assert Cassette(tape.path).read_exchanges()[-1].call.body == {"model": "b", "messages": said["b"]}
 
 
-def test_a_cassette_goes_on_after_its_process_was_torn_off_in_a_line(tmp_path: Path):
+def test_a_cassette_continues_after_its_process_was_torn_off_in_a_line(tmp_path: Path):
     path = tmp_path / "one.jsonl"
     first = Cassette(path, compact=True)
     first.add(exchange({"messages": ["a"]}))

@@ -97,7 +97,7 @@ def test_a_call_without_an_id_gets_one_that_is_the_same_however_it_arrives():
     assert [use.tool_id for use in streamed(both).message.get_tool_uses()] == ids
 
 
-def test_an_id_that_google_gave_is_kept():
+def test_an_id_that_google_gave_is_preserved():
     assert whole(chunk(call(id="c1"), finish="STOP")).message.get_tool_uses()[0].tool_id == "c1"
 
 
@@ -125,7 +125,7 @@ def test_a_call_without_a_name_is_still_a_call():
     assert (found.tool, found.state.input) == ("", {"a": 1})
 
 
-def test_what_google_did_itself_is_kept_whole_and_in_place():
+def test_what_google_did_itself_is_preserved_whole_and_in_place():
     code = {"executableCode": {"language": "PYTHON", "code": "1"}, "thoughtSignature": "s"}
     outcome = {"codeExecutionResult": {"outcome": "OUTCOME_OK", "output": "1"}}
     parts = whole(chunk({"text": "a"}, code, outcome, {"text": "b"}, finish="STOP")).message.parts
@@ -156,7 +156,7 @@ def test_an_image_is_a_file():
         ("SOMETHING_NEW", "other"),
     ],
 )
-def test_the_reason_to_finish_is_told_in_five_words_and_in_googles_own(raw: str | int, finish: str):
+def test_the_reason_to_finish_is_reported_in_five_words_and_in_googles_own(raw: str | int, finish: str):
     answer = whole({"candidates": [{"finishReason": raw}]})
     assert (answer.finish, answer.finish_raw) == (finish, str(raw))
 
@@ -174,7 +174,7 @@ def test_a_blocked_prompt_is_a_refusal():
     assert (answer.finish, answer.finish_raw, answer.message.parts) == ("refusal", "SAFETY", [])
 
 
-def test_tokens_are_told_apart_and_add_up():
+def test_tokens_are_distinguished_and_add_up():
     usage = {
         "promptTokenCount": 100,
         "cachedContentTokenCount": 60,
@@ -188,7 +188,7 @@ def test_tokens_are_told_apart_and_add_up():
     assert tokens.total == usage["totalTokenCount"]
 
 
-def test_usage_is_told_when_it_changes():
+def test_usage_is_reported_when_it_changes():
     decoder = GeminiDecoder()
     counts = [{"promptTokenCount": 5}, {"promptTokenCount": 5}, {"promptTokenCount": 5, "candidatesTokenCount": 2}, {}]
     found = fed(decoder, *({"usageMetadata": count} for count in counts))

@@ -262,7 +262,7 @@ def test_a_refusal_is_typed_and_in_googles_words(status: int, kind: str, message
     assert (found.message, found.type, found.status) == (message, kind, status)
 
 
-def test_the_wait_that_a_refusal_asks_for_is_told():
+def test_the_wait_that_a_refusal_asks_for_is_reported():
     details = [
         {"@type": "x/QuotaFailure"},
         {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"},
@@ -273,5 +273,5 @@ def test_the_wait_that_a_refusal_asks_for_is_told():
     assert found.retry_after == 34.5
 
 
-def test_a_refusal_that_is_no_json_is_told_as_it_is():
+def test_a_refusal_that_is_no_json_is_reported_as_it_is():
     assert "bad gateway" in wire().decode_error(502, {}, b"<h1>bad gateway</h1>").message

@@ -72,12 +72,12 @@ def test_a_call_that_was_cut_off_stays_without_an_end(cut):
     assert part.state.phase == "streaming"
 
 
-def test_text_that_was_cut_off_is_kept():
+def test_text_that_was_cut_off_is_preserved():
     (part,) = parts_of('{"tool": "answer", "text": "half an ans', whole=False)
     assert part.text == "half an ans"
 
 
-def test_words_that_were_cut_off_before_their_call_are_kept():
+def test_words_that_were_cut_off_before_their_call_are_preserved():
     (part,) = parts_of('{"say": "I will look.", "to', whole=False)
     assert part.text == "I will look."
 

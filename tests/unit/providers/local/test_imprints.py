@@ -1,4 +1,4 @@
-"""What a model has made of a prompt's beginning is kept, checked and bounded."""
+"""What a model has made of a prompt's beginning is stored, checked and bounded."""
 
 import os
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_what_all_workspaces_share_outlives_what_is_their_own(folder, weights):
     assert start(folder, weights).read_prompts == []
 
 
-def test_an_imprint_that_cannot_be_kept_costs_nothing_but_time(tmp_path, weights):
+def test_an_imprint_that_cannot_be_preserved_costs_nothing_but_time(tmp_path, weights):
     runtime = FakeRuntime(lambda _: "", imprints=None)
     PrefixCache(tmp_path, weights).prepare(runtime, SYSTEM, lambda _: False)
     assert len(runtime.read_prompts) == 1
@@ -88,7 +88,7 @@ def test_other_weights_and_other_words_have_other_imprints(folder, weights):
     assert start(folder, weights, PromptPrefix((("system", "Be long."),))).restored == []
 
 
-def test_a_beginning_that_was_given_up_is_not_kept(folder, weights):
+def test_a_beginning_that_was_given_up_is_not_preserved(folder, weights):
     start(folder, weights, gives_up=True)
     assert [*folder.iterdir()] == []
 

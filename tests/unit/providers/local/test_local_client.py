@@ -105,7 +105,7 @@ async def test_an_answer_is_text_with_what_it_used(models):
     assert (answer.tokens.input, answer.tokens.cache.read, answer.tokens.output) == (5, 4, 7)
 
 
-async def test_the_model_is_told_of_its_tools_in_few_words_and_held_to_them(models):
+async def test_the_model_is_informed_of_its_tools_in_few_words_and_held_to_them(models):
     one = models()
     await folded(client(one), asking())
     (body,) = one.runtime.bodies
@@ -172,7 +172,7 @@ async def test_what_was_sent_is_sent_again_byte_for_byte(models):
     assert sent[2].startswith(sent[1])
 
 
-async def test_what_tells_of_the_place_stands_before_the_first_request_so_that_all_places_share_the_rest(models):
+async def test_what_describes_the_place_stands_before_the_first_request_so_that_all_places_share_the_rest(models):
     one = models()
     primer = CompactToolPrompt(examples=(("Hi!", {"tool": "answer", "text": "Hello!"}), ("Go!", {"tool": "run"})))
     for place in ("/a", "/b"):
@@ -227,7 +227,7 @@ async def test_a_prompt_that_is_too_long_overflows_the_context(models):
         await folded(client(one), asking())
 
 
-async def test_missing_weights_are_said_with_the_remedy(models):
+async def test_missing_weights_are_reported_with_the_remedy(models):
     held = client(models())
     with pytest.raises(NotFoundError, match="outrider models pull") as found:
         await folded(held, Request("missing", Prompt([ModelMessage("user", (TextPart("Hello."),))])))

@@ -1,4 +1,4 @@
-"""Chat answers made by hand, and what the decoder makes of them."""
+"""Chat answers made manually, and what the decoder makes of them."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answers of the Responses API, made by hand, and how they are read."""
+"""Answers of the Responses API, made manually, and how they are read."""
 
 import json
 from collections.abc import Iterable

@@ -117,7 +117,7 @@ def test_free_text_becomes_an_object_while_it_streams():
     assert part.metadata[FAMILY] == {"custom": True}
 
 
-def test_private_state_of_a_call_is_kept():
+def test_private_state_of_a_call_is_preserved():
     signed = {"google": {"thought_signature": "s"}}
     piece = {"index": 0, "id": "a", "function": {"name": "read", "arguments": "{}"}, "extra_content": signed}
     [part] = streamed(chunk({"tool_calls": [piece]}), *END).message.get_parts_by_type(ToolPart)

@@ -48,7 +48,7 @@ def test_a_stream_with_a_finish_reason_is_whole_without_its_end_mark():
     assert streamed(chunk({"content": "Hi"}), chunk(finish="stop")).finish == "stop"
 
 
-def test_a_stream_without_either_is_cut_and_what_arrived_is_kept():
+def test_a_stream_without_either_is_cut_and_what_arrived_is_preserved():
     found, error = kept(chunk({"content": "Hi"}), chunk({"content": " there"}))
     assert isinstance(error, NetworkError)
     assert text(found) == "Hi there"
@@ -63,7 +63,7 @@ def test_an_end_mark_without_a_finish_reason_is_an_end_without_a_reason():
     ("word", "reason"),
     [("stop", "stop"), ("eos", "stop"), ("length", "length"), ("content_filter", "refusal"), ("weather", "other")],
 )
-def test_the_servers_own_word_is_kept_beside_its_meaning(word: str, reason: str):
+def test_the_servers_own_word_is_preserved_beside_its_meaning(word: str, reason: str):
     found = streamed(chunk({"content": "Hi"}, finish=word), DONE)
     assert (found.finish, found.finish_raw) == (reason, word)
 
@@ -125,7 +125,7 @@ def test_a_message_in_place_of_a_delta_is_read():
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_reasoning_is_told_apart_and_remembers_its_field(field: str):
+def test_reasoning_is_distinguished_and_remembers_its_field(field: str):
     found = streamed(chunk({field: "Hm"}), chunk({field: "m."}), chunk({"content": "4"}, "stop"), DONE)
     thought, said = found.message.parts
     assert (thought.text, said.text) == ("Hmm.", "4")
@@ -164,7 +164,7 @@ def test_a_signature_joins_its_text_and_encrypted_items_stand_alone():
     ]
 
 
-def test_details_that_come_late_are_kept_and_split_no_text():
+def test_details_that_come_late_are_preserved_and_split_no_text():
     late = {"reasoning_details": [{"type": "reasoning.encrypted", "data": "x", "index": 0}]}
     found = streamed(chunk({"content": "one "}), chunk(late), chunk({"content": "two"}, "stop"), DONE)
     said, sealed = found.message.parts
@@ -230,13 +230,13 @@ def test_streamed_sound_is_put_together():
     assert file.url == "data:audio/wav;base64,UklG="
 
 
-def test_an_error_inside_a_stream_is_raised_and_what_arrived_is_kept():
+def test_an_error_inside_a_stream_is_raised_and_what_arrived_is_preserved():
     found, error = kept(chunk({"content": "Hi"}), {"error": {"message": "slow down", "code": 429}})
     assert isinstance(error, RateLimitError)
     assert (text(found), error.message) == ("Hi", "slow down")
 
 
-def test_an_error_after_the_finish_reason_is_raised_and_the_reason_is_kept():
+def test_an_error_after_the_finish_reason_is_raised_and_the_reason_is_preserved():
     found, error = kept(chunk({"content": "Hi"}, "length"), {"error": {"message": "Token limit reached", "code": 400}})
     assert error is not None
     assert (found.finish, text(found)) == ("length", "Hi")

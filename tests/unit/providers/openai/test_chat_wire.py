@@ -192,7 +192,7 @@ def test_the_shape_of_an_answer_is_strict_only_if_its_schema_can_be(schema: dict
     }
 
 
-def test_a_server_without_schemas_is_told_in_words():
+def test_a_server_without_schemas_is_reported_in_words():
     sent = body("deepseek", settings=ModelSettings(output=OutputSchema(CLOSED)), system="Be kind.")
     assert sent["response_format"] == {"type": "json_object"}
     told = sent["messages"][0]["content"]

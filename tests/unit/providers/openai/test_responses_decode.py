@@ -59,7 +59,7 @@ def test_a_call_shows_its_name_first_and_its_input_while_it_is_written():
     assert fed(decoder, [completed()])[-1] == Finish("tool_use", "completed")
 
 
-def test_summary_parts_are_joined_by_a_blank_line_and_the_item_is_kept_whole():
+def test_summary_parts_are_joined_by_a_blank_line_and_the_item_is_preserved_whole():
     item = {"type": "reasoning", "id": "rs_1", "summary": [{"text": "One"}, {"text": "Two"}], "encrypted_content": "x"}
     summary = [
         event("reasoning_summary_text.delta", output_index=0, summary_index=number, delta=delta)
@@ -123,7 +123,7 @@ def test_an_end_that_leaves_out_an_item_does_not_give_another_one_twice():
     assert answer.message.get_text_content() == "Hi"
 
 
-def test_an_item_that_is_told_of_twice_is_one_item():
+def test_an_item_that_is_reported_twice_is_one_item():
     begun = added({"type": "message", "id": "msg_1", "content": []})
     assert (
         streamed(begun, text("Hel"), begun, text("lo"), done(message("Hello")), completed()).message.get_text_content()
@@ -169,7 +169,7 @@ def test_free_text_for_a_custom_tool_is_one_field_of_an_object_and_streams():
     assert call.metadata[FAMILY] == {"id": "ctc_1", "custom": True}
 
 
-def test_what_the_provider_did_itself_is_kept_whole_and_in_place():
+def test_what_the_provider_did_itself_is_preserved_whole_and_in_place():
     search = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search"}}
     parts = streamed(added(search), done(search), completed(search, message("Found"))).message.parts
     assert [type(part) for part in parts] == [ReasoningPart, TextPart]
@@ -183,7 +183,7 @@ def test_an_image_is_a_file():
     assert (part.mime, part.url) == ("image/webp", "data:image/webp;base64,QUJD")
 
 
-def test_a_refusal_is_shown_and_told_apart():
+def test_a_refusal_is_shown_and_distinguished():
     piece = {"type": "refusal", "refusal": "I cannot."}
     told = event("refusal.delta", output_index=0, content_index=0, delta="I can")
     answer = streamed(told, done({"type": "message", "id": "m", "content": [piece]}), completed())
@@ -221,7 +221,7 @@ def test_a_call_that_was_cut_off_ends_in_an_input_error():
     assert answer.finish == "length"
 
 
-def test_tokens_are_told_apart():
+def test_tokens_are_distinguished():
     usage = {
         "input_tokens": 100,
         "output_tokens": 30,
@@ -286,7 +286,7 @@ def test_an_error_inside_a_stream_is_raised_in_its_own_words(value: dict[str, An
         fed(ResponsesDecoder(), [value])
 
 
-def test_a_failed_answer_still_tells_its_usage():
+def test_a_failed_answer_still_states_its_usage():
     decoder = ResponsesDecoder()
     failed = {"status": "failed", "error": {"code": "server_error", "message": "x"}, "usage": {"input_tokens": 7}}
     deltas = iter(decoder.feed("", b'{"type": "response.failed", "response": %b}' % json.dumps(failed).encode()))

@@ -73,7 +73,7 @@ async def test_the_client_below_sees_no_tools_but_a_description_of_them():
         (ToolChoice(parallel=False), "Make one call at a time."),
     ],
 )
-def test_the_choice_of_tools_is_said_in_words(choice: ToolChoice, words: str):
+def test_the_choice_of_tools_is_reported_in_words(choice: ToolChoice, words: str):
     system = render_tools_as_text(ask(settings=ModelSettings(tool_choice=choice))).system
     assert system is not None and system.endswith(words)
 

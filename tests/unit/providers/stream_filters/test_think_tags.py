@@ -18,7 +18,7 @@ def split(text: str, size: int = 10_000) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("name", TAG_NAMES)
-def test_reasoning_at_the_start_is_told_apart(name: str):
+def test_reasoning_at_the_start_is_distinguished(name: str):
     assert split(f"<{name}>\nHm.\n</{name}>\n\nHello") == [("reasoning", "Hm."), ("text", "Hello")]
 
 

@@ -1,4 +1,4 @@
-"""A feed tells what was kept and what was only shown in the order in which it happened."""
+"""A feed tells what was stored and what was only shown in the order in which it happened."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -89,7 +89,7 @@ async def test_what_happened_after_a_change_comes_after_it_also_where_the_store_
     assert await heard(engine, 4, work()) == ["StateChangedEvent", 3, "LoopStartedEvent", "an answer"]
 
 
-async def test_a_later_change_that_took_the_place_of_the_one_that_was_told_does_as_well():
+async def test_a_later_change_that_took_the_place_of_the_one_that_was_reported_does_as_well():
     engine = Half()
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""A client of a feed that is slow loses what was only shown, never what is kept."""
+"""A client of a feed that is slow loses what was only shown, never what is stored."""
 
 import asyncio
 
@@ -32,7 +32,7 @@ async def test_what_fits_comes_whole_and_in_order():
     assert await taken(listener) == [b"a", b"~1~2", b"b"]
 
 
-async def test_one_that_is_behind_gets_what_is_kept_only():
+async def test_one_that_is_behind_gets_what_is_preserved_only():
     listener = FeedListener(3)
     for batch in (shown("a"), kept(1), shown("b"), shown("c"), kept(2), shown("d")):
         listener.put_batch(batch)

@@ -99,7 +99,7 @@ async def test_wrappings_around_a_patch_are_taken_off(desk: Desk, wrap: str):
     assert path.read_text() == "b\n"
 
 
-async def test_a_line_that_looks_like_a_header_is_content_while_the_hunk_goes_on(desk: Desk):
+async def test_a_line_that_looks_like_a_header_is_content_while_the_hunk_continues(desk: Desk):
     path = desk.put("f", "a\n-- x\n++ y\n")
     await desk.done("apply_patch", patch="--- a/f\n+++ b/f\n@@ -1,3 +1,3 @@\n a\n--- x\n+++ z\n ++ y\n")
     assert path.read_text() == "a\n++ z\n++ y\n"
@@ -130,7 +130,7 @@ async def test_hunks_find_their_place(desk: Desk, before: str, hunk: list[str], 
     assert path.read_bytes().decode() == after
 
 
-async def test_context_with_other_whitespace_is_tolerated_and_kept_once_the_file_was_read(desk: Desk):
+async def test_context_with_other_whitespace_is_tolerated_and_preserved_once_the_file_was_read(desk: Desk):
     path = desk.put("f", "    if a:   \n        b\n")
     patch = begin_patch("*** Update File: f", "@@", " if a:", "-    b", "+    c", "+    d")
     assert "does not fit" in await desk.refused("apply_patch", patch=patch)

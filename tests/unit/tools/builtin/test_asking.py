@@ -31,7 +31,7 @@ def notes(desk: Desk) -> Notes:
     return notes
 
 
-async def test_a_list_is_kept_per_session_and_read_again(desk: Desk, notes: Notes):
+async def test_a_list_is_preserved_per_session_and_read_again(desk: Desk, notes: Notes):
     todos = [{"content": "a", "status": "completed", "priority": "high", "id": "1"}, {"content": "b"}, "c"]
     assert await desk.done("todo", todos=todos) == "[x] a\n[ ] b\n[ ] c"
     assert await desk.done("todo") == "[x] a\n[ ] b\n[ ] c"

@@ -42,7 +42,7 @@ async def test_encoding_line_endings_and_marks_stay(desk: Desk, before: bytes, o
 @pytest.mark.parametrize(
     ("before", "old", "new", "after"),
     [
-        # trailing whitespace of lines that stay is kept
+        # trailing whitespace of lines that stay is stored
         (b"def f():  \n    a = 1\t\n    b = 2\n", "def f():\n    a = 1\n    b = 2\n",
          "def f():\n    a = 1\n    b = 3\n",
          b"def f():  \n    a = 1\t\n    b = 3\n"),
@@ -175,13 +175,13 @@ async def test_a_binary_file_is_refused(desk: Desk, content: bytes):
     assert path.read_bytes() == content
 
 
-async def test_the_old_content_is_kept_before_anything_is_written(desk: Desk):
+async def test_the_old_content_is_preserved_before_anything_is_written(desk: Desk):
     path = desk.put("file", "a\n")
     await desk.done("edit", file_path="file", old_string="a", new_string="b")
     assert desk.kept == [(path, b"a\n")]
 
 
-async def test_an_edit_whose_old_content_cannot_be_kept_is_refused(desk: Desk):
+async def test_an_edit_whose_old_content_cannot_be_preserved_is_refused(desk: Desk):
     path = desk.put("file", "a\n")
     desk.keep_fails = OSError("no room")
     refusal = await desk.refused("edit", file_path="file", old_string="a", new_string="b")

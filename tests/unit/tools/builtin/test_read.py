@@ -182,7 +182,7 @@ async def test_a_missing_file_names_its_neighbours(desk: Desk):
     assert error == "setting.toml does not exist; did you mean settings.toml?"
 
 
-async def test_kept_outputs_beside_the_workspace_may_be_read_but_not_written(tmp_path: Path):
+async def test_preserved_outputs_beside_the_workspace_may_be_read_but_not_written(tmp_path: Path):
     outputs = tmp_path / "outputs"
     outputs.mkdir()
     (outputs / "1.txt").write_text("long output")

@@ -72,7 +72,7 @@ async def test_a_relative_workdir_starts_at_the_workspace(bench: Bench):
     assert "workdir: No such file" in (await bench.error("shell", command="true", workdir="nowhere")).error
 
 
-async def test_an_exit_code_that_is_not_0_is_told_below_the_output(bench: Bench):
+async def test_an_exit_code_that_is_not_0_is_reported_below_the_output(bench: Bench):
     assert await bench.output("shell", command="echo oops >&2; exit 4") == "oops\n[exit code 4]"
     assert await bench.output("shell", command="printf oops; kill -SEGV $$") == "oops\n[killed by SIGSEGV]"
     assert await bench.output("shell", command="true") == "(no output)"
@@ -85,7 +85,7 @@ async def test_a_command_over_its_time_limit_ends_in_error_with_what_it_wrote(be
     assert "begun" in error.error
 
 
-async def test_a_command_over_its_time_limit_can_go_on_in_the_background(tmp_path: Path):
+async def test_a_command_over_its_time_limit_can_continue_in_the_background(tmp_path: Path):
     async with ProcessSupervisor() as supervisor:
         bench = Bench(supervisor, tmp_path, at_limit="background")
         assert "goes on in the background" in bench.tools["shell"].description
@@ -122,7 +122,7 @@ async def test_a_canceled_call_ends_at_once_and_its_command_with_it(bench: Bench
     assert bench.supervisor.get_running_ids() == []
 
 
-async def test_very_long_output_is_cut_once_and_the_model_is_told_where_the_whole_is(bench: Bench):
+async def test_very_long_output_is_cut_once_and_the_model_is_informed_where_the_whole_is(bench: Bench):
     state = await bench.call("shell", command="seq 1 200000")
     assert isinstance(state, ToolCompleted)
     assert state.output.startswith("1\n2\n")

@@ -85,7 +85,7 @@ async def test_redirects_on_one_host_are_followed_so_many_times(web: Desk):
         assert "more than 3 redirects" in await web.refused("web_fetch", url=server.url)
 
 
-async def test_a_redirect_to_another_host_is_told_not_followed(web: Desk):
+async def test_a_redirect_to_another_host_is_reported_not_followed(web: Desk):
     async with serving(Reply([], 301, {"location": "http://localhost:1/x"})) as server:
         assert "redirects to http://localhost:1/x; fetch that" in await web.done("web_fetch", url=server.url)
         assert len(server.requests) == 1
@@ -93,7 +93,7 @@ async def test_a_redirect_to_another_host_is_told_not_followed(web: Desk):
         assert "only http:// and https://" in await web.refused("web_fetch", url=server.url)
 
 
-async def test_what_goes_wrong_is_said(web: Desk):
+async def test_what_goes_wrong_is_reported(web: Desk):
     async with serving(page(b"<h1>Gone</h1>", status=404)) as server:
         assert "answered with status 404:\n# Gone" in await web.refused("web_fetch", url=server.url)
     async with serving(Reply([b"half"], 200, {"content-type": "text/plain"}, after="drop")) as server:

@@ -85,7 +85,7 @@ async def test_calls_of_one_session_for_one_file_come_one_after_the_other(desk: 
     assert (desk.root / "file").read_text() == "".join(f"[{number}]\n" for number in range(20))
 
 
-async def test_a_call_cancelled_while_the_old_content_is_kept_writes_nothing(desk: Desk):
+async def test_a_call_cancelled_while_the_old_content_is_preserved_writes_nothing(desk: Desk):
     path = desk.put("file", "a\n")
     begun = asyncio.Event()
 

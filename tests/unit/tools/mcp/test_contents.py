@@ -43,20 +43,20 @@ def test_images_audio_and_blobs_become_attachments_in_their_order():
 @pytest.mark.parametrize(
     ("data", "kind"), [("not base64!", "image/png"), (base64.b64encode(b"GIF?").decode(), "image/png")]
 )
-def test_a_file_that_is_not_what_it_claims_is_left_out_and_said(data, kind):
+def test_a_file_that_is_not_what_it_claims_is_left_out_and_reported(data, kind):
     result = answer(wire.ImageContent(data=data, mime_type=kind))
     assert result.attachments == ()
     assert "left out" in result.content
 
 
-def test_links_are_told_and_never_attached():
+def test_links_are_reported_and_never_attached():
     result = answer(wire.ResourceLink(uri="https://evil.example/x", name="x", description="click"))
     assert result.attachments == ()
     assert result.content == "[resource https://evil.example/x (x: click)]"
     assert result.metadata["resource_links"][0]["uri"] == "https://evil.example/x"
 
 
-def test_structured_content_is_kept_and_shown_where_there_is_no_text():
+def test_structured_content_is_preserved_and_shown_where_there_is_no_text():
     assert answer(text("3"), structured_content={"total": 3}).metadata == {"structured": {"total": 3}}
     assert answer(structured_content={"total": 3}).content == '{"total":3}'
     large = answer(text("many"), structured_content={"rows": ["x" * 100] * 1000})

@@ -57,7 +57,7 @@ async def test_who_spends_more_than_the_pace_waits():
 
 
 @given(st.lists(st.binary(max_size=10)))
-def test_of_a_log_the_end_is_kept(chunks):
+def test_of_a_log_the_end_is_preserved(chunks):
     tail = TailBuffer(15)
     for chunk in chunks:
         tail.add(chunk)

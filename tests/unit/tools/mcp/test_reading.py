@@ -84,7 +84,7 @@ def test_what_a_variable_holds_is_not_expanded_again():
         ("npx", ": expected an object, got a string"),
     ],
 )
-def test_what_is_wrong_is_said_with_the_file_and_the_key(entry, words):
+def test_what_is_wrong_is_reported_with_the_file_and_the_key(entry, words):
     assert problem(entry) == words
 
 
@@ -113,7 +113,7 @@ keys = st.sampled_from(["command", "args", "env", "cwd", "type", "url", "headers
 
 
 @given(st.dictionaries(st.text(), st.dictionaries(keys, json_values) | json_values, max_size=4))
-def test_every_entry_is_read_or_told_of(servers):
+def test_every_entry_is_read_or_reported_of(servers):
     found = read(servers)
     off = sum(isinstance(entry, dict) and entry.get("disabled") is True for entry in servers.values())
     assert len(found.servers) + len(found.problems) == len(servers) - off

@@ -1,4 +1,4 @@
-"""The owner of a server, with connections made by hand: states, deaths, retries, calls that were open."""
+"""The owner of a server, with connections made manually: states, deaths, retries, calls that were open."""
 
 import asyncio
 from pathlib import Path

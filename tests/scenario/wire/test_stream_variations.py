@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.fixtures.vendors.serving import VENDORS
-from tests.fixtures.vendors.vendor import Vendor
 
 from outrider import Agent, Provider, Session, Tool, async_run
 from outrider.errors import AuthenticationError, InvalidRequestError, MalformedAnswerError, NetworkError, RateLimitError

@@ -2,9 +2,16 @@
 
 import os
 import sys
+import termios
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from outrider.cli.parser import COMMANDS, CommandParser, add_server_options, add_session_options, load_entry_point
 from outrider.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from outrider.config.settings import Settings
 
 _DESCRIPTION = """\
 Outrider is a coding agent for your terminal. It reads and edits files and runs commands in a folder, and asks for
@@ -55,11 +62,56 @@ def run_interactive(arguments: list[str]) -> int:
         from outrider.config.paths import make_private_folder
 
         make_private_folder(settings.data_folder)
-    # Imported by name: front ends must not import each other, and only the one in use is loaded.
-    run_tui = load_entry_point("outrider.tui.app:run_tui")
-    if options.attach:
-        return load_entry_point("outrider.cli.commands.run_attached:run_attached_tui")(options, run_tui)
-    return run_tui(lambda: settings_from_arguments(options), session=options.session or "", resume=options.resume)
+    with first_frame():
+        # Imported by name: front ends must not import each other, and only the one in use is loaded.
+        run_tui = load_entry_point("outrider.tui.app:run_tui")
+        if options.attach:
+            return load_entry_point("outrider.cli.commands.run_attached:run_attached_tui")(options, run_tui)
+        unused = [settings]  # later calls read the files again
+
+        def current_settings() -> "Settings":
+            return unused.pop() if unused else settings_from_arguments(options)
+
+        return run_tui(current_settings, session=options.session or "", resume=options.resume)
+
+
+@contextmanager
+def first_frame() -> Generator[None]:
+    """Draw the input field on the alternate screen while the application is loaded, which takes several times as long.
+
+    The terminal is in raw mode from here on, so keys are neither echoed nor lost: the application reads them. Its
+    driver takes over the alternate screen; the terminal's mode is restored here.
+    """
+    output, descriptor = sys.__stderr__, sys.stdin.fileno()
+    if output is None or not output.isatty():
+        yield
+        return
+    before = termios.tcgetattr(descriptor)
+    mode = termios.tcgetattr(descriptor)
+    mode[0] &= ~(termios.ICRNL | termios.INLCR | termios.IGNCR | termios.IXON | termios.IXOFF)
+    mode[3] &= ~(termios.ECHO | termios.ICANON | termios.IEXTEN)  # Ctrl+C still ends the program
+    columns, rows = os.get_terminal_size(output.fileno())
+    termios.tcsetattr(descriptor, termios.TCSANOW, mode)
+    try:
+        output.write(frame_text(columns, rows))
+        output.flush()
+        yield
+    except BaseException:
+        with suppress(OSError):  # the application has not taken over, or its screen is left already
+            output.write("\x1b[?2004l\x1b[?1049l\x1b[?25h")
+            output.flush()
+        raise
+    finally:
+        with suppress(termios.error):
+            termios.tcsetattr(descriptor, termios.TCSANOW, before)
+
+
+def frame_text(columns: int, rows: int) -> str:
+    """Return the sequences that draw the empty input field where the application will draw it."""
+    line = "─" * max(columns - 4, 0)
+    box = (f" ╭{line}╮", f" │ ›{' ' * max(columns - 7, 0)}│", f" ╰{line}╯")
+    drawn = "".join(f"\x1b[{max(rows - 3, 1) + number};1H{text}" for number, text in enumerate(box))
+    return f"\x1b[?1049h\x1b[?2004h\x1b[2J{drawn}\x1b[{max(rows - 2, 1)};6H"
 
 
 def _check_terminal() -> None:

@@ -136,7 +136,6 @@ class RunResult(Generic[Out]):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        from outrider.tracing.event_log import EventLog
 
         failure = state.pop("_failure")
         self.__dict__.update(state)

@@ -13,20 +13,18 @@ from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
+from textual.screen import Screen
 from textual.widgets import Static
 
 from outrider.config.settings import Settings
 from outrider.errors import OutriderError
-from outrider.tui.commands import COMMAND_CHOICES, error_text, find_command, next_approval, next_mode, open_session
+from outrider.presentation.formats import clean_line
 from outrider.tui.completion import CompletionList, WorkspaceFileNames
 from outrider.tui.composer import Composer, DraftFile, InputHistory, register_alt_enter
-from outrider.tui.controller import SessionController
 from outrider.tui.desktop import edit_in_editor, editor_command, paste_image, paste_text
 from outrider.tui.dialogs import DialogPanel, DialogQueue
 from outrider.tui.driver import TerminalDriver
-from outrider.tui.event_listener import ScreenEventListener
-from outrider.tui.rendering.items import print_items
-from outrider.tui.screen import ScreenRenderer, TuiScreen
+from outrider.tui.screen import MainScreen, ScreenRenderer, TuiScreen, first_status
 from outrider.tui.startup import (
     AttachClient,
     OpenClient,
@@ -34,6 +32,7 @@ from outrider.tui.startup import (
     ask_about_trust,
     engine_opener,
     find_first_session,
+    load_engine_modules,
     startup_notices,
 )
 from outrider.tui.theme import DARK, LIGHT, TerminalPreferences, build_theme, theme_name
@@ -63,6 +62,7 @@ def run_tui(
     session to continue, `resume` continues this folder's last session, `prompt` is sent immediately. `attach` connects
     to the server at `server_url` instead of opening an engine in this process.
     """
+    TerminalDriver.is_screen_prepared = sys.__stderr__ is not None and sys.__stderr__.isatty()
     return asyncio.run(_run_app(StartOptions(settings, session, resume, prompt, attach, server_url)))
 
 
@@ -76,6 +76,8 @@ async def _run_app(options: StartOptions) -> int:
             loop.add_signal_handler(name, app.ui.quit_app)
         code = await app.run_async() or app.return_code or 0  # return_code is set if the app crashed
         if app.ui.open_controller is not None and app.ui.preferences.stored.print_on_exit:
+            from outrider.tui.rendering.items import print_items
+
             print_items(app.ui.controller.conversation.items, app.ui.preferences.palette)
         attach_option = f"--attach {options.server_url} " if options.server_url else ""
         if app.ui.open_controller is not None and (session_id := app.ui.open_controller.session_id):
@@ -127,7 +129,10 @@ class OutriderApp(App[int]):
         self._expanded = False
         self._last_quit_request = 0.0
         self._opening_failed = False
-        self._early_inputs: list[Composer.Submitted] = []  # submitted before the engine was open
+        self._early_actions: list[Callable[[], None]] = []  # inputs and keys before the engine was open
+
+    def get_default_screen(self) -> Screen[None]:
+        return MainScreen(id="_default")
 
     def compose(self) -> ComposeResult:
         completions = CompletionList()
@@ -143,7 +148,7 @@ class OutriderApp(App[int]):
         with ComposerFrame():
             yield Static("›", id="prompt", markup=False)
             draft = DraftFile(self._settings.data_folder / "drafts", self._settings.workspace)
-            yield Composer(completions, history, COMMAND_CHOICES, draft)
+            yield Composer(completions, history, (), draft)
         yield completions
         yield StatusLine()
 
@@ -151,7 +156,10 @@ class OutriderApp(App[int]):
         composer = self.ui.find_widget(Composer)
         composer.use_vim_keys(on=self.ui.preferences.stored.vim)
         composer.focus()
-        self.start_work(self._open_first_session())
+        self.ui.find_widget(StatusLine).show_status(first_status(self._settings))
+        self.ui.find_widget(ComposerFrame).show_mode(self._settings.mode)
+        # After the first screen: loading the engine would delay it.
+        self.call_after_refresh(self.start_work, self._open_first_session())
 
     def on_descendant_focus(self) -> None:
         if isinstance(self._driver, TerminalDriver):
@@ -176,7 +184,7 @@ class OutriderApp(App[int]):
         try:
             await work
         except OutriderError as error:
-            self.ui.show_notice(error_text(error), "error")
+            self.ui.show_notice(clean_line(error.message or type(error).__name__, 2000), "error")
         except Exception as error:  # noqa: BLE001  an internal error must not close the app
             _log.exception("a TUI command failed")
             self.ui.show_notice(f"internal error: {type(error).__name__}: {error}", "error")
@@ -199,12 +207,19 @@ class OutriderApp(App[int]):
             return
         if answer == "trust":
             self._settings = self._options.settings()
+        await asyncio.to_thread(load_engine_modules)
+        from outrider.tui.commands import COMMAND_CHOICES, open_session
+        from outrider.tui.controller import SessionController
+        from outrider.tui.event_listener import ScreenEventListener
+
+        self.ui.find_widget(Composer).commands = COMMAND_CHOICES
         controller = SessionController(await self._open_client(self._settings))
         self.ui.open_controller = controller
         listener = ScreenEventListener(self.ui, self.ui.find_widget(DialogQueue), self.start_work)
         self.ui.ask_pending = listener.ask_pending
         self.run_worker(listener.run(), group="listener")
         composer = self.ui.find_widget(Composer)
+        composer.update_completions()
         composer.files = WorkspaceFileNames(
             controller.workspace, self.start_work, composer.update_completions
         ).known_names
@@ -216,9 +231,16 @@ class OutriderApp(App[int]):
         self.ui.redraw()
         if self._options.prompt:
             self.start_work(self._send_prompt(self._options.prompt, queue=False))
-        early, self._early_inputs = self._early_inputs, []
-        for event in early:
-            self._submit(event)
+        early, self._early_actions = self._early_actions, []
+        for act in early:
+            act()
+
+    def _when_open(self, act: Callable[[], None]) -> None:
+        """Do something that needs the engine: now, or as soon as it is open."""
+        if self.ui.open_controller is not None:
+            act()
+        elif not self._opening_failed:
+            self._early_actions.append(act)
 
     def _draw_frame(self) -> None:
         if self.ui.open_controller is not None and self.is_running:
@@ -233,14 +255,12 @@ class OutriderApp(App[int]):
             )
 
     def on_composer_submitted(self, event: Composer.Submitted) -> None:
-        if self.ui.open_controller is not None:
-            self._submit(event)
-        elif self._settings.missing or self._opening_failed:
+        if self.ui.open_controller is None and (self._settings.missing or self._opening_failed):
             closed = "The engine could not be opened; the error is shown above."
             self.notify("No model is configured yet." if self._settings.missing else closed)
             self.ui.find_widget(Composer).set_text(event.text)
         else:
-            self._early_inputs.append(event)
+            self._when_open(lambda: self._submit(event))
 
     def _submit(self, event: Composer.Submitted) -> None:
         text = event.text
@@ -301,11 +321,14 @@ class OutriderApp(App[int]):
             self.call_after_refresh(panel.draw_panel)  # a panel that was limited by the height may grow
 
     def action_run_command(self, text: str) -> None:
+        from outrider.tui.commands import find_command
+
         found = find_command(text)
         if found is None:
             self.ui.show_notice(f"unknown command {text.split(maxsplit=1)[0]}; /help lists all commands", "warning")
-        elif self.ui.open_controller is not None:
-            self.start_work(found[0].run(self.ui, found[1]))
+        else:
+            command, argument = found
+            self._when_open(lambda: self.start_work(command.run(self.ui, argument)))
 
     def action_interrupt(self) -> None:
         if self.screen.get_selected_text():
@@ -321,12 +344,16 @@ class OutriderApp(App[int]):
             composer.set_text("\n\n".join([*waiting, *([composer.text] if composer.text.strip() else [])]))
 
     def action_next_mode(self) -> None:
-        if self.ui.open_controller is not None:
-            self.start_work(self.ui.controller.set_mode(next_mode(self.ui.controller.mode)))
+        from outrider.tui.commands import next_mode
+
+        self._when_open(lambda: self.start_work(self.ui.controller.set_mode(next_mode(self.ui.controller.mode))))
 
     def action_next_approval(self) -> None:
-        if self.ui.open_controller is not None:
-            self.start_work(self.ui.controller.set_approval(next_approval(self.ui.controller.approval)))
+        from outrider.tui.commands import next_approval
+
+        self._when_open(
+            lambda: self.start_work(self.ui.controller.set_approval(next_approval(self.ui.controller.approval)))
+        )
 
     def action_search_history(self) -> None:
         composer = self.ui.find_widget(Composer)

@@ -14,7 +14,7 @@ from outrider.engine.archive import StoredSession, render_shared_page
 from outrider.engine.frontend import describe_model, was_cut_off
 from outrider.engine.session_trace import stored_trace
 from outrider.engine.undo_history import RestoreResult
-from outrider.errors import OutriderError, SessionInUseError
+from outrider.errors import SessionInUseError
 from outrider.presentation.formats import (
     clean_line,
     clean_text,
@@ -553,11 +553,6 @@ async def export_session(ui: ScreenApi, _: str) -> None:
     path = controller.workspace / f"outrider-{controller.session_id[-_SHORT_ID_LENGTH:]}.json"
     path.write_bytes(await controller.archive.export_document(controller.session_id))
     ui.show_notice(f"session exported: {path}", "success")
-
-
-def error_text(error: OutriderError) -> str:
-    """Return what went wrong; the name of the error's class says nothing to the user."""
-    return clean_line(error.message or type(error).__name__, 2000)
 
 
 def _session_item(session: StoredSession, *, folder: bool = False) -> PickerItem:

@@ -12,7 +12,6 @@ import msgspec
 from rich.text import Text
 from textual.widgets import Static
 
-from outrider.engine.frontend import attach_file, is_attachable, workspace_files
 from outrider.presentation.formats import clean_line, match_names
 from outrider.tui.widgets.status import widget_palette
 from outrider.types.parts import FilePart
@@ -82,6 +81,8 @@ class CompletionList(Static):
         return self._choices[self._index] if self._choices else None
 
     def set_choices(self, choices: Sequence[CompletionChoice]) -> None:
+        if not choices and not self._choices:
+            return  # with every key; an update would lay out the screen
         if choices != self._choices:
             self._choices, self._index = choices, 0
         self.display = bool(choices)
@@ -130,6 +131,8 @@ class WorkspaceFileNames:
         return self._names
 
     async def _refresh_names(self) -> None:
+        from outrider.engine.frontend import workspace_files  # lazy: the first screen does not need the engine
+
         names = await workspace_files(self._workspace)
         if names != self._names:
             self._names = names
@@ -143,6 +146,8 @@ _TRAILING = ".,;:!?)]}'\""
 def find_attachments(text: str, workspace: Path, deny: Sequence[str] = ()) -> tuple[list[FilePart], list[str]]:
     """Return the mentioned images and documents as parts, and an error text for each one that cannot be read or that
     a deny rule hides."""
+    from outrider.engine.frontend import attach_file
+
     files: list[FilePart] = []
     complaints: list[str] = []
     for path in dict.fromkeys(_mentioned_paths(text, workspace)):
@@ -155,6 +160,8 @@ def find_attachments(text: str, workspace: Path, deny: Sequence[str] = ()) -> tu
 
 def dropped_paths(text: str) -> list[Path]:
     """Return the paths if a paste consists of paths of attachable files; terminals paste them on drag and drop."""
+    from outrider.engine.frontend import is_attachable
+
     text = text.strip()
     if not text or "\n" in text or "\r" in text or len(text) > 4096:
         return []
@@ -168,6 +175,8 @@ def dropped_paths(text: str) -> list[Path]:
 
 def _mentioned_paths(text: str, workspace: Path) -> list[Path]:
     """Return the attachable files mentioned as `@path`; a trailing punctuation mark is not part of the name."""
+    from outrider.engine.frontend import is_attachable
+
     found: list[Path] = []
     for match in _MENTION.finditer(text):
         name = match[1].strip('"')

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from outrider.config.providers import expand_model_name
-from outrider.engine.session_client import SessionClient
 from outrider.errors import OutriderError
 from outrider.presentation.items import CommandItem, Notice
 from outrider.presentation.transcript import TranscriptView
@@ -17,6 +17,9 @@ from outrider.types.ids import new_id
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel, Mode, ReasoningEffort
 from outrider.types.parts import FilePart, ModelRef, TextPart
+
+if TYPE_CHECKING:
+    from outrider.engine.session_client import SessionClient
 
 MAX_OUTPUT_CHARS = 20_000  # characters of a user command's output that are sent to the model
 
@@ -28,7 +31,9 @@ class UserCommandRunner:
         self._parts: list[TextPart] = []
         self._running: asyncio.Future[str] | None = None
 
-    async def run(self, client: SessionClient, session_id: str, item: CommandItem, changed: Callable[[], None]) -> None:
+    async def run(
+        self, client: "SessionClient", session_id: str, item: CommandItem, changed: Callable[[], None]
+    ) -> None:
         def on_output(text: str) -> None:
             item.append_output(text)
             changed()
@@ -81,7 +86,7 @@ class SessionController:
     """The session on the screen and the user's actions on it. A session is created with the first input, so that no
     empty sessions are stored."""
 
-    def __init__(self, client: SessionClient) -> None:
+    def __init__(self, client: "SessionClient") -> None:
         self.client = client
         self.engine = client.engine
         self.settings = settings = client.settings

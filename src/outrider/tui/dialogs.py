@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.text import Text
@@ -15,14 +15,16 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from outrider.engine.frontend import AskedQuestion
-from outrider.presentation.approvals import ApprovalChoice, ApprovalView
 from outrider.presentation.formats import clean_line, clean_text, format_count
 from outrider.tui.rendering.markdown import markdown_lines
 from outrider.tui.rendering.text import indent_lines, side_by_side, text_line, truncate_line, wrap_text
 from outrider.tui.rendering.tool_calls import diff_lines, effect_lines
 from outrider.tui.theme import Palette
 from outrider.tui.widgets.status import widget_palette
+
+if TYPE_CHECKING:  # the engine is loaded after the first screen is shown
+    from outrider.engine.questions import AskedQuestion
+    from outrider.presentation.approvals import ApprovalChoice, ApprovalView
 
 COLLECT_SECONDS = 0.1
 SMALL_ROWS = 20  # terminals with fewer rows show a dialog over almost the whole height
@@ -220,7 +222,7 @@ _MAX_PINNED = 3  # lines
 _REASON_PLACEHOLDER = "why not? The model reads this"
 
 
-def _placeholder(choice: ApprovalChoice) -> str:
+def _placeholder(choice: "ApprovalChoice") -> str:
     if choice.picks_files:
         return "files to keep, by name or pattern: src/*.py README.md"
     return _REASON_PLACEHOLDER if choice.needs_reason else ""
@@ -235,20 +237,20 @@ class ApprovalPanel(DialogPanel):
     """Shows exactly what a call would do, why it needs approval, and which rule a longer approval would store. Further
     questions that wait are shown below it; those of the same kind can be answered together."""
 
-    def __init__(self, request: ApprovalView) -> None:
+    def __init__(self, request: "ApprovalView") -> None:
         super().__init__()
         self.request = request
         self.waiting: tuple[ApprovalView, ...] = ()
         self._width = 0
 
     @property
-    def joint(self) -> list[ApprovalView]:
+    def joint(self) -> list["ApprovalView"]:
         """The questions that one answer can cover: those of the most frequent kind, at least two."""
         views = [self.request, *self.waiting]
         counted = Counter(view.kind for view in views if view.kind).most_common(1)
         return [view for view in views if view.kind == counted[0][0]] if counted and counted[0][1] > 1 else []
 
-    def show_waiting(self, waiting: Sequence[ApprovalView]) -> None:
+    def show_waiting(self, waiting: Sequence["ApprovalView"]) -> None:
         """Shows the other open questions in the order of their calls."""
         self.waiting = tuple(sorted(waiting, key=lambda view: view.position))
         if self.query(".body"):
@@ -358,7 +360,7 @@ def _labelled_lines(label: str, content: str, width: int, palette: Palette) -> l
     )
 
 
-def _request_lines(request: ApprovalView, width: int, palette: Palette) -> list[Text]:
+def _request_lines(request: "ApprovalView", width: int, palette: Palette) -> list[Text]:
     """Return what one question is about: effects, then what runs or is written, then what a command changed."""
     arguments = dict(request.arguments)
     path = arguments.pop("file_path", None)
@@ -376,14 +378,14 @@ def _request_lines(request: ApprovalView, width: int, palette: Palette) -> list[
     ]
 
 
-def _call_lines(request: ApprovalView, arguments: dict[str, Any], width: int, palette: Palette) -> list[Text]:
+def _call_lines(request: "ApprovalView", arguments: dict[str, Any], width: int, palette: Palette) -> list[Text]:
     """Return what runs or is written: the true diff with its context if it is known, else the arguments."""
     if not request.preview or not request.changes:
         return effect_lines(request.tool, arguments, width, palette)
     return diff_lines(request.changes, width, palette)
 
 
-def _effect_lines(request: ApprovalView, width: int, palette: Palette) -> list[Text]:
+def _effect_lines(request: "ApprovalView", width: int, palette: Palette) -> list[Text]:
     """Return what the commands do, above the command text: a long text may hide the one that matters."""
     lines: list[Text] = []
     for effect in request.effects:
@@ -393,7 +395,7 @@ def _effect_lines(request: ApprovalView, width: int, palette: Palette) -> list[T
     return [*lines, text_line()] if lines else []
 
 
-def _outcome_lines(request: ApprovalView, width: int, palette: Palette) -> list[Text]:
+def _outcome_lines(request: "ApprovalView", width: int, palette: Palette) -> list[Text]:
     """Return what the call would send and what the session has read, and what a command changed: one line per file,
     then the diffs."""
     if not request.facts and request.outcome is None:
@@ -416,7 +418,7 @@ class QuestionPanel(DialogPanel):
     """A question of the model. Options are selected by number, several if the question allows it; a free text answer is
     always possible."""
 
-    def __init__(self, request: AskedQuestion) -> None:
+    def __init__(self, request: "AskedQuestion") -> None:
         super().__init__()
         self.request = request
         self.chosen: list[str] = []

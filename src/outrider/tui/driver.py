@@ -7,7 +7,7 @@ import threading
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import IO, Any, cast
+from typing import IO, Any, ClassVar, cast
 
 from textual import events
 from textual._time import get_time
@@ -17,6 +17,7 @@ from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 _READ_BYTES = 64 * 1024
+_ALTERNATE_SCREEN = "\x1b[?1049h"
 
 
 class TerminalDriver(LinuxDriver):
@@ -26,6 +27,8 @@ class TerminalDriver(LinuxDriver):
     Textual starts its input thread again on every SIGCONT. A shell sends SIGHUP and SIGCONT when its window is closed,
     so the new thread would read from a terminal that no longer exists, and keep the process alive.
     """
+
+    is_screen_prepared: ClassVar[bool] = False  # the command line shows the alternate screen already
 
     def __init__(self, app: App[Any], **options: Any) -> None:
         super().__init__(app, **options)  # pyright: ignore[reportUnknownMemberType]  Textual leaves App's type open
@@ -59,6 +62,7 @@ class TerminalDriver(LinuxDriver):
     def start_application_mode(self) -> None:
         self._active = True
         super().start_application_mode()
+        TerminalDriver.is_screen_prepared = False
 
     def stop_application_mode(self) -> None:
         super().stop_application_mode()
@@ -66,7 +70,7 @@ class TerminalDriver(LinuxDriver):
 
     def write(self, data: str) -> None:
         """Write to the terminal; nothing is written while another program, such as an editor, uses it."""
-        if self._active:
+        if self._active and not (data == _ALTERNATE_SCREEN and TerminalDriver.is_screen_prepared):
             super().write(data)
 
     def disable_input(self) -> None:

@@ -5,16 +5,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from decimal import Decimal
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 from textual.app import App
+from textual.screen import Screen
+from textual.timer import Timer
 from textual.widget import Widget
 
+from outrider.config.settings import Settings
 from outrider.presentation.formats import clean_text, format_count
 from outrider.presentation.items import Notice, NoticeLevel
 from outrider.tui.composer import Composer
-from outrider.tui.controller import SessionController
 from outrider.tui.desktop import copy_natively, notification_sequence, osc52_sequence, title_sequence
 from outrider.tui.dialogs import AnswerKey, ChoicePanel, DialogQueue
 from outrider.tui.driver import TerminalDriver
@@ -25,13 +27,30 @@ from outrider.tui.widgets.status import ActivityLine, ComposerFrame, QueuedInput
 from outrider.tui.widgets.transcript import TranscriptWidget
 from outrider.tui.widgets.welcome import WelcomeView
 
+if TYPE_CHECKING:
+    from outrider.tui.controller import SessionController
+
 W = TypeVar("W", bound=Widget)
 
 FRAME_SECONDS = 1 / 30  # the shortest time between two frames
+PAINT_SECONDS = 0.002  # from a change to its output
 SPINNER_SECONDS = 0.1  # between two frames during a turn
 AWAY_SECONDS = 20.0  # without a key, after which the user is taken to look elsewhere
 SIDE_PANEL_SECONDS = 1.0  # between two frames while the side panel shows running times
 SIDE_PANEL_MIN_COLUMNS = 96  # screen width from which the side panel fits beside the conversation
+
+
+class MainScreen(Screen[None]):
+    """The screen of the conversation. It paints a change within PAINT_SECONDS; Textual waits for a sixtieth of a
+    second, which is longer than everything else between a key and its echo."""
+
+    _paint_timer: Timer | None = None
+
+    @property
+    def _update_timer(self) -> Timer:
+        if self._paint_timer is None:
+            self._paint_timer = self.set_interval(PAINT_SECONDS, self._on_timer_update, pause=True)
+        return self._paint_timer
 
 
 class ScreenRenderer:
@@ -52,7 +71,7 @@ class ScreenRenderer:
         self.dirty = True
         self._schedule(max(self._last_frame + FRAME_SECONDS - monotonic(), 0.0))
 
-    def draw_frame(self, controller: SessionController) -> None:
+    def draw_frame(self, controller: "SessionController") -> None:
         """Draw what has changed; during a turn also the spinner, and in the side panel running times."""
         self._last_frame = monotonic()
         activity = controller.conversation.activity
@@ -83,7 +102,7 @@ class ScreenRenderer:
         self._next_frame = None
         self._app.call_later(self.draw)  # in the context of the application
 
-    def _draw_conversation(self, controller: SessionController) -> None:
+    def _draw_conversation(self, controller: "SessionController") -> None:
         items = controller.conversation.items
         transcript, welcome = self._find_widget(TranscriptWidget), self._find_widget(WelcomeView)
         has_content = bool(items or controller.session_id)
@@ -96,7 +115,7 @@ class ScreenRenderer:
         self._find_widget(StatusLine).show_status(build_status(controller))
         self._find_widget(ComposerFrame).show_mode(controller.mode)
 
-    def _draw_side_panel(self, controller: SessionController) -> None:
+    def _draw_side_panel(self, controller: "SessionController") -> None:
         activity, panel = controller.conversation.side, self._find_widget(SidePanel)
         show = has_activity(activity) if self.side_panel_choice is None else self.side_panel_choice
         panel.display = show and self._app.size.width >= SIDE_PANEL_MIN_COLUMNS
@@ -107,7 +126,7 @@ class ScreenRenderer:
         return self._app.screen_stack[0].query_one(kind)
 
 
-def build_status(controller: SessionController) -> StatusInfo:
+def build_status(controller: "SessionController") -> StatusInfo:
     """Return the values of the status line."""
     activity = controller.conversation.activity
     return StatusInfo(
@@ -122,6 +141,20 @@ def build_status(controller: SessionController) -> StatusInfo:
         answers=activity.answers,
         workspace=controller.workspace,
         home=controller.settings.home_folder,
+    )
+
+
+def first_status(settings: Settings) -> StatusInfo:
+    """Return the status line before the engine is open."""
+    agent = settings.agents[0]
+    return StatusInfo(
+        mode=settings.mode,
+        approval=settings.approval if settings.mode == "agent" else "",
+        model=f"{agent.provider}/{agent.model}",
+        effort=agent.reasoning_effort,
+        agent=agent.name,
+        workspace=settings.workspace,
+        home=settings.home_folder,
     )
 
 
@@ -141,7 +174,7 @@ class TuiScreen:
         self.ask_pending: Callable[[], Awaitable[None]] = _ask_nothing
 
     @property
-    def controller(self) -> SessionController:
+    def controller(self) -> "SessionController":
         assert self.open_controller is not None, "commands run only after the engine is open"
         return self.open_controller
 
@@ -235,7 +268,7 @@ class ScreenApi(Protocol):
     """The screen operations that slash commands and the event listener may use."""
 
     @property
-    def controller(self) -> SessionController: ...
+    def controller(self) -> "SessionController": ...
 
     async def pick_item(self, title: str, items: Sequence[PickerItem], current: str = "") -> str | None:
         """Let the user pick an item; returns its value, or None."""

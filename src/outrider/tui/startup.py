@@ -5,16 +5,18 @@ Trust comes first, because configuration files of the workspace take effect only
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from outrider.config.settings import Settings
-from outrider.engine.factory import standard_engine
-from outrider.engine.frontend import QuestionQueue
-from outrider.engine.session_client import LocalSessionClient, SessionClient
 from outrider.project.trust import TrustItem, WorkspaceTrust, find_project
-from outrider.tui.controller import SessionController
 from outrider.tui.dialogs import AnswerKey, ChoicePanel, DialogQueue
+
+if TYPE_CHECKING:  # the engine is loaded after the first screen is shown
+    from outrider.engine.session_client import SessionClient
+    from outrider.tui.controller import SessionController
 
 MAX_SHOWN_CHARS = 1200
 EMBEDDED_MODEL_NOTICE = (
@@ -28,8 +30,8 @@ _TRUST_KEYS = (
     AnswerKey("q", "quit", "quit"),
 )
 
-OpenClient = Callable[[Settings], Awaitable[SessionClient]]
-AttachClient = Callable[[Settings], AbstractAsyncContextManager[SessionClient]]
+OpenClient = Callable[[Settings], Awaitable["SessionClient"]]
+AttachClient = Callable[[Settings], AbstractAsyncContextManager["SessionClient"]]
 
 
 class StartOptions(msgspec.Struct, frozen=True):
@@ -47,9 +49,13 @@ class StartOptions(msgspec.Struct, frozen=True):
 def engine_opener(stack: AsyncExitStack, attach: AttachClient | None = None) -> OpenClient:
     """Return a function that opens the standard engine or connects to a server; the stack closes it."""
 
-    async def open_client(settings: Settings) -> SessionClient:
+    async def open_client(settings: Settings) -> "SessionClient":
         if attach is not None:
             return await stack.enter_async_context(attach(settings))
+        from outrider.engine.factory import standard_engine
+        from outrider.engine.frontend import QuestionQueue
+        from outrider.engine.session_client import LocalSessionClient
+
         questions = QuestionQueue(providers=settings.providers)
         engine = standard_engine(
             settings, workspace=settings.workspace, attended=True, bus=questions.bus, ask=questions.ask
@@ -99,6 +105,21 @@ def _longest_run(text: str) -> int:
     return longest
 
 
+_ENGINE_MODULES = (
+    "outrider.tui.controller",
+    "outrider.engine.factory",
+    "outrider.engine.session_client",
+    "outrider.tui.event_listener",
+    "outrider.tui.commands",
+)
+
+
+def load_engine_modules() -> None:
+    """Import what a session needs, in a thread while the first screen is shown."""
+    for name in _ENGINE_MODULES:
+        import_module(name)
+
+
 def startup_notices(settings: Settings) -> tuple[str, ...]:
     """Return the notices for the welcome screen, including one about the embedded model if it is in use."""
     kinds = {provider.name: provider.kind for provider in settings.providers}
@@ -106,7 +127,7 @@ def startup_notices(settings: Settings) -> tuple[str, ...]:
     return (*settings.notices, EMBEDDED_MODEL_NOTICE) if embedded else settings.notices
 
 
-async def find_first_session(controller: SessionController, options: StartOptions) -> str:
+async def find_first_session(controller: "SessionController", options: StartOptions) -> str:
     """Return the id of the session to open first, or "" for a new one."""
     if options.session:
         return (await controller.archive.find_session(options.session)).id

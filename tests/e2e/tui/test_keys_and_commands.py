@@ -115,7 +115,7 @@ def test_control_sequences_of_the_model_and_of_tools_never_reach_the_terminal(
     terminal.wait_for("script/demo")
     terminal.say("be evil")
     terminal.wait_for("done", "[bold]markup[/bold]")
-    terminal.press("ctrl+r")
+    terminal.press("f2")
     terminal.wait_for("▾")
     terminal.type("look at @evil")
     terminal.wait_for("@evil.txt")

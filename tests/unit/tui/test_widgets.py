@@ -15,13 +15,12 @@ from textual.selection import Selection
 from textual.widgets import Input, Static
 
 from outrider.engine.frontend import AskedQuestion
-from outrider.errors import OutriderError
 from outrider.presentation.activity import ChildAgent, ChildProcess, SideActivity
 from outrider.presentation.approvals import ApprovalView
 from outrider.presentation.items import FileItem, Notice, NoticeItem, TextItem, ToolCallItem, TranscriptItem, UserItem
 from outrider.presentation.tool_calls import TodoItem
 from outrider.tui import dialogs as panels
-from outrider.tui.commands import COMMAND_CHOICES, error_text
+from outrider.tui.commands import COMMAND_CHOICES
 from outrider.tui.completion import CompletionList
 from outrider.tui.composer import Composer, InputHistory
 from outrider.tui.dialogs import ApprovalPanel, ChoicePanel, DialogQueue, QuestionPanel
@@ -214,10 +213,6 @@ def test_an_approval_shows_arguments_that_no_diff_shows():
     arguments = {"file_path": "a.py", "old_string": "x", "new_string": "y", "replace_all": True, "content": "z"}
     lines = [line.plain.rstrip() for line in effect_lines("edit", arguments, 40, DARK)]
     assert lines == ["replace_all: true", "content: z", "- x", "+ y"]
-
-
-def test_an_error_is_shown_without_the_name_of_its_class():
-    assert error_text(OutriderError("a turn is running")) == "a turn is running"
 
 
 async def test_a_small_terminal_shows_every_answer_and_scrolls_what_is_above(monkeypatch: pytest.MonkeyPatch):

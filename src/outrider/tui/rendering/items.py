@@ -54,6 +54,7 @@ class ItemBlock:
     def __init__(self, item: TranscriptItem) -> None:
         self.item = item
         self.strips: list[Strip] = []
+        self.version = -1  # of the item that `strips` show
         self._rendered_for: tuple[int, int, Palette] | None = None
         self._stream: MarkdownStream | None = None
 
@@ -65,6 +66,7 @@ class ItemBlock:
         if self._rendered_for is not None and self._rendered_for[1:] != rendered_for[1:]:
             self._stream = None
         self._rendered_for = rendered_for
+        self.version = self.item.version
         self.strips = self._render_strips(width, palette)
         return True
 

@@ -4,14 +4,8 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from markdown_it import MarkdownIt
-from markdown_it.tree import SyntaxTreeNode
-from pygments.lexer import Lexer
-from pygments.lexers import get_lexer_by_name, get_lexer_for_filename  # pyright: ignore[reportUnknownVariableType]
-from pygments.token import Token
-from pygments.util import ClassNotFound
 from rich.style import Style
 from rich.text import Text
 from textual.strip import Strip
@@ -28,8 +22,14 @@ from outrider.tui.rendering.text import (
 )
 from outrider.tui.theme import Palette
 
+# The parser and the lexers are loaded with the first text, after the first screen is shown.
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.tree import SyntaxTreeNode
+    from pygments.lexer import Lexer
 
-def inline_text(node: SyntaxTreeNode, palette: Palette, style: Style | None = None) -> Text:
+
+def inline_text(node: "SyntaxTreeNode", palette: Palette, style: Style | None = None) -> Text:
     """Return the inline text of a block. A link shows its address, so that the user can see the real target."""
     text = Text(end="")
     for child in node.children:
@@ -40,7 +40,7 @@ def inline_text(node: SyntaxTreeNode, palette: Palette, style: Style | None = No
     return text
 
 
-def _append_node(node: SyntaxTreeNode, text: Text, palette: Palette, style: Style) -> None:
+def _append_node(node: "SyntaxTreeNode", text: Text, palette: Palette, style: Style) -> None:
     match node.type:
         case "text" | "html_inline" | "text_special":
             _append_text(node.content, text, style, palette)
@@ -64,12 +64,12 @@ def _append_node(node: SyntaxTreeNode, text: Text, palette: Palette, style: Styl
             _append_children(node, text, palette, style)
 
 
-def _append_children(node: SyntaxTreeNode, text: Text, palette: Palette, style: Style) -> None:
+def _append_children(node: "SyntaxTreeNode", text: Text, palette: Palette, style: Style) -> None:
     for child in node.children:
         _append_node(child, text, palette, style)
 
 
-def _append_link(node: SyntaxTreeNode, text: Text, palette: Palette) -> None:
+def _append_link(node: "SyntaxTreeNode", text: Text, palette: Palette) -> None:
     start = len(text)
     address = str(node.attrs.get("href", ""))
     _append_children(node, text, palette, palette.style("link", underline=True))
@@ -98,7 +98,7 @@ MIN_AVERAGE_WIDTH = 8  # average width per table column; below it the table is s
 _COLUMN_GAP = 2
 
 
-def table_lines(node: SyntaxTreeNode, width: int, palette: Palette) -> list[Text]:
+def table_lines(node: "SyntaxTreeNode", width: int, palette: Palette) -> list[Text]:
     """Return the lines of a table. Long cells wrap in their column; on a narrow screen each row becomes a list."""
     rows = [_row_cells(row, palette, head=part.type == "thead") for part in node.children for row in part.children]
     if not rows:
@@ -128,7 +128,7 @@ def _records_lines(rows: list[list[Text]], width: int, palette: Palette) -> list
     return lines or _row_lines(heads, [width // len(heads)] * len(heads))
 
 
-def _row_cells(row: SyntaxTreeNode, palette: Palette, *, head: bool) -> list[Text]:
+def _row_cells(row: "SyntaxTreeNode", palette: Palette, *, head: bool) -> list[Text]:
     style = palette.style("text") + Style(bold=head)
     return [inline_text(cell, palette, style) for cell in row.children]
 
@@ -147,7 +147,7 @@ def _column_widths(rows: list[list[Text]], width: int) -> list[int]:
     return widths
 
 
-def _cell_align(cell: SyntaxTreeNode) -> str:
+def _cell_align(cell: "SyntaxTreeNode") -> str:
     """Return the alignment that the line below the table's head gives to a column."""
     return str(cell.attrs.get("style", "")).removeprefix("text-align:")
 
@@ -173,24 +173,29 @@ def _join_cells(pieces: tuple[Text, ...], widths: list[int], aligns: Sequence[st
 
 MAX_HIGHLIGHTED_CHARS = 40_000  # characters; longer code is shown without highlighting, which would block the screen
 
-_TOKEN_COLOURS: dict[Any, tuple[str, dict[str, bool]]] = {
-    Token.Comment: ("quiet", {"italic": True}),
-    Token.Keyword: ("keyword", {}),
-    Token.Operator.Word: ("keyword", {}),
-    Token.Name.Function: ("name", {}),
-    Token.Name.Class: ("name", {}),
-    Token.Name.Decorator: ("name", {}),
-    Token.Name.Builtin: ("name", {}),
-    Token.Name.Tag: ("keyword", {}),
-    Token.Name.Attribute: ("name", {}),
-    Token.Literal.String: ("string", {}),
-    Token.Literal.Number: ("number", {}),
-    Token.Generic.Inserted: ("good", {}),
-    Token.Generic.Deleted: ("bad", {}),
-    Token.Generic.Heading: ("quiet", {}),
-    Token.Generic.Subheading: ("quiet", {}),
-    Token.Generic.Prompt: ("quiet", {}),
-}
+
+@lru_cache(maxsize=1)
+def _token_colours() -> dict[Any, tuple[str, dict[str, bool]]]:
+    from pygments.token import Token
+
+    return {
+        Token.Comment: ("quiet", {"italic": True}),
+        Token.Keyword: ("keyword", {}),
+        Token.Operator.Word: ("keyword", {}),
+        Token.Name.Function: ("name", {}),
+        Token.Name.Class: ("name", {}),
+        Token.Name.Decorator: ("name", {}),
+        Token.Name.Builtin: ("name", {}),
+        Token.Name.Tag: ("keyword", {}),
+        Token.Name.Attribute: ("name", {}),
+        Token.Literal.String: ("string", {}),
+        Token.Literal.Number: ("number", {}),
+        Token.Generic.Inserted: ("good", {}),
+        Token.Generic.Deleted: ("bad", {}),
+        Token.Generic.Heading: ("quiet", {}),
+        Token.Generic.Subheading: ("quiet", {}),
+        Token.Generic.Prompt: ("quiet", {}),
+    }
 
 
 def highlight_code(code: str, language: str, palette: Palette) -> list[Text]:
@@ -206,10 +211,13 @@ def highlight_code(code: str, language: str, palette: Palette) -> list[Text]:
 
 
 @lru_cache(maxsize=64)
-def find_lexer(language: str) -> Lexer | None:
+def find_lexer(language: str) -> "Lexer | None":
     """Find a Pygments lexer by language name, else by file name."""
     if not language:
         return None
+    from pygments.lexers import get_lexer_by_name, get_lexer_for_filename  # pyright: ignore[reportUnknownVariableType]
+    from pygments.util import ClassNotFound
+
     try:
         return get_lexer_by_name(language, stripnl=False, ensurenl=False)
     except ClassNotFound:
@@ -224,14 +232,13 @@ def find_lexer(language: str) -> Lexer | None:
 def _token_style(token: Any, palette: Palette) -> Style:
     """Return the style of a token type, or of its closest parent type that has one."""
     while token is not None:
-        if token in _TOKEN_COLOURS:
-            colour, more = _TOKEN_COLOURS[token]
+        if token in _token_colours():
+            colour, more = _token_colours()[token]
             return palette.style(colour, **more)
         token = token.parent
     return palette.style("text")
 
 
-_parser = MarkdownIt("commonmark", {"html": False}).enable("table").enable("strikethrough")
 _MAX_DEPTH = 12
 _UNSETTLED_ROWS = 40  # last rows of a streaming code block that are rendered again with every chunk
 
@@ -280,7 +287,7 @@ class MarkdownStream:
         rows = [clean_text(found.rstrip("\r")) for found in self._text[self._settled :].split("\n")]
         return [self._fence, *rows] if self._fence else rows
 
-    def _settle_code(self, block: SyntaxTreeNode, rows: list[str]) -> Sequence[SyntaxTreeNode]:
+    def _settle_code(self, block: "SyntaxTreeNode", rows: list[str]) -> Sequence["SyntaxTreeNode"]:
         """Settle the first rows of a long code block that is still streaming; return the remaining blocks."""
         if any(found.strip().startswith(block.markup) for found in rows[1:]):
             return [block]  # the block is closed and settles as a whole
@@ -304,21 +311,30 @@ class MarkdownStream:
         return indent_lines(spaced, self._margin) if self._margin else spaced
 
 
-def _unsettled_blocks(blocks: Sequence[SyntaxTreeNode], rows: int) -> int:
+def _unsettled_blocks(blocks: Sequence["SyntaxTreeNode"], rows: int) -> int:
     """Return how many blocks at the end may still change. An unfinished row may turn out to belong to the block before
     it: `1` is a paragraph until `1. next` makes it a list item."""
     return 2 if blocks and _first_row(blocks[-1]) == rows - 1 else 1
 
 
-def _first_row(block: SyntaxTreeNode) -> int:
+def _first_row(block: "SyntaxTreeNode") -> int:
     return (block.map or (0, 0))[0]
 
 
-def _parse_markdown(text: str) -> SyntaxTreeNode:
-    return SyntaxTreeNode(_parser.parse(text))
+@lru_cache(maxsize=1)
+def _parser() -> "MarkdownIt":
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark", {"html": False}).enable("table").enable("strikethrough")
 
 
-def _block_lines(nodes: Sequence[SyntaxTreeNode], width: int, palette: Palette, depth: int = 0) -> list[Text]:
+def _parse_markdown(text: str) -> "SyntaxTreeNode":
+    from markdown_it.tree import SyntaxTreeNode
+
+    return SyntaxTreeNode(_parser().parse(text))
+
+
+def _block_lines(nodes: Sequence["SyntaxTreeNode"], width: int, palette: Palette, depth: int = 0) -> list[Text]:
     lines: list[Text] = []
     for node in nodes:
         found = _render_block(node, width, palette, depth)
@@ -328,7 +344,7 @@ def _block_lines(nodes: Sequence[SyntaxTreeNode], width: int, palette: Palette, 
     return lines
 
 
-def _render_block(node: SyntaxTreeNode, width: int, palette: Palette, depth: int) -> list[Text]:
+def _render_block(node: "SyntaxTreeNode", width: int, palette: Palette, depth: int) -> list[Text]:
     match node.type:
         case "heading":
             style = palette.style("accent", bold=True) if node.tag in {"h1", "h2"} else palette.style("text", bold=True)
@@ -362,7 +378,7 @@ def _code_lines(code: str, language: str, width: int, palette: Palette) -> list[
     return lines
 
 
-def _list_lines(node: SyntaxTreeNode, width: int, palette: Palette, depth: int) -> list[Text]:
+def _list_lines(node: "SyntaxTreeNode", width: int, palette: Palette, depth: int) -> list[Text]:
     if depth > _MAX_DEPTH:
         return []
     start = int(node.attrs.get("start", 1))
@@ -380,7 +396,7 @@ def _list_lines(node: SyntaxTreeNode, width: int, palette: Palette, depth: int) 
 _TASK_MARK = re.compile(r"\[([ xX])\]\s+")
 
 
-def _take_task_mark(item: SyntaxTreeNode) -> str:
+def _take_task_mark(item: "SyntaxTreeNode") -> str:
     """Return the sign of an item of a task list, and remove `[x]` from its text; "" for other items."""
     first = item.children[0] if item.children else None
     inline = first.children[0] if first is not None and first.children else None
@@ -394,7 +410,7 @@ def _take_task_mark(item: SyntaxTreeNode) -> str:
     return "☐ " if found[1] == " " else "☑ "
 
 
-def _item_lines(item: SyntaxTreeNode, width: int, palette: Palette, depth: int) -> list[Text]:
+def _item_lines(item: "SyntaxTreeNode", width: int, palette: Palette, depth: int) -> list[Text]:
     lines: list[Text] = []
     for part in item.children:
         found = _render_block(part, width, palette, depth + 1)

@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Iterable
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 from textual.widgets import Static
 
-from outrider.presentation.activity import ChildAgent, ChildProcess, SideActivity
 from outrider.presentation.formats import clean_line, format_duration, format_elapsed
 from outrider.presentation.tool_calls import TodoItem
 from outrider.tui.rendering.text import text_line, truncate_line
 from outrider.tui.rendering.tool_calls import todo_lines
 from outrider.tui.theme import Palette
 from outrider.tui.widgets.status import widget_palette
+
+if TYPE_CHECKING:
+    from outrider.presentation.activity import ChildAgent, ChildProcess, SideActivity
 
 PANEL_WIDTH = 34
 _AGENT_MARKS = {"working": ("●", "accent"), "asking": ("?", "warn"), "done": ("●", "good"), "failed": ("✗", "bad")}
@@ -32,17 +35,21 @@ class SidePanel(Static):
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         super().__init__("", id="side", markup=False)
         self._clock = clock
+        self._shown: Text | None = None
 
-    def show_activity(self, activity: SideActivity) -> None:
+    def show_activity(self, activity: "SideActivity") -> None:
         lines = side_lines(activity, PANEL_WIDTH - 4, widget_palette(self), self._clock())
-        self.update(Text("\n").join(lines))
+        text = Text("\n").join(lines)
+        if text != self._shown:
+            self._shown = text
+            self.update(text, layout=False)
 
 
-def has_activity(activity: SideActivity) -> bool:
+def has_activity(activity: "SideActivity") -> bool:
     return bool(activity.todos or activity.agents or activity.background_processes())
 
 
-def side_lines(activity: SideActivity, width: int, palette: Palette, now: float) -> list[Text]:
+def side_lines(activity: "SideActivity", width: int, palette: Palette, now: float) -> list[Text]:
     """Return the lines of the sections of the panel; empty sections are omitted."""
     sections = (
         ("To do", _todo_lines(activity.todos, width, palette)),
@@ -71,7 +78,7 @@ def _todo_lines(todos: Iterable[TodoItem], width: int, palette: Palette) -> list
     return todo_lines(shown[:_MAX_TODOS], width, palette)
 
 
-def _agent_lines(agent: ChildAgent, width: int, palette: Palette, now: float) -> list[Text]:
+def _agent_lines(agent: "ChildAgent", width: int, palette: Palette, now: float) -> list[Text]:
     mark, colour = _AGENT_MARKS[agent.state]
     ended = agent.state in {"done", "failed"}
     spent = format_duration(agent.seconds) if ended else format_elapsed(now - agent.started)
@@ -88,7 +95,7 @@ def _agent_lines(agent: ChildAgent, width: int, palette: Palette, now: float) ->
     ]
 
 
-def _process_lines(process: ChildProcess, width: int, palette: Palette, now: float) -> list[Text]:
+def _process_lines(process: "ChildProcess", width: int, palette: Palette, now: float) -> list[Text]:
     mark, colour = ("●", "accent") if not process.exit_text else ("○", "quiet")
     state = process.exit_text or f"running {format_elapsed(now - process.started)}"
     command = truncate_line(text_line(clean_line(process.command), palette.style("text")), width - 2)

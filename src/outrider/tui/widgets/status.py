@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from rich.text import Text
@@ -10,7 +11,6 @@ from textual.containers import Horizontal
 from textual.widget import Widget
 from textual.widgets import Static
 
-from outrider.presentation.activity import SessionActivity
 from outrider.presentation.formats import clean_line, format_cost, format_elapsed, format_tokens
 from outrider.tui.rendering.text import (
     justify_ends,
@@ -19,6 +19,9 @@ from outrider.tui.rendering.text import (
 )
 from outrider.tui.theme import Palette, find_palette
 from outrider.types.modes import MODES, Mode
+
+if TYPE_CHECKING:
+    from outrider.presentation.activity import SessionActivity
 
 
 class ComposerFrame(Horizontal):
@@ -61,10 +64,10 @@ class ActivityLine(Static):
         super().__init__("", id="activity", markup=False)
         self._spinner_index = 0
 
-    def show_activity(self, activity: SessionActivity, *, cost_before: Decimal | None) -> None:
+    def show_activity(self, activity: "SessionActivity", *, cost_before: Decimal | None) -> None:
         palette = widget_palette(self)
         if not activity.busy:
-            self.update("")
+            self.update("", layout=False)
             return
         self._spinner_index += 1
         left = Text(end="")
@@ -79,7 +82,7 @@ class ActivityLine(Static):
         if activity.cost is not None and cost_before is not None and activity.cost > cost_before:
             left.append(f" · {format_cost(activity.cost - cost_before)}", palette.style("quiet"))
         right = text_line("esc: interrupt", palette.style("faint"))
-        self.update(justify_ends(left, right, max(self.size.width, 10)))
+        self.update(justify_ends(left, right, max(self.size.width, 10)), layout=False)
 
 
 class QueuedInputLines(Static):
@@ -89,9 +92,13 @@ class QueuedInputLines(Static):
 
     def __init__(self) -> None:
         super().__init__("", id="waiting", markup=False)
+        self._shown: Sequence[tuple[str, str]] = []
 
     def show_inputs(self, inputs: Sequence[tuple[str, str]]) -> None:
         """Show pairs of delivery and text; the last input can be withdrawn with the up key."""
+        if inputs == self._shown:
+            return  # an update would lay out the screen
+        self._shown = inputs
         palette = widget_palette(self)
         self.display = bool(inputs)
         text = Text(no_wrap=True, overflow="ellipsis", end="")
@@ -134,7 +141,7 @@ class StatusLine(Static):
         seen = (status, self.size.width, widget_theme(self))
         if self.size.width and seen != self._drawn_for:
             self._drawn_for = seen
-            self.update(status_text(status, self.size.width, widget_palette(self)))
+            self.update(status_text(status, self.size.width, widget_palette(self)), layout=False)
 
     def on_resize(self) -> None:
         if self._status is not None:

@@ -1,7 +1,7 @@
 """The scrollable transcript: draws only visible lines, and renders only items that have changed."""
 
 from bisect import bisect_right
-from itertools import accumulate
+from typing import Any
 
 from rich.segment import Segment
 from rich.style import Style
@@ -46,6 +46,7 @@ class TranscriptWidget(ScrollView, can_focus=False):
         self._bottoms: list[int] = []
         self._items: list[TranscriptItem] = []
         self._width = 0
+        self._rendered_for: tuple[int, Palette] | None = None
         self._at_end = True  # whether the view is scrolled to the end
         self._background = Style()
         self._read_until: tuple[ItemBlock, int] | None = None  # the last block and its lines when the user scrolled up
@@ -63,11 +64,14 @@ class TranscriptWidget(ScrollView, can_focus=False):
         if width <= 0:
             return  # no layout yet; `on_resize` calls again
         before = self._first_in_view()
-        changed = self._match_blocks(items)
-        for block in self._blocks:
-            changed = block.render(width, self.palette) or changed
-        if changed:
-            self._measure_blocks()
+        first_changed = 0 if self._match_blocks(items) or self._rendered_for != (width, self.palette) else None
+        self._rendered_for = (width, self.palette)
+        for number, block in enumerate(self._blocks):
+            # Most blocks of a long conversation are unchanged, so the check must be cheap.
+            if (block.item.version != block.version or first_changed == 0) and block.render(width, self.palette):
+                first_changed = number if first_changed is None else first_changed
+        if first_changed is not None:
+            self._measure_blocks(first_changed)
             self._restore_scroll(before)
             self.refresh()
 
@@ -219,17 +223,26 @@ class TranscriptWidget(ScrollView, can_focus=False):
         self._by_id = {block.item.id: block for block in self._blocks}
         return True
 
-    def _measure_blocks(self) -> None:
-        self._gaps = []
-        before: ItemBlock | None = None
-        for block in self._blocks:
-            self._gaps.append(_gap_between(before, block))
+    def _measure_blocks(self, start: int = 0) -> None:
+        """Compute gaps and positions of the blocks from number `start` on."""
+        del self._gaps[start:], self._bottoms[start:]
+        before = next((block for block in reversed(self._blocks[:start]) if block.strips), None)
+        bottom = self._bottoms[-1] if self._bottoms else 0
+        for block in self._blocks[start:]:
+            gap = _gap_between(before, block)
+            bottom += gap + len(block.strips)
+            self._gaps.append(gap)
+            self._bottoms.append(bottom)
             before = block if block.strips else before
-        self._bottoms = list(
-            accumulate(gap + len(block.strips) for gap, block in zip(self._gaps, self._blocks, strict=True))
-        )
-        height = self._bottoms[-1] + 1 if self._bottoms else 0
-        self.virtual_size = Size(self._width, height)
+        height = bottom + 1 if self._bottoms else 0
+        self._set_height(height)
+
+    def _set_height(self, height: int) -> None:
+        """Set the height of the content. Textual would lay out the whole screen, but only the scrollbar changes."""
+        size: Any = TranscriptWidget.virtual_size  # the reactive attribute of the class, not its value
+        self.set_reactive(size, Size(self._width, height))
+        self.vertical_scrollbar.window_virtual_size = height
+        self.vertical_scrollbar.window_size = self.size.height
 
     def _first_in_view(self) -> tuple[ItemBlock, int] | None:
         """Return the block at the top of the view and the line within it."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -22,9 +22,6 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from outrider.errors import ConfigurationError, StoreDamagedError, StoreError
 from outrider.sessions.database_files import to_store_error
-
-if TYPE_CHECKING:
-    from psycopg.pq.abc import PGconn
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -383,9 +380,9 @@ class QueueListener:
             self._wake(STARTED)
             await self._forward_notifications(db.pgconn)
 
-    async def _forward_notifications(self, connection: "PGconn") -> None:
-        """Wakes when the socket is readable; `Connection.notifies` would wake up ten times a second. Raises
-        OperationalError when the connection is lost."""
+    async def _forward_notifications(self, connection: Any) -> None:
+        """Wakes when the socket of the libpq connection is readable; `Connection.notifies` would wake up ten times a
+        second. Raises OperationalError when the connection is lost."""
         loop, readable, socket = asyncio.get_running_loop(), asyncio.Event(), connection.socket
         loop.add_reader(socket, readable.set)
         try:

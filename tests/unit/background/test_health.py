@@ -13,6 +13,10 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 from outrider.background.health import HealthServer, JsonLogFormatter, WorkerMetrics, format_metrics
 from outrider.background.heartbeat import WorkerStatus
+from outrider.errors import ConfigurationError
+from outrider.event_bus import EventBus
+from outrider.tracing.otel import configure_telemetry
+from outrider.types.events import LoopCompletedEvent, LoopStartedEvent
 
 
 async def ask(port: int, path: str, method: str = "GET") -> tuple[int, str]:
@@ -111,3 +115,24 @@ async def test_a_worker_that_always_fails_is_given_up(tmp_path: Path):
     child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     output, _ = await asyncio.wait_for(child.communicate(), 120)
     assert (child.returncode, output.count(b"started again")) == (2, 7)
+
+
+async def test_telemetry_follows_the_standard_variables(capfd: pytest.CaptureFixture[str]):
+    pytest.importorskip("opentelemetry.sdk", reason="SKIPPED: the SDK of OpenTelemetry is not installed")
+    bus = EventBus()
+    assert configure_telemetry(bus, {}) is None
+    assert configure_telemetry(bus, {"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "console"}) is None
+    with pytest.raises(ConfigurationError, match="'nowhere' is not installed"):
+        configure_telemetry(bus, {"OTEL_TRACES_EXPORTER": "nowhere"})
+    stop = configure_telemetry(bus, {"OTEL_TRACES_EXPORTER": "console", "OTEL_METRICS_EXPORTER": "none"})
+    assert stop is not None
+    bus.publish(LoopStartedEvent(session_id="s", user_message="a secret", agent_name="writer"))
+    bus.publish(
+        LoopCompletedEvent(
+            session_id="s", agent_name="writer", termination_reason="completed", total_turns=1, duration_ms=5
+        )
+    )
+    stop()
+    printed = capfd.readouterr().out
+    assert "invoke_agent writer" in printed
+    assert "a secret" not in printed

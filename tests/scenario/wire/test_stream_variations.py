@@ -15,19 +15,18 @@ import pytest
 from outrider import Agent, Provider, Session, Tool, async_run
 from outrider.errors import AuthenticationError, InvalidRequestError, MalformedAnswerError, NetworkError, RateLimitError
 from outrider.providers.scripted import call
+from outrider.testing.simulator import SIMULATED_APIS, SimulatedApi
 from outrider.types.parts import RetryPart, TextPart, ToolPart, is_withdrawn
 from outrider.types.request import RetryPolicy
 from tests.fixtures.http_server import Reply, serving
-from tests.fixtures.vendors.serving import VENDORS
-from tests.fixtures.vendors.vendor import Vendor
 
 SAID = "Hello wörld 👋"
 SSE = {"content-type": "text/event-stream"}
 JSON = {"content-type": "application/json"}
-each_kind = pytest.mark.parametrize("kind", list(VENDORS))
+each_kind = pytest.mark.parametrize("kind", list(SIMULATED_APIS))
 
 
-def frames(vendor: Vendor, *pieces: Any) -> list[bytes]:
+def frames(vendor: SimulatedApi, *pieces: Any) -> list[bytes]:
     found = list(vendor.stream(list(pieces) or [SAID, call("add", "c1", a=1, b=2)]))
     assert all(isinstance(frame, bytes) for frame in found)
     return found  # type: ignore[return-value]
@@ -44,7 +43,7 @@ def before_text(given: list[bytes]) -> int:
     return next(at for at, frame in enumerate(given) if "wörld".encode() in frame)
 
 
-def error_event(vendor: Vendor, payload: dict[str, Any]) -> bytes:
+def error_event(vendor: SimulatedApi, payload: dict[str, Any]) -> bytes:
     data = json.dumps(payload).encode()
     if vendor.kind == "openai-responses":
         data = json.dumps({"type": "error", **payload["error"]}).encode()
@@ -52,8 +51,8 @@ def error_event(vendor: Vendor, payload: dict[str, Any]) -> bytes:
     return name + b"data: " + data + b"\n\n"
 
 
-def overload(vendor: Vendor) -> dict[str, Any]:
-    return vendor.refusal(vendor.overloaded)
+def overload(vendor: SimulatedApi) -> dict[str, Any]:
+    return vendor.error_body(vendor.overloaded)
 
 
 REJECTIONS = {
@@ -78,17 +77,17 @@ def chunked(body: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(body), body)
 
 
-def cut_in_character(vendor: Vendor, given: list[bytes]) -> Reply:
+def cut_in_character(vendor: SimulatedApi, given: list[bytes]) -> Reply:
     joined = b"".join(given)
     return Reply([joined[: joined.index("ö".encode()) + 1]], after="reset")
 
 
-def cut_in_json(vendor: Vendor, given: list[bytes]) -> Reply:
+def cut_in_json(vendor: SimulatedApi, given: list[bytes]) -> Reply:
     at = before_text(given)
     return Reply([*given[:at], given[at][: len(given[at]) // 2]], after="close")
 
 
-def broken_event(vendor: Vendor, given: list[bytes]) -> Reply:
+def broken_event(vendor: SimulatedApi, given: list[bytes]) -> Reply:
     at = before_text(given)
     return Reply([*given[:at], given[at].rstrip()[:-9] + b"\n\n", *given[at + 1 :]])
 
@@ -150,7 +149,7 @@ def unchanged_bytes(transform: Callable[[bytes], bytes]) -> Fault:
     return lambda v, f: Reply([transform(b"".join(f))])
 
 
-def one_by_one(vendor: Vendor, given: list[bytes]) -> Reply:
+def one_by_one(vendor: SimulatedApi, given: list[bytes]) -> Reply:
     return Reply([bytes([byte]) for byte in b"".join(given)])
 
 
@@ -198,7 +197,7 @@ class Calls:
 async def answer(
     kind: str, calls: Calls, *replies: Reply, session: Session | None = None, **agent: Any
 ) -> tuple[Any, Session, int]:
-    vendor, session = VENDORS[kind], session or Session()
+    vendor, session = SIMULATED_APIS[kind], session or Session()
     policy = agent.pop("retry", RetryPolicy(attempts=4, first_window=0.01, largest_window=0.02))
     async with serving(*replies) as server:
         provider = Provider("p", kind, "sk-SECRET-1234567890", server.url + vendor.base)  # type: ignore[arg-type]
@@ -226,7 +225,7 @@ def shown(session: Session) -> list[tuple[str, Any]]:
 WANTED = [("text", SAID), ("call", ("add", {"a": 1, "b": 2}, "3")), ("text", "It is 3.")]
 
 
-def replies(vendor: Vendor, fault: Fault | None = None) -> list[Reply]:
+def replies(vendor: SimulatedApi, fault: Fault | None = None) -> list[Reply]:
     first = frames(vendor)
     good = [Reply(first), Reply(frames(vendor, "It is 3."))]
     return good if fault is None else [fault(vendor, first), *good]
@@ -236,7 +235,7 @@ def replies(vendor: Vendor, fault: Fault | None = None) -> list[Reply]:
 @pytest.mark.parametrize("fault", list(REPEATED.values()), ids=list(REPEATED))
 async def test_a_fault_is_repeated_and_leaves_the_transcript_of_an_unbroken_stream(kind: str, fault: Fault):
     calls = Calls()
-    result, session, requests = await answer(kind, calls, *replies(VENDORS[kind], fault))
+    result, session, requests = await answer(kind, calls, *replies(SIMULATED_APIS[kind], fault))
     assert (result.output, shown(session)) == ("It is 3.", WANTED)
     assert (calls.made, requests) == ([(1, 2)], 3)
 
@@ -244,7 +243,7 @@ async def test_a_fault_is_repeated_and_leaves_the_transcript_of_an_unbroken_stre
 @each_kind
 @pytest.mark.parametrize("fault", list(HARMLESS.values()), ids=list(HARMLESS))
 async def test_an_unusual_stream_is_read_without_a_repetition(kind: str, fault: Fault):
-    vendor, calls = VENDORS[kind], Calls()
+    vendor, calls = SIMULATED_APIS[kind], Calls()
     result, session, requests = await answer(
         kind, calls, fault(vendor, frames(vendor)), Reply(frames(vendor, "It is 3."))
     )
@@ -280,7 +279,7 @@ async def test_an_unusual_stream_is_read_without_a_repetition(kind: str, fault: 
 async def test_an_error_that_stays_is_raised_at_once_and_the_next_turn_works(
     kind: str, reply: Fault, error: type[Exception]
 ):
-    vendor, calls = VENDORS[kind], Calls()
+    vendor, calls = SIMULATED_APIS[kind], Calls()
     session = Session()
     with pytest.raises(error) as raised:
         await answer(kind, calls, reply(vendor, frames(vendor)), Reply(frames(vendor, "never")), session=session)
@@ -292,7 +291,7 @@ async def test_an_error_that_stays_is_raised_at_once_and_the_next_turn_works(
 
 @each_kind
 async def test_a_fault_that_does_not_pass_ends_with_its_error_after_the_attempts(kind: str):
-    vendor, calls = VENDORS[kind], Calls()
+    vendor, calls = SIMULATED_APIS[kind], Calls()
     session = Session()
     with pytest.raises(NetworkError):
         await answer(kind, calls, cut_in_json(vendor, frames(vendor)), session=session)
@@ -310,7 +309,7 @@ async def test_a_fault_that_does_not_pass_ends_with_its_error_after_the_attempts
 async def test_a_surrogate_pair_over_two_deltas_is_one_character_and_a_lone_one_is_replaced(
     kind, first, second, joined
 ):
-    vendor = VENDORS[kind]
+    vendor = SIMULATED_APIS[kind]
     given = [frame.replace(b"AA", first.encode()).replace(b"ZZ", second.encode()) for frame in frames(vendor, "AAZZ")]
     result, session, _ = await answer(kind, Calls(), Reply(given), Reply(frames(vendor, "next")))
     assert result.output == joined
@@ -320,7 +319,7 @@ async def test_a_surrogate_pair_over_two_deltas_is_one_character_and_a_lone_one_
 
 @each_kind
 async def test_calls_with_the_same_id_run_once_each_and_are_paired(kind: str):
-    vendor, calls = VENDORS[kind], Calls()
+    vendor, calls = SIMULATED_APIS[kind], Calls()
     twice = frames(vendor, call("add", "same", a=1, b=2), call("add", "same", a=3, b=4))
     result, session, _ = await answer(kind, calls, Reply(twice), Reply(frames(vendor, "done")))
     assert (result.output, sorted(calls.made)) == ("done", [(1, 2), (3, 4)])
@@ -330,7 +329,7 @@ async def test_calls_with_the_same_id_run_once_each_and_are_paired(kind: str):
 
 @each_kind
 async def test_an_answer_without_content_ends_and_the_session_continues(kind: str):
-    vendor = VENDORS[kind]
+    vendor = SIMULATED_APIS[kind]
     empty = [
         frame for frame in frames(vendor, "x") if b'"x"' not in frame or b"finish" in frame or b"completed" in frame
     ]
@@ -342,7 +341,7 @@ async def test_an_answer_without_content_ends_and_the_session_continues(kind: st
 
 @each_kind
 async def test_every_event_twice_runs_each_call_at_most_once_per_id(kind: str):
-    vendor, calls = VENDORS[kind], Calls()
+    vendor, calls = SIMULATED_APIS[kind], Calls()
     doubled = [copy for frame in frames(vendor) for copy in (frame, frame)]
     result, _, _ = await answer(
         kind, calls, Reply(doubled), Reply(frames(vendor, "fine")), Reply(frames(vendor, "fine"))
@@ -353,6 +352,6 @@ async def test_every_event_twice_runs_each_call_at_most_once_per_id(kind: str):
 
 @each_kind
 async def test_a_text_of_many_megabytes_in_one_event_is_read(kind: str):
-    vendor = VENDORS[kind]
+    vendor = SIMULATED_APIS[kind]
     result, _, _ = await answer(kind, Calls(), Reply(swap(frames(vendor, "AAZZ"), "ZZ", "x" * 4_000_000)))
     assert len(result.output) == 4_000_002

@@ -347,7 +347,7 @@ async def test_an_answer_that_the_vendor_paused_for_a_tool_of_its_own_goes_on(wa
 @pytest.mark.parametrize("way", ["run", "engine"])
 async def test_an_answer_that_was_paused_and_never_continued_is_followed_by_new_input(way):
     """The request that continues the search fails; its use has no result when the user writes again."""
-    script = [["Let me search.", Searched("cats")], Refusal(400, "something else is wrong"), "Cats purr."]
+    script = [["Let me search.", ServerSearch("cats")], SimulatedError(400, "something else is wrong"), "Cats purr."]
     async with telling("anthropic", script, way) as tale:
         searching = tale.agent(vendor_tools=("web_search",))
         session = Session()
@@ -356,8 +356,8 @@ async def test_an_answer_that_was_paused_and_never_continued_is_followed_by_new_
         session = first.session
         ended = await tale.told("and now?", agents=[searching], tools=[add], session=session)
         assert ended.output == "Cats purr."
-        assert tale.server.refused == []
-        sent = tale.server.requests[-1]["messages"]
+        assert tale.server.rejected == []
+        sent = tale.server.requests[-1].body["messages"]
         assert [
             block["type"] for message in sent if message["role"] == "assistant" for block in message["content"]
         ] == ["text"]

@@ -66,7 +66,7 @@ REJECTIONS = {
     "google": {"error": {"code": 401, "message": "API key not valid.", "status": "UNAUTHENTICATED"}},
 }
 NAMELESS_ERROR = b'event: error\ndata: {"error": {"message": "Overloaded, try again later", "code": 503}}\n\n'
-Fault = Callable[[Vendor, list[bytes]], Reply]
+Fault = Callable[[SimulatedApi, list[bytes]], Reply]
 
 
 def raw(head: str, body: bytes) -> Reply:

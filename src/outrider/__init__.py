@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from outrider.event_bus import EventBus, EventStream, get_event_bus
     from outrider.models.complete import async_complete, complete
     from outrider.permissions import Containment, Decision
-    from outrider.session_replay.comparison import Comparison, Course, compare
     from outrider.session_replay.recorded_session import (
         AnswerDiffers,
         CallsDiffer,
@@ -61,7 +60,7 @@ if TYPE_CHECKING:
         StepDiffers,
     )
     from outrider.session_replay.replay import replay
-    from outrider.session_replay.what_if import WhatIf, what_if
+    from outrider.session_replay.what_if import Comparison, Course, WhatIf, compare, what_if
     from outrider.sessions.records import SessionFilter
     from outrider.sessions.session import ForkPoint, Session, SessionTime
     from outrider.sessions.store import Store
@@ -333,12 +332,11 @@ __getattr__, __dir__ = lazy_names(
         "outrider.engine.approval_gate": "ApprovalRequest Rules",
         "outrider.engine.engine": "Engine",
         "outrider.models.complete": "async_complete complete",
-        "outrider.session_replay.comparison": "Comparison Course compare",
         "outrider.session_replay.recorded_session": """
             AnswerDiffers CallsDiffer Replay ReplayedStep RequestDiffers ResultDiffers StepDiffers
         """,
         "outrider.session_replay.replay": "replay",
-        "outrider.session_replay.what_if": "WhatIf what_if",
+        "outrider.session_replay.what_if": "Comparison Course WhatIf compare what_if",
         "outrider.engine.results": "RunResult RunStream StreamEvent SyncRunStream",
         "outrider.engine.run": "async_run async_run_stream run run_stream",
         "outrider.background.api": "Background RunHandle",

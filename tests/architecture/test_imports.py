@@ -30,7 +30,7 @@ SEEN_BY_FRONT_ENDS = (
     "outrider.errors",
     "outrider._sync",
 )
-FACADES = ("outrider", "outrider.events", "outrider.stores")
+FACADES = ("outrider", "outrider.events", "outrider.stores", "outrider.testing")
 VENDOR_FREE = ("outrider.errors", "outrider.types", "outrider.event_bus", "outrider.context", "outrider.agents")
 CORE_LIBRARIES = {"msgspec", "typing_extensions"}
 SHARED_BY_VENDORS = tuple(f"outrider.providers.{name}" for name in ("cassettes", "stream_filters", "transport"))

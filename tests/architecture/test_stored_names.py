@@ -120,12 +120,13 @@ STRUCTS: dict[str, str] = {
         "providers.cassettes.unwired:_Refusal"
     ),
     "cassette options": (
+        "providers.cassettes.replay:CassetteOptions "
         "providers.cassettes.transport_factory:CassetteOptions "
         "providers.cassettes.transport_factory:DeckOptions "
         "providers.cassettes.deck:DeckOptions"
     ),
-    "retry options": "providers.transport.retry:RetryPolicy",
-    "rate limit options": "providers.transport.rate_limit:RateLimit",
+    "retry options": "types.request:RetryPolicy providers.client:RetryPolicy providers.transport.retry:RetryPolicy",
+    "rate limit options": "providers.rate_limit:RateLimit providers.transport.rate_limit:RateLimit",
     "timeout options": (
         "http.transport:HttpTimeouts providers.transport.transport:HttpTimeouts providers.transport.transport:Timeouts"
     ),
@@ -146,8 +147,8 @@ STRUCTS: dict[str, str] = {
         "background.local_worker:LockHolder background.local_worker:Holding background.resident.post:Holding"
     ),
     # between a server and its clients
-    "remote, health": "remote.connect:ServerHealth remote.connect:Health app.remote.connect:Health",
-    "remote, agent card": "remote.connect:AgentSummary remote.connect:AgentCard app.remote.connect:AgentCard",
+    "remote, health": "remote.engine:ServerHealth remote.connect:Health app.remote.connect:Health",
+    "remote, agent card": "remote.engine:AgentSummary remote.connect:AgentCard app.remote.connect:AgentCard",
     "remote, refusal": "remote.client:_ErrorResponse remote.client:_Refusal app.remote.refusals:_Refusal",
     "remote, error": "remote.client:_ErrorBody remote.client:_Error app.remote.refusals:_Error",
     "remote, turn ended": "remote.followed_session:RemoteTurnEnd remote.followed_session:Ended app.remote.turns:Ended",
@@ -165,10 +166,10 @@ STRUCTS: dict[str, str] = {
     "peer, call": "server.routes.info:PeerCall server.routes.peers:PeerCall",
     # files of the user, and what the command line prints
     "trusted folder": "project.trust:TrustedWorkspace permissions.trust:TrustedWorkspace permissions.trust:Trusted",
-    "theme": "tui.theme:_StoredTheme tui.theme:_Kept tui.looks:_Kept",
+    "theme": "tui.theme:StoredPreferences tui.theme:_StoredTheme tui.theme:_Kept tui.looks:_Kept",
     "event log": "tracing.event_log:_StoredEventLog tracing.event_log:_Stored",
     "event log, dropped": "tracing.event_log:DroppedRecords tracing.event_log:Dropped",
-    "event log, record": "tracing.event_record:AgentEvent tracing.agent_event:AgentEvent",
+    "event log, record": "tracing.records:AgentEvent tracing.event_record:AgentEvent tracing.agent_event:AgentEvent",
     "run output, info": "cli.commands.run_output:RunInfo cli.run.result:Begun",
     "run output, refused call": (
         "cli.commands.run_output:RefusedCall cli.commands.run_output:Refused cli.run.result:Refused"

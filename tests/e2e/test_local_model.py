@@ -25,8 +25,7 @@ from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.local.client import LocalClient
 from outrider.providers.local.llama_cpp import EmbeddedRuntime
 from outrider.providers.local.model_pool import MODEL_POOL, LoadedModel
-from outrider.providers.local.prefix_cache import PrefixCache
-from outrider.providers.local.runtime import ChunkCallback, RuntimeLimits
+from outrider.providers.local.runtime import ChunkCallback, PrefixCache, RuntimeLimits
 from outrider.types.deltas import TextDelta
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ConfigurationError
-from outrider.http.fetch import is_other_machine, is_public
+from outrider.http.client import is_other_machine, is_public
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox.bubblewrap import PROXY_SOCKET
 from outrider.processes.sandbox.detect import find_sandbox

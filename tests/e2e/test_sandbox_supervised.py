@@ -1,7 +1,11 @@
 """The supervisor runs confined commands: they are asked to end politely, and nothing of them stays."""
 
+import marshal
+import socket
 import sys
-from collections.abc import AsyncIterator
+import tempfile
+from binascii import a2b_base64, b2a_base64
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +19,7 @@ from outrider.processes.sandbox.defaults import ProtectedState, default_policy, 
 from outrider.processes.sandbox.detect import find_sandbox
 from outrider.processes.sandbox.sandbox import SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
+from tests.fixtures.scratch import scratch_folder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes exist on Linux only")
 
@@ -27,6 +32,13 @@ async def supervisor(tmp_path: Path) -> AsyncIterator[ProcessSupervisor]:
     policy = default_policy(tmp_path, writable=True, home=tmp_path)
     async with ProcessSupervisor(wrap=partial(sandbox.wrap, policy=policy)) as supervisor:
         yield supervisor
+
+
+@pytest.fixture
+def outside_tmp() -> Iterator[Path]:
+    """A folder that commands can see: their /tmp is another one."""
+    with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
+        yield Path(folder)
 
 
 async def test_a_confined_command_gives_its_output_and_exit_code(supervisor: ProcessSupervisor, tmp_path: Path):
@@ -119,3 +131,102 @@ async def test_a_sandbox_that_cannot_be_set_up_says_why(tmp_path: Path):
     assert outcome.exit_code == 1
     assert "bwrap: " in outcome.text
     assert "ran" not in outcome.text
+
+
+WAYS_AROUND_THE_FILTER = """
+for process in /proc/[0-9]*; do
+  filter=$(sed -n 's/^Seccomp:\\t//p' $process/status)
+  if (exec 3<>$process/mem) 2>/dev/null; then echo "$process $filter"; fi
+done
+"""
+
+
+def without_landlock(launch: LaunchRequest, *, joined: bool) -> LaunchRequest:
+    """As on a kernel without Landlock, which also separates processes from each other."""
+
+    def drop(request: bytes) -> bytes:
+        return marshal.dumps(marshal.loads(request) | {"landlock": None})
+
+    assert launch.join is not None
+    *argv, request = launch.argv
+    encoded = b2a_base64(drop(a2b_base64(request)), newline=False).decode()
+    join = replace(launch.join, init=drop(launch.join.init)) if joined else None
+    return replace(launch, argv=(*argv, encoded), join=join)
+
+
+@pytest.mark.parametrize("joined", [True, False], ids=["joined", "init"])
+async def test_without_landlock_no_process_in_reach_is_free_of_the_filter(tmp_path: Path, joined: bool):
+    sandbox = find_sandbox(tmp_path)
+    if not isinstance(sandbox, BubblewrapSandbox) or not sandbox.holder:
+        pytest.skip(f"namespaces cannot be joined here: {sandbox.gaps}")
+    policy = default_policy(tmp_path, writable=True, home=tmp_path)
+
+    def wrap(launch: LaunchRequest) -> LaunchRequest:
+        return without_landlock(sandbox.wrap(launch, policy), joined=joined)
+
+    async with ProcessSupervisor(wrap=wrap) as supervisor:
+        outcome = await supervisor.run_command("h", WAYS_AROUND_THE_FILTER, workdir=tmp_path)
+    writable = outcome.text.split()
+    assert len(writable) >= 2  # at least the memory of the shell itself
+    assert set(writable[1::2]) == {"2"}
+
+
+async def test_a_hidden_file_that_disappears_before_the_start_does_not_prevent_it(tmp_path: Path, outside_tmp: Path):
+    sandbox = find_sandbox(tmp_path)
+    if not isinstance(sandbox, BubblewrapSandbox) or not sandbox.holder:
+        pytest.skip(f"namespaces cannot be joined here: {sandbox.gaps}")
+    workspace, gone, kept = outside_tmp / "workspace", outside_tmp / "gone", outside_tmp / "kept"
+    workspace.mkdir()
+    policy = SandboxPolicy(workspace=workspace, hidden=(gone, kept))
+
+    def wrap(launch: LaunchRequest) -> LaunchRequest:
+        kept.write_text("secret")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(gone))
+            wrapped = sandbox.wrap(launch, policy)
+        gone.unlink()
+        return wrapped
+
+    async with ProcessSupervisor(wrap=wrap) as supervisor:
+        outcome = await supervisor.run_command("i", f"cat {kept} 2>/dev/null; echo ran", workdir=workspace)
+    assert outcome.text == "ran\n"
+
+
+async def test_a_socket_that_a_server_creates_again_cannot_be_reached(tmp_path: Path, outside_tmp: Path):
+    sandbox = find_sandbox(tmp_path)
+    if not isinstance(sandbox, BubblewrapSandbox):
+        pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
+    workspace, server = outside_tmp / "workspace", outside_tmp / "server"
+    workspace.mkdir()
+    server.mkdir()
+    policy = SandboxPolicy(workspace=workspace)
+    connect = (
+        "import socket, sys\nfor name in sys.argv[1:]:\n  try: socket.socket(1).connect(name); print('IN')\n"
+        "  except OSError as error: print(type(error).__name__)"
+    )
+    names = [str(server / name) for name in ("control.sock", "other.sock")]
+    with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as again, socket.socket(1) as later:
+        first.bind(names[0])
+        first.listen()
+
+        def wrap(launch: LaunchRequest) -> LaunchRequest:
+            wrapped = sandbox.wrap(launch, policy)
+            Path(names[0]).unlink()
+            for listener, name in zip((again, later), names, strict=True):
+                listener.bind(name)
+                listener.listen()
+            return wrapped
+
+        async with ProcessSupervisor(wrap=wrap) as supervisor:
+            outcome = await supervisor.run_command("j", ["/usr/bin/python3", "-c", connect, *names], workdir=workspace)
+    assert outcome.text.split() == ["FileNotFoundError", "FileNotFoundError"]
+
+
+def test_settings_with_the_password_of_a_registry_are_hidden(tmp_path: Path):
+    pip, conda = tmp_path / ".config" / "pip" / "pip.conf", tmp_path / ".condarc"
+    pip.parent.mkdir(parents=True)
+    pip.write_text("[global]\nindex-url = https://me:secret@pip.corp.example/simple\n")
+    conda.write_text("channels: [https://conda.corp.example/main]\n")
+    hidden = default_policy(tmp_path, writable=True, home=tmp_path).hidden
+    assert pip in hidden
+    assert conda not in hidden

@@ -11,8 +11,8 @@ from outrider import Message, ReasoningPart, TextPart, ToolPart
 from outrider.agents.stop_policy import FIRST_WARNING
 from outrider.context.lower import OPENING
 from outrider.permissions.redaction.redactor import Redactor
+from outrider.testing.simulator import SIMULATED_APIS
 from outrider.types.tool_state import NO_OUTPUT
-from tests.fixtures.vendors.serving import VENDORS
 from tests.recorded.chains import Conversation
 from tests.recorded.driving import Book, Driven
 from tests.recorded.exchanges import Exchange, differences
@@ -61,7 +61,7 @@ def judge(conversation: Conversation, driven: Driven, sent: list[Body]) -> Verdi
 
 def broken_rules(spoken: Spoken, sent: list[Body]) -> list[str]:
     """Whatever a recorded client did: what we send pairs calls and results as the vendor wants it."""
-    found = [VENDORS[spoken.kind].problem(body) for body in sent]
+    found = [SIMULATED_APIS[spoken.kind].problem(body) for body in sent]
     return [f"request {number} would be refused: {why}" for number, why in enumerate(found) if why]
 
 

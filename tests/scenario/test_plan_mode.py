@@ -47,7 +47,7 @@ async def test_the_model_is_told_what_plan_mode_expects_and_no_longer_once_it_is
 
     def answer(request):
         seen.append("plan mode" in request.system)
-        return "fine"
+        return "1. fine"
 
     async with engine(answer) as held:
         session = await planned(held)

@@ -15,6 +15,7 @@ from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import AskUser
 from outrider.errors import AuthenticationError, ConfigurationError, OutriderError, SessionNotFoundError
 from outrider.presentation.formats import replace_surrogates
+from outrider.presentation.items import REMEDIES
 
 SettingsLoader = Callable[[Path], Settings]
 McpServerConfigs = dict[str, dict[str, Any]]
@@ -71,7 +72,10 @@ T = TypeVar("T")
 
 
 def as_request_error(error: OutriderError) -> RequestError:
-    return RequestError(_error_code(error), replace_surrogates(str(error)), {"type": type(error).__name__})
+    kind, text = type(error).__name__, str(error)
+    remedy = REMEDIES.get(kind)
+    text = f"{text.rstrip('.')}. {remedy[:1].upper()}{remedy[1:]}" if remedy else text
+    return RequestError(_error_code(error), replace_surrogates(text), {"type": kind})
 
 
 def translate_errors(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:

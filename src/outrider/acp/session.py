@@ -1,7 +1,7 @@
 """One open session of a client: prompts, updates, options, slash commands and permission requests."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -29,7 +29,7 @@ from outrider.config.providers import expand_model_name
 from outrider.config.settings import Settings, parse_effort
 from outrider.engine.archive import TurnEnd, TurnOutcome
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import catalog_models
+from outrider.engine.frontend import catalog_models, describe_model, list_models
 from outrider.errors import ConfigurationError
 from outrider.presentation.approvals import requested_approval_view
 from outrider.types.events import (
@@ -52,6 +52,15 @@ class SessionOptions:
         self._session_id = session_id
         self._engine = engine
         self._settings = settings
+        self._listed = catalog_models(settings.providers)
+        self._notes: dict[str, str] = {}
+
+    async def load_models(self) -> bool:
+        """Reads the models that the providers' servers list, and their prices; returns whether anything changed."""
+        before = self._listed, self._notes
+        self._listed = await list_models(self._settings.providers)
+        self._notes = await asyncio.to_thread(self._describe_models, self._listed)
+        return before != (self._listed, self._notes)
 
     @property
     def mode(self) -> Mode:
@@ -75,7 +84,12 @@ class SessionOptions:
                 "approval", "Approval level", live.session.approval, {level: level for level in APPROVAL_LEVELS}
             ),
             _select_option(
-                "model", "Model", model, {name: name for name in self._model_names(model)}, category="model"
+                "model",
+                "Model",
+                model,
+                {name: name for name in self._model_names(model)},
+                category="model",
+                notes=self._notes,
             ),
             _select_option(
                 "effort",
@@ -132,15 +146,26 @@ class SessionOptions:
 
     def _model_names(self, current: str) -> list[str]:
         used = [f"{agent.provider}/{agent.model}" for agent in self._settings.agents]
-        listed = [f"{found.provider}/{found.model}" for found in catalog_models(self._settings.providers)]
+        listed = [f"{found.provider}/{found.model}" for found in self._listed]
         return list(dict.fromkeys((current, *used, *listed)))
+
+    def _describe_models(self, models: Sequence[ModelRef]) -> dict[str, str]:
+        notes = {str(model): describe_model(self._settings.providers, model) for model in models}
+        return {name: note for name, note in notes.items() if note}
 
 
 def _select_option(
-    name: str, title: str, current: str, values: dict[str, str], category: str | None = None
+    name: str,
+    title: str,
+    current: str,
+    values: dict[str, str],
+    category: str | None = None,
+    notes: Mapping[str, str] = {},
 ) -> SessionConfigOptionSelect:
     options = [
-        SessionConfigSelectOption(value=replace_surrogates(value), name=replace_surrogates(label))
+        SessionConfigSelectOption(
+            value=replace_surrogates(value), name=replace_surrogates(label), description=notes.get(value)
+        )
         for value, label in values.items()
     ]
     return SessionConfigOptionSelect(
@@ -265,9 +290,12 @@ class EditorSession:
         return await self._ask_about_plan(end)
 
     async def send_commands(self) -> None:
-        """Waits shortly: a client accepts updates only after it has read the response with the session id."""
+        """Sends the commands, then the models that the servers list. Waits shortly: a client accepts updates only after
+        it has read the response with the session id."""
         await asyncio.sleep(COMMANDS_DELAY_SECONDS)
         await self._send_update(available_commands())
+        if await self.options.load_models() and self.session_id in self.engine.live:
+            await self._send_config_options()
 
     async def _run_command(self, command: CommandName) -> TurnOutcome:
         message = await run_command(command, self.engine, self.session_id)
@@ -350,6 +378,9 @@ class EditorSession:
         await self._send_update(
             CurrentModeUpdate(session_update="current_mode_update", current_mode_id=self.options.mode)
         )
+        await self._send_config_options()
+
+    async def _send_config_options(self) -> None:
         await self._send_update(
             ConfigOptionUpdate(
                 session_update="config_option_update", config_options=list(self.options.config_options())

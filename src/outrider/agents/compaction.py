@@ -200,6 +200,7 @@ def model_settings(context: AgentContext, max_output_tokens: int | None) -> Mode
         temperature=agent.temperature,
         output=context.output_schema,
         extra=agent.extra,
+        vendor_tools=agent.vendor_tools,
     )
 
 

@@ -1,6 +1,7 @@
 """The two contexts of the loop: `RunContext` is shared by all agents of a run, `AgentContext` belongs to one agent in
 one session."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from contextvars import Context
@@ -151,7 +152,13 @@ class RunContext(msgspec.Struct, kw_only=True):
     provider_names: Mapping[str, str] = {}
 
     def client_for(self, agent: Agent) -> ModelClient:
-        return self.clients[agent.provider]
+        """Return the client of the agent's provider. The requests of every client are repeated after an error."""
+        client = self.clients[agent.provider]
+        if getattr(client, "repeats_requests", False):
+            return client
+        from outrider.providers.client import RepeatingClient  # lazy: only for clients of users
+
+        return RepeatingClient(client)
 
 
 class AgentContext(msgspec.Struct, kw_only=True):
@@ -160,10 +167,11 @@ class AgentContext(msgspec.Struct, kw_only=True):
     `call_id` is the tool call that started the agent, "" for the entry agent. `mode` is the mode for which the tools
     and the system prompt were built. `ask_rules` and `deny_rules` include those of all callers, so a callee never has
     more rights than its caller. While `closing` is set, a cancelled turn leaves open approvals and `suspended_calls`
-    pending, so that they continue when the session is reopened. `not_shortened_at` is the number of messages when a
-    compaction shortened nothing. `output` is the type of the requested value and `output_value` that value, UNSET until
-    an answer has it. `fixed_prompt` is the system prompt without instructions that a function writes. `call_context`
-    has the context variables of the task whose input is processed, if they differ from those of the turn.
+    pending, so that they continue when the session is reopened. While `held` is set, no request starts.
+    `not_shortened_at` is the number of messages when a compaction shortened nothing. `paces` has the longest time until
+    the first delta of an answer, by model. `output` is the type of the requested value and `output_value` that value,
+    UNSET until an answer has it. `fixed_prompt` is the system prompt without instructions that a function writes.
+    `call_context` has the context variables of the task whose input is processed, if they differ from the turn's.
     """
 
     agent: Agent
@@ -186,16 +194,23 @@ class AgentContext(msgspec.Struct, kw_only=True):
     call_context: Context | None = None
     finish_output: str | None = None
     closing: bool = False
+    held: bool = False
     not_shortened_at: int = 0
     suspended_calls: set[str] = msgspec.field(default_factory=set[str])
     take_input: TakeInput | None = None
     caller: "AgentContext | None" = None
     state_tracker: TurnStateTracker = msgspec.field(default_factory=TurnStateTracker)
     tracked_origins: "ContextOrigins | None" = None
+    paces: dict[str, float] = msgspec.field(default_factory=dict[str, float])
 
     @property
     def session(self) -> Session:
         return self.journal.session
+
+    async def wait_if_held(self) -> None:
+        """Waits before a request, until the turn is cancelled, if the turn must stop here to continue elsewhere."""
+        if self.held:
+            await asyncio.Event().wait()
 
     @property
     def output_schema(self) -> OutputSchema | None:

@@ -22,7 +22,15 @@ from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolE
 from outrider.types.messages import Message
 from outrider.types.origins import describe_origins
 from outrider.types.parts import TextPart, ToolPart, tool_result
-from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolErrorReason, ToolPending, ToolRunning
+from outrider.types.tool_state import (
+    DISPLAY,
+    ToolCompleted,
+    ToolError,
+    ToolErrorReason,
+    ToolPending,
+    ToolRunning,
+    working_time,
+)
 from outrider.types.validate import is_object
 
 _log = logging.getLogger("outrider.hooks")
@@ -302,7 +310,7 @@ class ToolCallRunner:
             call_id=call.call_id,
             tool_name=call.tool,
             success=isinstance(state, ToolCompleted),
-            duration_ms=state.time.end - state.time.start,
+            duration_ms=working_time(state),
             output_preview=result.content[:MAX_PREVIEW] if result else "",
             reason=state.reason if isinstance(state, ToolError) else "",
             origins=describe_origins(ended.origins),

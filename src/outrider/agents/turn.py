@@ -107,6 +107,7 @@ class Turn:
 
         New input is taken here, before a request, and never while calls are pending: the loop looks for pending calls
         in the last message only."""
+        await self._context.wait_if_held()
         await self._take_input()
         if (note := note_before_request(self._context.session.messages)) is not None:
             await self._context.journal.add_message(note)

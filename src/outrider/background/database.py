@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import os
 import random
 import sqlite3
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -17,9 +18,13 @@ from sqlalchemy import event
 from sqlalchemy import exc as sql_errors
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from outrider.errors import ConfigurationError, StoreDamagedError, StoreError
 from outrider.sessions.database_files import to_store_error
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -35,6 +40,7 @@ WORKFLOW_VERSION = "1"
 _MIGRATION_LOCK_KEY = 0x6F757472  # Postgres advisory lock for migrations
 _TABLE_STATEMENTS = (
     "CREATE TABLE IF NOT EXISTS {}workers (id TEXT PRIMARY KEY, owner TEXT NOT NULL, beats BIGINT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS {}worker_status (id TEXT PRIMARY KEY, status TEXT NOT NULL, seen BIGINT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS {}waiting (id TEXT PRIMARY KEY)",
     "CREATE TABLE IF NOT EXISTS {}line (id TEXT PRIMARY KEY, queue TEXT NOT NULL, owner TEXT NOT NULL, "
     "agent TEXT NOT NULL, provider TEXT NOT NULL, begun BIGINT)",
@@ -54,8 +60,40 @@ _ENTRIES_STATEMENTS = (
     "attempts BIGINT NOT NULL, canceled BIGINT NOT NULL)",
     "CREATE INDEX IF NOT EXISTS entries_state ON {}entries (state, worker)",
 )
-_CONNECT_TIMEOUT_SECONDS = 10
+# What the choice of the next run reads. A run is `held` until its start time; other runs in the queue can start now.
+_ENTRY_COLUMNS = {
+    "queue": "TEXT NOT NULL DEFAULT ''",
+    "owner": "TEXT NOT NULL DEFAULT ''",
+    "agent": "TEXT NOT NULL DEFAULT ''",
+    "provider": "TEXT NOT NULL DEFAULT ''",
+    "held": "BIGINT NOT NULL DEFAULT 0",
+}
+STARTABLE = "state = 'queued' AND canceled = 0 AND after_run = '' AND held = 0"
+_CHOICE_STATEMENTS = (
+    "UPDATE {}entries SET queue = line.queue, owner = line.owner, agent = line.agent, provider = line.provider, "
+    "held = CASE WHEN ready > created THEN 1 ELSE 0 END FROM {}line AS line WHERE line.id = {}entries.id",
+    "CREATE INDEX IF NOT EXISTS entries_startable ON {}entries "
+    f"(queue, owner, agent, provider, priority, created, id) WHERE {STARTABLE}",
+    "CREATE INDEX IF NOT EXISTS entries_held ON {}entries (ready) WHERE held = 1 AND state = 'queued'",
+    "CREATE INDEX IF NOT EXISTS entries_after ON {}entries (after_run) WHERE after_run <> '' AND state = 'queued'",
+    "CREATE INDEX IF NOT EXISTS entries_created ON {}entries (created, id)",
+    "CREATE INDEX IF NOT EXISTS entries_started ON {}entries (id) WHERE state <> 'released' AND attempts > 0",
+    "CREATE INDEX IF NOT EXISTS notices_due ON {}notices (due)",
+)
+_POOL_TIMEOUT_SECONDS = 60
 _LONGEST_PAUSE_SECONDS = 5.0
+_POOL_SIZE, _POOL_OVERFLOW = 1, 2  # connections of the engine, which DBOS and all tables of runs share
+_PING_AFTER_SECONDS = 2.0  # a connection that was not used for longer is checked first
+QUEUE_CHANNEL = "outrider_runs"  # Postgres channel: a run can start, was canceled, or waits for nothing any more
+STARTED = "started"  # payload
+_SELF_TEST_SECONDS = 5.0
+_CONNECT_ARGUMENTS: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+}
 _ACTIVE = ["DELAYED", "ENQUEUED", "PENDING"]
 _FAILED = ["CANCELLED", "ERROR", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
@@ -125,12 +163,43 @@ class RunDatabase:
     def migrate(self) -> None:
         """Creates or upgrades the tables. Several processes may call it at the same time. Raises StoreError if the
         SQLite file cannot be used, for example because it is damaged or the disk is full."""
+        self._make_private()
         with self._migration_lock(), self.translate_errors():
             DBOS.migrate(self.url.render_as_string(hide_password=False), schema=SCHEMA)
             with self.engine.begin() as db:
                 for statement in _TABLE_STATEMENTS:
                     db.execute(sa.text(statement.format(self.table_prefix)))
             self._create_entries()
+            self._add_entry_columns()
+
+    def _make_private(self) -> None:
+        """Creates the SQLite file readable by its owner only: it has prompts and answers. SQLite gives side files the
+        same mode."""
+        if self.is_postgres or not self.url.database or self.url.database == ":memory:":
+            return
+        with suppress(OSError):  # the next statement reports what is wrong with the path
+            os.close(os.open(self.url.database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            if Path(self.url.database).stat().st_mode & 0o077:
+                Path(self.url.database).chmod(0o600)
+
+    def _add_entry_columns(self) -> None:
+        """Adds the columns that the choice of the next run reads, and fills them from the table `line`."""
+        name, schema = ("entries", SCHEMA) if self.is_postgres else (f"{self.table_prefix}entries", None)
+        existing = {column["name"] for column in sa.inspect(self.engine).get_columns(name, schema)}
+        missing = {name: kind for name, kind in _ENTRY_COLUMNS.items() if name not in existing}
+        if not missing:
+            return
+        with self.engine.begin() as db:
+            for column, kind in missing.items():
+                db.execute(sa.text(f"ALTER TABLE {self.table_prefix}entries ADD COLUMN {column} {kind}"))
+            for statement in _CHOICE_STATEMENTS:
+                db.execute(sa.text(statement.replace("{}", self.table_prefix)))
+
+    def notify_workers(self, db: sa.Connection, *, started: bool = False) -> None:
+        """Wakes the workers when the caller's transaction is committed: a run can start or, with `started`, something
+        has happened to one that has started. Workers on SQLite poll."""
+        if self.is_postgres:
+            db.execute(sa.text(f"SELECT pg_notify('{QUEUE_CHANNEL}', :payload)"), {"payload": STARTED * started})
 
     def _create_entries(self) -> None:
         """Creates the queue's table. In a database of version 0.1, which used DBOS queues, the same
@@ -156,7 +225,10 @@ class RunDatabase:
             entries += [_entry_of(status, started=True) for status in orphans]
             for entry in entries:
                 columns = ", ".join(f":{column}" for column in entry)
-                statement = f"INSERT INTO {self.table_prefix}entries VALUES ({columns}) ON CONFLICT DO NOTHING"
+                names = ", ".join(entry)
+                statement = (
+                    f"INSERT INTO {self.table_prefix}entries ({names}) VALUES ({columns}) ON CONFLICT DO NOTHING"
+                )
                 db.execute(sa.text(statement), entry)
 
     def open_client(self) -> DBOSClient:
@@ -182,6 +254,11 @@ class RunDatabase:
             executor_id=worker_id,
             run_migrations=False,
             log_level="ERROR",
+            # Events, streams and schedules of DBOS are not used. Without these settings it has a connection for LISTEN
+            # and a thread that wakes every 10 ms. `migrate` uses the default of `use_listen_notify`, as always.
+            use_listen_notify=False,
+            notification_listener_polling_interval_sec=60.0,
+            scheduler_polling_interval_sec=3600.0,
         )
 
     def close(self) -> None:
@@ -189,12 +266,17 @@ class RunDatabase:
 
     def _create_engine(self) -> sa.Engine:
         if self.is_postgres:
-            return sa.create_engine(
+            engine = sa.create_engine(
                 self.url.set(drivername="postgresql+psycopg"),
-                pool_size=10,
-                pool_pre_ping=True,
-                connect_args={"connect_timeout": _CONNECT_TIMEOUT_SECONDS},
+                pool_size=_POOL_SIZE,
+                max_overflow=_POOL_OVERFLOW,
+                pool_timeout=_POOL_TIMEOUT_SECONDS,
+                pool_use_lifo=True,
+                connect_args=_CONNECT_ARGUMENTS,
             )
+            event.listen(engine, "checkin", _note_use)
+            event.listen(engine, "checkout", _ping_if_unused)
+            return engine
         engine = sa.create_engine(self.url)
         event.listen(engine, "connect", _configure_sqlite)
         event.listen(engine, "handle_error", self._raise_if_damaged)
@@ -249,6 +331,68 @@ class RunDatabase:
                 db.execute(sa.text("SELECT pg_advisory_unlock(:key)"), {"key": _MIGRATION_LOCK_KEY})
 
 
+class QueueListener:
+    """Calls `wake` with the payload when runs change, through one connection outside the pool that runs LISTEN.
+
+    Nothing depends on it: a pooler in transaction mode, such as PgBouncer, delivers no notifications, and then workers
+    look for work with each heartbeat. `url` is a direct address for this case; "" for none."""
+
+    def __init__(self, database: RunDatabase, wake: Callable[[str], None], url: str | None = None) -> None:
+        self._database = database
+        self._wake = wake
+        self._url = database.url.render_as_string(hide_password=False) if url is None else url
+        self.is_pushed = False
+
+    async def listen_forever(self) -> None:
+        attempt = 0
+        while self._url:
+            with suppress(psycopg_errors(), OSError):
+                await self._listen()
+                attempt = 0
+            self.is_pushed = False
+            self._wake(STARTED)
+            await asyncio.sleep(outage_pause(attempt))
+            attempt += 1
+
+    async def _listen(self) -> None:
+        """Listens until the connection is lost, or until the notification of this method itself did not arrive."""
+        import psycopg
+
+        async with await psycopg.AsyncConnection.connect(self._url, autocommit=True, **_CONNECT_ARGUMENTS) as db:
+            await db.execute(f"LISTEN {QUEUE_CHANNEL}".encode())
+            await asyncio.to_thread(self._notify_workers)
+            async for _ in db.notifies(timeout=_SELF_TEST_SECONDS, stop_after=1):
+                self.is_pushed = True
+            if not self.is_pushed:
+                _log.warning(
+                    "the database delivers no notifications (a pooler in transaction mode?); this worker polls once a"
+                    " second; OUTRIDER_LISTEN_URL can name the server itself"
+                )
+                self._url = ""
+                return
+            self._wake(STARTED)
+            await self._forward_notifications(db.pgconn)
+
+    async def _forward_notifications(self, connection: "PGconn") -> None:
+        """Wakes when the socket is readable; `Connection.notifies` would wake up ten times a second. Raises
+        OperationalError when the connection is lost."""
+        loop, readable, socket = asyncio.get_running_loop(), asyncio.Event(), connection.socket
+        loop.add_reader(socket, readable.set)
+        try:
+            while True:
+                await readable.wait()
+                readable.clear()
+                connection.consume_input()
+                while (notification := connection.notifies()) is not None:
+                    self._wake(notification.extra.decode())
+        finally:
+            loop.remove_reader(socket)
+
+    def _notify_workers(self) -> None:
+        with self._database.engine.begin() as db:
+            self._database.notify_workers(db)
+
+
 def _entry_of(status: WorkflowStatus, *, started: bool) -> dict[str, Any]:
     """Returns the queue entry of a run that version 0.1 submitted."""
     queue = status.queue_name or ""
@@ -272,6 +416,29 @@ def is_unexpected_error(record: logging.LogRecord) -> bool:
     """Log filter for DBOS: drops the error of a canceled workflow, because cancellation is a requested end."""
     raised = record.exc_info[1] if record.exc_info else None
     return not isinstance(raised, error.DBOSAwaitedWorkflowCancelledError)
+
+
+def _note_use(_: Any, record: ConnectionPoolEntry) -> None:
+    record.info["used"] = monotonic()
+
+
+def _ping_if_unused(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:
+    """Replaces a connection that the server has closed while it was not used. Other lost connections fail once, which
+    empties the pool; all callers repeat. A ping before each use would double the transactions of a worker."""
+    if monotonic() - record.info.get("used", monotonic()) < _PING_AFTER_SECONDS:
+        return
+    try:
+        connection.execute("SELECT 1")
+        connection.rollback()
+    except psycopg_errors() as problem:
+        raise sql_errors.DisconnectionError(str(problem)) from problem
+
+
+def psycopg_errors() -> type[Exception]:
+    """Returns the base class of the driver's errors; the driver is loaded with the first connection."""
+    import psycopg
+
+    return psycopg.Error
 
 
 def _configure_sqlite(connection: Any, _: Any) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from decimal import Decimal
+from time import monotonic
 
 import msgspec
 from msgspec.structs import replace
@@ -143,6 +144,14 @@ def _has_open_call(message: Message) -> bool:
     return any(not call.ended for call in message.get_calls())
 
 
+def _has_running_call(engine: Engine, run_id: str) -> bool:
+    live = engine.live.get(run_id)
+    messages = live.journal.session.messages if live else []
+    calls = messages[-1].get_calls() if messages else []
+    return any(isinstance(call.state, ToolRunning) for call in calls)
+
+
+_DRAIN_POLL_SECONDS = 0.05
 APPROVAL_POLL_SECONDS = 0.25  # interval at which a running turn is checked for waiting on an approval
 
 
@@ -174,6 +183,7 @@ class RunExecutor:
         self._open_engines: dict[str, Engine] = {}
         self._active_counts = Counter[str]()
         self._leaving = False
+        self.waiting_for_store = 0  # runs that cannot continue before the store is available
 
     @property
     def open_runs(self) -> dict[str, Engine]:
@@ -255,6 +265,23 @@ class RunExecutor:
             del self._open_engines[run_id]
             await engine.close(run_id)
 
+    async def drain(self, seconds: float, released: Callable[[str], Awaitable[None]]) -> None:
+        """Lets running calls end, for up to `seconds`, and starts nothing new. Each run without a running call is
+        released at once, so that another worker continues it; `released` is called with its id."""
+        self._leaving = True
+        for run_id, engine in self.open_runs.items():
+            if live := engine.live.get(run_id):
+                live.hold_turn()
+        deadline = monotonic() + seconds
+        while (open_runs := self.open_runs) and monotonic() < deadline:
+            for run_id, engine in open_runs.items():
+                if _has_running_call(engine, run_id):
+                    continue
+                with suppress(StoreUnavailableError):
+                    await self.release_run(run_id, engine)
+                    await released(run_id)
+            await asyncio.sleep(_DRAIN_POLL_SECONDS)
+
     async def release_all(self) -> None:
         """Releases all runs. From then on no run starts or ends in this executor."""
         self._leaving = True
@@ -266,13 +293,17 @@ class RunExecutor:
         """Waits until the store can be read again."""
         _log.warning("run %s is waiting for database: %s", short_id(run_id), problem)
         attempt = 0
-        while True:
-            await self._block_if_leaving()
-            await asyncio.sleep(outage_pause(attempt))
-            attempt += 1
-            with suppress(StoreUnavailableError):
-                await self._engine.store.approvals(run_id)
-                return
+        self.waiting_for_store += 1
+        try:
+            while True:
+                await self._block_if_leaving()
+                await asyncio.sleep(outage_pause(attempt))
+                attempt += 1
+                with suppress(StoreUnavailableError):
+                    await self._engine.store.approvals(run_id)
+                    return
+        finally:
+            self.waiting_for_store -= 1
 
     def _still_holds(self, run_id: str, engine: Engine) -> bool:
         """Returns whether this execution still holds the run and its session lease."""

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from outrider.background.database import RunDatabase
+from outrider.background.database import STARTABLE, RunDatabase
 from outrider.background.records import Run
 from outrider.config.file import BackgroundTable, BoundsTable
 from outrider.types.ids import now_ms
@@ -89,12 +89,25 @@ ProviderLookup = Callable[[str], str]
 """Returns the name of the provider of an agent."""
 
 
-_STARTABLE = "state = 'queued' AND canceled = 0 AND after_run = '' AND ready <= :now"
+# The shares of the queue that have runs to start. Each step seeks the next one in the index `entries_startable`, so the
+# cost depends on the number of shares and not on the number of runs. (Postgres has no skip scan for DISTINCT.)
+_KEYS = "queue, owner, agent, provider"
+_SHARES = f"""
+    WITH RECURSIVE shares (queue, owner, agent, provider) AS (
+        SELECT * FROM (SELECT {_KEYS} FROM {{0}} WHERE {STARTABLE} ORDER BY {_KEYS} LIMIT 1) AS first
+        UNION ALL
+        SELECT {{1}}
+    )"""
+_NEXT_SHARE_POSTGRES = f"""next.* FROM shares AS share CROSS JOIN LATERAL (
+    SELECT {_KEYS} FROM {{0}} WHERE {STARTABLE}
+        AND ({_KEYS}) > (share.queue, share.owner, share.agent, share.provider)
+    ORDER BY {_KEYS} LIMIT 1) AS next"""
 
 
 class QueueEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The queue's record of a run. `state` is "queued", "assigned" to a worker, or "released": over, or waiting for an
-    approval. `attempts` counts how often a worker was assigned; `after_run` is the run that must be over first."""
+    approval. `attempts` counts how often a worker was assigned; `after_run` is the run that must be over first. A run
+    without a `provider` uses that of its agent."""
 
     id: str
     state: str
@@ -102,6 +115,9 @@ class QueueEntry(msgspec.Struct, frozen=True, kw_only=True):
     after_run: str = ""
     attempts: int = 0
     canceled: bool = False
+    ready: int = 0
+    agent: str = ""
+    provider: str = ""
 
     def is_assigned_to(self, worker_id: str) -> bool:
         return self.state == "assigned" and self.worker == worker_id
@@ -135,19 +151,49 @@ class RunQueue:
         )
         if not added.rowcount:
             return
-        entry = {"id": run.id, "priority": run.priority, "created": run.number, "after": after_run}
-        db.execute(
-            sa.text(
-                f"INSERT INTO {self._entries} VALUES (:id, 'queued', '', :priority, :created, :ready, :after, 0, 0)"
-            ),
-            {**entry, "ready": run.number if ready is None else ready},
+        start = run.number if ready is None else ready
+        entry = {"priority": run.priority, "created": run.number, "ready": start, "after_run": after_run}
+        self._insert_entry(db, {**line, **entry, "attempts": 0, "held": int(start > run.number), "canceled": 0})
+        self._database.notify_workers(db)
+
+    def _insert_entry(self, db: sa.Connection, entry: dict[str, Any], conflict: str = "") -> None:
+        columns = "priority, created, ready, after_run, attempts, held, canceled"
+        values = ", ".join(f":{name}" for name in columns.split(", "))
+        statement = (
+            f"INSERT INTO {self._entries} AS entry (id, state, worker, {_KEYS}, {columns})"
+            f" VALUES (:id, 'queued', '', :queue, :user, :agent, :provider, {values}) {conflict}"
         )
+        db.execute(sa.text(statement), entry)
 
     def get_entries(self, run_ids: Collection[str]) -> dict[str, QueueEntry]:
         """Returns the entries by run id."""
         if not run_ids:
             return {}
         return {entry.id: entry for entry in self._select_entries("id IN :ids", ids=list(run_ids))}
+
+    def list_active(self, states: Collection[str], queue: str, user: str, *, limit: int, offset: int) -> Sequence[str]:
+        """Returns the runs in the given states ("queued", "assigned"), newest first, without those that are over."""
+        statement = sa.text(
+            f"SELECT id FROM {self._entries} WHERE state IN :states AND (:queue = '' OR queue = :queue)"
+            " AND (:user = '' OR owner = :user) ORDER BY created DESC, id DESC LIMIT :limit OFFSET :offset"
+        ).bindparams(sa.bindparam("states", expanding=True))
+        values = {"states": list(states), "queue": queue, "user": user, "limit": limit, "offset": offset}
+        with self._engine.connect() as db:
+            return [row.id for row in db.execute(statement, values)]
+
+    def count_states(self) -> dict[str, float]:
+        """Returns how many runs are queued and how many are assigned to workers."""
+        statement = f"SELECT state, count(*) AS runs FROM {self._entries} WHERE state <> 'released' GROUP BY state"
+        with self._engine.connect() as db:
+            counted = {row.state: row.runs for row in db.execute(sa.text(statement))}
+        return {state: counted.get(state, 0) for state in ("queued", "assigned")}
+
+    def find_ids(self, ending: str) -> Sequence[str]:
+        """Returns up to two runs whose ids end with the text."""
+        statement = f"SELECT id FROM {self._line_table} WHERE id LIKE :ending ESCAPE '!' LIMIT 2"
+        escaped = ending.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+        with self._engine.connect() as db:
+            return [row.id for row in db.execute(sa.text(statement), {"ending": f"%{escaped}"})]
 
     def list_unreleased(self, run_id: str | None = None) -> Sequence[QueueEntry]:
         """Returns the entries of runs that a worker has started and not released."""
@@ -175,47 +221,65 @@ class RunQueue:
             capacity = limits.runs - self._count_assigned(db, worker_id)
             if capacity <= 0:
                 return ()
+            self._release_held(db)
             candidates = self._load_candidates(db, capacity, provider)
-            chosen = choose_runs(candidates, capacity, self._load_state(db, limits, provider))
-            for run in chosen:
-                self._assign_run(db, run, worker_id)
+            state = self._load_state(db, limits, provider)
+            chosen = choose_runs(candidates, capacity, state)
+            self._assign_runs(db, chosen, worker_id, max(state.served.values(), default=0))
             return [run.id for run in chosen]
 
-    def load_provider(self, run_id: str, provider: ProviderLookup) -> str:
-        """Returns the name of the provider that a run counts against."""
-        with self._engine.connect() as db:
-            statement = sa.text(f"SELECT agent, provider FROM {self._line_table} WHERE id = :id")
-            row = db.execute(statement, {"id": run_id}).first()
-            return "" if row is None else row.provider or provider(row.agent)
+    def _release_held(self, db: sa.Connection) -> None:
+        """Lets the runs start whose start time has come."""
+        statement = f"UPDATE {self._entries} SET held = 0 WHERE held = 1 AND state = 'queued' AND ready <= :now"
+        db.execute(sa.text(statement), {"now": now_ms()})
 
     def requeue_run(self, run_id: str, worker_id: str) -> bool:
         """Puts a run of a worker back into the queue, at its old position. Returns False if the run is no longer the
         worker's: of several processes that recover a dead worker, one succeeds."""
         return self._update(
-            "state = 'queued', worker = ''", "id = :id AND worker = :worker", id=run_id, worker=worker_id
+            "state = 'queued', worker = ''", "id = :id AND worker = :worker", notify=True, id=run_id, worker=worker_id
         )
 
-    def reopen_run(self, run: Run, *, force: bool = False) -> None:
-        """Queues a run again whose workflow was rewound. Without `force` it changes only a released run. A run that
-        version 0.1 ended has no entry, so this inserts one."""
+    def reopen_run(self, run: Run, *, force: bool = False, canceled: bool = False) -> None:
+        """Queues a run again whose workflow was rewound, or is about to be `canceled`, so that a worker ends its open
+        calls. Without `force` it changes only a released run. A run that version 0.1 ended has no entry, so this
+        inserts one."""
         with self._engine.begin() as db:
             if force:
                 db.execute(sa.text(f"UPDATE {self._entries} SET state = 'released' WHERE id = :id"), {"id": run.id})
-            db.execute(
-                sa.text(
-                    f"INSERT INTO {self._entries} AS entry"
-                    " VALUES (:id, 'queued', '', :priority, :created, :created, '', 1, 0)"
-                    " ON CONFLICT (id) DO UPDATE SET state = 'queued', worker = '', canceled = 0"
-                    " WHERE entry.state = 'released'"
-                ),
-                {"id": run.id, "priority": run.priority, "created": run.created or now_ms()},
+            statement = sa.text(f"SELECT agent, provider FROM {self._line_table} WHERE id = :id")
+            line = db.execute(statement, {"id": run.id}).first()
+            self._insert_entry(
+                db,
+                {
+                    "id": run.id,
+                    "queue": run.queue,
+                    "user": run.user,
+                    "agent": line.agent if line else "",
+                    "provider": line.provider if line else "",
+                    "priority": run.priority,
+                    "created": (created := run.created or now_ms()),
+                    "ready": created,
+                    "after_run": "",
+                    "attempts": 1,
+                    "held": 0,
+                    "canceled": int(canceled),
+                },
+                "ON CONFLICT (id) DO UPDATE SET state = 'queued', worker = '', canceled = excluded.canceled, held = 0"
+                " WHERE entry.state = 'released'",
             )
+            self._database.notify_workers(db)
 
-    def release_run(self, run_id: str, worker_id: str) -> bool:
-        """Ends the worker's assignment. The worker's id stays in the entry, because a crash before DBOS has stored the
-        outcome makes the run recoverable by `requeue_run`."""
+    def release_run(self, run_id: str, worker_id: str, attempt: int | None = None) -> bool:
+        """Ends the worker's assignment with the number `attempt`, or any: a worker that was removed as dead can be
+        assigned the same run again while it still ends its first execution. The worker's id stays in the entry, because
+        a crash before DBOS has stored the outcome makes the run recoverable by `requeue_run`."""
         return self._update(
-            "state = 'released'", "id = :id AND worker = :worker AND state = 'assigned'", id=run_id, worker=worker_id
+            "state = 'released'",
+            "id = :id AND worker = :worker AND state = 'assigned' AND attempts = coalesce(:attempt, attempts)",
+            id=run_id,
+            worker=worker_id,
+            attempt=attempt,
         )
 
     def claim_run(self, entry: QueueEntry, worker_id: str) -> bool:
@@ -236,8 +300,14 @@ class RunQueue:
         self._update(
             "canceled = 1, state = CASE WHEN attempts = 0 THEN 'released' ELSE state END",
             "id = :id AND state <> 'released'",
+            notify=True,
             id=run_id,
         )
+
+    def notify_workers(self) -> None:
+        """Makes workers look at the queue and at waiting runs now."""
+        with self._engine.begin() as db:
+            self._database.notify_workers(db, started=True)
 
     def list_awaited_runs(self) -> Sequence[str]:
         """Returns the runs that other runs wait for."""
@@ -247,16 +317,20 @@ class RunQueue:
 
     def release_dependents(self, run_id: str) -> None:
         """Lets the runs start that waited for this one, however it ended."""
-        self._update("after_run = ''", "after_run = :id", id=run_id)
+        self._update("after_run = ''", "after_run = :id", notify=True, id=run_id)
 
-    def _update(self, assignments: str, condition: str, **values: Any) -> bool:
+    def _update(self, assignments: str, condition: str, *, notify: bool = False, **values: Any) -> bool:
         with self._engine.begin() as db:
             statement = f"UPDATE {self._entries} SET {assignments} WHERE {condition}"
-            return bool(db.execute(sa.text(statement), values).rowcount)
+            changed = bool(db.execute(sa.text(statement), values).rowcount)
+            if changed and notify:
+                self._database.notify_workers(db, started="canceled" in assignments)
+            return changed
 
     def _select_entries(self, condition: str, **values: Any) -> Sequence[QueueEntry]:
         statement = sa.text(
-            f"SELECT id, state, worker, after_run, attempts, canceled FROM {self._entries} WHERE {condition}"
+            "SELECT id, state, worker, after_run, attempts, canceled, ready, agent, provider"
+            f" FROM {self._entries} WHERE {condition}"
         )
         if "ids" in values:
             statement = statement.bindparams(sa.bindparam("ids", expanding=True))
@@ -269,14 +343,24 @@ class RunQueue:
                     after_run=row.after_run,
                     attempts=row.attempts,
                     canceled=bool(row.canceled),
+                    ready=row.ready,
+                    agent=row.agent,
+                    provider=row.provider,
                 )
                 for row in db.execute(statement, values)
             ]
 
     def _has_queued_runs(self) -> bool:
-        statement = f"SELECT 1 FROM {self._entries} WHERE {_STARTABLE} LIMIT 1"
         with self._engine.connect() as db:
-            return db.execute(sa.text(statement), {"now": now_ms()}).first() is not None
+            return bool(db.execute(sa.text(f"SELECT {self.startable_condition()}"), {"now": now_ms()}).scalar())
+
+    def startable_condition(self) -> str:
+        """Returns an SQL expression: whether a run can start at the time `:now`, apart from limits."""
+        held = "held = 1 AND state = 'queued' AND ready <= :now"
+        return (
+            f"(EXISTS (SELECT 1 FROM {self._entries} WHERE {STARTABLE})"
+            f" OR EXISTS (SELECT 1 FROM {self._entries} WHERE {held}))"
+        )
 
     def _acquire_lock(self, db: sa.Connection) -> None:
         """Serializes choices until the transaction ends. On SQLite any write statement takes the only write lock."""
@@ -289,13 +373,28 @@ class RunQueue:
 
     def _load_candidates(self, db: sa.Connection, capacity: int, provider: ProviderLookup) -> list[QueuedRun]:
         """Returns the first runs of each user and agent: more than `capacity` of one cannot be chosen."""
-        statement = f"""
-            SELECT id, queue, owner, agent, provider, priority, created FROM (
-                SELECT entry.id, queue, owner, agent, provider, priority, created, row_number() OVER (
-                    PARTITION BY queue, owner, agent, provider ORDER BY priority, created, entry.id) AS rank
-                FROM {self._entries} AS entry JOIN {self._line_table} AS line ON line.id = entry.id
-                WHERE {_STARTABLE}
-            ) AS waiting WHERE rank <= :capacity"""
+        columns, order = f"id, {_KEYS}, priority, created", "ORDER BY priority, created, id LIMIT :capacity"
+        if self._database.is_postgres:
+            statement = (
+                _SHARES.format(self._entries, _NEXT_SHARE_POSTGRES.format(self._entries))
+                + f"""
+                SELECT entry.* FROM shares AS share CROSS JOIN LATERAL (
+                    SELECT {columns} FROM {self._entries} WHERE {STARTABLE} AND ({_KEYS})
+                        = (share.queue, share.owner, share.agent, share.provider) {order}) AS entry"""
+            )
+            rows = list(db.execute(sa.text(statement), {"capacity": capacity}))
+        else:
+            rows = [
+                row
+                for share in self._list_shares(db)
+                for row in db.execute(
+                    sa.text(
+                        f"SELECT {columns} FROM {self._entries} WHERE {STARTABLE} AND queue = :queue AND owner = :owner"
+                        f" AND agent = :agent AND provider = :provider {order}"
+                    ),
+                    {**share, "capacity": capacity},
+                )
+            ]
         return [
             QueuedRun(
                 id=row.id,
@@ -305,14 +404,22 @@ class RunQueue:
                 priority=row.priority,
                 number=row.created,
             )
-            for row in db.execute(sa.text(statement), {"capacity": capacity, "now": now_ms()})
+            for row in rows
         ]
+
+    def _list_shares(self, db: sa.Connection) -> list[dict[str, str]]:
+        """Returns the shares with runs to start. SQLite has no LATERAL; a query costs less there than a round trip."""
+        first = f"SELECT {_KEYS} FROM {self._entries} WHERE {STARTABLE}"
+        statement, after, shares = f"{first} ORDER BY {_KEYS} LIMIT 1", dict[str, str](), list[dict[str, str]]()
+        while (row := db.execute(sa.text(statement), after).first()) is not None:
+            after = {"queue": row.queue, "owner": row.owner, "agent": row.agent, "provider": row.provider}
+            shares.append(after)
+            statement = f"{first} AND ({_KEYS}) > (:queue, :owner, :agent, :provider) ORDER BY {_KEYS} LIMIT 1"
+        return shares
 
     def _load_state(self, db: sa.Connection, limits: BackgroundTable, provider: ProviderLookup) -> QueueState:
         statement = f"""
-            SELECT queue, owner, agent, provider, count(*) AS runs
-            FROM {self._entries} AS entry JOIN {self._line_table} AS line ON line.id = entry.id
-            WHERE state = 'assigned' GROUP BY queue, owner, agent, provider"""
+            SELECT {_KEYS}, count(*) AS runs FROM {self._entries} WHERE state = 'assigned' GROUP BY {_KEYS}"""
         state, busy = QueueState(), Counter[LimitGroup]()
         for row in db.execute(sa.text(statement)):
             state.running[row.queue, row.owner] += row.runs
@@ -343,24 +450,22 @@ class RunQueue:
         named = [(row.runs, row.queue, row.provider or provider(row.agent)) for row in rows]
         return sum(runs for runs, queue, name in named if group in (("queue", queue), ("provider", name)))
 
-    def _assign_run(self, db: sa.Connection, run: QueuedRun, worker_id: str) -> None:
+    def _assign_runs(self, db: sa.Connection, chosen: Sequence[QueuedRun], worker_id: str, last: int) -> None:
+        """Assigns the runs; `last` is the largest number of a turn so far."""
+        if not chosen:
+            return
+        ids: sa.BindParameter[list[str]] = sa.bindparam("ids", [run.id for run in chosen], expanding=True)
+        entries = f"UPDATE {self._entries} SET state = 'assigned', worker = :worker, attempts = attempts + 1"
+        db.execute(sa.text(f"{entries} WHERE id IN :ids").bindparams(ids), {"worker": worker_id})
+        line = f"UPDATE {self._line_table} SET begun = :now WHERE id IN :ids"
+        db.execute(sa.text(line).bindparams(ids), {"now": now_ms()})
+        turns = {run.user_share: last + position for position, run in enumerate(chosen, 1)}
         db.execute(
             sa.text(
-                f"UPDATE {self._entries} SET state = 'assigned', worker = :worker, attempts = attempts + 1"
-                " WHERE id = :id"
-            ),
-            {"id": run.id, "worker": worker_id},
-        )
-        db.execute(
-            sa.text(f"UPDATE {self._line_table} SET begun = :now WHERE id = :id"), {"id": run.id, "now": now_ms()}
-        )
-        db.execute(
-            sa.text(
-                f"INSERT INTO {self._turns_table} SELECT :queue, :user, coalesce(max(number), 0) + 1"
-                f" FROM {self._turns_table} WHERE TRUE"
+                f"INSERT INTO {self._turns_table} VALUES (:queue, :user, :number)"
                 " ON CONFLICT (queue, owner) DO UPDATE SET number = excluded.number"
             ),
-            {"queue": run.queue, "user": run.user},
+            [{"queue": queue, "user": user, "number": number} for (queue, user), number in turns.items()],
         )
 
 

@@ -13,9 +13,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from outrider.background.database import RunDatabase
 from outrider.errors import ConfigurationError, NetworkError, ToolFailure
-from outrider.http.client import HttpClient
+from outrider.http.client import HttpClient, is_public
 from outrider.http.connection import AddressRefusedError, IpAddress
-from outrider.http.fetch import is_public
 from outrider.http.transport import HttpRequest
 from outrider.processes.sandbox.proxy import HostRules
 from outrider.tools.web_client import check_url

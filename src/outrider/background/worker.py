@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from time import monotonic
 from typing import Any, Self
 
 import msgspec
@@ -11,33 +12,88 @@ from dbos import DBOS, DBOSClient, error
 from sqlalchemy.exc import SQLAlchemyError
 
 from outrider.background.database import (
+    STARTED,
     WORKFLOW_NAME,
+    QueueListener,
     RunDatabase,
+    is_outage,
     is_unexpected_error,
     repeat_during_outage,
     worker_queue,
 )
 from outrider.background.executor import RunExecutor
-from outrider.background.heartbeat import UNKNOWN_OWNER, FailureDetector, WorkerHeartbeat, WorkerRegistry
+from outrider.background.health import WorkerMetrics
+from outrider.background.heartbeat import (
+    UNKNOWN_OWNER,
+    Agenda,
+    FailureDetector,
+    WorkerHeartbeat,
+    WorkerRegistry,
+    WorkerStatus,
+)
 from outrider.background.jobs import JobClient
-from outrider.background.queue import RunQueue
+from outrider.background.queue import QueueEntry, RunQueue
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state
 from outrider.background.reports import OrphanedRunFinder, ReportTable
-from outrider.background.retries import RunRetries
+from outrider.background.retries import ProviderMonitor, RunRetries
 from outrider.background.worktrees import RunWorkspace
 from outrider.config.file import BackgroundTable
 from outrider.engine.archive import short_id
 from outrider.engine.engine import Engine
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.event_bus import EventBus
+from outrider.types.ids import now_ms
 
 _log = logging.getLogger("outrider.worker")
 _DEFAULT_LIMITS = BackgroundTable()
+_WORKFLOW_POLL_SECONDS = 0.15  # how often DBOS polls this worker's queue, while it runs
+_RUNTIME_IDLE_SECONDS = 5.0
 MAX_RECOVERY_ATTEMPTS = 100  # workers that may die during a run before it fails
+
+
+class WorkflowRuntime:
+    """DBOS in this process. A running DBOS makes four transactions a second, and as many more as it polls the worker's
+    queue, so it runs only while the worker has runs. Starting it takes about 30 ms."""
+
+    def __init__(self, database: RunDatabase, worker_id: str, work: Callable[[Any], Awaitable[Any]]) -> None:
+        self._database = database
+        self._queue_name = worker_queue(worker_id)
+        self._worker_id = worker_id
+        self._work = work
+        self.is_running = False
+
+    def launch(self, register: Callable[[], None]) -> None:
+        """Starts DBOS unless it runs, and registers the worker's queue."""
+        if self.is_running:
+            return
+
+        async def work(given: Any) -> Any:
+            return await self._work(given)
+
+        DBOS.workflow(name=WORKFLOW_NAME, max_recovery_attempts=MAX_RECOVERY_ATTEMPTS)(work)
+        DBOS(config=self._database.dbos_config(self._worker_id))
+        logging.getLogger("dbos").addFilter(is_unexpected_error)
+        DBOS.listen_queues([self._queue_name])
+        try:
+            DBOS.launch()
+            register()
+        except BaseException:
+            DBOS.destroy(destroy_registry=True)
+            raise
+        self.is_running = True
+
+    def stop(self) -> None:
+        if self.is_running:
+            DBOS.destroy(destroy_registry=True)
+            self.is_running = False
 
 
 class Worker:
     """Executes runs while it is open (`async with`). A process can have one, because DBOS has one runtime per process.
-    It starts runs within `limits` and polls the queue every `poll` seconds."""
+
+    It starts runs within `limits`. On Postgres it is notified of new runs through a connection to `listen_url` (by
+    default that of the database; "" for none), and looks for work with each heartbeat in any case; on SQLite it polls
+    every `poll` seconds. When it closes, running calls have `grace` seconds to end."""
 
     def __init__(
         self,
@@ -48,13 +104,17 @@ class Worker:
         poll: float = 0.25,
         heartbeat: float = 1.0,
         dead_after: float = 4.0,
+        grace: float = 0.0,
         workspace: RunWorkspace | None = None,
+        listen_url: str | None = None,
+        version: str = "",
     ) -> None:
         self._database = database
         self._engine = engine
         self._limits = limits
         self._poll = poll
         self._heartbeat = heartbeat
+        self.grace = grace
         self._queue = RunQueue(database)
         self._workers = WorkerRegistry(database)
         self._reports = ReportTable(database, self._workers.owner.id)
@@ -64,8 +124,21 @@ class Worker:
         )
         self._store = engine.store
         self._failure_detector = FailureDetector(dead_after)
+        self._runtime = WorkflowRuntime(database, self.id, self._run_workflow)
+        self._assigning = asyncio.Lock()  # no run is assigned while the worker releases the runs that it has lost
+        self._wake, self._post, self._beat = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._listener: QueueListener | None = None
+        if database.is_postgres:
+            self._listener = QueueListener(database, self._handle_notification, listen_url)
         self._is_removed = False
+        self._is_cut_off = False
+        self._is_draining = False
         self._unstarted: set[str] = set()  # assigned runs that had not started at the last heartbeat
+        self._last_busy = monotonic()
+        self._started, self._version = now_ms(), version
+        self.metrics = WorkerMetrics()
+        self._monitor = ProviderMonitor(self._retries)
+        self._stop_monitor: Callable[[], None] = lambda: None
 
     @property
     def id(self) -> str:
@@ -77,44 +150,87 @@ class Worker:
         self._client: DBOSClient = await asyncio.to_thread(self._database.open_client)
         self._orphans = OrphanedRunFinder(self._database, self._client)
         self.job_client = JobClient(self._client, self._store, self._database)
-        await asyncio.to_thread(self._launch_dbos)
         # Before the first heartbeat, so that a slow start is not a dead worker.
         await asyncio.to_thread(self._workers.record_heartbeat)
         self._tasks = [
-            asyncio.create_task(self._repeat_forever(self._heartbeat, self._run_heartbeat), name="the worker's heart"),
-            asyncio.create_task(self._repeat_forever(self._poll, self._dequeue_runs), name="the worker's hand"),
-            asyncio.create_task(self._repeat_forever(self._heartbeat, self._post_webhooks), name="the worker's voice"),
-            asyncio.create_task(self._repeat_forever(self._heartbeat, self._finish_orphans), name="the worker's broom"),
+            asyncio.create_task(self._beat_forever(), name="the worker's heart"),
+            asyncio.create_task(self._dequeue_forever(), name="the worker's hand"),
+            asyncio.create_task(self._repeat_forever(self._post_webhooks), name="the worker's voice"),
         ]
+        self._tasks.append(asyncio.create_task(self._repeat_forever(self._monitor.store_changes), name="the breaker"))
+        self._stop_monitor = self._monitor.attach(self._engine.bus)
+        if self._listener is not None:
+            self._tasks.append(asyncio.create_task(self._listener.listen_forever(), name="the worker's ear"))
+        self._wake.set()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Puts all runs back into the queue, so that another worker continues them immediately."""
+        """Lets running calls end, then puts all runs back into the queue, so that another worker continues them
+        immediately."""
+        await self.drain()
+        self._stop_monitor()
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
         await self._executor.release_all()
-        await asyncio.to_thread(DBOS.destroy, destroy_registry=True)
+        await asyncio.to_thread(self._runtime.stop)
         try:
             await asyncio.to_thread(self._remove_worker, self.id)
         except SQLAlchemyError as problem:
             _log.warning("the runs of this worker are queued again when another worker finds it dead: %s", problem)
         await asyncio.to_thread(self._client.destroy)
 
-    def _launch_dbos(self) -> None:
-        async def work(given: Any) -> Any:
-            return await self._run_workflow(given)
+    async def drain(self) -> None:
+        """Takes no more runs and lets running calls end, for up to `grace` seconds; runs without a running call
+        continue in another worker at once."""
+        if self._is_draining:
+            return
+        self._is_draining = True
+        if self.grace:
+            await self._executor.drain(self.grace, self._requeue_released)
 
-        DBOS.workflow(name=WORKFLOW_NAME, max_recovery_attempts=MAX_RECOVERY_ATTEMPTS)(work)
-        DBOS(config=self._database.dbos_config(self.id))
-        logging.getLogger("dbos").addFilter(is_unexpected_error)
-        DBOS.listen_queues([worker_queue(self.id)])
-        DBOS.launch()
-        self._register_queue()
+    @property
+    def bus(self) -> EventBus:
+        """The event stream of all runs of this worker."""
+        return self._engine.bus
+
+    @property
+    def status(self) -> WorkerStatus:
+        """What the worker reports about itself."""
+        agents = self._engine.runtime.spec.agents
+        return WorkerStatus(
+            version=self._version,
+            runs=len(self._executor.active_runs),
+            capacity=self._limits.runs,
+            started=self._started,
+            is_draining=self._is_draining,
+            is_pushed=self._listener is not None and self._listener.is_pushed,
+            waits=self._executor.waiting_for_store,
+            providers={name: agent.provider for name, agent in agents.items()},
+        )
+
+    async def _requeue_released(self, run_id: str) -> None:
+        with suppress(SQLAlchemyError):  # `__aexit__` requeues it
+            await asyncio.to_thread(self._queue.requeue_run, run_id, self.id)
 
     def _register_queue(self) -> None:
         """Registers this worker's DBOS queue without limits: the run queue has already applied them."""
-        DBOS.register_queue(worker_queue(self.id), polling_interval_sec=self._poll)
+        DBOS.register_queue(worker_queue(self.id), polling_interval_sec=min(self._poll, _WORKFLOW_POLL_SECONDS))
+
+    async def _dequeue_forever(self) -> None:
+        """Starts runs when there is a reason to look for some: a notification, a heartbeat that has found one, the end
+        of a run. On SQLite it polls."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if self._database.is_postgres else self._poll):
+                    await self._wake.wait()
+            self._wake.clear()
+            await self._attempt(self._dequeue_runs)
+
+    async def _repeat_forever(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Repeats work that begins with waiting for its reason."""
+        while True:
+            await self._attempt(work)
 
     async def _run_workflow(self, given: Any) -> Any:
         """The DBOS workflow. DBOS calls it on its own event loop; the engine runs on the loop that opened the
@@ -124,37 +240,46 @@ class Worker:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(carried, self._loop))
 
     async def _execute_run(self, run_id: str, job: JobSpec) -> Any:
-        outcome = RunOutcome(reason="aborted")
-        if await self._owns_run(run_id):
+        outcome, entry = RunOutcome(reason="aborted"), await self._load_entry(run_id)
+        if entry.is_assigned_to(self.id) and not entry.canceled:
             _log.info("run %s started", short_id(run_id))
-            outcome = await self._start_run(run_id, job)
-            _log.info("run %s: %s", short_id(run_id), derive_run_state("SUCCESS", outcome))
-        await self._release_run(run_id, is_waiting=outcome.reason == "waiting")
+            start = monotonic()
+            if entry.attempts > MAX_RECOVERY_ATTEMPTS:
+                message = f"the run was given up: {MAX_RECOVERY_ATTEMPTS} workers died while they executed it"
+                outcome = await self._executor.fail_run(run_id, job, message)
+            else:
+                outcome = await self._start_run(run_id, job)
+            await self._finish_attempts(entry, outcome)
+            state = derive_run_state("SUCCESS", outcome)
+            _log.info("run %s: %s", short_id(run_id), state)
+            self.metrics.record_run(state, monotonic() - start)
+        await self._release_run(run_id, entry.attempts, is_waiting=outcome.reason == "waiting")
+        self._last_busy = monotonic()
+        self._wake.set()
         return msgspec.to_builtins(outcome)
 
+    async def _load_entry(self, run_id: str) -> QueueEntry:
+        found = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
+        return found or QueueEntry(id=run_id, state="released")
+
     async def _start_run(self, run_id: str, job: JobSpec) -> RunOutcome:
-        entry = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
-        if entry is not None and entry.attempts > MAX_RECOVERY_ATTEMPTS:
-            message = f"the run was given up: {MAX_RECOVERY_ATTEMPTS} workers died while they executed it"
-            return await self._executor.fail_run(run_id, job, message)
-        outcome = await self._executor.execute_run(run_id, job)
-        if outcome.reason != "waiting":
-            await repeat_during_outage(self._retries.forget_run, run_id)
-        if outcome.reason == "completed" and (provider := await self._load_provider(run_id)):
-            await repeat_during_outage(self._retries.resume_provider, provider)
-        return outcome
+        return await self._executor.execute_run(run_id, job)
 
-    async def _load_provider(self, run_id: str) -> str:
-        return await repeat_during_outage(self._queue.load_provider, run_id, self._provider_of)
+    async def _finish_attempts(self, entry: QueueEntry, outcome: RunOutcome) -> None:
+        """Forgets the failed attempts of a run that has ended, and ends the pause of its provider if it completed."""
+        if outcome.reason == "waiting":
+            return
+        provider = entry.provider or self._provider_of(entry.agent) if outcome.reason == "completed" else ""
+        await repeat_during_outage(self._retries.finish_run, entry.id, provider)
 
-    async def _release_run(self, run_id: str, *, is_waiting: bool) -> None:
+    async def _release_run(self, run_id: str, attempt: int, *, is_waiting: bool) -> None:
         """Ends the assignment before the workflow returns. If the run is no longer assigned to this worker, waits until
         DBOS no longer lists it as ours: DBOS would store the outcome of this execution as the end of the run."""
         while True:
             try:
                 if is_waiting:
                     await asyncio.to_thread(self.job_client.waiting_runs.add_run, run_id)
-                if await asyncio.to_thread(self._queue.release_run, run_id, self.id):
+                if await asyncio.to_thread(self._queue.release_run, run_id, self.id, attempt):
                     return
                 status = await self._client.list_workflows_async(
                     workflow_ids=[run_id], load_input=False, load_output=False
@@ -174,22 +299,65 @@ class Worker:
             return True
         return entry is not None and entry.is_assigned_to(self.id) and not entry.canceled
 
-    async def _repeat_forever(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _beat_forever(self) -> None:
+        """Beats every `heartbeat` seconds, and earlier, within limits, if a started run was canceled or answered."""
         while True:
-            await asyncio.sleep(seconds)
-            try:
-                await work()
-            except (SQLAlchemyError, error.DBOSException, OutriderError) as problem:
+            await asyncio.sleep(self._heartbeat / 5)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._heartbeat * 4 / 5):
+                    await self._beat.wait()
+            self._beat.clear()
+            self.metrics.last_attempt = monotonic()
+            await self._attempt(self._run_heartbeat)
+
+    def _handle_notification(self, payload: str) -> None:
+        self._wake.set()
+        if payload == STARTED:
+            self._beat.set()
+
+    async def _attempt(self, work: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await work()
+        except (SQLAlchemyError, error.DBOSException, OutriderError) as problem:
+            self.metrics.failed_tasks += 1
+            if not is_outage(problem):
                 _log.warning("worker task failed, will retry: %s", problem)
-            except Exception:  # noqa: BLE001  a worker without heartbeat would lose its runs and start them again, forever
-                _log.exception("worker task failed, will retry")
+            elif not self._is_cut_off:
+                self._is_cut_off = True
+                _log.warning("waiting for database: %s", getattr(problem, "orig", problem))
+        except Exception:  # noqa: BLE001  a worker without heartbeat would lose its runs and start them again, forever
+            self.metrics.failed_tasks += 1
+            _log.exception("worker task failed, will retry")
 
     async def _dequeue_runs(self) -> None:
         """Assigns runs to this worker and moves their workflows into its DBOS queue. `resume_workflows` also revives a
         canceled workflow, so runs that were canceled in between are canceled again."""
-        run_ids = await asyncio.to_thread(self._queue.dequeue_runs, self.id, self._limits, self._provider_of)
-        if run_ids:
-            await asyncio.to_thread(self._resume_workflows, list(run_ids))
+        async with self._assigning:
+            if self._is_removed or self._is_draining:
+                return
+            run_ids = await asyncio.to_thread(self._queue.dequeue_runs, self.id, self._limits, self._provider_of)
+            if run_ids:
+                self._last_busy = monotonic()
+                await asyncio.to_thread(self._start_workflows, list(run_ids))
+
+    def _start_workflows(self, run_ids: list[str]) -> None:
+        self._runtime.launch(self._register_queue)
+        self._resume_workflows(run_ids)
+
+    async def _stop_idle_runtime(self) -> None:
+        """Stops DBOS when the worker has had no run for some time and DBOS has stored all outcomes."""
+        if not self._runtime.is_running or self._executor.active_runs:
+            return
+        if monotonic() - self._last_busy < _RUNTIME_IDLE_SECONDS:
+            return
+        async with self._assigning:
+            if await asyncio.to_thread(self._queue.list_assigned, self.id):
+                return
+            pending = await self._client.list_workflows_async(
+                status="PENDING", executor_id=self.id, load_input=False, load_output=False, limit=1
+            )
+            if not pending:
+                await asyncio.to_thread(self._runtime.stop)
 
     def _resume_workflows(self, run_ids: list[str]) -> None:
         self._client.resume_workflows(run_ids, queue_name=worker_queue(self.id))
@@ -209,9 +377,11 @@ class Worker:
         )
         here = [("ENQUEUED", worker_queue(self.id)), ("PENDING", worker_queue(self.id))]
         if lost := [status.workflow_id for status in found if (status.status, status.queue_name) not in here]:
-            await asyncio.to_thread(self._resume_workflows, lost)
+            await asyncio.to_thread(self._start_workflows, lost)
 
     async def _post_webhooks(self) -> None:
+        await self._post.wait()
+        self._post.clear()
         await self._reports.outbox.post_due(self._limits.webhooks)
 
     async def _finish_orphans(self) -> None:
@@ -235,30 +405,52 @@ class Worker:
             return ""  # the run itself fails with this error
 
     async def _run_heartbeat(self) -> None:
-        self._is_removed |= not await asyncio.to_thread(self._workers.record_heartbeat)
+        agenda = await asyncio.to_thread(self._workers.beat, self.status)
+        if self._is_cut_off:
+            self._is_cut_off = False
+            _log.warning("the database is available again")
+        self.metrics.last_heartbeat = monotonic()
+        self._is_removed |= not agenda.is_known
         if self._is_removed:
             await self._rejoin_workers()
-        beats = [*await asyncio.to_thread(self._workers.other_heartbeats), *await self._unregistered_workers()]
-        for worker_id in self._failure_detector.find_dead_workers(beats):
+        if agenda.startable:
+            self._wake.set()
+        if agenda.noticed:
+            self._post.set()
+        await self._find_dead_workers(agenda)
+        if agenda.started:
+            await self._abort_canceled_runs()
+            await self._resume_unstarted()
+            await self._finish_orphans()
+        if agenda.scheduled or agenda.awaited:
+            await self.job_client.submit_due()
+        if agenda.waiting:
+            await self._resume_waiting()
+        await self._stop_idle_runtime()
+
+    async def _find_dead_workers(self, agenda: Agenda) -> None:
+        unregistered = await self._unregistered_workers() if agenda.unregistered else []
+        for worker_id in self._failure_detector.find_dead_workers([*agenda.others, *unregistered]):
             _log.warning("worker %s is dead; its runs are queued again", worker_id)
             await asyncio.to_thread(self._remove_worker, worker_id)
-        await self._abort_canceled_runs()
-        await self._resume_unstarted()
-        await self.job_client.submit_due()
+
+    async def _resume_waiting(self) -> None:
         for run_id in await asyncio.to_thread(self.job_client.waiting_runs.list_runs):
             if await self.job_client.resume_if_answered(run_id):
                 await asyncio.to_thread(self.job_client.waiting_runs.remove_run, run_id)
 
     async def _rejoin_workers(self) -> None:
-        """Releases all runs after other workers removed this one as dead. It requeues them first, so that none is
-        lost."""
+        """Releases all runs after other workers removed this one as dead. It requeues them first, so that none is lost,
+        and takes no run until all are released: it could be assigned one that it is about to release."""
         _log.warning("other workers removed this worker as dead; releasing its runs")
-        held = self._executor.open_runs
-        await asyncio.to_thread(self._requeue_runs, self.id)
-        await asyncio.to_thread(self._register_queue)
-        for run_id, engine in held.items():
-            await self._executor.release_run(run_id, engine)
-        self._is_removed = False
+        async with self._assigning:
+            held = self._executor.open_runs
+            await asyncio.to_thread(self._requeue_runs, self.id)
+            if self._runtime.is_running:
+                await asyncio.to_thread(self._register_queue)
+            for run_id, engine in held.items():
+                await self._executor.release_run(run_id, engine)
+            self._is_removed = False
 
     async def _unregistered_workers(self) -> list[WorkerHeartbeat]:
         """Returns owners of runs that have no row in the registry: a worker that was removed while it was paused may

@@ -6,10 +6,14 @@ import sys
 
 from outrider.cli import exit_codes
 
+_FROM_KERNEL = 0x80  # SI_KERNEL
+
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line `argv` (default: `sys.argv`) and return the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
+    if os.getpid() == 1:
+        _run_init()
     _open_missing_streams()
     try:
         return _flush_stdout(_run_command_line(arguments))
@@ -18,6 +22,39 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         _discard_stdout()
         return exit_codes.SUCCESS
+
+
+def _run_init() -> None:
+    """Continues in a child process, while this process does the work of process 1 of a container.
+
+    Orphans of commands become its children. It reaps them, which the program cannot do: `waitpid(-1)` would take the
+    exit codes of the children that it started. It forwards signals and exits with the code of the program.
+    """
+    import signal
+
+    waited = {
+        signal.SIGCHLD,
+        signal.SIGTERM,
+        signal.SIGINT,
+        signal.SIGHUP,
+        signal.SIGQUIT,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+    }
+    signal.pthread_sigmask(signal.SIG_BLOCK, waited)
+    program = os.fork()
+    if program == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, waited)
+        return
+    while True:
+        received = signal.sigwaitinfo(waited)
+        if received.si_signo != signal.SIGCHLD:
+            if received.si_code != _FROM_KERNEL:  # a terminal sends its signals to both processes
+                os.kill(program, received.si_signo)
+            continue
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG)) is not None:
+            if ended.si_pid == program:
+                os._exit(ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status)
 
 
 def _run_command_line(arguments: list[str]) -> int:

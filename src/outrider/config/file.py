@@ -12,7 +12,7 @@ import msgspec
 
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Limits, Mode, ProviderKind
-from outrider.types.modes import ApprovalLevel, ReasoningEffort
+from outrider.types.modes import ApprovalLevel, ReasoningEffort, VendorTool
 
 StringTuple = tuple[str, ...]
 PositiveInt = Annotated[int, msgspec.Meta(ge=1)]
@@ -101,6 +101,7 @@ class AgentTable(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_budget: int | None = None
     temperature: float | None = None
     stream: bool | None = None
+    vendor_tools: tuple[VendorTool, ...] | None = None
     extra: dict[str, Any] = {}
     retry: RetryTable = RetryTable()
 
@@ -174,10 +175,12 @@ class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
     against the provider of its entry agent. Workers that share a database should use the same limits. `webhooks` lists
     hosts of a private network that may be notified; public hosts are always allowed. A turn waits `outage_seconds` for
     an unavailable database; afterwards the run continues from its stored state when the database is available. `user`
-    is the name under which submitted runs take turns with those of other users."""
+    is the name under which submitted runs take turns with those of other users. A worker that is stopped gives running
+    calls `grace_seconds` to end."""
 
     runs: PositiveInt = 4
     outage_seconds: Annotated[float, msgspec.Meta(ge=0)] = 600
+    grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = 20
     retry: RunRetryTable = RunRetryTable()
     webhooks: tuple[str, ...] = ()
     queues: dict[str, BoundsTable] = {}
@@ -194,6 +197,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode | None = None
     approval: ApprovalLevel | None = None
     reasoning_effort: ReasoningEffort | None = None
+    vendor_tools: tuple[VendorTool, ...] | None = None
     providers: dict[str, ProviderTable] = {}
     agents: dict[str, AgentTable] = {}
     rules: RulesTable = RulesTable()
@@ -211,6 +215,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
 
 MAX_FILE_BYTES = 1 << 20
 _MSGSPEC_ERROR = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN_VALUE = re.compile(r"Invalid enum value '(?P<value>.*)'", re.DOTALL)
 _TYPE_NAMES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false",
                "object": "a table", "array": "a list", "decimal": "a number"}  # fmt: skip
 # Tables with user-chosen keys, and the struct type of their values.
@@ -265,6 +270,9 @@ def describe_validation_error(error: msgspec.ValidationError, kind: type[msgspec
     key = where + path.removeprefix("$").removeprefix(".")
     what = re.sub(r"`([a-z |]+)`", lambda types: _type_names(types[1]), what)
     choices = _allowed_values(kind, path.removeprefix("$.").split("."))
+    if value := _UNKNOWN_VALUE.match(what):
+        hint = suggest_name(value["value"], choices)
+        return f"{key}: {value['value']!r} is not allowed{hint}; allowed values: {', '.join(choices)}"
     expected = f"; expected {', '.join(choices)}" if choices else ""
     return f"{key.rstrip('.') or 'the file'}: {what[:1].lower()}{what[1:]}{expected}"
 

@@ -10,7 +10,7 @@ from outrider.config.file import AgentTable, ProviderTable, suggest_name
 from outrider.context.prompts import prompt_text
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Agent, Limits, Mode, Provider, ProviderKind
-from outrider.types.modes import ReasoningEffort
+from outrider.types.modes import ReasoningEffort, VendorTool
 from outrider.types.request import RetryPolicy
 
 # Available without configuration; the first one with a key is the default.
@@ -225,6 +225,7 @@ _COPIED_FIELDS = (
     "temperature",
     "stream",
     "tools",
+    "vendor_tools",
 )
 
 
@@ -240,9 +241,11 @@ class AgentBuilder:
         limits: Limits,
         prompts: Path,
         source: str,
+        model_source: str = "model",
         retry: Mapping[str, Any] = {},
         retry_flags: Mapping[str, Any] = {},
         effort: ReasoningEffort | None = None,
+        vendor_tools: tuple[VendorTool, ...] | None = None,
     ) -> None:
         self._retry, self._retry_flags = retry, retry_flags
         self._providers = providers
@@ -251,7 +254,8 @@ class AgentBuilder:
         self._limits = limits
         self._prompts = prompts
         self._source = source
-        self._effort = effort
+        self._model_source = model_source
+        self._defaults: dict[str, Any] = {"reasoning_effort": effort, "vendor_tools": vendor_tools}
 
     def build_agents(self, tables: Mapping[str, AgentTable]) -> list[Agent]:
         return [self._build_agent(name, table) for name, table in tables.items()]
@@ -262,8 +266,7 @@ class AgentBuilder:
         given: dict[str, Any] = {
             field: value for field in _COPIED_FIELDS if (value := getattr(table, field)) is not None
         }
-        if self._effort is not None:
-            given.setdefault("reasoning_effort", self._effort)
+        given = {field: value for field, value in self._defaults.items() if value is not None} | given
         rules = {kind: found for kind in ("allow", "ask", "deny") if (found := getattr(table.permissions, kind))}
         return Agent(
             name,
@@ -283,7 +286,7 @@ class AgentBuilder:
     def _resolve_models(self, models: str | Sequence[str] | None, where: str) -> tuple[str, str, tuple[str, ...]]:
         if models is not None:
             return self._providers.resolve_models(models, where)
-        return self._providers.resolve_models(self._model, "model") if self._model else ("", "", ())
+        return self._providers.resolve_models(self._model, self._model_source) if self._model else ("", "", ())
 
     def _retry_policy(self, table: AgentTable) -> RetryPolicy | None:
         """Return the policy of an agent that has its own; the others use that of their provider."""

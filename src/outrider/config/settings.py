@@ -284,9 +284,11 @@ def read_settings(
         limits=users.limits,
         prompts=folders.prompts_folder,
         source=source,
+        model_source="--model or OUTRIDER_MODEL" if wanted else f"{source}: model",
         retry=file.retry.given,
         retry_flags=flags.retry,
         effort=file.reasoning_effort,
+        vendor_tools=file.vendor_tools,
     )
     tables = _order_agents(file, flags, wanted, _resolve_effort(flags, environ))
     ceiling = project_ceiling(project.content)
@@ -375,7 +377,8 @@ def _resolve_mode(flags: CommandFlags, environ: Mapping[str, str], file: ConfigF
     for mode in MODES:
         if mode == (given or file.mode or "agent"):
             return mode
-    raise ConfigurationError(f"no mode is called {given!r}{suggest_name(given, MODES)}; modes: {', '.join(MODES)}")
+    hint = suggest_name(given, MODES)
+    raise ConfigurationError(f"--mode or OUTRIDER_MODE: no mode is called {given!r}{hint}; modes: {', '.join(MODES)}")
 
 
 def _resolve_approval(flags: CommandFlags, environ: Mapping[str, str], file: ConfigFile) -> ApprovalLevel:
@@ -384,12 +387,16 @@ def _resolve_approval(flags: CommandFlags, environ: Mapping[str, str], file: Con
         if level == (given or file.approval or "ask"):
             return level
     known, hint = ", ".join(APPROVAL_LEVELS), suggest_name(given, APPROVAL_LEVELS)
-    raise ConfigurationError(f"no approval level is called {given!r}{hint}; levels: {known}")
+    where = "--approval or OUTRIDER_APPROVAL"
+    raise ConfigurationError(f"{where}: no approval level is called {given!r}{hint}; levels: {known}")
 
 
 def _resolve_effort(flags: CommandFlags, environ: Mapping[str, str]) -> ReasoningEffort | None:
     given = flags.effort or environ.get("OUTRIDER_EFFORT", "").strip()
-    return parse_effort(given) if given else None
+    try:
+        return parse_effort(given) if given else None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--effort or OUTRIDER_EFFORT: {error}") from None
 
 
 def _resolve_limits(flags: CommandFlags, file: ConfigFile) -> Limits:

@@ -218,14 +218,20 @@ async def _no_refresh() -> None:
 AskAboutOutcome = Callable[[ToolPart, AgentContext, CommandOutcome, str], Awaitable[OutcomeAnswer]]
 
 
+async def _find_no_denial(call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
+    return None
+
+
 class ApprovalChannel(msgspec.Struct, frozen=True):
     """How calls get approved. `ask` requests an approval of a call, `ask_outcome` of what a command changed,
-    `find_grant` returns the approvals in effect, `refresh` loads those that another process has changed."""
+    `find_grant` returns the approvals in effect, `refresh` loads those that another process has changed. `find_denial`
+    returns the stored denial of a call."""
 
     ask: AskApproval
     ask_outcome: AskAboutOutcome
     find_grant: Callable[[AgentContext], ApprovalGrant] = lambda _: EMPTY_GRANT
     refresh: Callable[[], Awaitable[None]] = _no_refresh
+    find_denial: Callable[[ToolPart, AgentContext], Awaitable[ApprovalVerdict | None]] = _find_no_denial
 
 
 class ApprovalGate:
@@ -236,7 +242,7 @@ class ApprovalGate:
         self,
         checker: PermissionChecker,
         channel: ApprovalChannel,
-        on_admitted: Callable[[ToolPart, Decision], None] = lambda _, __: None,
+        on_admitted: Callable[[ToolPart, Decision, AgentContext], None] = lambda _, __, ___: None,
     ) -> None:
         self._checker = checker
         self._channel = channel
@@ -248,7 +254,7 @@ class ApprovalGate:
         verdict = await self._ask_if_needed(call, tool, context, decision)
         if verdict.allowed:
             self._checker.charge_call(call, decision)
-            self._on_admitted(call, decision)
+            self._on_admitted(call, decision, context)
         return verdict
 
     async def decide(self, call: ToolPart, tool: Tool, context: AgentContext) -> Decision:
@@ -266,7 +272,7 @@ class ApprovalGate:
     ) -> ApprovalVerdict:
         match decision.effect:
             case "allow":
-                return ApprovalVerdict(_YES)
+                return await self._find_denial(call, context) or ApprovalVerdict(_YES)
             case "deny" if decision.invalid:
                 return ApprovalVerdict(_NO, "invalid_input", reasons.INVALID_CALL.format(reason=decision.reason))
             case "deny":
@@ -278,6 +284,13 @@ class ApprovalGate:
                     wrong = "invalid_input" if isinstance(error, InvalidArguments) else "failed"
                     return ApprovalVerdict(_NO, wrong, error.message)
                 return await self._channel.ask(call, tool, context, decision, preview)
+
+    async def _find_denial(self, call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
+        """Return the denial of a call that was asked about before a restart. A rule that was added since, for example
+        by the answer about another call, does not replace it."""
+        if isinstance(call.state, ToolPending) and call.state.phase == "awaiting_approval":
+            return await self._channel.find_denial(call, context)
+        return None
 
 
 async def _preview_call(call: ToolPart, tool: Tool, context: AgentContext) -> str:
@@ -455,7 +468,13 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             caller = caller.caller
         return queue.find_grant(sessions, str(context.workspace))
 
-    return ApprovalChannel(ask, ask_outcome, find_grant, queue.refresh_grants)
+    async def find_denial(call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
+        answered = await queue.find_answer(context.session.id, call.call_id)
+        if answered is None or answered.answer != "denied":
+            return None
+        return _verdict_for(allowed=_NO, message=answered.words)
+
+    return ApprovalChannel(ask, ask_outcome, find_grant, queue.refresh_grants, find_denial)
 
 
 def _position(call: ToolPart, context: AgentContext) -> int:
@@ -492,7 +511,9 @@ async def _describe_question(
             )
             for approval in past
         ]
-        effects = list_effects(tool, call.state.input, workspace=workspace)
+        # After a command has run, its changes are known; a prediction above them would be doubtful or wrong.
+        has_run = outcome is not None and outcome.files and not outcome.predicted
+        effects = () if has_run else list_effects(tool, call.state.input, workspace=workspace)
         return backtest_widths(widths, questions, workspace=workspace), effects
 
     return await asyncio.to_thread(describe)

@@ -185,22 +185,27 @@ class SessionArchive:
 
 @asynccontextmanager
 async def delete_files_of_sessions(data: Path | None, store: Store) -> AsyncGenerator[None, None]:
-    """Delete undo data and stored outputs of the sessions that the block deletes. Files of sessions that were not in
-    this store before are left: they may belong to another store. When no session remains, the outputs that version 0.1
-    stored without a session are deleted too."""
+    """Delete undo data, stored outputs and sandbox files of the sessions that the block deletes. Files of sessions that
+    were not in this store before are left: they may belong to another store. When no session remains, the outputs that
+    version 0.1 stored without a session are deleted too."""
     if data is None:
         yield
         return
     from outrider.engine.undo import delete_undo_data, is_deleted, list_undo_data  # lazy: it imports the agent's tools
+    from outrider.outcomes.pending import list_session_overlays, remove_session_overlays
 
     stored = [path for path in await asyncio.to_thread(_list_outputs, data) if not await is_deleted(path.name, store)]
     undo_data = await list_undo_data(data, store)
+    overlays = await asyncio.to_thread(list_session_overlays, data)
+    overlays = {path: name for path, name in overlays.items() if name and not await is_deleted(name, store)}
     yield
     await delete_undo_data(undo_data, store)
     deleted = [path for path in stored if await is_deleted(path.name, store)]
     if not (await store.list(limit=1)).sessions:
         deleted += [path for path in await asyncio.to_thread(_list_outputs, data) if path.is_file()]
     await asyncio.to_thread(_delete_paths, deleted)
+    unused = [path for path, name in overlays.items() if await is_deleted(name, store)]
+    await asyncio.to_thread(remove_session_overlays, unused)
 
 
 _UNUSED_OUTPUT_SECONDS = 30 * 24 * 3600

@@ -5,6 +5,7 @@ import base64
 import mimetypes
 import os
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from outrider.errors import ProcessError, ToolFailure
 from outrider.models.clients import shared_catalog
 from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.redaction.terminal import is_fully_visible
-from outrider.presentation.formats import format_bytes
+from outrider.presentation.formats import format_bytes, format_tokens
 from outrider.processes.launch import keep_launch_unchanged
 from outrider.processes.output import OutputSlice, plain_text
 from outrider.processes.supervisor import ProcessStatus, ProcessSupervisor
@@ -59,6 +60,7 @@ __all__ = [
     "catalog_models",
     "context_limit",
     "denying_rule",
+    "describe_model",
     "end_process",
     "is_attachable",
     "list_models",
@@ -250,7 +252,7 @@ def is_denied_file(path: Path, deny: Sequence[str], workspace: Path) -> bool:
     """Return whether a deny rule forbids to read a file."""
     if not deny:
         return False
-    from outrider.permissions.paths.denied import DeniedReads  # lazy: most users have no such rules
+    from outrider.permissions.rules import DeniedReads  # lazy: most users have no such rules
 
     return DeniedReads(deny, workspace).includes(str(path.expanduser().resolve()))
 
@@ -308,6 +310,24 @@ def context_limit(providers: Iterable[Provider], model: ModelRef) -> int | None:
 
         return runtime_limits(provider).context
     return shared_catalog().context_limit(provider.kind, model.model, base_url=provider.base_url)
+
+
+def describe_model(providers: Iterable[Provider], model: ModelRef) -> str:
+    """Return context size and prices of a model on one line; "" if neither is known. Longer prompts may cost more."""
+    provider = next((found for found in providers if found.name == model.provider), None)
+    if provider is None or provider.kind in ("scripted", "outrider", "local"):
+        return ""
+    catalog, at = shared_catalog(), provider.base_url
+    context = catalog.context_limit(provider.kind, model.model, base_url=at)
+    prices = catalog.prices(provider.kind, model.model, base_url=at)
+    facts = [f"{format_tokens(context)} context"] if context else []
+    if prices is not None:
+        facts.append(f"{_format_rate(prices.input)} in, {_format_rate(prices.output)} out per 1M tokens")
+    return " · ".join(facts)
+
+
+def _format_rate(rate: Decimal) -> str:
+    return f"${rate.normalize():f}" if rate else "$0"
 
 
 def _model_names(provider: Provider) -> Iterable[str]:

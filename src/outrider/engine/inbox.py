@@ -2,7 +2,7 @@
 when its turn ends."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context, copy_context
 from typing import Any, NamedTuple
 
@@ -41,7 +41,7 @@ class SessionInbox:
         store: Store,
         publish_changes: PublishChanges,
         notes: Callable[[], str] = lambda: "",
-        initial_state: Callable[[], TextPart | None] = lambda: None,
+        initial_state: Callable[[], Awaitable[TextPart | None]] | None = None,
         *,
         make_result: Callable[[TurnEnd], "RunResult[Any]"],
     ) -> None:
@@ -156,7 +156,7 @@ class SessionInbox:
         if mode is not None and mode != session.mode:
             await self._journal.update_session(SessionUpdate(mode=mode))
         if not session.messages:
-            self._describe_workspace(item.message)
+            await self._describe_workspace(item.message)
         self.current = self._origins.pop(item.id, None)
         self._taken.append(item.id)  # before the write, so that its future is resolved even if that fails
         message = await self._journal.take_inbox_item(item)
@@ -165,10 +165,10 @@ class SessionInbox:
             await self._journal.update_session(SessionUpdate(title=first_line_title(message)))
         return message
 
-    def _describe_workspace(self, message: Message) -> None:
+    async def _describe_workspace(self, message: Message) -> None:
         """Store the workspace notes and the initial state with the first message. They stay the same to the end of the
         session, so that the cached prompt prefix stays valid."""
-        notes, state = self._notes(), self._initial_state()
+        notes, state = self._notes(), await self._initial_state() if self._initial_state else None
         message.system = notes if notes or state else None
         if state and not any(part.text == state.text for part in message.get_parts_by_type(TextPart)):
             message.add_part(state)

@@ -142,6 +142,8 @@ class LiveSession:
 
     async def put(self, item: InboxItem, output: OutputType | None = None) -> asyncio.Future[RunResult[Any]]:
         """Store the input and wake the worker. The future resolves to the end of its turn."""
+        if self.session_tools is not None and not self.session.messages:
+            self.session_tools.prefetch_state()
         _, end = await self.inbox.put(item, output)
         self.wake()
         return end
@@ -209,6 +211,11 @@ class LiveSession:
                 self._make_result(TurnEnd("aborted"))
             )  # a task cancelled before its first step never runs its finally block
         await asyncio.wait([worker])
+
+    def hold_turn(self) -> None:
+        """Start no further model request: the turn stops when its running calls have ended, until it is closed."""
+        if self._context is not None:
+            self._context.held = True
 
     async def close(self) -> None:
         """Cancel the running turn, release waiters, processes and the lease. Open approval requests stay pending for
@@ -365,9 +372,9 @@ class LiveSession:
     def _workspace_notes(self) -> str:
         return self.session_tools.workspace_notes if self.session_tools else ""
 
-    def _initial_state(self) -> TextPart | None:
+    async def _initial_state(self) -> TextPart | None:
         agent = self.agent
-        return self.session_tools.initial_state(f"{agent.provider}/{agent.model}") if self.session_tools else None
+        return await self.session_tools.initial_state(f"{agent.provider}/{agent.model}") if self.session_tools else None
 
     def _publish_update(self, **changes: Any) -> None:
         self._bus.publish(SessionUpdatedEvent(session_id=self.journal.session.id, changes=changes))

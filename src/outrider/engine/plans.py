@@ -1,9 +1,11 @@
 """Plans: the result of a turn in plan mode, until the user accepts, changes or refuses it.
 
-A plan is not stored separately: it is the last answer of a session in plan mode. The answer to it is an input with an
-id that is derived from the plan, so both survive a restart, and the store accepts the first answer only.
+A plan is not stored separately: it is the last answer of a session in plan mode that lists steps. The answer to it is
+an input with an id that is derived from the plan, so both survive a restart, and the store accepts the first answer
+only.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Literal
 
@@ -38,9 +40,20 @@ def open_plan(session: Session) -> ProposedPlan | None:
         return None
     last = conversation[-1]
     text = _plan_text(last)
-    if last.role != "assistant" or last.mode != "plan" or last.finish in ("length", "refusal") or not text.strip():
+    if last.role != "assistant" or last.mode != "plan" or last.finish in ("length", "refusal") or not has_steps(text):
         return None
     return ProposedPlan(last.id, text, last.agent)
+
+
+_NUMBERED_STEP = re.compile(r"^\s*(?:[-*+]\s+)?(?:\*\*)?(?:step\s+)?\d+[.):]\s+\S", re.MULTILINE | re.IGNORECASE)
+_LISTED_STEP = re.compile(r"^\s*[-*+]\s+\S", re.MULTILINE)
+_PLAN_HEADING = re.compile(r"^#{1,6}\s.*\b(?:plan|steps?|changes)\b", re.MULTILINE | re.IGNORECASE)
+
+
+def has_steps(text: str) -> bool:
+    """Return whether an answer in plan mode is a plan: it numbers or lists its steps, or has a heading that says so.
+    Greetings, questions and explanations are not; the user continues to talk about them."""
+    return bool(_NUMBERED_STEP.search(text) or _PLAN_HEADING.search(text)) or len(_LISTED_STEP.findall(text)) > 1
 
 
 def answer_message(plan: ProposedPlan, answer: PlanAnswer, text: str, prompts: Mapping[str, str]) -> Message:

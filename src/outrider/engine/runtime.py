@@ -14,7 +14,7 @@ import msgspec
 
 from outrider.agents.budget import RunBudget
 from outrider.agents.hooks import Hooks
-from outrider.agents.run_context import RunContext, discard_output, no_call_wrapper
+from outrider.agents.run_context import AgentContext, RunContext, discard_output, no_call_wrapper
 from outrider.config.environment import search_path, with_environment_defaults
 from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, PermissionChecker, Rules
 from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits, end_child_sessions
@@ -464,7 +464,7 @@ def check_attachments(attachments: Iterable[Any] | None) -> Sequence[Attachment]
     return files
 
 
-def _ignore_call(call: ToolPart, decision: Decision) -> None:
+def _ignore_call(call: ToolPart, decision: Decision, context: AgentContext) -> None:
     pass
 
 

@@ -14,7 +14,9 @@ from outrider.engine.frontend import (
     context_limit,
     end_process,
     list_models,
+    read_process_output,
     run_user_command,
+    send_to_background,
 )
 from outrider.engine.plans import ProposedPlan
 from outrider.engine.questions import AskedQuestion, QuestionQueue
@@ -168,6 +170,14 @@ class SessionClient(Protocol):
 
     async def end_process(self, session_id: str, process_id: str) -> bool: ...
 
+    async def read_process_output(self, session_id: str, process_id: str) -> str:
+        """Return the end of a process's output."""
+        ...
+
+    async def send_to_background(self, session_id: str, process_id: str) -> bool:
+        """Let a command that a call waits for continue in the background."""
+        ...
+
     async def run_user_command(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
         """Run a shell command of the user; return a description of how it ended."""
         ...
@@ -211,6 +221,12 @@ class LocalSessionClient:
 
     async def end_process(self, session_id: str, process_id: str) -> bool:
         return await end_process(self.engine, session_id, process_id)
+
+    async def read_process_output(self, session_id: str, process_id: str) -> str:
+        return read_process_output(self.engine, session_id, process_id).text
+
+    async def send_to_background(self, session_id: str, process_id: str) -> bool:
+        return send_to_background(self.engine, session_id, process_id)
 
     async def run_user_command(self, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
         return await run_user_command(self.engine, session_id, command, on_output)

@@ -1,32 +1,35 @@
 """The built-in tools of one session, created for its workspace, with a sandbox for commands that depends on the
 mode."""
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 
+from outrider.agents.run_context import AgentContext
 from outrider.engine.approval_gate import ApprovalChannel, Rules, function_channel
 from outrider.engine.child_sessions import OpenSessionTree
 from outrider.engine.undo import UndoRecorder
 from outrider.event_bus import EventBus
 from outrider.permissions import Containment, contain
 from outrider.permissions.modes import MODE_TABLE, Decision
-from outrider.permissions.paths.denied import DeniedReads
 from outrider.permissions.paths.protected import SecretFileFinder, find_protected_files
-from outrider.permissions.rules import PermissionRule, parse_rule
+from outrider.permissions.rules import DeniedReads, PermissionRule, parse_rule
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.processes.workspace_lock import WorkspaceLock
-from outrider.project.extensions import WorkspaceExtensions, recorded_notes
+from outrider.project.extensions import GitState, WorkspaceExtensions, recorded_notes
 from outrider.project.sandbox import allow_git_writes, find_worktree
 from outrider.sessions.session import Session
 from outrider.tools.builtin.apply_patch import apply_patch_tool
@@ -43,13 +46,14 @@ from outrider.tools.builtin.todo import TodoItem, recorded_todos, todo_tool
 from outrider.tools.builtin.web_fetch import web_fetch_tool
 from outrider.tools.builtin.write import write_tool
 from outrider.tools.edit_transaction import FileEditor, save_no_originals
-from outrider.tools.tool import Tool, ToolContext, tools_by_name
+from outrider.tools.tool import Progress, Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
 from outrider.types.origins import FlowSettings, Origin
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_declaration import call_directory, call_subject, call_subjects, declaration_of
+from outrider.types.tool_state import WAITED
 
 if TYPE_CHECKING:
     from outrider.outcomes.repository import OutsideRepository
@@ -58,7 +62,11 @@ if TYPE_CHECKING:
 
 
 ATTENDED = "The user is present and can be asked."
-UNATTENDED = "No one can be asked: decide yourself. A call that needs an approval is denied."
+UNATTENDED = "No one can be asked: decide yourself; what needs approval is denied."
+
+
+_DENIED_TO_AGENT: ContextVar[DeniedReads | None] = ContextVar("denied_to_agent", default=None)
+"""What the agent of the running call may not read; each call runs in its own task, or after the one before it."""
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,14 +148,18 @@ class SessionTools:
         self._approvals = approvals
         self._rules = rules or Rules()
         self._denied = DeniedReads(self._rules.deny, session.workspace_directory or ".")
+        self._denied_by_rules: dict[tuple[str, ...], DeniedReads] = {}
         self.tree = OpenSessionTree(session)
         self._environment, self.extensions = environment, environment.extensions
         workspace = self._workspace = Path(session.workspace_directory or ".")
         self._outputs = OutputFolder(environment.data / "outputs" / session.id, OutputLimits(), find_secrets)
+        self._command_environment = (
+            environment.extensions.command_environment(workspace) if environment.extensions else None
+        )
         self.supervisor = ProcessSupervisor(
             folder=self._outputs,
             bus=environment.bus,
-            environment=environment.extensions.command_environment(workspace) if environment.extensions else None,
+            environment=self._command_environment,
             wrap=self._wrap_writable,
         )
         self.granted_paths = GrantedPaths(workspace)
@@ -158,7 +170,7 @@ class SessionTools:
             readable=[environment.data / "outputs"],
             private=environment.own_folders,
             granted=self.granted_paths.allows_path,
-            is_denied=self._denied.includes if self._rules.deny else lambda _: False,
+            is_denied=self._is_denied,
         )
         ledger = SeenVersions()
         lock = WorkspaceLock(environment.data, workspace)
@@ -183,6 +195,8 @@ class SessionTools:
             ]
         )
         self._mcp_tools: dict[str, Tool] = {}
+        self._waited: dict[str, int] = {}  # milliseconds in which a call waited for answers, by its id
+        self._git_state: asyncio.Future[GitState | None] | None = None
         if self.extensions is not None:
             self.extensions.override_descriptions(self.tools.values())
 
@@ -224,13 +238,21 @@ class SessionTools:
         """The notes about the workspace for the system prompt of a new session."""
         return self.extensions.system_notes(self._workspace) if self.extensions else ""
 
-    def initial_state(self, model: str) -> TextPart | None:
+    def prefetch_state(self) -> None:
+        """Start to read the state of the repository in a thread, while the first input is stored."""
+        if self.extensions is not None and self._git_state is None:
+            work = asyncio.get_running_loop().run_in_executor
+            self._git_state = work(None, self.extensions.read_git_state, self._workspace)
+
+    async def initial_state(self, model: str) -> TextPart | None:
         """Return the state of the workspace for the first user message. It has names and commit subjects, and no
         content of files: by itself it is neither private nor closes the network of commands that the user's rules
         allow."""
-        state = self.extensions.describe_state(self._workspace, model) if self.extensions else ""
-        if not state:
+        if self.extensions is None:
             return None
+        self.prefetch_state()
+        git = await self._git_state if self._git_state else None
+        state = self.extensions.describe_state(self._workspace, model, git)
         return TextPart(state, synthetic=True, origins=(Origin("workspace", str(self._workspace)),))
 
     def notes_for(self, session: Session) -> str:
@@ -268,13 +290,14 @@ class SessionTools:
         self._mcp_tools = now
         return True
 
-    def admit_call(self, call: ToolPart, decision: Decision) -> None:
+    def admit_call(self, call: ToolPart, decision: Decision, context: AgentContext) -> None:
         """Register an allowed call: its tool may open the path that it names, its command runs as it was decided, and a
-        changed MCP tool is accepted."""
+        changed MCP tool is accepted. Called in the task of the call."""
         tool = self.tools.get(call.tool, call.tool)
+        _DENIED_TO_AGENT.set(self._denied_to(context.deny_rules))
         self.granted_paths.add_call(call, tool)
         if declaration_of(tool).kind == "shell":
-            from outrider.outcomes.predict import predict_effect
+            from outrider.outcomes.predict import Registries, predict_effect
             from outrider.outcomes.runner import CommandPlan
             from outrider.permissions.information_flow import find_wanted_hosts, prints_remote_text
 
@@ -283,13 +306,16 @@ class SessionTools:
             confinement = (decision.confinement or "workspace") if self._sandbox.confines else "none"
             asks_first = confinement == "workspace" and decision.effect == "allow" and self._sandbox.overlays
             folder = str(call_directory(call.state.input) or "")
+            registries = Registries(self._workspace, self._environment.home, self._command_environment)
             plan = CommandPlan(
                 confinement,
                 keeps=decision.rule is not None or decision.effect == "ask",
-                predicted=predict_effect(command, workspace=self._workspace, folder=folder) if asks_first else None,
+                predicted=predict_effect(command, workspace=self._workspace, folder=folder, registries=registries)
+                if asks_first
+                else None,
                 flow=decision.flow,
                 open_hosts=self._open_hosts(call, decision),
-                wanted=find_wanted_hosts(command) if decision.flow else (),
+                wanted=find_wanted_hosts(command),
                 prints_remote=prints_remote_text(command),
             )
             self.commands.plan_call(call.call_id, plan)
@@ -328,7 +354,12 @@ class SessionTools:
         call = message and message.find_call(tool_context.call_id)
         if context is None or call is None:
             return OutcomeAnswer(allowed=False, attended=False)
-        return await self._approvals.ask_outcome(call, context, outcome, question)
+        asked = monotonic()
+        answer = await self._approvals.ask_outcome(call, context, outcome, question)
+        waited = self._waited.get(tool_context.call_id, 0) + round((monotonic() - asked) * 1000)
+        self._waited[tool_context.call_id] = waited
+        tool_context.report(Progress(metadata={WAITED: waited}))
+        return answer
 
     def _outcome_rules(self, tool_context: ToolContext) -> list[PermissionRule]:
         """Return what the commands of a call may write and reach: rules of the user, of the agent and of answers."""
@@ -354,13 +385,27 @@ class SessionTools:
         async with self._undo.record_paths(context, workspace, paths) if self._undo else _record_nothing():
             yield
 
+    def _denied_to(self, rules: tuple[str, ...]) -> DeniedReads | None:
+        """Return what the rules of an agent and its callers hide, None if they hide nothing."""
+        if not rules:
+            return None
+        return self._denied_by_rules.setdefault(rules, DeniedReads(rules, self._workspace))
+
+    def _is_denied(self, real_path: str) -> bool:
+        own = _DENIED_TO_AGENT.get()
+        return self._denied.includes(real_path) or (own is not None and own.includes(real_path))
+
+    def _find_denied(self) -> tuple[Path, ...]:
+        own = _DENIED_TO_AGENT.get()
+        return (*self._denied.find_paths(), *(own.find_paths() if own is not None else ()))
+
     def _command_policy(self, *, writable: bool) -> SandboxPolicy:
         environment = self._environment
         usual = default_policy(
             self._workspace,
             writable=writable,
             home=environment.home,
-            own_files=[*environment.own_folders, *self._secret_files.find(), *self._denied.find_paths()],
+            own_files=[*environment.own_folders, *self._secret_files.find(), *self._find_denied()],
             protected=find_protected_files(self._workspace) if writable else (),
             network="off" if self._is_network_closed else environment.network,
         )
@@ -437,7 +482,7 @@ async def _open_network(hosts: Sequence[str]) -> AsyncGenerator[Network, None]:
     if not hosts:
         yield "on"
         return
-    from outrider.http.fetch import is_public
+    from outrider.http.client import is_public
     from outrider.processes.sandbox.proxy import open_proxy
 
     async with open_proxy(hosts, is_public) as network:

@@ -1,6 +1,8 @@
 """One HTTP connection: open it (TCP, proxy tunnel, TLS), write with backpressure, read into a bounded buffer."""
 
 import asyncio
+import errno
+import os
 import socket
 import ssl
 import sys
@@ -276,7 +278,7 @@ async def _connect_socket(address: HttpAddress, is_allowed: AddressFilter | None
         raise NetworkError(f"the host name {address.host} cannot be resolved", type="connect") from None
     except OSError as error:
         raise NetworkError(
-            f"no connection to {address.authority_with_port}: {_error_text(error)}", type="connect"
+            f"no connection to {address.authority_with_port}: {_connect_error_text(error)}", type="connect"
         ) from None
     _enable_keepalive(connection)
     return connection
@@ -390,6 +392,16 @@ def _enable_keepalive(connection: HttpConnection) -> None:
     for option, value in _KEEPALIVE_OPTIONS:
         if hasattr(socket, option):
             plug.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def _connect_error_text(error: OSError) -> str:
+    """Returns the reason in words. The texts of asyncio repeat the addresses instead; several errors are one text."""
+    number = error.errno or 0
+    if not number and "[Errno " in str(error):
+        number = int(str(error).partition("[Errno ")[2].partition("]")[0])
+    if number == errno.ECONNREFUSED:
+        return "connection refused; start the server or correct its address"
+    return os.strerror(number) if number > 0 else _error_text(error)
 
 
 def _error_text(error: OSError) -> str:

@@ -17,8 +17,8 @@ from outrider.http.transport import HttpTimeouts, HttpTransport
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.client import WireClient
 from outrider.providers.provider import ModelClient, WireFormat
+from outrider.providers.rate_limit import RateLimit, RateLimiter
 from outrider.providers.stream_filters.stream_filter import StreamFilter
-from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
 from outrider.types.agents import Agent, Provider, ProviderKind
 from outrider.types.deltas import Delta
 from outrider.types.request import Request, RetryPolicy
@@ -46,7 +46,7 @@ def model_client(provider: Provider, *, catalog: ModelCatalog | None = None) -> 
         case "outrider":
             from outrider.providers.remote_agent import RemoteAgentWire
 
-            return _create_wire_client(provider, RemoteAgentWire(provider), repeats_output=False)
+            return _create_wire_client(provider, RemoteAgentWire(provider))
         case "openai":
             return _create_chat_client(with_environment_defaults(provider))
         case "openai-responses":
@@ -73,8 +73,6 @@ def _create_wire_client(
     provider: Provider,
     wire: WireFormat,
     create_filter: Callable[[Request], StreamFilter] | None = None,
-    *,
-    repeats_output: bool = True,
 ) -> WireClient:
     limit = _parse_options(provider, "rate_limit", RateLimit)
     return WireClient(
@@ -84,7 +82,6 @@ def _create_wire_client(
         retry=_parse_options(provider, "retry", RetryPolicy),
         limiter=RateLimiter(limit) if limit != RateLimit() else None,
         create_filter=create_filter,
-        repeats_output=repeats_output,
     )
 
 
@@ -93,7 +90,7 @@ def _create_transport(provider: Provider) -> HttpTransport:
     given = provider.options.get("cassette")
     if given is None:
         return network
-    from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
+    from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory
 
     factory = (
         given
@@ -172,6 +169,8 @@ async def shared_client(provider: Provider, catalog: ModelCatalog) -> AsyncGener
 
 class LazyClient:
     """Creates the real client on first use, for providers that no agent uses yet."""
+
+    repeats_requests = True
 
     def __init__(self, provider: Provider, catalog: ModelCatalog) -> None:
         self.name = provider.name

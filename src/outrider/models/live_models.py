@@ -11,8 +11,7 @@ import msgspec
 
 from outrider.config.environment import proxy_for, with_environment_defaults
 from outrider.errors import ConfigurationError, NetworkError
-from outrider.http.client import HttpClient
-from outrider.http.fetch import read_body
+from outrider.http.client import HttpClient, read_body
 from outrider.http.transport import HttpRequest
 from outrider.types.agents import Provider
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from outrider.models.clients import model_client, shared_catalog
 from outrider.providers.cassettes.cassette import Cassette
 from outrider.providers.cassettes.record import RecordingClient
-from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
+from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory
 from outrider.providers.provider import ModelClient
 from outrider.types.agents import Provider
 

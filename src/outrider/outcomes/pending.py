@@ -19,13 +19,18 @@ from outrider.types.outcomes import BlockedAccess
 
 OVERLAYS_FOLDER = "overlays"
 _RECORD = "outcome.json"
+_SESSION = "session"  # a file with the session's id
 
 
 def overlay_storage(data: Path, workspace: Path) -> Path:
     """Returns where overlays of a workspace are stored: the data folder, or a private folder below /var/tmp if the
     workspace contains it, because an overlay cannot store its changes inside the folder that it covers."""
     inside = data.resolve().is_relative_to(workspace.resolve())
-    return Path("/var/tmp") / f"outrider-{os.getuid()}" if inside else data
+    return _shared_storage() if inside else data
+
+
+def _shared_storage() -> Path:
+    return Path("/var/tmp") / f"outrider-{os.getuid()}"
 
 
 def _make_private(folder: Path) -> None:
@@ -43,9 +48,9 @@ class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """A command that has ended in its overlay. `content`, `title` and `metadata` are its tool result.
 
     With `failure` the call ends in an error with this reason, for example because the command reached its time limit.
-    `block_answered` is set when the question about `blocked` needs no answer any more. `committing` is set before the
-    first file of the workspace changes; `keep` then names the paths to commit. `recorded` are changes of a git folder
-    outside the workspace, and `keep_recorded` those to commit.
+    `block_answered` is set when the question about `blocked` needs no answer any more, `asked` when the question about
+    the changes was asked. `committing` is set before the first file of the workspace changes; `keep` then names the
+    paths to commit. `recorded` are changes of a git folder outside the workspace, and `keep_recorded` those to commit.
     """
 
     session_id: str
@@ -65,6 +70,7 @@ class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     repository: OutsideRepository | None = None
     recorded: tuple[OverlayChange, ...] = ()
     keep_recorded: tuple[str, ...] = ()
+    asked: bool = False
 
 
 class OutcomeFolder:
@@ -79,6 +85,7 @@ class OutcomeFolder:
         self._overlays = data / OVERLAYS_FOLDER
         self.root = self._overlays / _safe_name(session_id) / name
         self._workspace = workspace
+        self._session_id = session_id
 
     @property
     def layer(self) -> Path:
@@ -92,9 +99,11 @@ class OutcomeFolder:
         """Creates the folders for one command. Leftovers of an interrupted run of the same call are deleted."""
         _make_private(self._overlays)
         self.remove(call_id)
-        for folder in (self.layer, self.temporary):
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.temporary.chmod(0o1777)
+        if not self.temporary.is_dir():
+            for folder in (self.layer, self.temporary):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.temporary.chmod(0o1777)
+            (self.root.parent / _SESSION).write_text(self._session_id, encoding="utf-8", errors="replace")
         return OverlayFolders.create(self._call_folder(call_id), self.layers())
 
     def open_caches(self, caches: Iterable[Path]) -> tuple[OverlayMount, ...]:
@@ -139,6 +148,10 @@ class OutcomeFolder:
             os.fsync(descriptor)
         staged.replace(file)
 
+    def has_outcome(self, call_id: str) -> bool:
+        """Returns whether there is a stored outcome to load, with one system call."""
+        return os.access(self._call_folder(call_id) / _RECORD, os.F_OK)
+
     def load(self, call_id: str) -> PendingOutcome | None:
         """Returns the stored outcome of a call, None if there is none."""
         try:
@@ -172,15 +185,37 @@ class OutcomeFolder:
         return self.root / "calls" / _safe_name(call_id)
 
 
+def list_session_overlays(data: Path) -> dict[Path, str]:
+    """Returns the folders with overlays, one for each session, with the session's id ("" if it is not known)."""
+    folders: list[Path] = []
+    for storage in (data, _shared_storage()):
+        with suppress(OSError):  # there is none, or it belongs to another user
+            folders += (storage / OVERLAYS_FOLDER).iterdir()
+    return {folder: _read_session_id(folder) for folder in folders}
+
+
+def _read_session_id(folder: Path) -> str:
+    try:
+        return (folder / _SESSION).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+
+
 def remove_old_overlays(data: Path, unused_since: float) -> None:
     """Deletes the overlays of sessions that were not used since that time (in seconds), unless an outcome waits."""
-    overlays = data / OVERLAYS_FOLDER
-    for folder in list(overlays.iterdir()) if overlays.is_dir() else ():
+    for folder in list_session_overlays(data):
         with suppress(OSError):  # another process may delete it now
-            used = [folder, *(path for workspace in folder.iterdir() for path in (workspace, *workspace.iterdir()))]
+            workspaces = [path for path in folder.iterdir() if path.is_dir()]
+            used = [folder, *(path for workspace in workspaces for path in (workspace, *workspace.iterdir()))]
             waits = any(folder.glob(f"*/calls/*/{_RECORD}"))
             if not waits and all(path.stat().st_mtime < unused_since for path in used):
                 remove_tree(folder)
+
+
+def remove_session_overlays(folders: Iterable[Path]) -> None:
+    """Deletes all overlays, caches and the /tmp of sessions, also outcomes that wait for an answer."""
+    for folder in folders:
+        remove_tree(folder)
 
 
 def _safe_name(identifier: str) -> str:

@@ -80,7 +80,7 @@ def _describe_confinement(decision: Decision, mode: Mode, level: ApprovalLevel) 
 
 def _explain_commands(call: ShellCall) -> Iterable[str]:
     for problem in call.script.problems:
-        yield f"  {reasons.NOT_UNDERSTOOD.format(problem=problem)}"
+        yield f"  {reasons.WHOLE_LINE.format(problem=problem)}"
     for command in call.script.commands:
         wrapped = f" (behind {', '.join(command.wrappers)})" if command.wrappers else ""
         doubts = [doubt for doubt in (command.unproven_reason, *command.barriers) if doubt]

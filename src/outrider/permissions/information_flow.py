@@ -277,8 +277,15 @@ def _origin_of_file(part: FilePart, labels: OriginLabels, workspace: str) -> Ori
 
 def _vendor_origins(part: ReasoningPart) -> Iterable[Origin]:
     """Returns the origin of an opaque block that holds the result of a tool of the vendor."""
-    blocks = (part.provider_state.get(name) for name in ("block", "item", "part"))
+    blocks = (part.provider_state.get(name) for name in ("block", "item"))
     kinds = [str(cast("dict[str, Any]", block).get("type", "")) for block in blocks if isinstance(block, dict)]
+    match part.provider_state:  # Gemini: parts without a type, and the sources of an answer
+        case {"part": {"toolResponse": {"toolType": str(kind)}}}:
+            kinds.append(kind.lower())
+        case {"grounding": _}:
+            kinds.append("grounding")
+        case _:
+            pass
     return [make_origin("web", kind) for kind in kinds if _VENDOR_TOOL.search(kind)]
 
 

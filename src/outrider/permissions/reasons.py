@@ -81,7 +81,7 @@ DROPPED_OUTCOME = "inside the sandbox (its changes are dropped)"
 ASKED_OUTCOME = "inside the sandbox (its changes are asked about)"
 KEPT_OUTCOME = "inside the sandbox (its changes are kept)"
 READS_ONLY = "reads only"
-NOT_UNDERSTOOD = "not understood: {problem}"
+WHOLE_LINE = "the whole line: {problem}"
 ALWAYS_ADDS = '"always" would add {rule}'
 
 

@@ -1,19 +1,24 @@
-"""Parses permission rules and matches them against commands, paths and hosts.
+"""Parses permission rules and matches them against commands, paths and hosts; finds the files that deny rules hide.
 
 A rule has the form `tool(pattern)`. An outcome rule says what a call or a sandboxed command may cause: `may write
 build/**`, `may reach example.org`, `may run npm test`."""
 
+import glob
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from itertools import islice
+from pathlib import Path
+from time import monotonic
 from typing import Literal, get_args
 from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
-from outrider.types.tool_declaration import canonical_tool
+from outrider.permissions.paths.gitignore import VCS_FOLDERS
+from outrider.types.tool_declaration import canonical_tool, declaration_of
 
 OutcomeRight = Literal["write", "reach", "run"]
 _RIGHTS_BY_NAME: dict[str, OutcomeRight] = {right: right for right in get_args(OutcomeRight)}
@@ -247,3 +252,75 @@ def allows_hosts(rules: Sequence[PermissionRule], hosts: Sequence[str]) -> bool:
     """Returns whether outcome rules allow to reach all of these hosts, each with an optional port."""
     patterns = [rule.pattern or "" for rule in rules if rule.right == "reach"]
     return all(any(match_host(pattern, f"https://{host}") for pattern in patterns) for host in hosts)
+
+
+_MAX_ENTRIES = 20_000  # of a workspace that are compared with patterns
+_MAX_FOUND = 200
+_CACHE_SECONDS = 2.0
+_WILDCARDS = frozenset("*?")
+
+
+class DeniedReads:
+    """What the rules `deny read(pattern)` hide in one workspace."""
+
+    def __init__(self, deny: Iterable[str], workspace: str | Path) -> None:
+        self._deny = tuple(deny)
+        self._workspace = workspace
+        self._found: tuple[Path, ...] = ()
+        self._found_at = -_CACHE_SECONDS
+
+    @cached_property
+    def _root(self) -> str:
+        return os.path.realpath(self._workspace)
+
+    @cached_property
+    def _patterns(self) -> tuple[str, ...]:
+        rules = map(parse_rule, self._deny)
+        return tuple(rule.pattern for rule in rules if rule.pattern and declaration_of(rule.tool).kind == "read")
+
+    def __bool__(self) -> bool:
+        return bool(self._patterns)
+
+    def includes(self, real_path: str) -> bool:
+        """Returns whether a resolved path is denied."""
+        return any(match_path_rule(pattern, real_path, self._root) for pattern in self._patterns)
+
+    def find_paths(self) -> tuple[Path, ...]:
+        """Returns the denied paths that exist, for the sandbox to hide. The search for patterns is bounded."""
+        if not self._patterns:
+            return ()
+        if monotonic() - self._found_at >= _CACHE_SECONDS:
+            self._found = tuple(map(Path, dict.fromkeys(islice(self._search(), _MAX_FOUND))))
+            self._found_at = monotonic()
+        return self._found
+
+    def _search(self) -> Iterator[str]:
+        searched = False
+        for pattern in self._patterns:
+            if pattern.startswith(("//", "~/")):
+                absolute = "/" + os.path.expanduser(pattern).lstrip("/").removesuffix("/**")  # noqa: PTH111
+                yield from glob.iglob(absolute, recursive=True, include_hidden=True)  # noqa: PTH207
+            elif _WILDCARDS.isdisjoint(fixed := pattern.removesuffix("/**").strip("/")) and (
+                "/" in fixed or pattern.startswith("/")
+            ):
+                yield os.path.join(self._root, fixed)  # noqa: PTH118
+            else:
+                searched = True
+        if searched:
+            yield from self._walk()
+
+    def _walk(self) -> Iterator[str]:
+        """Yields denied files and folders of the workspace; a denied folder is not entered."""
+        folders, left = [self._root], _MAX_ENTRIES
+        while folders and left > 0:
+            try:
+                with os.scandir(folders.pop(0)) as entries:
+                    found = list(islice(entries, left))
+            except OSError:
+                continue
+            left -= len(found)
+            for entry in found:
+                if self.includes(entry.path):
+                    yield entry.path
+                elif entry.is_dir(follow_symlinks=False) and entry.name not in VCS_FOLDERS:
+                    folders.append(entry.path)

@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from outrider.presentation.items import STATE_LABELS, retry_notice, silence_text
-from outrider.presentation.tool_calls import TodoItem, call_todos
+from outrider.presentation.tool_calls import TodoItem, call_title, call_todos
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -221,13 +221,23 @@ class SideActivity:
         """Commands that no call waits for; the others are shown with their call."""
         return [process for process in self.processes.values() if process.in_background]
 
+    def running_commands(self) -> list[ChildProcess]:
+        """Commands that a call waits for."""
+        return [process for process in self.processes.values() if not process.in_background and not process.exit_text]
+
+    @property
+    def is_running(self) -> bool:
+        """Whether an agent or a background process runs, so that its time grows."""
+        working = any(agent.state not in _ENDED for agent in self.agents.values())
+        return working or any(not process.exit_text for process in self.background_processes())
+
     def _apply_to_agent(self, event: Event) -> None:
         agent = self.agents.get(event.session_id)
         if agent is None or agent.state in _ENDED:
             return
         match event:
             case ToolExecutionStartedEvent():
-                agent.state, agent.activity = "working", event.tool_name
+                agent.state, agent.activity = "working", call_title(event.tool_name, event.tool_input)
             case ToolApprovalRequestedEvent():
                 agent.state, agent.activity = "asking", event.tool_name
             case StateChangedEvent(new_state="calling_model"):

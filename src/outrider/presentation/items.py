@@ -4,6 +4,7 @@ program itself.
 `part_item` matches every part kind and `event_notice` every event class, so the type checker reports a new one that no
 front end would show."""
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from typing import Literal, assert_never, cast
@@ -12,6 +13,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from outrider.presentation.formats import clean_line, format_bytes, format_milliseconds, format_tokens
+from outrider.presentation.tool_calls import vendor_tool_use
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
     AgentCalledEvent,
@@ -68,7 +70,9 @@ from outrider.types.parts import (
 from outrider.types.tool_state import ToolPending
 
 NoticeLevel = Literal["detail", "info", "success", "warning", "error"]
-NoticeTopic = Literal["retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "command", "custom"]
+NoticeTopic = Literal[
+    "retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "command", "tool", "custom"
+]
 
 ABORTED = "aborted"
 """The error type of a message whose turn was aborted by a person."""
@@ -185,7 +189,7 @@ REMEDIES = {
     "PermissionRefusedError": "use a key with access to this model, or choose another model",
     "NotFoundError": "choose another model; `outrider models` lists them",
     "InvalidRequestError": "change the settings that the message names, or choose another model",
-    "ContextOverflowError": "compact the conversation (/compact) or start a new session",
+    "ContextOverflowError": "compact the conversation (/compact) or start a new session (/new)",
     "ContentFilterError": "rephrase the request, or choose another model",
     "QuotaExceededError": "add credit to the account, or choose another model",
     "RateLimitError": _CONTINUE,
@@ -199,10 +203,34 @@ REMEDIES = {
 """What to do after an error that ended a turn, by the name of its class."""
 
 
+ERROR_TITLES = {
+    "AuthenticationError": "the API key was rejected",
+    "PermissionRefusedError": "access was refused",
+    "NotFoundError": "not found",
+    "InvalidRequestError": "the request was rejected",
+    "ContextOverflowError": "the conversation is too long for this model",
+    "ContentFilterError": "the provider's content filter stopped the answer",
+    "QuotaExceededError": "the quota of the account is used up",
+    "RateLimitError": "the rate limit is reached",
+    "OverloadedError": "the provider is overloaded",
+    "ServerError": "the provider failed",
+    "NetworkError": "the connection failed",
+    "StalledStreamError": "the model stopped sending",
+    "MalformedAnswerError": "the answer could not be read",
+}
+"""What happened, in words, by the name of the error's class."""
+
+
 def error_text(error_type: str, message: str) -> str:
     """The text of an error, with the next step for the user if it is known."""
-    text, remedy = clean_line(f"{error_type}: {message}", 2000), REMEDIES.get(error_type)
+    known = ERROR_TITLES.get(error_type) or ("" if message else _error_words(error_type))
+    text, remedy = clean_line(": ".join(filter(None, (known, message))), 2000), REMEDIES.get(error_type)
     return f"{text.rstrip('.')}. {remedy[:1].upper()}{remedy[1:]}" if remedy else text
+
+
+def _error_words(error_type: str) -> str:
+    """The name of an error class in words, for an error without a message: `RateLimitError` is "rate limit error"."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", error_type.rpartition(".")[2]).lower() or "unknown error"
 
 
 def compaction_text(before: int | None, after: int | None) -> str:
@@ -424,12 +452,29 @@ def message_items(message: Message) -> Iterator[TranscriptItem]:
     if message.role == "user":
         yield from _user_items(message)
         return
+    shown: list[TranscriptItem] = []
     for part in message.parts:
         item = part_item(part)
-        if item is not None:
-            yield item
+        if item is not None and not merge_retry(shown[-1] if shown else None, part):
+            shown.append(item)
+    yield from shown
     if (notice := message_error_notice(message)) is not None:
         yield NoticeItem(f"{message.id}-error", notice, message.id)
+
+
+def merge_retry(last: TranscriptItem | None, part: AnyPart) -> bool:
+    """Shows a further failed attempt in the line of the one before it, if nothing was shown in between."""
+    if not isinstance(part, RetryPart) or part.model is not None or not isinstance(last, NoticeItem):
+        return False
+    if last.notice.topic != "retry" or last.message_id != part.message_id:
+        return False
+    last.update(_retry_part_notice(part))
+    return True
+
+
+def _retry_part_notice(part: RetryPart) -> Notice:
+    text = f"continued with {part.model}: " if part.model else f"attempt {part.attempt} failed: "
+    return Notice("warning", "retry", clean_line(text + part.error))
 
 
 def part_item(part: AnyPart) -> TranscriptItem | None:
@@ -450,14 +495,13 @@ def _standard_item(part: Part) -> TranscriptItem | None:
             shown = not part.synthetic and part.text.strip()
             return TextItem(part.id, part.message_id, part.text, streaming=False) if shown else None
         case ReasoningPart():
-            return _reasoning_item(part) if part.text.strip() else None
+            return _reasoning_item(part) if part.text.strip() else _vendor_tool_item(part)
         case ToolPart():
             return ToolCallItem(part)
         case FilePart():
             return FileItem(part)
         case RetryPart():
-            text = f"continued with {part.model}: " if part.model else f"attempt {part.attempt} failed: "
-            return NoticeItem(part.id, Notice("warning", "retry", clean_line(text + part.error)), part.message_id)
+            return NoticeItem(part.id, _retry_part_notice(part), part.message_id)
         case CompactionPart():
             return NoticeItem(part.id, compaction_notice(part), part.message_id)
         case PatchPart():
@@ -469,6 +513,17 @@ def _standard_item(part: Part) -> TranscriptItem | None:
             return None
         case _:
             assert_never(part)
+
+
+def vendor_tool_notice(part: ReasoningPart) -> Notice | None:
+    """The notice about a tool that the vendor ran; None for reasoning."""
+    used = vendor_tool_use(part.provider_state)
+    return Notice("info", "tool", used.title, used.body) if used is not None else None
+
+
+def _vendor_tool_item(part: ReasoningPart) -> NoticeItem | None:
+    notice = vendor_tool_notice(part)
+    return NoticeItem(part.id, notice, part.message_id) if notice is not None else None
 
 
 def _reasoning_item(part: ReasoningPart) -> ReasoningItem:

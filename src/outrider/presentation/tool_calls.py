@@ -1,8 +1,8 @@
 """A tool call as every front end shows it: its title and subject, what it changes, how it stands and how long it
 took."""
 
-from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 
@@ -11,7 +11,7 @@ from outrider.presentation.formats import clean_line, format_milliseconds, short
 from outrider.types.partial_json import parse_partial_object
 from outrider.types.parts import DisplayStatus, ToolPart
 from outrider.types.tool_declaration import CallKind, declaration_of
-from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import DISPLAY, ToolCompleted, ToolError, ToolPending, ToolRunning, working_time
 
 FINISH_TOOL = "finish"
 """Ends an agent that works with others; its `message` is the agent's answer and is shown as text."""
@@ -159,15 +159,15 @@ def patch_argument(arguments: Mapping[str, Any]) -> str:
 
 def call_outcome(part: ToolPart) -> CallOutcome:
     match part.state:
-        case ToolCompleted(metadata=metadata, time=time):
+        case ToolCompleted(metadata=metadata):
             return CallOutcome(
                 exit_code=_integer(metadata.get("exit_code")),
                 lines_added=_integer(metadata.get("added")),
                 lines_removed=_integer(metadata.get("removed")),
-                milliseconds=time.end - time.start,
+                milliseconds=working_time(part.state),
             )
-        case ToolError(error=error, reason=reason, time=time):
-            return CallOutcome(milliseconds=time.end - time.start, error_reason=reason, error=error)
+        case ToolError(error=error, reason=reason):
+            return CallOutcome(milliseconds=working_time(part.state), error_reason=reason, error=error)
         case ToolPending() | ToolRunning():
             return CallOutcome()
 
@@ -237,3 +237,104 @@ def _compact(value: Any) -> str:
 
 def _integer(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+class VendorToolUse(msgspec.Struct, frozen=True):
+    """A call or a result of a tool that the vendor ran: one line, and Markdown with the rest."""
+
+    title: str
+    body: str = ""
+
+
+_SHOWN_SOURCES = 20
+_SHOWN_OUTPUT = 20_000  # characters
+
+
+def vendor_tool_use(state: Mapping[str, Any]) -> VendorToolUse | None:
+    """Describes the opaque block of a vendor that a reasoning part holds; None if it belongs to no tool."""
+    match state:
+        case {"block": {"type": "server_tool_use" | "mcp_tool_use", "name": str(name)} as block}:
+            return _vendor_call(name, block.get("input"))
+        case {"block": {"type": str(kind)} as block} if kind.endswith("_tool_result"):
+            return _vendor_result(kind.removesuffix("_tool_result"), block.get("content"))
+        case {"item": {"type": "code_interpreter_call"} as item}:
+            return _vendor_result("code_interpreter", item.get("outputs"), str(item.get("code") or ""))
+        case {"item": {"type": str(kind)} as item} if kind.endswith("_call"):
+            return _vendor_call(kind.removesuffix("_call"), item.get("action") or item.get("arguments") or item)
+        case {"part": {**part}}:
+            return _gemini_tool_use(part)
+        case {"grounding": grounding}:
+            return _vendor_result("web_search", grounding)
+        case _:
+            return None
+
+
+def _gemini_tool_use(part: Mapping[str, Any]) -> VendorToolUse | None:
+    match part:
+        case {"executableCode": {"code": str(code)}}:
+            return _vendor_call("code_execution", {"code": code})
+        case {"codeExecutionResult": result}:
+            return _vendor_result("code_execution", result)
+        case {"toolCall": {"toolType": str(name)} as call}:
+            return _vendor_call(name.lower(), call.get("args"))
+        case {"toolResponse": {"toolType": str(name)} as response}:
+            return _vendor_result(name.lower(), response.get("response"))
+        case _:
+            return None
+
+
+def _vendor_call(name: str, given: Any) -> VendorToolUse:
+    subject = next(_find_texts(given, ("query", "queries", "code", "command", "url", "pattern")), "")
+    body = _fence(subject) if "\n" in subject.strip() else ""
+    first = subject.strip().partition("\n")[0]
+    return VendorToolUse(clean_line(f"{name}: {first}" if first else name, 200), body)
+
+
+def _vendor_result(name: str, content: Any, code: str = "") -> VendorToolUse:
+    errors = list(_find_texts(content, ("error_code", "error_message")))
+    sources = list(dict.fromkeys(_find_sources(content)))
+    output = "\n".join(_find_texts(content, ("stdout", "stderr", "output", "logs"))).strip()
+    if errors:
+        text = f"{name} failed: {errors[0]}"
+    elif sources:
+        queries = ", ".join(_find_texts(content, ("webSearchQueries",)))
+        text = f"{name}{f': {queries}' if queries else ''}: {len(sources)} sources"
+    else:
+        text = f"{name}: {code.strip().partition(chr(10))[0]}" if code else f"{name}: done"
+    blocks = [_fence(found) for found in (code, output) if found.strip()]
+    blocks += ["\n".join(f"- {source}" for source in sources[:_SHOWN_SOURCES])] if sources else []
+    return VendorToolUse(clean_line(text, 200), "\n\n".join(blocks))
+
+
+def _find_sources(value: Any) -> Iterator[str]:
+    """Yields title and address of every page in a result."""
+    for found in _find_objects(value):
+        url = found.get("url") or found.get("uri")
+        if isinstance(url, str) and url.startswith(("https:", "http:")):
+            yield clean_line(f"{found.get('title') or ''} {url}".strip(), 300)
+
+
+def _find_texts(value: Any, names: tuple[str, ...]) -> Iterator[str]:
+    """Yields the texts under these names, anywhere in a value; a list of texts is joined."""
+    for found in _find_objects(value):
+        for name in names:
+            text: Any = found.get(name)
+            if isinstance(text, list) and text and all(isinstance(one, str) for one in cast("list[Any]", text)):
+                yield ", ".join(cast("list[str]", text))
+            elif isinstance(text, str) and text.strip():
+                yield text
+
+
+def _find_objects(value: Any, depth: int = 6) -> Iterator[dict[str, Any]]:
+    inner: Iterable[Any] = cast("list[Any]", value) if isinstance(value, list) else ()
+    if isinstance(value, dict):
+        found = cast("dict[str, Any]", value)
+        yield found
+        inner = found.values()
+    for one in inner if depth else ():
+        yield from _find_objects(one, depth - 1)
+
+
+def _fence(text: str) -> str:
+    shown = text.strip("\n")[:_SHOWN_OUTPUT].replace("```", "``")
+    return f"```\n{shown}\n```"

@@ -19,6 +19,7 @@ from outrider.presentation.items import (
     ToolCallItem,
     TranscriptItem,
     event_notice,
+    merge_retry,
     message_error_notice,
     message_items,
     part_item,
@@ -160,6 +161,10 @@ class TranscriptView:
             self.side.update_from_call(part)
         known = self._by_id.get(part.id)
         if known is None:
+            last = self.items[-1] if self.items else None
+            if last is not None and merge_retry(last, part):
+                self._by_id[part.id] = last
+                return [last]
             item = part_item(part)
             return [item] if item is not None and self.add(item) else []
         return [known] if self._update_item(known, part) else self._replace_item(known, part)

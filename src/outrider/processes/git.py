@@ -5,6 +5,7 @@ Outrider's own git commands are executed here only. Commands in the sandbox get 
 
 import os
 import re
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -19,11 +20,14 @@ from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
 GIT_TIMEOUT_SECONDS = 300.0
 VIEW_TIMEOUT_SECONDS = 10.0
 MAX_OUTPUT_BYTES = 1 << 20  # the rest of the output is dropped
+_MAX_CONFIG_BYTES = 1 << 20
 
 _OWN_VARIABLES = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_REPLACE_OBJECTS": "1", "LC_ALL": "C"}
 _FILTER_KEY = re.compile(r"(filter\..+)\.(?:clean|smudge|process|required)", re.DOTALL)
 # Settings with which the git-lfs filter of the user runs programs that the repository names.
 _LFS_PROGRAM_KEY = re.compile(r"lfs\.(?:extension|customtransfer|standalonetransferagent|.+\.standalone).*", re.DOTALL)
+# Sections of a configuration file that name programs, or other files that may do so.
+_DRIVER_SECTION = re.compile(rb"\[\s*(?:filter|lfs|include)", re.IGNORECASE)
 _REPOSITORY_SCOPES = ("local", "worktree")  # the scopes that the author of a repository controls
 
 
@@ -40,6 +44,16 @@ class GitRunner(msgspec.Struct, frozen=True):
         """Returns the output, truncated to MAX_OUTPUT_BYTES. Raises ProcessError with git's error output."""
         options = [word for setting in self._driver_settings(folder) for word in ("-c", setting)]
         return self._execute(folder, [*options, *arguments], index, writable)
+
+    def read_state(self, root: Path, folder: Path, *arguments: str, seconds: float) -> str:
+        """Returns the output of a command that only reads the repository at `root`, executed in `folder`. It needs one
+        process if the configuration of the repository cannot name drivers. Raises ProcessError, also at the limit."""
+        git = root / ".git"
+        if _has_plain_configuration(git):
+            options = [f"--git-dir={git}", f"--work-tree={root}"]
+        else:
+            options = [word for setting in self._driver_settings(folder) for word in ("-c", setting)]
+        return self._execute(folder, [*options, *arguments], seconds=seconds)
 
     def is_work_tree(self, folder: str | Path) -> bool:
         """Returns whether the folder is inside a git work tree."""
@@ -60,7 +74,12 @@ class GitRunner(msgspec.Struct, frozen=True):
                 yield from (f"{name}.clean=", f"{name}.smudge=", f"{name}.process=", f"{name}.required=false")
 
     def _execute(
-        self, folder: str | Path, arguments: list[str], index: str = "", writable: Sequence[Path] | None = None
+        self,
+        folder: str | Path,
+        arguments: list[str],
+        index: str = "",
+        writable: Sequence[Path] | None = None,
+        seconds: float = GIT_TIMEOUT_SECONDS,
     ) -> str:
         environment = child_environment(os.environ) | GIT_VARIABLES | _OWN_VARIABLES
         if index:
@@ -77,7 +96,7 @@ class GitRunner(msgspec.Struct, frozen=True):
                 read_only=tuple(path for path in map(Path, found.splitlines()) if path not in writable),
             )
             launch = _confine(launch, self.sandbox, policy)
-        return _run_launch(launch, GIT_TIMEOUT_SECONDS)
+        return _run_launch(launch, seconds)
 
     def run_in_view(self, policy: SandboxPolicy, argv: Sequence[str]) -> str:
         """Returns the output of a program that runs git in the sandbox with this policy. Raises ProcessError, also
@@ -87,6 +106,21 @@ class GitRunner(msgspec.Struct, frozen=True):
         environment = child_environment(os.environ) | GIT_VARIABLES | _OWN_VARIABLES
         launch = LaunchRequest(tuple(argv), environment, policy.workspace)
         return _run_launch(_confine(launch, self.sandbox, policy), VIEW_TIMEOUT_SECONDS)
+
+
+def _has_plain_configuration(git: Path) -> bool:
+    """Returns whether the configuration of the repository is one file without sections that could name a driver."""
+    if git.is_symlink() or not git.is_dir() or (git / "commondir").exists() or (git / "config.worktree").exists():
+        return False
+    try:
+        descriptor = os.open(git / "config", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe could block
+    except OSError:
+        return False
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return False
+        content = file.read(_MAX_CONFIG_BYTES + 1)
+    return len(content) <= _MAX_CONFIG_BYTES and _DRIVER_SECTION.search(content) is None
 
 
 def _run_launch(launch: LaunchRequest, timeout: float) -> str:

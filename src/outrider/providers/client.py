@@ -1,24 +1,235 @@
-"""The HTTP model client, which combines a wire format with a transport."""
+"""The HTTP model client, which combines a wire format with a transport, and its retries: which errors are retried, how
+long to wait, and the loop over the attempts of one request."""
 
+import asyncio
+import random
 from collections.abc import AsyncGenerator, Callable
+from time import monotonic
+from typing import Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
-from outrider.errors import ProviderError
+import msgspec
+from msgspec.structs import replace
+
+from outrider.errors import ProviderError, RateLimitError, StalledStreamError
 from outrider.http.client import HttpClient
-from outrider.http.transport import HttpTransport
-from outrider.providers.provider import WireFormat
+from outrider.http.transport import HttpRequest, HttpTransport
+from outrider.providers.error_mapping import redact_secrets
+from outrider.providers.http_exchange import HttpExchange
+from outrider.providers.provider import AdaptiveWireFormat, ModelClient, WireFormat
+from outrider.providers.rate_limit import RateLimiter, TokenReservation
 from outrider.providers.stream_filters.stream_filter import StreamFilter, apply_filter
-from outrider.providers.transport.rate_limit import RateLimiter
-from outrider.providers.transport.retry import JitterBackoff, ProviderRoute, RequestAttempts
-from outrider.types.deltas import Delta
+from outrider.types.deltas import AnswerStart, Delta, Retry, UsageReport
 from outrider.types.request import Request, RetryPolicy
+
+_GOLDEN_RATIO_STEP = 0.6180339887498949
+_INVISIBLE_DELTAS = frozenset({AnswerStart, Retry, UsageReport})
+
+
+class JitterBackoff:
+    """Full jitter, spread evenly over all sessions that share one provider.
+
+    Independent random draws cluster. Steps of the golden ratio from a random start stay evenly spaced for any number
+    of waiters, so sessions that were rate limited together do not retry together.
+    """
+
+    def __init__(self, policy: RetryPolicy, start: float | None = None) -> None:
+        self.policy = policy
+        self._phase = random.random() if start is None else start
+
+    def next_wait(self, attempt: int, error: ProviderError, policy: RetryPolicy | None = None) -> float | None:
+        """Returns the seconds to wait after failed attempt number `attempt` (from 1); None when it must not retry."""
+        policy = policy or self.policy
+        requested_wait = error.retry_after or 0.0
+        if not error.retryable or attempt >= policy.attempts or requested_wait > policy.longest_wait:
+            return None
+        window = min(policy.first_window * 2 ** (attempt - 1), policy.largest_window)
+        self._phase = (self._phase + _GOLDEN_RATIO_STEP) % 1.0
+        return requested_wait + window * self._phase
+
+
+class RetrySchedule:
+    """The waits between the attempts of one request, within the attempts and the time of its policy."""
+
+    def __init__(self, request: Request, backoff: JitterBackoff) -> None:
+        self.policy = _effective_policy(request, backoff.policy)
+        self._backoff = backoff
+        self._failing_since: float | None = None
+
+    def next_wait(self, attempt: int, error: ProviderError) -> float | None:
+        """Returns the seconds to wait after failed attempt number `attempt` (from 1); None if it was the last one."""
+        now = monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        wait = self._backoff.next_wait(attempt, error, self.policy)
+        return None if wait is None or now + wait - self._failing_since > self.policy.total else wait
+
+
+_BYTES_PER_TOKEN = 4
+_MAX_ADAPTATIONS = 8  # stops a wire format that adapts without end
+_UNSTREAMED_PATIENCE = 5.0
+_LOCAL_PATIENCE = 2.5
+_MAX_PATIENCE = 10.0
+_LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@runtime_checkable
+class RecordedTransport(Protocol):
+    """A transport that plays a recording, and knows whether a request was sent again when it was recorded."""
+
+    def expects(self, request: HttpRequest) -> bool: ...
+
+
+class ProviderRoute(msgspec.Struct, frozen=True):
+    """What all requests to one provider share. `patience` has the factors of the stall timeouts that models needed so
+    far."""
+
+    name: str
+    wire: WireFormat
+    transport: HttpTransport
+    backoff: JitterBackoff
+    limiter: RateLimiter | None = None
+    patience: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+
+
+class RequestAttempts:
+    """Runs one request with retries. `read` returns the next deltas, None at the end; the caller must call `close`.
+
+    A Retry delta withdraws the deltas before it. The caller must not act on an answer before its end."""
+
+    def __init__(self, route: ProviderRoute, request: Request) -> None:
+        self._route = route
+        self._request = request
+        self._schedule = RetrySchedule(request, route.backoff)
+        self._http_request: HttpRequest = route.wire.build_request(request)
+        self._patience = route.patience.get(request.model, 1.0)
+        self._count = 0
+        self._adaptations = 0
+        self._has_output = False
+        self._exchange: HttpExchange | None = None
+        self._reservation: TokenReservation | None = None
+        self._used_tokens: int | None = None
+        self._pause = 0.0
+
+    async def read(self) -> list[Delta] | None:
+        while True:
+            pause, self._pause = self._pause, 0.0
+            if pause:
+                await asyncio.sleep(pause)
+            try:
+                return await self._read_deltas()
+            except ProviderError as error:
+                retry = self._plan_retry(error)
+            if retry is not None:
+                return [retry]
+
+    def close(self) -> None:
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
+        if self._reservation is not None:
+            self._reservation.settle(self._used_tokens)
+            self._reservation = None
+
+    async def _read_deltas(self) -> list[Delta] | None:
+        deltas = await (self._exchange or await self._start_attempt()).read()
+        if deltas is None:
+            return None
+        if not self._has_output:
+            self._has_output = any(type(delta) not in _INVISIBLE_DELTAS for delta in deltas)
+        if self._reservation is not None:
+            self._record_usage(deltas)
+        return deltas
+
+    async def _start_attempt(self) -> HttpExchange:
+        route = self._route
+        self._count += 1
+        self._has_output = False
+        if route.limiter is not None:
+            self._reservation = await route.limiter.reserve(len(self._http_request.body) // _BYTES_PER_TOKEN)
+        self._exchange = exchange = HttpExchange(route.wire, self._request)
+        await exchange.open(route.transport, self._with_patience(self._http_request))
+        return exchange
+
+    def _with_patience(self, request: HttpRequest) -> HttpRequest:
+        """An answer without streaming arrives when it is complete, and a server on this machine first has to read a
+        long prompt: both may take longer to start."""
+        is_local = (urlsplit(request.url).hostname or "") in _LOCAL_HOSTS
+        start = 1.0 if self._request.stream else _UNSTREAMED_PATIENCE
+        start = max(start, _LOCAL_PATIENCE) if is_local else start
+        if start == self._patience == 1.0:
+            return request
+        return replace(request, patience=self._patience, start_patience=start)
+
+    def _plan_retry(self, error: ProviderError) -> Retry | None:
+        """Prepares the next attempt and returns the delta that reports it, None for an adapted request.
+
+        Raises the error when no further attempt is allowed.
+        """
+        resumed = self._exchange.resume_request(self._http_request) if self._exchange else None
+        self.close()
+        self._complete_error(error)
+        if self._adapt_request(error):
+            return None
+        wait = self._next_wait(error)
+        if wait is None:
+            raise error
+        if isinstance(error, StalledStreamError):
+            self._patience = self._route.patience[self._request.model] = min(self._patience * 2, _MAX_PATIENCE)
+        self._pause = wait
+        self._http_request = resumed or self._http_request
+        attempts = self._schedule.policy.attempts
+        return Retry(self._count, round(wait * 1000), str(error), attempts, resumed=resumed is not None)
+
+    def _next_wait(self, error: ProviderError) -> float | None:
+        """Returns the seconds to wait before the next attempt; None if there is none."""
+        transport = self._route.transport
+        if isinstance(transport, RecordedTransport) and not transport.expects(self._http_request):
+            return None
+        return self._schedule.next_wait(self._count, error)
+
+    def _adapt_request(self, error: ProviderError) -> bool:
+        """Rebuilds the request if the wire format learned from the error; returns whether it did."""
+        wire = self._route.wire
+        if self._has_output or self._adaptations >= _MAX_ADAPTATIONS or not isinstance(wire, AdaptiveWireFormat):
+            return False
+        if not wire.adapt_to_error(self._request, error):
+            return False
+        self._adaptations += 1
+        self._count -= 1  # an adapted request is not a retry of the same one
+        self._http_request = wire.build_request(self._request)
+        return True
+
+    def _complete_error(self, error: ProviderError) -> None:
+        """Adds the provider's name and redacts keys, which some providers repeat in their messages."""
+        route = self._route
+        error.provider = error.provider or route.name
+        error.message = redact_secrets(error.message, self._http_request)
+        error.args = (error.message,)
+        if route.limiter is not None and isinstance(error, RateLimitError) and error.retry_after:
+            route.limiter.pause_requests(min(error.retry_after, self._schedule.policy.longest_wait))
+
+    def _record_usage(self, deltas: list[Delta]) -> None:
+        for delta in deltas:
+            if type(delta) is UsageReport:
+                self._used_tokens = delta.tokens.total
+
+
+def _effective_policy(request: Request, provider_policy: RetryPolicy) -> RetryPolicy:
+    policy = request.retry or provider_policy
+    if not request.has_fallback:
+        return policy
+    return replace(policy, attempts=min(policy.attempts, policy.attempts_before_fallback))
 
 
 class WireClient:
     """Streams answers over HTTP and retries errors that are marked as retryable.
 
-    An answer that breaks off is requested again, unless `repeats_output` is False; a Retry delta withdraws its parts.
-    `create_filter` returns the stream filter for one answer.
+    An answer that breaks off is requested again; a Retry delta withdraws its parts. `create_filter` returns the stream
+    filter for one answer.
     """
+
+    repeats_requests = True
 
     def __init__(
         self,
@@ -29,12 +240,11 @@ class WireClient:
         retry: RetryPolicy | None = None,
         limiter: RateLimiter | None = None,
         create_filter: Callable[[Request], StreamFilter] | None = None,
-        repeats_output: bool = True,
     ) -> None:
         self.name = name
         self._create_filter = create_filter
         backoff = JitterBackoff(retry or RetryPolicy())
-        self._route = ProviderRoute(name, wire, transport or HttpClient(), backoff, limiter, repeats_output)
+        self._route = ProviderRoute(name, wire, transport or HttpClient(), backoff, limiter)
 
     def model_family(self, model: str) -> str:
         return self._route.wire.model_family(model)
@@ -57,3 +267,39 @@ class WireClient:
 
     async def aclose(self) -> None:
         await self._route.transport.aclose()
+
+
+class RepeatingClient:
+    """Repeats the requests of a client that does not do so itself, by the rules of `WireClient`."""
+
+    repeats_requests = True
+
+    def __init__(self, client: ModelClient) -> None:
+        self.name = client.name
+        self._client = client
+
+    def model_family(self, model: str) -> str:
+        return self._client.model_family(model)
+
+    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        schedule, attempt = RetrySchedule(request, JitterBackoff(RetryPolicy())), 0
+        while True:
+            attempt += 1
+            deltas = self._client.stream(request)
+            try:
+                async for delta in deltas:
+                    yield delta
+            except ProviderError as error:
+                failure = error
+            else:
+                return
+            finally:
+                await deltas.aclose()
+            wait = schedule.next_wait(attempt, failure)
+            if wait is None:
+                raise failure
+            yield Retry(attempt, round(wait * 1000), str(failure), schedule.policy.attempts)
+            await asyncio.sleep(wait)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()

@@ -14,7 +14,8 @@ from outrider.types.request import Request
 
 
 class ModelClient(Protocol):
-    """Streams answers from the models of one provider."""
+    """Streams answers from the models of one provider. A class whose attribute `repeats_requests` is True repeats
+    failed requests itself; for other clients the engine does, also after output."""
 
     name: str
 
@@ -59,6 +60,16 @@ class AnswerDecoder(Protocol):
 
     def close(self) -> Iterable[Delta]:
         """Returns the deltas that end the answer. Raises NetworkError when the stream ended too early."""
+        ...
+
+
+@runtime_checkable
+class ResumableDecoder(Protocol):
+    """A decoder of answers that the server continues if the request is repeated: it runs nothing twice, and its next
+    usage report includes what came before."""
+
+    def resume_request(self, request: HttpRequest) -> HttpRequest | None:
+        """Returns the request that continues the answer; None before the server has started it."""
         ...
 
 

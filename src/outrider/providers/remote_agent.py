@@ -16,6 +16,7 @@ from outrider.providers.request_body import data_url_base64
 from outrider.providers.response_json import decode_json
 from outrider.types.agents import Provider
 from outrider.types.deltas import (
+    AnswerStart,
     Delta,
     Finish,
     InputDelta,
@@ -48,6 +49,7 @@ class _AgentFailure(msgspec.Struct):
     message: str = ""
 
 
+SESSION_FIELD = "session_id"
 _decode_event_payload = msgspec.json.Decoder(_EventPayload).decode
 _decode_failure = msgspec.json.Decoder(_AgentFailure).decode
 
@@ -61,6 +63,15 @@ class RemoteAgentDecoder:
         self._server = server
         self._started: set[int] = set()
         self._finished = False
+        self._session_id = ""
+
+    def resume_request(self, request: HttpRequest) -> HttpRequest | None:
+        """The server continues the turn of this request in the session that it has named: its calls run once."""
+        if not self._session_id:
+            return None
+        payload = msgspec.json.decode(request.body, type=dict[str, Any])
+        body = msgspec.json.encode(payload | {SESSION_FIELD: self._session_id, "resume": True})
+        return msgspec.structs.replace(request, body=body)
 
     def feed(self, event: str, data: bytes) -> Iterator[Delta]:
         if event == FAILED_EVENT:
@@ -86,6 +97,8 @@ class RemoteAgentDecoder:
 
     def _check_order(self, delta: Delta) -> None:
         match delta:
+            case AnswerStart(response_id):
+                self._session_id = response_id
             case PartStart(index):
                 self._started.add(index)
             case TextDelta(index) | ReasoningDelta(index) | InputDelta(index) | PartEnd(index):
@@ -116,7 +129,6 @@ class RemoteAgentDecoder:
                 return event
 
 
-SESSION_FIELD = "session_id"
 EARLIER_MESSAGES = "What was said before you came in:\n\n"
 
 

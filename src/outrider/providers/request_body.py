@@ -1,15 +1,17 @@
 """Request encoding that all vendors share: cached body prefixes, files, and tool schemas."""
 
 import json
+import re
 from base64 import b64decode, b64encode
 from binascii import Error as DamagedBase64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote, unquote_to_bytes
 
 import msgspec
 
-from outrider.types.request import Request, ToolSpec
+from outrider.types.modes import VendorTool
+from outrider.types.request import ModelSettings, Request, ToolSpec
 
 _TEXT_MEDIA_TYPES = (
     "application/json",
@@ -124,6 +126,28 @@ def unreadable_file_note(mime: str, url: str, name: str | None) -> str:
 def uploaded_file_id(url: str) -> str | None:
     """Returns the provider's id of an uploaded file; None for other URLs."""
     return url.removeprefix("file-id:") if url.startswith("file-id:") else None
+
+
+# What error responses say about tools of the vendor that a model does not have, or not together with functions.
+_REJECTED_VENDOR_TOOLS: dict[VendorTool, str] = {
+    "web_search": r"web.?search|google.?search|search.?(tool|grounding)",
+    "code_execution": r"code.?execution|code.?interpreter",
+}
+_ALL_REJECTED = r"(built|hosted|server).{0,6}\btool|tool use with function calling"
+
+
+def find_rejected_vendor_tools(settings: ModelSettings, message: str) -> frozenset[VendorTool]:
+    """Returns the requested tools of the vendor that an error message refuses."""
+    enabled = settings.vendor_tools
+    found: frozenset[VendorTool] = frozenset(
+        name for name in enabled if re.search(_REJECTED_VENDOR_TOOLS[name], message, re.IGNORECASE)
+    )
+    return found or (frozenset(enabled) if re.search(_ALL_REJECTED, message, re.IGNORECASE) else found)
+
+
+def own_tools(request: Request, vendor_tools: Collection[str]) -> list[ToolSpec]:
+    """Returns the tools of the request without those that a tool of the vendor with the same name replaces."""
+    return [tool for tool in request.tools if tool.name not in vendor_tools]
 
 
 Schema = dict[str, Any]

@@ -1,13 +1,14 @@
-"""A model client that plays answers from a script, for tests and demonstrations."""
+"""A model client that plays answers from a script, for tests and demonstrations, and checks that a conversation follows
+the rules of real servers."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 
 from outrider.errors import ConfigurationError, InvalidRequestError, ProviderError
-from outrider.providers.message_rules import MESSAGE_RULES, check_messages
 from outrider.types.agents import Provider
 from outrider.types.deltas import (
     AnswerStart,
@@ -22,10 +23,169 @@ from outrider.types.deltas import (
     UsageReport,
 )
 from outrider.types.ids import new_id
-from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart, ToolUsePart
-from outrider.types.request import Prompt, Request
+from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart, ToolResultPart, ToolUsePart
+from outrider.types.request import ModelMessage, Prompt, Request
 from outrider.types.tool_state import ToolPending
 from outrider.types.usage import Tokens
+
+Messages = Sequence[ModelMessage]
+_IDENTIFIER = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def anthropic_problems(messages: Messages) -> Iterator[str]:
+    yield from _check_roles(messages)
+    yield from _check_last_role(messages)
+    yield from _check_content(messages)
+    yield from _check_blank_texts(messages)
+    yield from _check_call_pairs(messages)
+    yield from _check_result_order(messages)
+    yield from _check_tool_names(messages, 128)
+    yield from _check_call_ids(messages)
+
+
+def openai_problems(messages: Messages) -> Iterator[str]:
+    """Chat Completions: results are separate messages that must directly follow the calls."""
+    yield from _check_content(messages)
+    yield from _check_call_pairs(messages)
+    yield from _check_result_order(messages)
+    yield from _check_tool_names(messages, 64)
+
+
+def openai_responses_problems(messages: Messages) -> Iterator[str]:
+    """Responses: calls and outputs are items paired by id; a reasoning item needs the item that follows it."""
+    yield from _check_content(messages)
+    yield from _check_call_pairs(messages)
+    yield from _check_tool_names(messages, 64)
+    for position, message in enumerate(messages):
+        last = message.content[-1] if message.content else None
+        if isinstance(last, ReasoningPart) and "block" in last.provider_state and position < len(messages) - 1:
+            yield f"messages.{position}: reasoning was given without the item that followed it"
+
+
+def google_problems(messages: Messages) -> Iterator[str]:
+    """Google: calls follow a user message, and the next message has one result per call."""
+    yield from _check_roles(messages)
+    yield from _check_last_role(messages)
+    yield from _check_content(messages)
+    yield from _check_call_pairs(messages)
+    yield from _check_tool_names(messages, 64)
+
+
+MESSAGE_RULES: dict[str, Callable[[Messages], Iterator[str]]] = {
+    "anthropic": anthropic_problems,
+    "openai": openai_problems,
+    "openai-responses": openai_responses_problems,
+    "google": google_problems,
+}
+
+
+def check_messages(kind: str, messages: Messages) -> None:
+    """Raises InvalidRequestError with the first problem, as the API would; `details["problems"]` lists all."""
+    problems = list(MESSAGE_RULES[kind](messages))
+    if problems:
+        raise InvalidRequestError(
+            problems[0], provider=kind, status=400, type="invalid_request_error", problems=problems
+        )
+
+
+def _check_roles(messages: Messages) -> Iterator[str]:
+    if not messages:
+        yield "messages: at least one message is required"
+        return
+    if messages[0].role != "user":
+        yield "messages.0: the first message must be the user's"
+    for position in range(1, len(messages)):
+        if messages[position].role == messages[position - 1].role:
+            yield f"messages.{position}: roles must alternate, two in a row are {messages[position].role!r}"
+
+
+def _check_last_role(messages: Messages) -> Iterator[str]:
+    """An answer that the API paused ends with an opaque block and is sent back."""
+    last = messages[-1] if messages else None
+    if last is None or last.role == "user" or (last.content and isinstance(last.content[-1], ReasoningPart)):
+        return
+    yield f"messages.{len(messages) - 1}: the conversation must end with a user message"
+
+
+def _check_content(messages: Messages) -> Iterator[str]:
+    for position, message in enumerate(messages):
+        if not message.content:
+            yield f"messages.{position}: all messages must have non-empty content"
+
+
+def _check_blank_texts(messages: Messages) -> Iterator[str]:
+    for position, message in enumerate(messages):
+        if any(isinstance(part, TextPart) and not part.text.strip() for part in message.content):
+            yield f"messages.{position}: text content blocks must contain non-whitespace text"
+
+
+def _check_call_pairs(messages: Messages) -> Iterator[str]:
+    """Checks that the next message has exactly one result for every call, and no other results."""
+    seen: set[str] = set()
+    call_ids: list[str] = []
+    for position, message in enumerate(messages):
+        uses = [part.tool_id for part in message.content if isinstance(part, ToolUsePart)]
+        results = [part.tool_use_id for part in message.content if isinstance(part, ToolResultPart)]
+        yield from _check_block_roles(position, message, uses, results)
+        yield from _find_unanswered(position - 1, call_ids, results)
+        yield from _find_orphans(position, call_ids, results)
+        yield from (f"messages.{position}: the id {use} was used before" for use in uses if use in seen)
+        if len(set(uses)) < len(uses):
+            yield f"messages.{position}: `tool_use` ids must be unique"
+        seen.update(uses)
+        call_ids = uses
+    yield from _find_unanswered(len(messages) - 1, call_ids, [])
+
+
+def _check_block_roles(position: int, message: ModelMessage, uses: list[str], results: list[str]) -> Iterator[str]:
+    if uses and message.role != "assistant":
+        yield f"messages.{position}: `tool_use` blocks can only be in assistant messages"
+    if results and message.role != "user":
+        yield f"messages.{position}: `tool_result` blocks can only be in user messages"
+
+
+def _find_unanswered(position: int, call_ids: list[str], results: list[str]) -> Iterator[str]:
+    missing = [use for use in call_ids if use not in results]
+    if missing:
+        yield (
+            f"messages.{position}: `tool_use` ids were found without `tool_result` blocks immediately after: "
+            f"{', '.join(missing)}"
+        )
+
+
+def _find_orphans(position: int, call_ids: list[str], results: list[str]) -> Iterator[str]:
+    for result in results:
+        if result not in call_ids:
+            yield f"messages.{position}: unexpected `tool_use_id` in a `tool_result`: {result}; no call before has it"
+    if len(set(results)) < len(results):
+        yield f"messages.{position}: each `tool_use` must have a single result"
+
+
+def _check_result_order(messages: Messages) -> Iterator[str]:
+    for position, message in enumerate(messages):
+        kinds = [isinstance(part, ToolResultPart) for part in message.content]
+        if kinds != sorted(kinds, reverse=True):
+            yield f"messages.{position}: `tool_result` blocks must come before anything else"
+
+
+def _check_tool_names(messages: Messages, max_length: int) -> Iterator[str]:
+    for position, message in enumerate(messages):
+        for part in message.content:
+            if isinstance(part, ToolUsePart) and not _is_tool_name(part.tool_name, max_length):
+                name = part.tool_name
+                yield f"messages.{position}: the tool name {name!r} must be 1 to {max_length} of [A-Za-z0-9_-]"
+
+
+def _check_call_ids(messages: Messages) -> Iterator[str]:
+    for position, message in enumerate(messages):
+        for part in message.content:
+            if isinstance(part, ToolUsePart) and not _IDENTIFIER.fullmatch(part.tool_id):
+                yield f"messages.{position}: the id {part.tool_id!r} must consist of [A-Za-z0-9_-]"
+
+
+def _is_tool_name(name: str, max_length: int) -> bool:
+    return len(name) <= max_length and _IDENTIFIER.fullmatch(name) is not None
+
 
 _CHARACTERS_PER_TOKEN = 4
 
@@ -48,7 +208,7 @@ class ScriptedClient:
     """Plays the answers of a script in order; a script that is a function returns every answer.
 
     `requests` stores each request. `rules` names the API whose message rules every request must follow (see
-    `message_rules`). Text is streamed in chunks of `chunk` characters, `delay` seconds apart.
+    `MESSAGE_RULES`). Text is streamed in chunks of `chunk` characters, `delay` seconds apart.
     """
 
     def __init__(
@@ -63,6 +223,7 @@ class ScriptedClient:
         if rules is not None and rules not in MESSAGE_RULES:
             raise ConfigurationError(f"unknown rules {rules!r}; use one of: {', '.join(MESSAGE_RULES)}")
         self.name = name
+        self.repeats_requests = True  # a script contains its retries
         self.requests: list[Request] = []
         self._script = script if callable(script) else list(script)
         self._rules = rules
@@ -73,6 +234,7 @@ class ScriptedClient:
         return "scripted"
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        sent = _count_prompt(request.prompt)
         # The agent appends to its prompt after the request, so store a copy.
         request = msgspec.structs.replace(request, prompt=Prompt(request.prompt))
         self.requests.append(request)
@@ -91,7 +253,7 @@ class ScriptedClient:
                 case _:
                     yield item
                     await asyncio.sleep(self._delay)
-        for delta in _final_deltas(request, items):
+        for delta in _final_deltas(sent, items):
             yield delta
 
     async def aclose(self) -> None:
@@ -206,17 +368,27 @@ def _parse_mapping(item: Mapping[str, Any]) -> ScriptItem:
             )
 
 
-def _final_deltas(request: Request, items: list[ScriptItem]) -> Iterator[Delta]:
+def _final_deltas(sent: int, items: list[ScriptItem]) -> Iterator[Delta]:
     """Yields usage (estimated unless scripted) and the finish reason."""
     calls = any(isinstance(item, ToolUsePart | ToolPart) for item in items)
     if not any(isinstance(item, Tokens) for item in items):
-        yield UsageReport(_estimate_tokens(request, items))
+        yield UsageReport(_estimate_tokens(sent, items))
     finishes = [item for item in items if isinstance(item, Finish)]
     yield finishes[-1] if finishes else Finish("tool_use" if calls else "stop", "scripted")
 
 
-def _estimate_tokens(request: Request, items: list[ScriptItem]) -> Tokens:
-    sent = sum(len(str(part.to_api_format())) for message in request.prompt for part in message.content)
+def _count_prompt(prompt: Prompt) -> int:
+    """Returns the number of characters of a prompt; only new messages are counted."""
+    written = prompt.encoded("characters", _write_characters)
+    return len(written) - max(len(prompt) - 1, 0)  # without the commas between messages
+
+
+def _write_characters(message: ModelMessage) -> bytes:
+    """Returns one byte for each character."""
+    return "".join(str(part.to_api_format()) for part in message.content).encode("latin-1", "replace")
+
+
+def _estimate_tokens(sent: int, items: list[ScriptItem]) -> Tokens:
     written = sum(_count_characters(item) for item in items)
     return Tokens(input=sent // _CHARACTERS_PER_TOKEN + 1, output=written // _CHARACTERS_PER_TOKEN + 1)
 

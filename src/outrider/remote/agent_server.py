@@ -206,14 +206,18 @@ class PeerTurnRegistry:
         self._engine = engine
         # Tasks that open sessions, by request id, oldest first.
         self._sessions: dict[str, asyncio.Task[str]] = {}
+        self._limits: dict[str, DelegatedLimits] = {}  # with the usage, by request id
         self._listeners: dict[str, PeerTurn] = {}  # the latest listener, by session id
         self._closing: dict[str, asyncio.Task[None]] = {}
 
-    async def start_turn(self, request_id: str, session_id: str, agent: str, mode: Mode) -> PeerTurn:
-        """Opens the given session, or a new session of the named agent."""
+    async def start_turn(
+        self, request_id: str, session_id: str, agent: str, mode: Mode, *, resume: bool = False
+    ) -> PeerTurn:
+        """Opens the given session, or a new session of the named agent. With `resume` the session has received the
+        request before, perhaps from another process of this server."""
         request_id = request_id or new_id()
-        again = request_id in self._sessions
-        if not again:
+        again = request_id in self._sessions or (resume and bool(session_id))
+        if request_id not in self._sessions:
             self._remember_request(
                 request_id, asyncio.create_task(_open_session(self._engine, session_id, agent, mode))
             )
@@ -244,8 +248,8 @@ class PeerTurnRegistry:
         self, turn: PeerTurn, content: list[Any], limits: DelegatedLimits
     ) -> AsyncGenerator[Delta | FailedTurn, None]:
         engine, session_id = self._engine, turn.session_id
-        if turn.is_repeat:  # what the turn has used is counted against its original limits
-            limits = engine.runtime.delegated_limits.get(session_id, limits)
+        # What the turn has used before a repeated request is part of its usage, also if the session was closed.
+        limits = self._limits.setdefault(turn.request_id, limits)
         engine.runtime.delegated_limits[session_id] = limits
         builder = AnswerDeltaBuilder(session_id, engine.live[session_id].agent.name)
         async with engine.bus.stream(builder.accepts_event) as events:
@@ -285,7 +289,9 @@ class PeerTurnRegistry:
         self._sessions[request_id] = opening
         opening.add_done_callback(forget)
         while len(self._sessions) > MAX_REMEMBERED_REQUESTS:
-            del self._sessions[next(iter(self._sessions))]
+            oldest = next(iter(self._sessions))
+            del self._sessions[oldest]
+            self._limits.pop(oldest, None)
 
 
 async def _open_session(engine: Engine, session_id: str, agent: str, mode: Mode) -> str:

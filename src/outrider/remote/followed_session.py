@@ -13,8 +13,15 @@ from outrider.engine.questions import AskedQuestion
 from outrider.errors import OutriderError, ServerAwayError, SessionNotFoundError
 from outrider.event_bus import EventBus
 from outrider.remote.client import ServerClient, error_by_name
-from outrider.remote.feed import FeedConnected, FeedDisconnected, FeedItem, SessionFeed, StoredChange, TransientEvents
-from outrider.remote.mirror import SessionMirror
+from outrider.remote.mirror import (
+    FeedConnected,
+    FeedDisconnected,
+    FeedItem,
+    SessionFeed,
+    SessionMirror,
+    StoredChange,
+    TransientEvents,
+)
 from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.sessions.session import Session
 from outrider.types.agents import Agent

@@ -20,8 +20,7 @@ from outrider.event_bus import EventBus
 from outrider.models.clients import model_client, shared_catalog
 from outrider.models.session_recorder import NON_HTTP_KINDS, cassette_path
 from outrider.providers.cassettes.record import NonHttpWire
-from outrider.providers.cassettes.replay import ReplayTransport
-from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
+from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory, ReplayTransport
 from outrider.providers.client import WireClient
 from outrider.providers.provider import ModelClient
 from outrider.session_replay.recorded_session import (
@@ -72,6 +71,8 @@ class CassetteClients:
 
 class CassetteClient:
     """Answers requests from the cassette, with one client per conversation, to attribute a differing request."""
+
+    repeats_requests = True
 
     def __init__(self, provider: Provider, factory: CassetteTransportFactory, report: ReportDifference) -> None:
         self.name = provider.name

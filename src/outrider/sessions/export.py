@@ -153,8 +153,7 @@ async def import_from_url(
 
 async def fetch_export(url: str, key: str | None = None, proxy: "ProxySelector | None" = None) -> bytes:
     # Imported here: every command that opens the archive imports this module.
-    from outrider.http.client import HttpClient
-    from outrider.http.fetch import COMPRESSED, read_body
+    from outrider.http.client import COMPRESSED, HttpClient, read_body
     from outrider.http.transport import HttpRequest
 
     if urlsplit(url).scheme not in ("http", "https"):

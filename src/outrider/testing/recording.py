@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
+from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory
 from outrider.types.agents import Provider, ProviderKind
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from outrider.engine.engine import Engine
 from outrider.models.session_recorder import NON_HTTP_KINDS, cassette_path
-from outrider.providers.cassettes.transport_factory import CassetteOptions, CassetteTransportFactory
+from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory
 from outrider.session_replay.recorded_session import Replay, is_input, load_session, session_from_export
 from outrider.session_replay.replay import replay
 from outrider.session_replay.what_if import WhatIf, what_if

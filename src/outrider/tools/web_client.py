@@ -9,9 +9,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from outrider.errors import ConfigurationError, NetworkError, ToolFailure
-from outrider.http.client import HttpClient
+from outrider.http.client import COMPRESSED, HttpClient, read_body, redirect_target, send_with_redirects
 from outrider.http.connection import AddressFilter, AddressRefusedError
-from outrider.http.fetch import COMPRESSED, read_body, redirect_target, send_with_redirects
 from outrider.http.transport import HttpRequest
 from outrider.tools.text.encoding import detect_encoding
 

@@ -17,7 +17,7 @@ from outrider.presentation.formats import (
     format_token_usage,
     format_tokens,
 )
-from outrider.tracing.event_record import can_encode, escape_unencodable, visible
+from outrider.tracing.records import can_encode, escape_unencodable, visible
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,

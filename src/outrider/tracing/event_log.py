@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from outrider.event_bus import EventBus
-from outrider.tracing.event_record import AgentEvent, EventKind, bounded_copy, record_line
+from outrider.tracing.records import AgentEvent, EventKind, bounded_copy, record_line
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,

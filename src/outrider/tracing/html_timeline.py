@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 
 from outrider.presentation.formats import escape_line, format_milliseconds, format_tokens
-from outrider.tracing.event_record import visible
+from outrider.tracing.records import Span, SpanKind, SpanStatus, visible
 from outrider.tracing.render import HasCost, approval_wait, render_tree, span_cost, span_outcome
-from outrider.tracing.span import Span, SpanKind, SpanStatus
 from outrider.types.usage import Tokens
 
 TEXT_BUDGET = 8_000_000

@@ -7,13 +7,14 @@ from itertools import islice
 from typing import Protocol, cast
 
 from outrider.presentation.formats import escape_line, format_cost, format_count, format_milliseconds, format_tokens
-from outrider.tracing.event_record import (
+from outrider.tracing.records import (
+    Span,
+    SpanStatus,
     can_encode,
     escape_unencodable,
     fit_width,
     width_of,
 )
-from outrider.tracing.span import Span, SpanStatus
 
 _GAP = 2
 _NARROWEST_LABEL = 24

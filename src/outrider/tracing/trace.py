@@ -7,10 +7,9 @@ from typing import TextIO
 
 from outrider.tracing import trace_builder as outcomes
 from outrider.tracing.event_log import EventLog
-from outrider.tracing.event_record import AgentEvent
 from outrider.tracing.html_timeline import render_timeline
+from outrider.tracing.records import UNKNOWN, AgentEvent, Span
 from outrider.tracing.render import render_tree
-from outrider.tracing.span import UNKNOWN, Span
 from outrider.tracing.trace_builder import SpanTreeBuilder
 
 __all__ = ["Span", "Trace", "build_tree"]

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from outrider.tracing.event_record import AgentEvent
-from outrider.tracing.span import UNKNOWN, Span, SpanStatus
+from outrider.tracing.records import UNKNOWN, AgentEvent, Span, SpanStatus
 from outrider.types.usage import CacheTokens, Tokens
 
 _DONE = {"", "completed", "complete", "done", "finish", "finished", "stop", "end_turn", "success", "ok"}

@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack
 from time import monotonic
 from typing import Any, ClassVar
 
+from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
@@ -18,11 +19,14 @@ from outrider.config.settings import Settings
 from outrider.errors import OutriderError
 from outrider.tui.commands import COMMAND_CHOICES, error_text, find_command, next_approval, next_mode, open_session
 from outrider.tui.completion import CompletionList, WorkspaceFileNames
-from outrider.tui.composer import Composer, InputHistory, register_alt_enter
+from outrider.tui.composer import Composer, DraftFile, InputHistory, register_alt_enter
 from outrider.tui.controller import SessionController
+from outrider.tui.desktop import edit_in_editor, editor_command, paste_image, paste_text
 from outrider.tui.dialogs import DialogPanel, DialogQueue
+from outrider.tui.driver import TerminalDriver
 from outrider.tui.event_listener import ScreenEventListener
-from outrider.tui.screen import FRAME_SECONDS, ScreenRenderer, TuiScreen
+from outrider.tui.rendering.items import print_items
+from outrider.tui.screen import ScreenRenderer, TuiScreen
 from outrider.tui.startup import (
     AttachClient,
     OpenClient,
@@ -32,7 +36,8 @@ from outrider.tui.startup import (
     find_first_session,
     startup_notices,
 )
-from outrider.tui.theme import DARK, LIGHT, ThemePreference, build_theme, theme_name
+from outrider.tui.theme import DARK, LIGHT, TerminalPreferences, build_theme, theme_name
+from outrider.tui.widgets.modals import PickerItem
 from outrider.tui.widgets.side_panel import SidePanel
 from outrider.tui.widgets.status import ActivityLine, ComposerFrame, QueuedInputLines, StatusLine
 from outrider.tui.widgets.transcript import TranscriptWidget
@@ -70,6 +75,8 @@ async def _run_app(options: StartOptions) -> int:
         for name in (signal.SIGHUP, signal.SIGTERM):  # also sent when the terminal closes
             loop.add_signal_handler(name, app.ui.quit_app)
         code = await app.run_async() or app.return_code or 0  # return_code is set if the app crashed
+        if app.ui.open_controller is not None and app.ui.preferences.stored.print_on_exit:
+            print_items(app.ui.controller.conversation.items, app.ui.preferences.palette)
         attach_option = f"--attach {options.server_url} " if options.server_url else ""
         if app.ui.open_controller is not None and (session_id := app.ui.open_controller.session_id):
             sys.stdout.write(
@@ -93,27 +100,34 @@ class OutriderApp(App[int]):
         Binding("ctrl+o", "run_command('model')", priority=True),
         Binding("ctrl+g", "run_command('agents')", priority=True),
         Binding("ctrl+y", "run_command('effort')", priority=True),
-        Binding("ctrl+b", "toggle_side", priority=True),
-        Binding("ctrl+r", "toggle_folded", priority=True),
+        Binding("ctrl+b", "background_or_side", priority=True),
+        Binding("ctrl+r", "search_history", priority=True),
+        Binding("ctrl+x", "open_editor", priority=True),
+        Binding("ctrl+f,f3", "run_command('find')", priority=True),
         Binding("f1", "run_command('help')", priority=True),
+        Binding("f2", "toggle_folded", priority=True),
+        Binding("f4", "toggle_side", priority=True),
         Binding("pageup", "scroll(-1)", priority=True),
         Binding("pagedown", "scroll(1)", priority=True),
         Binding("ctrl+end", "scroll_to_end", priority=True),
     ]
 
     def __init__(self, options: StartOptions, open_client: OpenClient) -> None:
-        super().__init__()
+        super().__init__(driver_class=TerminalDriver)
         for palette in (DARK, LIGHT):
             self.register_theme(build_theme(palette))
         self._options = options
         self._open_client = open_client
         self._settings = options.settings()
-        preference = ThemePreference(self._settings.data_folder / "terminal.json")
-        self.theme = theme_name(preference.palette)
+        preferences = TerminalPreferences(self._settings.data_folder / "terminal.json")
+        self.theme = theme_name(preferences.palette)
         self._renderer = ScreenRenderer(self)
-        self.ui = TuiScreen(self, self._renderer, preference)
+        self._renderer.draw = self._draw_frame
+        self.ui = TuiScreen(self, self._renderer, preferences)
         self._expanded = False
         self._last_quit_request = 0.0
+        self._opening_failed = False
+        self._early_inputs: list[Composer.Submitted] = []  # submitted before the engine was open
 
     def compose(self) -> ComposeResult:
         completions = CompletionList()
@@ -128,14 +142,27 @@ class OutriderApp(App[int]):
         yield DialogQueue()
         with ComposerFrame():
             yield Static("›", id="prompt", markup=False)
-            yield Composer(completions, history, COMMAND_CHOICES)
+            draft = DraftFile(self._settings.data_folder / "drafts", self._settings.workspace)
+            yield Composer(completions, history, COMMAND_CHOICES, draft)
         yield completions
         yield StatusLine()
 
     def on_mount(self) -> None:
-        self.ui.find_widget(Composer).focus()
-        self.set_interval(FRAME_SECONDS, self._draw_frame)
-        self.start_work(self._open_engine())
+        composer = self.ui.find_widget(Composer)
+        composer.use_vim_keys(on=self.ui.preferences.stored.vim)
+        composer.focus()
+        self.start_work(self._open_first_session())
+
+    def on_descendant_focus(self) -> None:
+        if isinstance(self._driver, TerminalDriver):
+            self._driver.release_input()
+
+    def on_key(self, event: events.Key) -> None:
+        """Give a key to the composer that no widget has handled, e.g. after a click removed the focus."""
+        composer = self.ui.find_widget(Composer)
+        if self.focused is None and len(self.screen_stack) == 1 and composer.visible:
+            composer.focus()
+            composer.post_message(events.Key(event.key, event.character))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the conversation's key bindings while a modal screen is open."""
@@ -155,6 +182,13 @@ class OutriderApp(App[int]):
             self.ui.show_notice(f"internal error: {type(error).__name__}: {error}", "error")
         self.ui.redraw()
 
+    async def _open_first_session(self) -> None:
+        try:
+            await self._open_engine()
+        except Exception:
+            self._opening_failed = self.ui.open_controller is None
+            raise
+
     async def _open_engine(self) -> None:
         """Ask for trust, open the engine client, start the event listener, and show the first session."""
         if self._settings.missing:
@@ -165,7 +199,8 @@ class OutriderApp(App[int]):
             return
         if answer == "trust":
             self._settings = self._options.settings()
-        controller = self.ui.open_controller = SessionController(await self._open_client(self._settings))
+        controller = SessionController(await self._open_client(self._settings))
+        self.ui.open_controller = controller
         listener = ScreenEventListener(self.ui, self.ui.find_widget(DialogQueue), self.start_work)
         self.ui.ask_pending = listener.ask_pending
         self.run_worker(listener.run(), group="listener")
@@ -178,24 +213,36 @@ class OutriderApp(App[int]):
             await open_session(self.ui, session_id)
         else:
             self.ui.find_widget(WelcomeView).show_earlier_count(await controller.count_earlier_sessions())
+        self.ui.redraw()
         if self._options.prompt:
             self.start_work(self._send_prompt(self._options.prompt, queue=False))
+        early, self._early_inputs = self._early_inputs, []
+        for event in early:
+            self._submit(event)
 
     def _draw_frame(self) -> None:
         if self.ui.open_controller is not None and self.is_running:
             self._renderer.draw_frame(self.ui.controller)
             composer, controller = self.ui.find_widget(Composer), self.ui.controller
+            activity = controller.conversation.activity
+            state = "waiting · " if activity.waits_for_person else "working · " if activity.busy else ""
+            self.ui.show_title(f"{state}{controller.title or controller.workspace.name} · outrider")
             composer.busy, composer.has_queued_input = (
                 controller.conversation.activity.busy,
                 bool(controller.queued_inputs),
             )
 
-    async def on_composer_submitted(self, event: Composer.Submitted) -> None:
-        if self.ui.open_controller is None:
-            closed = "The engine is not open yet. If it cannot be opened, the error is shown above."
+    def on_composer_submitted(self, event: Composer.Submitted) -> None:
+        if self.ui.open_controller is not None:
+            self._submit(event)
+        elif self._settings.missing or self._opening_failed:
+            closed = "The engine could not be opened; the error is shown above."
             self.notify("No model is configured yet." if self._settings.missing else closed)
             self.ui.find_widget(Composer).set_text(event.text)
-            return
+        else:
+            self._early_inputs.append(event)
+
+    def _submit(self, event: Composer.Submitted) -> None:
         text = event.text
         if text.startswith("/"):
             self.action_run_command(text)
@@ -203,6 +250,21 @@ class OutriderApp(App[int]):
             self.start_work(self.ui.controller.run_command(text[1:].strip(), self.ui.redraw))
         else:
             self.start_work(self._send_prompt(text, queue=event.queue))
+
+    def on_composer_image_requested(self) -> None:
+        self.start_work(self._paste_clipboard())
+
+    async def _paste_clipboard(self) -> None:
+        """Insert the image of the clipboard as an attachment, or else its text."""
+        composer = self.ui.find_widget(Composer)
+        image = await paste_image(self._settings.data_folder / "clipboard")
+        text = f"'{image}'" if image is not None else await paste_text()
+        if text:
+            composer.insert_paste(text)
+        else:
+            self.notify(
+                "The clipboard is empty, or no program to read it is installed (xclip, wl-clipboard, pngpaste)."
+            )
 
     def on_composer_withdraw_requested(self) -> None:
         self.start_work(self._withdraw_input())
@@ -220,7 +282,9 @@ class OutriderApp(App[int]):
         self.ui.find_widget(ComposerFrame).display = not event.open
         if self.ui.open_controller is not None:
             self.ui.controller.conversation.activity.waits_for_person = event.open
-        if not event.open:
+        if event.open:
+            self.ui.announce("Outrider waits for your answer")
+        else:
             self.ui.find_widget(Composer).focus()
         self.ui.redraw()
 
@@ -244,8 +308,17 @@ class OutriderApp(App[int]):
             self.start_work(found[0].run(self.ui, found[1]))
 
     def action_interrupt(self) -> None:
-        if self.ui.open_controller is not None:
-            self.start_work(self.ui.controller.interrupt_turn())
+        if self.screen.get_selected_text():
+            self.screen.clear_selection()
+        elif self.ui.open_controller is not None and self.ui.controller.is_working:
+            self.start_work(self._interrupt_turn())
+
+    async def _interrupt_turn(self) -> None:
+        """Cancel the turn; inputs that wait for it return to the composer."""
+        composer = self.ui.find_widget(Composer)
+        waiting = await self.ui.controller.interrupt_turn()
+        if waiting:
+            composer.set_text("\n\n".join([*waiting, *([composer.text] if composer.text.strip() else [])]))
 
     def action_next_mode(self) -> None:
         if self.ui.open_controller is not None:
@@ -254,6 +327,51 @@ class OutriderApp(App[int]):
     def action_next_approval(self) -> None:
         if self.ui.open_controller is not None:
             self.start_work(self.ui.controller.set_approval(next_approval(self.ui.controller.approval)))
+
+    def action_search_history(self) -> None:
+        composer = self.ui.find_widget(Composer)
+        if composer.vim is not None and composer.vim.mode == "normal":
+            composer.vim.handle_key("ctrl+r", None)
+        else:
+            self.start_work(self._search_history())
+
+    async def _search_history(self) -> None:
+        """Let the user pick an earlier input; it replaces the text of the composer."""
+        composer = self.ui.find_widget(Composer)
+        inputs = composer.input_history.newest_first
+        items = [PickerItem(str(number), text) for number, text in enumerate(inputs)]
+        chosen = await self.ui.pick_item("Earlier inputs", items)
+        if chosen is not None:
+            composer.set_text(inputs[int(chosen)])
+
+    def action_open_editor(self) -> None:
+        self.start_work(self._open_editor())
+
+    async def _open_editor(self) -> None:
+        """Edit the text of the composer in the user's editor, which takes over the terminal."""
+        composer = self.ui.find_widget(Composer)
+        with self.suspend():
+            edited = await edit_in_editor(composer.expanded_text())
+        self.refresh(layout=True)
+        self.screen.refresh()
+        if edited is None:
+            self.notify(
+                f"The editor failed: {' '.join(editor_command())}. Set VISUAL to another one.", severity="error"
+            )
+        else:
+            composer.set_text(edited)
+        composer.focus()
+
+    def action_background_or_side(self) -> None:
+        """Move the running command to the background; without one, show or hide the side panel."""
+        if self.ui.open_controller is None or not self.ui.controller.conversation.side.running_commands():
+            self.action_toggle_side()
+        else:
+            self.start_work(self._send_to_background())
+
+    async def _send_to_background(self) -> None:
+        if not await self.ui.controller.send_to_background():
+            self.ui.show_notice("the command cannot continue in the background", "warning")
 
     def action_toggle_side(self) -> None:
         self._renderer.side_panel_choice = not self.ui.find_widget(SidePanel).display
@@ -275,15 +393,20 @@ class OutriderApp(App[int]):
         self.ui.find_widget(TranscriptWidget).scroll_end(animate=False)
 
     def action_copy_or_leave(self) -> None:
-        """Copy the selection; without one, clear the composer; if it is empty, quit on the second press."""
+        """Copy the selection. Without one, interrupt the turn, or else clear the composer; pressed twice, quit."""
         composer = self.ui.find_widget(Composer)
+        again = monotonic() - self._last_quit_request < QUIT_CONFIRM_SECONDS
         if selected := self.screen.get_selected_text() or composer.selected_text:
-            self.copy_to_clipboard(selected)
+            self.ui.copy_text(selected)
             self.screen.clear_selection()
+        elif again:
+            self.ui.quit_app()
+        elif self.ui.open_controller is not None and self.ui.controller.is_working:
+            self._last_quit_request = monotonic()
+            self.start_work(self._interrupt_turn())
+            self.notify("Interrupted. Press Ctrl+C again to quit.", timeout=QUIT_CONFIRM_SECONDS)
         elif composer.text:
             composer.clear()
-        elif monotonic() - self._last_quit_request < QUIT_CONFIRM_SECONDS:
-            self.ui.quit_app()
         else:
             self._last_quit_request = monotonic()
             self.notify("Press Ctrl+C again to quit. The session is stored.", timeout=QUIT_CONFIRM_SECONDS)

@@ -1,5 +1,6 @@
 """The slash commands of the terminal application and their table, in the order in which /help lists them."""
 
+import asyncio
 from collections.abc import Sequence
 from itertools import pairwise
 from time import time
@@ -7,24 +8,30 @@ from typing import Literal, get_args
 
 import msgspec
 
-from outrider.config.settings import remember_model
+from outrider.config.settings import Settings, remember_model
+from outrider.engine.approval_grants import applies_here, grant_text
 from outrider.engine.archive import StoredSession, render_shared_page
-from outrider.engine.frontend import was_cut_off
+from outrider.engine.frontend import describe_model, was_cut_off
 from outrider.engine.session_trace import stored_trace
 from outrider.engine.undo_history import RestoreResult
 from outrider.errors import OutriderError, SessionInUseError
 from outrider.presentation.formats import (
     clean_line,
+    clean_text,
     format_age,
     format_count,
     format_tokens,
     format_total_cost,
     git_folder_of,
     group_git_files,
+    shorten,
 )
-from outrider.presentation.items import UserItem, message_items
-from outrider.presentation.tool_calls import call_title
+from outrider.presentation.items import TextItem, ToolCallItem, UserItem, message_items
+from outrider.presentation.tool_calls import call_input, call_title
+from outrider.processes.supervisor import ProcessStatus
 from outrider.tui.completion import CompletionChoice
+from outrider.tui.dialogs import AnswerKey
+from outrider.tui.rendering.markdown import code_blocks
 from outrider.tui.screen import ScreenApi, SlashCommand
 from outrider.tui.theme import ThemeChoice
 from outrider.tui.widgets.modals import PickerItem
@@ -42,6 +49,7 @@ from outrider.types.modes import (
 from outrider.types.parts import ModelRef
 
 _MAX_SHOWN_FILES = 30
+_MAX_AGENT_MESSAGES = 60
 _DONE_TEXTS = {"undo": "reverted", "redo": "applied again"}
 
 
@@ -224,23 +232,35 @@ async def _model_items(ui: ScreenApi, current: str) -> list[PickerItem]:
     """List the models in use first, then all known models of the configured providers."""
     controller = ui.controller
     used = [f"{agent.provider}/{agent.model}" for agent in controller.settings.agents]
-    return [PickerItem(name, name) for name in dict.fromkeys((current, *used, *await controller.client.list_models()))]
+    names = dict.fromkeys((current, *used, *await controller.client.list_models()))
+    notes = await asyncio.to_thread(lambda: [_model_note(controller.settings, name) for name in names])
+    return [PickerItem(name, name, note) for name, note in zip(names, notes, strict=True)]
+
+
+def _model_note(settings: Settings, name: str) -> str:
+    """Return context size and prices of a model of this machine's configuration."""
+    provider, _, model = name.partition("/")
+    return describe_model(settings.providers, ModelRef(provider, model))
 
 
 KEYS = (
     ("Enter", "send; during a turn the agent reads it before its next step"),
     ("Tab", "during a turn: queue the message for the next turn"),
     ("Shift+Enter, Alt+Enter, Ctrl+J", "insert a new line"),
-    ("Esc", "interrupt the turn"),
-    ("↑ ↓", "previous and next input"),
+    ("Esc", "interrupt the turn; queued messages return to the input"),
+    ("↑ ↓ · Ctrl+R", "previous and next input · search earlier inputs"),
+    ("Ctrl+X", "edit the input in $VISUAL or $EDITOR"),
+    ("Ctrl+V", "paste an image or text of the clipboard"),
+    ("Ctrl+Z · Alt+Z", "undo and redo in the input; Ctrl+W, Ctrl+U, Ctrl+K delete a word, to the start, to the end"),
     ("Shift+Tab", "next mode: agent, plan, chat; /mode background works without asking"),
     ("Ctrl+T", "next approval level of agent mode: ask, edits, auto"),
     ("Ctrl+O · Ctrl+G", "choose the model · the agent"),
     ("Ctrl+Y", "choose the reasoning effort"),
-    ("Ctrl+R", "expand or collapse all reasoning and output; click to toggle one"),
-    ("Ctrl+B", "show or hide the side panel: todos, agents, processes"),
-    ("PageUp, PageDown", "scroll; older messages are loaded at the top"),
-    ("Ctrl+C", "copy the selection, or clear the input; twice: quit"),
+    ("F2", "expand or collapse all reasoning and output; click to toggle one"),
+    ("Ctrl+B · F4", "move the running command to the background · show or hide the side panel"),
+    ("PageUp, PageDown", "scroll; older messages are loaded at the top; Ctrl+End returns to the end"),
+    ("Ctrl+F, F3", "search the conversation"),
+    ("Ctrl+C", "copy the selection, interrupt the turn, or clear the input; twice: quit"),
 )
 
 
@@ -286,31 +306,158 @@ async def show_trace(ui: ScreenApi, _: str) -> None:
 
 
 async def show_processes(ui: ScreenApi, _: str) -> None:
-    """List the background processes of the session; selecting a running one terminates it."""
+    """List the background processes of the session; selecting one shows its output, and offers to end it."""
     controller = ui.controller
-    processes = await controller.client.list_processes(controller.session_id)
+    processes = {process.id: process for process in await controller.client.list_processes(controller.session_id)}
     if not processes:
         ui.show_notice("there are no background processes")
         return
     items = [
-        PickerItem(
-            process.id, process.command, process.ending.description if process.ending else f"runs, pid {process.pid}"
-        )
-        for process in processes
+        PickerItem(id, process.command, process.ending.description if process.ending else f"runs, pid {process.pid}")
+        for id, process in processes.items()
     ]
-    chosen = await ui.pick_item("Processes (Enter terminates one)", items)
-    if chosen and await controller.client.end_process(controller.session_id, chosen):
-        ui.show_notice("the process was terminated", "success")
+    chosen = await ui.pick_item("Background processes (Enter shows the output)", items)
+    if chosen:
+        await _show_process(ui, processes[chosen])
+
+
+async def _show_process(ui: ScreenApi, process: ProcessStatus) -> None:
+    controller = ui.controller
+    output = clean_text(await controller.client.read_process_output(controller.session_id, process.id)).rstrip("\n")
+    fence = "`" * 8
+    text = f"{fence}\n{output}\n{fence}" if output else "It has written nothing."
+    close = AnswerKey("escape", "close", "close")
+    if process.ending is not None:
+        await ui.ask_choice(clean_line(process.command, 60), f"{text}\n\n{process.ending.description}", (close,))
+        return
+    keys = (AnswerKey("e", "end", "end the process"), AnswerKey("u", "update", "read the output again"), close)
+    answer, _ = await ui.ask_choice(clean_line(process.command, 60), text, keys)
+    if answer == "update":
+        await _show_process(ui, process)
+    elif answer == "end" and await ui.ask_confirmation("End this process?", f"`{process.command}`", "end it"):
+        ended = await controller.client.end_process(controller.session_id, process.id)
+        ui.show_notice("the process was ended" if ended else "the process had ended already", "success")
+
+
+async def show_subagents(ui: ScreenApi, _: str) -> None:
+    """List the agents that were called in this session; selecting one shows its conversation."""
+    agents = ui.controller.conversation.side.agents
+    if not agents:
+        ui.show_notice("no agents were called in this session")
+        return
+    items = [
+        PickerItem(agent.session_id, f"{agent.name} · {agent.state}", agent.activity, shorten(agent.message, 300))
+        for agent in agents.values()
+    ]
+    chosen = await ui.pick_item("Called agents (Enter shows the conversation)", items)
+    if chosen is None:
+        return
+    page = await ui.controller.archive.load(chosen, _MAX_AGENT_MESSAGES)
+    text = "\n\n".join(filter(None, (_message_text(message) for message in page.messages)))
+    ui.show_page(f"{agents[chosen].name} · {agents[chosen].state}", text or "It has not answered yet.")
+
+
+def _message_text(message: Message) -> str:
+    """Return a message as Markdown: its text, and one line for each call."""
+    rows: list[str] = []
+    for item in message_items(message):
+        match item:
+            case UserItem():
+                rows.append("\n".join(f"> {line}" for line in item.text.split("\n")))
+            case ToolCallItem():
+                done = f"- **{item.part.display_status}** `{call_title(item.part.tool, call_input(item.part))}`"
+                rows.append(done)
+            case TextItem():
+                rows.append(item.text)
+            case _:
+                pass
+    return "\n\n".join(rows)
+
+
+async def copy_answer(ui: ScreenApi, argument: str) -> None:
+    """Copy the last answer as Markdown; with `code` its code blocks, with `all` the whole conversation."""
+    items = ui.controller.conversation.items
+    answers = [item.text for item in items if type(item) is TextItem and item.text.strip()]
+    if argument not in ("", "code", "all"):
+        ui.show_notice(f"unknown part {argument}; use /copy, /copy code or /copy all", "warning")
+    elif not answers:
+        ui.show_notice("there is no answer to copy yet")
+    elif argument == "code":
+        code = [block for answer in answers[-1:] for block in code_blocks(answer)]
+        if code:
+            ui.copy_text("\n\n".join(code))
+        else:
+            ui.show_notice("the last answer contains no code")
+    elif argument == "all":
+        shown = [item for item in items if isinstance(item, UserItem | TextItem)]
+        quoted = [f"> {item.text}" if isinstance(item, UserItem) else item.text for item in shown]
+        ui.copy_text("\n\n".join(quoted))
+    else:
+        ui.copy_text(answers[-1].strip("\n"))
+
+
+async def find_in_transcript(ui: ScreenApi, words: str) -> None:
+    """Search the lines of the conversation that is loaded, and scroll to the chosen one."""
+    lines = [(number, line) for number, line in enumerate(ui.transcript_lines()) if line]
+    shown = [(number, line) for number, line in lines if words.lower() in line.lower()]
+    if not shown:
+        ui.show_notice(f"nothing found: {clean_line(words)}" if words else "the conversation is empty")
+        return
+    items = [PickerItem(str(number), line) for number, line in reversed(shown)]
+    chosen = await ui.pick_item("Find in the conversation, last lines first", items)
+    if chosen is not None:
+        ui.find_in_transcript(int(chosen))
+
+
+async def switch_vim(ui: ScreenApi, argument: str) -> None:
+    on = _read_switch(argument, now=ui.preferences.stored.vim)
+    ui.set_vim_keys(on=on)
+    ui.show_notice(f"vi keys are {_on_off(on)}" + ("; Esc enters normal mode" if on else ""))
+
+
+async def switch_notifications(ui: ScreenApi, argument: str) -> None:
+    on = _read_switch(argument, now=ui.preferences.stored.notify)
+    ui.preferences.update(notify=on)
+    ui.show_notice(f"bell and notifications are {_on_off(on)}")
+
+
+async def switch_print(ui: ScreenApi, argument: str) -> None:
+    on = _read_switch(argument, now=ui.preferences.stored.print_on_exit)
+    ui.preferences.update(print_on_exit=on)
+    ui.show_notice(f"printing the conversation on exit is {_on_off(on)}")
+
+
+def _read_switch(argument: str, *, now: bool) -> bool:
+    return {"on": True, "off": False}.get(argument, not now)
+
+
+def _on_off(on: bool) -> str:  # noqa: FBT001  a value to print
+    return "on" if on else "off"
+
+
+_SCOPE_NAMES = {"session": "this session", "project": "this folder", "always": "always"}
 
 
 async def show_permissions(ui: ScreenApi, _: str) -> None:
-    """List the stored approvals; selecting one revokes it."""
+    """List the stored approvals that apply here, with everything they cover; selecting one revokes it."""
     controller = ui.controller
     answers = await controller.archive.lasting_approvals()
-    if not answers:
-        ui.show_notice("there are no stored approvals; rules are in your settings")
+    here = [found for found in answers if applies_here(found, {controller.session_id}, str(controller.workspace))]
+    elsewhere = len(answers) - len(here)
+    others = f"; {format_count(elsewhere, 'more')} of other folders or sessions: outrider permissions list"
+    if not here:
+        text = "no stored approvals apply here; rules are in your settings"
+        ui.show_notice(f"{text}{others if elsewhere else ''}")
         return
-    items = [PickerItem(approval.id, call_title(approval.tool, approval.input), approval.scope) for approval in answers]
+    items = [
+        PickerItem(
+            approval.id,
+            call_title(approval.tool, approval.input),
+            _SCOPE_NAMES[approval.scope],
+            f"covers {grant_text(approval)}",
+        )
+        for approval in here
+    ]
     chosen = await ui.pick_item("Stored approvals (Enter revokes one)", items)
     if chosen:
         await controller.client.revoke_approval(chosen)
@@ -375,9 +522,15 @@ async def open_session(ui: ScreenApi, session_id: str) -> None:
 
 
 async def continue_turn(ui: ScreenApi, _: str) -> None:
-    """Resume a turn that was interrupted."""
-    if ui.controller.session_id:
-        await ui.controller.continue_turn()
+    """Resume a turn that was interrupted; ask the model to continue after one that has ended."""
+    controller = ui.controller
+    session = controller.engine.live.get(controller.session_id)
+    if session is None or not session.session.messages:
+        ui.show_notice("there is nothing to continue yet", "warning")
+    elif was_cut_off(session.session):
+        await controller.continue_turn()
+    else:
+        await controller.send_prompt("continue", changed=ui.redraw)
 
 
 async def share_session(ui: ScreenApi, _: str) -> None:
@@ -400,14 +553,6 @@ async def export_session(ui: ScreenApi, _: str) -> None:
     path = controller.workspace / f"outrider-{controller.session_id[-_SHORT_ID_LENGTH:]}.json"
     path.write_bytes(await controller.archive.export_document(controller.session_id))
     ui.show_notice(f"session exported: {path}", "success")
-
-
-async def clear_screen(ui: ScreenApi, _: str) -> None:
-    """Clear the screen; the session continues, and scrolling up loads its messages again."""
-    conversation = ui.controller.conversation
-    conversation.forget_first(len(conversation.items))
-    ui.controller.at_session_start = not conversation.session_id
-    ui.redraw()
 
 
 def error_text(error: OutriderError) -> str:
@@ -488,7 +633,7 @@ COMMANDS: list[SlashCommand] = [
     SlashCommand("new", "start a new session", start_new_session),
     SlashCommand("resume", "continue an earlier session of this folder", resume_session, "[ID]"),
     SlashCommand("sessions", "find a session of any folder", find_sessions, "[WORDS]"),
-    SlashCommand("continue", "resume an interrupted turn", continue_turn),
+    SlashCommand("continue", "resume the last turn, or ask for more", continue_turn),
     SlashCommand("fork", "copy the session, completely or up to one of your messages", fork_session, "[TITLE]"),
     SlashCommand("undo", "revert the file changes of the last turn", undo_changes),
     SlashCommand("redo", "apply reverted file changes again", redo_changes),
@@ -506,10 +651,18 @@ COMMANDS: list[SlashCommand] = [
     SlashCommand("export", "write the session as JSON", export_session),
     SlashCommand("cost", "show tokens and cost of this session", show_cost),
     SlashCommand("trace", "show the steps of this session as a tree", show_trace),
-    SlashCommand("processes", "list background processes and terminate them", show_processes),
+    SlashCommand("processes", "show background processes and their output, or end them", show_processes),
+    SlashCommand("subagents", "show the agents that were called and what they did", show_subagents),
+    SlashCommand("copy", "copy the last answer as Markdown, its code, or the conversation", copy_answer, "[code|all]"),
+    SlashCommand("find", "search the conversation", find_in_transcript, "[WORDS]"),
     SlashCommand("permissions", "list stored approvals and revoke them", show_permissions),
     SlashCommand("theme", "set the theme: dark, light, or auto to follow the terminal", choose_theme, "[LOOK]"),
-    SlashCommand("clear", "clear the screen", clear_screen),
+    SlashCommand("vim", "turn vi keys in the composer on or off", switch_vim, "[on|off]"),
+    SlashCommand("notify", "turn bell and desktop notifications on or off", switch_notifications, "[on|off]"),
+    SlashCommand("print", "print the conversation to the terminal on exit", switch_print, "[on|off]"),
+    SlashCommand(
+        "clear", "start with an empty context; the session is stored, /resume returns to it", start_new_session
+    ),
     SlashCommand("quit", "quit; the session is stored", _quit_app),
 ]
 COMMAND_CHOICES = tuple(CompletionChoice(f"/{command.name}", command.note) for command in COMMANDS)

@@ -1,25 +1,33 @@
 """The input field: Enter sends; Shift+Enter, Alt+Enter or Ctrl+J insert a new line. Also paste marks and history."""
 
+import asyncio
 import hashlib
 import os
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 from textual import _ansi_sequences as sequences
 from textual import events
+from textual.binding import Binding, BindingType
 from textual.keys import Keys
 from textual.message import Message
 from textual.widgets import TextArea
 
-from outrider.presentation.formats import clean_text
-from outrider.tui.completion import CompletionChoice, CompletionList, CompletionResult, complete_word, dropped_path
+from outrider.presentation.formats import TAB_WIDTH, clean_text
+from outrider.tui.completion import CompletionChoice, CompletionList, CompletionResult, complete_word, dropped_paths
+from outrider.tui.vim import VimKeys
 
 MAX_PASTE_LINES, MAX_PASTE_CHARS = 12, 1500
 _PASTE_MARK = re.compile(r"\[pasted #(\d+): [\d,]+ (?:lines|characters)\]")
+
+
+def normalize_newlines(text: str) -> str:
+    """Return the text with LF line ends. Terminals send CR for each line end of a bracketed paste."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 class PasteBuffer:
@@ -29,10 +37,12 @@ class PasteBuffer:
         self._texts: dict[int, str] = {}
 
     def shorten_paste(self, text: str) -> str:
-        """Return a short text unchanged; store a long one and return a marker that represents it."""
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        """Return a short text unchanged; store a long one and return a marker that represents it. A text with control
+        characters is stored too: it is sent unchanged, but a terminal cannot show it."""
+        text = normalize_newlines(text)
         lines = text.count("\n") + 1
-        if lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS:
+        short = lines <= MAX_PASTE_LINES and len(text) <= MAX_PASTE_CHARS
+        if short and clean_text(text) == text.expandtabs(TAB_WIDTH):
             return text
         number = len(self._texts) + 1
         self._texts[number] = text
@@ -44,6 +54,13 @@ class PasteBuffer:
 
     def clear(self) -> None:
         self._texts.clear()
+
+    @property
+    def texts(self) -> dict[int, str]:
+        return dict(self._texts)
+
+    def restore(self, texts: dict[int, str]) -> None:
+        self._texts = dict(texts)
 
 
 MAX_HISTORY = 1000
@@ -70,6 +87,11 @@ class InputHistory:
             with suppress(OSError):
                 self._append_row(text)
         self._index = len(self._inputs)
+
+    @property
+    def newest_first(self) -> list[str]:
+        """The distinct inputs of the history, newest first."""
+        return list(dict.fromkeys(reversed(self._inputs)))
 
     def step_back(self, current: str) -> str | None:
         """Return the previous input; stores `current` as the draft, so that `step_forward` can return to it."""
@@ -114,8 +136,49 @@ class InputHistory:
 _NEW_LINE_KEYS = frozenset({"shift+enter", "alt+enter", "ctrl+j", "ctrl+enter", "shift+\r", "\r"})
 
 
+_DRAFT_SECONDS = 1.0  # after the last change; a draft is lost only by a crash within this time
+
+
+class StoredDraft(msgspec.Struct, frozen=True):
+    """An input that was not sent, and the texts of its paste marks."""
+
+    text: str = ""
+    pastes: dict[int, str] = {}
+
+
+class DraftFile:
+    """The unsent input of a workspace, stored so that it survives a restart. Errors are ignored, as for the history."""
+
+    def __init__(self, folder: Path, workspace: Path) -> None:
+        self._file = folder / f"{hashlib.sha256(str(workspace).encode()).hexdigest()[:16]}.json"
+
+    def read(self) -> StoredDraft:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=StoredDraft)
+        except (OSError, msgspec.MsgspecError):
+            return StoredDraft()
+
+    def write(self, draft: StoredDraft) -> None:
+        with suppress(OSError):
+            if not draft.text.strip():
+                self._file.unlink(missing_ok=True)
+                return
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(self._file, os.O_WRONLY | os.O_TRUNC | os.O_CREAT, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(msgspec.json.encode(draft))
+
+
 class Composer(TextArea):
-    """The input field with completion, history and paste marks."""
+    """The input field with completion, history, paste marks, a stored draft and optional vi keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("alt+b,alt+left", "cursor_word_left", show=False),
+        Binding("alt+f,alt+right", "cursor_word_right", show=False),
+        Binding("alt+d", "delete_word_right", show=False),
+        Binding("alt+z,ctrl+shift+z", "redo", show=False),
+        Binding("ctrl+underscore", "undo", show=False),
+    ]
 
     DEFAULT_CSS = """
     Composer {
@@ -123,6 +186,7 @@ class Composer(TextArea):
         scrollbar-size-vertical: 1;
         & .text-area--cursor-line { background: $background; }
         &:focus { border: none; }
+        &.-normal .text-area--cursor { background: $secondary; }
     }
     """
 
@@ -134,11 +198,18 @@ class Composer(TextArea):
             self.text = text
             self.queue = queue
 
+    class ImageRequested(Message):
+        """The user pasted with Ctrl+V: the clipboard may hold an image, which terminals cannot paste."""
+
     class WithdrawRequested(Message):
         """The user wants to edit the last queued input again."""
 
     def __init__(
-        self, completions: CompletionList, history: InputHistory, commands: Sequence[CompletionChoice]
+        self,
+        completions: CompletionList,
+        history: InputHistory,
+        commands: Sequence[CompletionChoice],
+        draft: DraftFile | None = None,
     ) -> None:
         super().__init__(
             id="composer",
@@ -147,6 +218,7 @@ class Composer(TextArea):
             highlight_cursor_line=False,
             placeholder="Ask a question or describe a task",
         )
+        self.cursor_blink = False  # a blinking cursor would draw twice a second while nothing happens
         self.input_history = history
         self.commands = commands
         self.files: Callable[[], Sequence[str]] = lambda: ()
@@ -154,15 +226,54 @@ class Composer(TextArea):
         self.has_queued_input = False  # an input is queued and not delivered yet
         self._completions = completions
         self._pastes = PasteBuffer()
+        self._draft = draft
+        self._draft_timer: asyncio.TimerHandle | None = None
+        self.vim: VimKeys | None = None
         self._completion: CompletionResult | None = None
         self._completed_state: tuple[str, tuple[int, int]] = ("", (0, 0))
 
     def set_text(self, text: str) -> None:
-        self.text = clean_text(text)
+        text = normalize_newlines(text)
+        # A text that cannot be shown, such as an earlier input with control characters, is shown as a mark.
+        self.text = text if clean_text(text) == text.expandtabs(TAB_WIDTH) else self._pastes.shorten_paste(text)
         self.move_cursor(self.document.end)
 
+    def on_mount(self) -> None:
+        if self._draft is not None and not self.text and (stored := self._draft.read()).text:
+            self._pastes.restore(stored.pastes)
+            self.set_text(stored.text)
+
+    def on_unmount(self) -> None:
+        self.store_draft()
+
+    def store_draft(self) -> None:
+        """Store the unsent input now."""
+        if self._draft_timer is not None:
+            self._draft_timer.cancel()
+            self._draft_timer = None
+        if self._draft is not None:
+            self._draft.write(StoredDraft(self.text, self._pastes.texts))
+
+    def expanded_text(self) -> str:
+        """The text with the pasted texts in place of their marks."""
+        return self._pastes.expand_marks(self.text)
+
+    def use_vim_keys(self, *, on: bool) -> None:
+        self.vim = VimKeys(self) if on else None
+        self._show_vim_mode()
+
+    def _show_vim_mode(self) -> None:
+        self.set_class(self.vim is not None and self.vim.mode == "normal", "-normal")
+
     async def _on_key(self, event: events.Key) -> None:
-        if self._handle_key(event.key):
+        if self._completion is None and self.vim is not None and self.vim.handle_key(event.key, event.character):
+            self._show_vim_mode()
+            event.stop()
+            event.prevent_default()
+            return
+        if event.key == "ctrl+v":
+            self.post_message(self.ImageRequested())
+        if event.key == "ctrl+v" or self._handle_key(event.key):
             event.stop()
             event.prevent_default()
             return
@@ -171,12 +282,19 @@ class Composer(TextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         event.stop()
         event.prevent_default()
-        path = dropped_path(event.text)
-        text = f'@"{path}" ' if path is not None else self._pastes.shorten_paste(clean_text(event.text))
-        self.insert(text)
+        self.insert_paste(event.text)
+
+    def insert_paste(self, text: str) -> None:
+        """Insert a pasted text, or mentions of the files whose paths it consists of."""
+        if paths := dropped_paths(text):
+            self.insert("".join(f'@"{path}" ' for path in paths))
+        else:
+            self.insert(self._pastes.shorten_paste(text))
 
     def on_text_area_changed(self) -> None:
         self.update_completions()
+        if self._draft is not None and self._draft_timer is None:
+            self._draft_timer = asyncio.get_running_loop().call_later(_DRAFT_SECONDS, self.store_draft)
 
     def update_completions(self) -> None:
         """Compute the completions for the word at the cursor."""
@@ -196,25 +314,23 @@ class Composer(TextArea):
             self.update_completions()
         if self._completion is not None and self._handle_completion_key(key):
             return True
-        if key in _NEW_LINE_KEYS:
-            self.insert("\n")
-            return True
         match key:
+            case _ if key in _NEW_LINE_KEYS:
+                self.insert("\n")
             case "enter":
                 return self._handle_enter()
             case "tab":
                 if self.busy and self.text.strip():
                     self._submit_text(queue=True)
-                return True
             case "up" if self.has_queued_input and not self.text:
                 self.post_message(self.WithdrawRequested())
-                return True
             case "up" if self.cursor_at_first_line:
                 return self._recall_input(self.input_history.step_back(self.text))
             case "down" if self.cursor_at_last_line:
                 return self._recall_input(self.input_history.step_forward())
             case _:
                 return False
+        return True
 
     def _handle_completion_key(self, key: str) -> bool:
         match key:
@@ -258,11 +374,14 @@ class Composer(TextArea):
         return True
 
     def _submit_text(self, *, queue: bool) -> None:
-        text = self._pastes.expand_marks(self.text).strip()
+        text = self.expanded_text().strip()
         self.input_history.add(text)
         self._pastes.clear()
         self.clear()
         self._set_completion(None)
+        self.store_draft()
+        if self.vim is not None:
+            self.use_vim_keys(on=True)
         self.post_message(self.Submitted(text, queue=queue))
 
     def _recall_input(self, text: str | None) -> bool:

@@ -49,6 +49,10 @@ class UserCommandRunner:
         metadata = {"command": item.command, "output": item.output}
         self._parts.append(TextPart(note, synthetic=True, id=item.id, metadata=metadata))
 
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None and not self._running.done()
+
     def cancel(self) -> None:
         if self._running is not None:
             self._running.cancel()
@@ -204,10 +208,25 @@ class SessionController:
         self.conversation.add(ran)
         await self._user_commands.run(self.client, session_id, ran, changed)
 
-    async def interrupt_turn(self) -> None:
-        """Cancel the current turn and a running user command."""
+    @property
+    def is_working(self) -> bool:
+        """Whether a turn or a command of the user runs."""
+        return self.conversation.activity.busy or self._user_commands.is_running
+
+    async def interrupt_turn(self) -> list[str]:
+        """Cancel the current turn and a running user command. Returns the queued inputs, which are withdrawn."""
         self._user_commands.cancel()
+        waiting = [item.text for item in self.queued_inputs if await self.engine.withdraw(self.session_id, item.id)]
         await self.engine.abort(self.session_id)
+        await self.refresh_queued_inputs()
+        return waiting
+
+    async def send_to_background(self) -> bool:
+        """Let the command that a call waits for continue in the background; returns False if none can."""
+        moved = False
+        for process in self.conversation.side.running_commands():
+            moved = await self.client.send_to_background(self.session_id, process.id) or moved
+        return moved
 
     async def continue_turn(self) -> None:
         await self.engine.go_on(self.session_id)

@@ -17,14 +17,16 @@ from textual.widgets import Input, Static
 
 from outrider.engine.frontend import AskedQuestion
 from outrider.presentation.approvals import ApprovalChoice, ApprovalView
-from outrider.presentation.formats import clean_line, clean_text
+from outrider.presentation.formats import clean_line, clean_text, format_count
 from outrider.tui.rendering.markdown import markdown_lines
-from outrider.tui.rendering.text import indent_lines, side_by_side, text_line, wrap_text
+from outrider.tui.rendering.text import indent_lines, side_by_side, text_line, truncate_line, wrap_text
 from outrider.tui.rendering.tool_calls import diff_lines, effect_lines
 from outrider.tui.theme import Palette
 from outrider.tui.widgets.status import widget_palette
 
 COLLECT_SECONDS = 0.1
+SMALL_ROWS = 20  # terminals with fewer rows show a dialog over almost the whole height
+NARROW_COLUMNS = 60
 ARMED_AFTER = (
     0.4  # seconds without a key press before keys are accepted: a user who is typing must not answer by accident
 )
@@ -37,6 +39,7 @@ class AnswerKey(msgspec.Struct, frozen=True):
     answer: str
     label: str
     placeholder: str = ""
+    short: str = ""  # the label in a narrow terminal
 
 
 class DialogPanel(Vertical, can_focus=True):
@@ -45,12 +48,13 @@ class DialogPanel(Vertical, can_focus=True):
     DEFAULT_CSS = """
     DialogPanel {
         height: auto; max-height: 70vh; margin: 0 1; padding: 0 1; border: round $warning 70%; background: $background;
-        border-title-color: $warning; border-title-style: bold;
+        border-title-color: $warning; border-title-style: bold; border-subtitle-color: $quiet;
     }
     DialogPanel VerticalScroll {
         height: auto; max-height: 50vh; scrollbar-size-vertical: 1; scrollbar-gutter: stable; background: $background;
     }
     DialogPanel .keys { height: auto; margin-top: 1; }
+    DialogPanel.-small .keys { margin-top: 0; }
     DialogPanel Input, DialogPanel Input:focus {
         display: none; border: none; height: 1; padding: 0 1; background: $panel; margin-top: 1;
     }
@@ -82,7 +86,7 @@ class DialogPanel(Vertical, can_focus=True):
     def body_lines(self, width: int, palette: Palette) -> list[Text]:
         raise NotImplementedError
 
-    def pinned_lines(self, width: int, palette: Palette) -> list[Text]:
+    def pinned_lines(self, width: int, palette: Palette, *, small: bool = False) -> list[Text]:
         """Returns lines that stay visible above the keys while the body is scrolled."""
         return []
 
@@ -100,16 +104,30 @@ class DialogPanel(Vertical, can_focus=True):
         self.draw_panel()
 
     def draw_panel(self) -> None:
+        """Draw the panel. Keys and pinned lines stay visible in a small terminal: the body is what is scrolled."""
         palette = widget_palette(self)
-        width = max(self.size.width, 10)
-        keys = [*self.pinned_lines(width, palette), *_key_lines(self.keys, width, palette)]
+        width, height = max(self.size.width, 10), self.screen.size.height
+        small = height < SMALL_ROWS
+        self.set_class(small, "-small")
+        keys = [*self.pinned_lines(width, palette, small=small), *_key_lines(self.keys, width, palette)]
         self.query_one(".body", Static).update(Text("\n").join(self.body_lines(width - 1, palette)))
         self.query_one(".keys", Static).update(Text("\n").join(keys))
-        # The keys and the input field stay visible in a small terminal: the body is what is scrolled.
         rows = sum(max(-(-line.cell_len // width), 1) for line in keys)
-        rest = 2 + rows + 1 + (2 if self._writing else 0)
-        height = self.screen.size.height
-        self.query_one(VerticalScroll).styles.max_height = max(min(height // 2, height * 7 // 10 - rest), 1)
+        used = 2 + rows + (not small) + (2 if self._writing else 0)
+        # In a small terminal only the activity line, the status line and the last row of the conversation remain.
+        room = height - 3 if small else height * 7 // 10
+        body = max(room - used, 2) if small else max(min(height // 2, room - used), 1)
+        self.query_one(VerticalScroll).styles.max_height = body
+        for widget in (self, self.parent):
+            if isinstance(widget, Vertical):
+                widget.styles.max_height = room if small else None
+        self.call_after_refresh(self._show_rest)
+
+    def _show_rest(self) -> None:
+        """Show how many rows of the body are below the visible ones."""
+        scroll = self.query_one(VerticalScroll)
+        below = round(scroll.max_scroll_y - scroll.scroll_y)
+        self.border_subtitle = Content(f"pgdn: {format_count(below, 'more line')}") if below > 0 else ""
 
     def on_key(self, event: events.Key) -> None:
         if self._writing is not None:
@@ -119,6 +137,10 @@ class DialogPanel(Vertical, can_focus=True):
         match event.key:
             case "down" | "up":
                 scroll.scroll_relative(y=1 if event.key == "down" else -1, animate=False, immediate=True)
+                self._show_rest()
+            case "home" | "end":
+                scroll.scroll_to(y=0 if event.key == "home" else scroll.max_scroll_y, animate=False, immediate=True)
+                self._show_rest()
             case _:
                 found = next((key for key in self.keys if event.key == key.key), None)
                 if not self._is_deliberate() or found is None:
@@ -129,6 +151,7 @@ class DialogPanel(Vertical, can_focus=True):
     def scroll_page(self, direction: int) -> None:
         scroll = self.query_one(VerticalScroll)
         scroll.scroll_relative(y=direction * max(scroll.size.height - 1, 1), animate=False, immediate=True)
+        self._show_rest()
 
     def _is_deliberate(self) -> bool:
         """Whether a key press counts as an answer: the first one must follow a pause of ARMED_AFTER seconds."""
@@ -176,15 +199,16 @@ class DialogPanel(Vertical, can_focus=True):
 
 
 def _key_lines(keys: Sequence[AnswerKey], width: int, palette: Palette) -> list[Text]:
+    narrow = width < NARROW_COLUMNS
     shown = [
         Text.assemble(
             (f" {_key_name(key.key)} ", palette.style_on("panel", "accent", bold=True)),
-            (f" {key.label}", palette.style("text")),
+            (f" {(narrow and key.short) or key.label}", palette.style("text")),
         )
         for key in keys
         if key.label
     ]
-    return side_by_side(shown, width)
+    return side_by_side(shown, width, gap=2 if narrow else 3)
 
 
 def _key_name(key: str) -> str:
@@ -256,7 +280,11 @@ class ApprovalPanel(DialogPanel):
 
     @property
     def _width_keys(self) -> list[AnswerKey]:
-        return [AnswerKey("left", "", ""), AnswerKey("right", "", "narrower or wider rule")] if self._has_widths else []
+        return (
+            [AnswerKey("left", "", ""), AnswerKey("right", "", "narrower or wider rule", short="rule")]
+            if self._has_widths
+            else []
+        )
 
     @property
     def _has_widths(self) -> bool:
@@ -278,9 +306,11 @@ class ApprovalPanel(DialogPanel):
 
     def body_lines(self, width: int, palette: Palette) -> list[Text]:
         lines = _request_lines(self.request, width, palette)
-        lines += _labelled_lines("why", self.request.reason, width, palette)
-        if not self.pinned_lines(width + 1, palette):
-            lines += _labelled_lines("rule", self._rule_text, width, palette)
+        for label, content in (("why", self.request.reason), ("rule", self._rule_text)):
+            shown = _labelled_lines(label, content, width, palette)
+            # What does not fit above the keys is complete here.
+            if len(shown) > _MAX_PINNED or (len(shown) > 1 and self.screen.size.height < SMALL_ROWS):
+                lines += shown
         alike = [view for view in self.waiting if view in self.joint]
         for view in alike:
             head = text_line(clean_line(f"── {view.title}", 300), palette.style("accent", bold=True))
@@ -292,10 +322,20 @@ class ApprovalPanel(DialogPanel):
             lines += wrap_text(text_line(clean_line(f"· {view.title}", 300), palette.style("text")), width)
         return lines
 
-    def pinned_lines(self, width: int, palette: Palette) -> list[Text]:
-        """Returns the rule that a lasting answer would store; a long one is part of the body."""
-        lines = _labelled_lines("rule", self._rule_text, width, palette) if self.request.widths else []
-        return lines if len(lines) <= _MAX_PINNED else []
+    def pinned_lines(self, width: int, palette: Palette, *, small: bool = False) -> list[Text]:
+        """Returns the reason and the rule that a lasting answer would store; a long text is cut."""
+        lines: list[Text] = []
+        for label, content in (("why", self.request.reason), ("rule", self._short_rule if small else self._rule_text)):
+            shown = _labelled_lines(label, content, width, palette)
+            rows = 1 if small else _MAX_PINNED
+            cut = [] if len(shown) <= rows else [truncate_line(Text.assemble(shown[rows - 1], " …", end=""), width)]
+            lines += [*shown[: rows - 1], *cut] if cut else shown
+        return lines
+
+    @property
+    def _short_rule(self) -> str:
+        widths = self.request.widths
+        return f"{self._width + 1}/{len(widths)} {widths[self._width].rule_text}" if widths else self.request.rule_text
 
     @property
     def _rule_text(self) -> str:

@@ -27,6 +27,7 @@ from outrider.types.events import (
 )
 
 ANSWERED_BY = "terminal"
+_NEXT_STEPS = "Ctrl+O chooses another model · /continue tries again"
 _PLAN_QUESTION = "Execute the plan? The session then continues in agent mode."
 _PLAN_KEYS = (
     AnswerKey("y", "accept", "execute it"),
@@ -112,6 +113,9 @@ class ScreenEventListener:
                 await self._dialogs.drop_approvals()
                 await self._dialogs.drop_questions_of(event.session_id)
                 await self._controller.refresh_queued_inputs()
+                self._ui.announce(f"Outrider has finished: {self._controller.title or self._controller.workspace.name}")
+                if event.termination_reason in ("error", "refusal"):
+                    self._ui.show_notice(_NEXT_STEPS)
             case SessionUpdatedEvent() if question := event.changes.get("question"):
                 await self._ask_question(msgspec.convert(question, AskedQuestion))
             case SessionUpdatedEvent() if event.session_id == self._controller.session_id:

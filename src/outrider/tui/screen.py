@@ -1,19 +1,24 @@
-"""Draws the screen each frame, and defines the screen operations that slash commands and the event listener use."""
+"""Draws the screen when something changes, and defines the screen operations that slash commands and the event listener
+use."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from decimal import Decimal
+from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 from textual.app import App
 from textual.widget import Widget
 
-from outrider.presentation.formats import clean_text
+from outrider.presentation.formats import clean_text, format_count
 from outrider.presentation.items import Notice, NoticeLevel
 from outrider.tui.composer import Composer
 from outrider.tui.controller import SessionController
+from outrider.tui.desktop import copy_natively, notification_sequence, osc52_sequence, title_sequence
 from outrider.tui.dialogs import AnswerKey, ChoicePanel, DialogQueue
-from outrider.tui.theme import ThemeChoice, ThemePreference, find_palette, theme_name
+from outrider.tui.driver import TerminalDriver
+from outrider.tui.theme import TerminalPreferences, ThemeChoice, find_palette, theme_name
 from outrider.tui.widgets.modals import EditorScreen, PageScreen, PickerItem, PickerScreen, WidthRenderer
 from outrider.tui.widgets.side_panel import SidePanel, has_activity
 from outrider.tui.widgets.status import ActivityLine, ComposerFrame, QueuedInputLines, StatusInfo, StatusLine
@@ -22,39 +27,61 @@ from outrider.tui.widgets.welcome import WelcomeView
 
 W = TypeVar("W", bound=Widget)
 
-FRAME_SECONDS = 1 / 30
-_SPINNER_FRAMES = 3  # frames between two steps of the spinner
-_SIDE_PANEL_FRAMES = 30  # frames between two updates of the side panel's running times
+FRAME_SECONDS = 1 / 30  # the shortest time between two frames
+SPINNER_SECONDS = 0.1  # between two frames during a turn
+AWAY_SECONDS = 20.0  # without a key, after which the user is taken to look elsewhere
+SIDE_PANEL_SECONDS = 1.0  # between two frames while the side panel shows running times
 SIDE_PANEL_MIN_COLUMNS = 96  # screen width from which the side panel fits beside the conversation
 
 
 class ScreenRenderer:
-    """Redraws the widgets once per frame if `dirty` is set; code that changes the model sets it."""
+    """Redraws the widgets after a change, at most once per FRAME_SECONDS. There is no timer while nothing changes."""
 
     def __init__(self, app: App[int]) -> None:
         self._app = app
-        self._frame = 0
         self._cost_before_turn: Decimal | None = Decimal(0)
         self._was_busy = False
+        self._next_frame: asyncio.TimerHandle | None = None
+        self._last_frame = 0.0
+        self.draw: Callable[[], None] = lambda: None  # set by the application
         self.dirty = True
         self.side_panel_choice: bool | None = None  # the user's choice; None: shown while it has content
 
+    def request_frame(self) -> None:
+        """Draw soon, because the model has changed."""
+        self.dirty = True
+        self._schedule(max(self._last_frame + FRAME_SECONDS - monotonic(), 0.0))
+
     def draw_frame(self, controller: SessionController) -> None:
-        """Draw what has changed. The spinner and the side panel's times are updated without `dirty`, at lower rates."""
-        self._frame += 1
-        busy = controller.conversation.activity.busy
-        if busy and not self._was_busy:
-            self._cost_before_turn = controller.conversation.activity.cost
+        """Draw what has changed; during a turn also the spinner, and in the side panel running times."""
+        self._last_frame = monotonic()
+        activity = controller.conversation.activity
+        if activity.busy and not self._was_busy:
+            self._cost_before_turn = activity.cost
         if self.dirty:
             self._draw_conversation(controller)
-        if self.dirty or (busy and self._frame % _SPINNER_FRAMES == 0):
-            self._find_widget(ActivityLine).show_activity(
-                controller.conversation.activity, cost_before=self._cost_before_turn
-            )
-        if self.dirty or (self._side_panel_is_open() and self._frame % _SIDE_PANEL_FRAMES == 0):
-            self._draw_side_panel(controller)
+        if self.dirty or activity.busy:
+            self._find_widget(ActivityLine).show_activity(activity, cost_before=self._cost_before_turn)
+        self._draw_side_panel(controller)
         self.dirty = False
-        self._was_busy = busy
+        self._was_busy = activity.busy
+        if activity.busy:
+            self._schedule(SPINNER_SECONDS)
+        elif self._find_widget(SidePanel).display and controller.conversation.side.is_running:
+            self._schedule(SIDE_PANEL_SECONDS)
+
+    def _schedule(self, delay: float) -> None:
+        """Draw after `delay` seconds, or earlier if that is planned already."""
+        loop = asyncio.get_running_loop()
+        if self._next_frame is not None:
+            if self._next_frame.when() <= loop.time() + delay:
+                return
+            self._next_frame.cancel()
+        self._next_frame = loop.call_later(delay, self._run_frame)
+
+    def _run_frame(self) -> None:
+        self._next_frame = None
+        self._app.call_later(self.draw)  # in the context of the application
 
     def _draw_conversation(self, controller: SessionController) -> None:
         items = controller.conversation.items
@@ -75,9 +102,6 @@ class ScreenRenderer:
         panel.display = show and self._app.size.width >= SIDE_PANEL_MIN_COLUMNS
         if panel.display:
             panel.show_activity(activity)
-
-    def _side_panel_is_open(self) -> bool:
-        return bool(self._find_widget(SidePanel).display)
 
     def _find_widget(self, kind: type[W]) -> W:
         return self._app.screen_stack[0].query_one(kind)
@@ -108,10 +132,11 @@ async def _ask_nothing() -> None:
 class TuiScreen:
     """Implements ScreenApi for the application. `open_controller` is None until the engine is open."""
 
-    def __init__(self, app: App[int], renderer: ScreenRenderer, theme_preference: ThemePreference) -> None:
+    def __init__(self, app: App[int], renderer: ScreenRenderer, preferences: TerminalPreferences) -> None:
         self._app = app
         self._renderer = renderer
-        self._theme_preference = theme_preference
+        self.preferences = preferences
+        self._shown_title = ""
         self.open_controller: SessionController | None = None
         self.ask_pending: Callable[[], Awaitable[None]] = _ask_nothing
 
@@ -154,18 +179,55 @@ class TuiScreen:
         self.redraw()
 
     def redraw(self) -> None:
-        self._renderer.dirty = True
+        self._renderer.request_frame()
 
     def fill_composer(self, text: str) -> None:
         self.find_widget(Composer).set_text(text)
 
     def switch_theme(self, look: ThemeChoice | None) -> None:
-        self._theme_preference.set_theme(look or ("light" if self._theme_preference.palette.dark else "dark"))
-        self._app.theme = theme_name(self._theme_preference.palette)
+        self.preferences.update(theme=look or ("light" if self.preferences.palette.dark else "dark"))
+        self._app.theme = theme_name(self.preferences.palette)
         self.find_widget(WelcomeView).draw_welcome()
         self.redraw()
 
+    def announce(self, text: str) -> None:
+        """Ring the bell and send a desktop notification, if the user looks elsewhere."""
+        driver = self._app._driver  # pyright: ignore[reportPrivateUsage]
+        away = not self._app.app_focus or (isinstance(driver, TerminalDriver) and driver.idle_seconds > AWAY_SECONDS)
+        if self.preferences.stored.notify and away:
+            self._write_to_terminal(notification_sequence(text))
+
+    def show_title(self, title: str) -> None:
+        """Set the title of the terminal's window."""
+        if title != self._shown_title:
+            self._shown_title = title
+            self._write_to_terminal(title_sequence(title))
+
+    def copy_text(self, text: str) -> None:
+        """Copy with the terminal's sequence and with the desktop's clipboard program, and say so."""
+        self._write_to_terminal(osc52_sequence(text))
+        self._app.run_worker(copy_natively(text), exit_on_error=False)
+        lines = text.count("\n") + 1
+        size = format_count(lines, "line") if lines > 1 else format_count(len(text), "character")
+        self._app.notify(f"Copied {size}.", timeout=2)
+
+    def find_in_transcript(self, line: int) -> None:
+        self.find_widget(TranscriptWidget).show_line(line)
+
+    def transcript_lines(self) -> list[str]:
+        return self.find_widget(TranscriptWidget).plain_lines()
+
+    def set_vim_keys(self, *, on: bool) -> None:
+        self.preferences.update(vim=on)
+        self.find_widget(Composer).use_vim_keys(on=on)
+
+    def _write_to_terminal(self, sequence: str) -> None:
+        driver = self._app._driver  # pyright: ignore[reportPrivateUsage]  Textual has no public way to write
+        if driver is not None and sequence and not driver.is_headless:
+            driver.write(sequence)
+
     def quit_app(self) -> None:
+        self.find_widget(Composer).store_draft()
         self._app.exit(0)
 
 
@@ -212,6 +274,31 @@ class ScreenApi(Protocol):
         ...
 
     def quit_app(self) -> None: ...
+
+    @property
+    def preferences(self) -> TerminalPreferences:
+        """The stored choices of the user."""
+        ...
+
+    def copy_text(self, text: str) -> None:
+        """Copy a text to the clipboard, and show a confirmation."""
+        ...
+
+    def announce(self, text: str) -> None:
+        """Ring the bell and send a desktop notification, if the user looks elsewhere."""
+        ...
+
+    def transcript_lines(self) -> list[str]:
+        """Return the lines of the conversation as they are shown."""
+        ...
+
+    def find_in_transcript(self, line: int) -> None:
+        """Scroll to a line of the conversation and highlight it."""
+        ...
+
+    def set_vim_keys(self, *, on: bool) -> None:
+        """Turn vi keys in the composer on or off, and store the choice."""
+        ...
 
 
 CommandHandler = Callable[[ScreenApi, str], Coroutine[Any, Any, None]]

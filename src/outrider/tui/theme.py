@@ -1,8 +1,8 @@
-"""Color palettes and themes, and the stored theme choice; `auto` uses the terminal's background color."""
+"""Color palettes and themes, and the stored choices of the user. The theme `auto` follows the terminal's background."""
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from rich.style import Style
@@ -18,6 +18,7 @@ class Palette(msgspec.Struct, frozen=True, kw_only=True):
     background: str
     surface: str
     panel: str
+    selection: str
     text: str
     quiet: str
     faint: str
@@ -47,6 +48,7 @@ DARK = Palette(
     background="#15171c",
     surface="#1b1e25",
     panel="#242833",
+    selection="#35506e",
     text="#d8dbe2",
     quiet="#868d9b",
     faint="#474d5a",
@@ -67,6 +69,7 @@ LIGHT = Palette(
     background="#fbfaf7",
     surface="#f3f1ec",
     panel="#e9e6df",
+    selection="#b9d3ee",
     text="#2a2d34",
     quiet="#6c717c",
     faint="#b9b5ab",
@@ -129,31 +132,36 @@ def find_palette(name: str) -> Palette:
 ThemeChoice = Literal["dark", "light", "auto"]
 
 
-class _StoredTheme(msgspec.Struct, frozen=True):
+class StoredPreferences(msgspec.Struct, frozen=True):
+    """What the user has chosen in the terminal application. `print_on_exit` prints the conversation after leaving."""
+
     theme: ThemeChoice = "auto"
+    vim: bool = False
+    notify: bool = True
+    print_on_exit: bool = False
 
 
-class ThemePreference:
-    """The user's theme choice, stored as JSON in the data folder."""
+class TerminalPreferences:
+    """The user's choices for the terminal application, stored as JSON in the data folder."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._chosen = self._read_file()
+        self.stored = self._read_file()
 
     @property
     def palette(self) -> Palette:
-        light = has_light_background() if self._chosen == "auto" else self._chosen == "light"
+        light = has_light_background() if self.stored.theme == "auto" else self.stored.theme == "light"
         return LIGHT if light else DARK
 
-    def set_theme(self, look: ThemeChoice) -> None:
-        """Set and store the theme choice; write errors are ignored, and the choice then lasts until exit."""
-        self._chosen = look
+    def update(self, **choices: Any) -> None:
+        """Set and store choices; write errors are ignored, and the choices then last until exit."""
+        self.stored = msgspec.structs.replace(self.stored, **choices)
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._file.write_bytes(msgspec.json.encode(_StoredTheme(look)))
+            self._file.write_bytes(msgspec.json.encode(self.stored))
 
-    def _read_file(self) -> ThemeChoice:
+    def _read_file(self) -> StoredPreferences:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=_StoredTheme).theme
+            return msgspec.json.decode(self._file.read_bytes(), type=StoredPreferences)
         except (OSError, msgspec.MsgspecError):
-            return "auto"
+            return StoredPreferences()

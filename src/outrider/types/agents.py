@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.types.modes import Mode, ReasoningEffort
+from outrider.types.modes import Mode, ReasoningEffort, VendorTool
 from outrider.types.request import RetryPolicy
 from outrider.types.tool_state import Attachment
 
@@ -150,7 +150,8 @@ class Agent(msgspec.Struct, frozen=True):
     turns it off where the API allows it. `tools=None` gives it every tool of the run; a tuple of names limits it to
     these. `stream=False` requests answers without streaming, for models and gateways that do not support it. `model`
     may be a list: on an overload, an exhausted quota or an outage the next model continues the step. A name in the list
-    is a model of `provider`, or PROVIDER/MODEL. `retry` replaces the retry policy of the provider."""
+    is a model of `provider`, or PROVIDER/MODEL. `retry` replaces the retry policy of the provider. `vendor_tools` names
+    tools that the vendor runs, for models that have them."""
 
     name: str
     instructions: Instructions
@@ -170,6 +171,7 @@ class Agent(msgspec.Struct, frozen=True):
     stream: bool = True
     fallback_models: tuple[str, ...] = ()
     retry: RetryPolicy | None = None
+    vendor_tools: tuple[VendorTool, ...] = ()
 
     if TYPE_CHECKING:
 
@@ -193,6 +195,7 @@ class Agent(msgspec.Struct, frozen=True):
             stream: bool = True,  # noqa: FBT001, FBT002
             fallback_models: tuple[str, ...] = (),
             retry: RetryPolicy | None = None,
+            vendor_tools: tuple[VendorTool, ...] = (),
         ) -> None: ...
 
     def __post_init__(self) -> None:

@@ -67,12 +67,13 @@ class PartEnd(msgspec.Struct, frozen=True, tag="PartEnd"):
 
 class Retry(msgspec.Struct, frozen=True, tag="Retry"):
     """The request failed and is sent again after `delay_ms`. The parts received so far are withdrawn: they are not part
-    of the answer."""
+    of the answer. `resumed`: the server continues the answer, and its next usage report includes the failed attempt."""
 
     attempt: int
     delay_ms: int
     error: str
     max_attempts: int | None = None
+    resumed: bool = False
 
 
 class UsageReport(msgspec.Struct, frozen=True, tag="UsageReport"):

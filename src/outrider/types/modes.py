@@ -23,3 +23,6 @@ APPROVAL_DESCRIPTIONS: dict[ApprovalLevel, str] = {
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 REASONING_EFFORTS: tuple[ReasoningEffort, ...] = get_args(ReasoningEffort)
+
+VendorTool = Literal["web_search", "code_execution"]
+"""Tools that the vendor of a model runs itself."""

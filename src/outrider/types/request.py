@@ -7,7 +7,7 @@ from typing import Any, Literal, overload
 import msgspec
 
 from outrider.types.messages import Role
-from outrider.types.modes import ReasoningEffort
+from outrider.types.modes import ReasoningEffort, VendorTool
 from outrider.types.parts import ModelPart
 
 
@@ -134,8 +134,9 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Sampling and output settings. `max_output_tokens=None` means the model's maximum.
 
     `reasoning` is True (requested), None (requested if the model is known to support it) or False (nothing is sent, so
-    the API's default applies). The effort "none" turns reasoning off where the API allows it. `extra` is merged into
-    the request body last, unchanged."""
+    the API's default applies). The effort "none" turns reasoning off where the API allows it. `vendor_tools` are run by
+    the vendor; an API that has none of that name leaves it out. `extra` is merged into the request body last,
+    unchanged."""
 
     max_output_tokens: int | None = None
     reasoning: bool | None = False
@@ -147,6 +148,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tool_choice: ToolChoice = ToolChoice()
     output: OutputSchema | None = None
     extra: dict[str, Any] = {}
+    vendor_tools: tuple[VendorTool, ...] = ()
 
     def requests_reasoning(self, *, supported: bool) -> bool:
         """Returns whether reasoning is requested from a model; `supported` is what is known about the model."""

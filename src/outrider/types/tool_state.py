@@ -245,3 +245,14 @@ def move(current: ToolState, to: ToolState) -> ToolState:
     if to.status not in VALID_TRANSITIONS[current.status]:
         raise InvalidStateTransition(current.status, to.status, VALID_TRANSITIONS[current.status])
     return to
+
+
+WAITED = "waited_ms"
+"""The key in the metadata of a call: the milliseconds in which it waited for the answer of a user."""
+
+
+def working_time(state: ToolCompleted | ToolError) -> int:
+    """Returns the milliseconds that a call took, without the time in which it waited for an answer."""
+    waited: Any = state.metadata.get(WAITED)
+    total = state.time.end - state.time.start
+    return max(total - waited, 0) if isinstance(waited, int) else total

@@ -11,8 +11,7 @@ from typing import Any
 
 import outrider
 from outrider.remote.client import resolve_server
-from outrider.remote.connect import connect_engine
-from outrider.remote.engine import RemoteEngine
+from outrider.remote.engine import RemoteEngine, connect_engine
 
 SECONDS = 60
 

@@ -9,7 +9,7 @@ import pytest
 import outrider
 from outrider.errors import ConfigurationError, OutriderError, ServerAwayError
 from outrider.remote.client import resolve_server
-from outrider.remote.connect import connect_engine
+from outrider.remote.engine import connect_engine
 from outrider.types.events import (
     Event,
     MessageAddedEvent,

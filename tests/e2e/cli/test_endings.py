@@ -35,7 +35,7 @@ async def test_an_interrupt_ends_the_turn_and_all_that_was_said_is_kept(program:
             pass
         interrupt(process)
         done = await ended(process)
-        await asyncio.wait_for(server.cut.wait(), SECONDS)
+        await asyncio.wait_for(server.disconnected.wait(), SECONDS)
     assert done.code == 130
     assert done.lines[-1]["termination_reason"] == "aborted"
     assert "I was about to say" in await kept(program)
@@ -125,9 +125,19 @@ async def test_a_terminal_sees_progress_and_no_control_sequences_of_others(progr
         assert bad not in done.out
 
 
+async def test_a_pipe_receives_no_control_sequences(program: Program):
+    (program.workspace / "evil.txt").write_text(ESCAPES)
+    for options in ((), ("-q",)):
+        async with answering(program, [["Look.", call("shell", command="cat evil.txt")], f"Milk {ESCAPES} here."]):
+            done = await program.run("run", *options, "go")
+        assert (done.code, "Milk" in done.out) == (0, True)
+        assert "\x1b" not in done.out + done.err
+        assert "\x07" not in done.out
+
+
 async def test_colours_are_used_where_they_are_wanted_and_nowhere_else(program: Program):
     async with answering(
-        program, lambda body: [call("read", file_path="notes.txt")] if len(body["messages"]) == 2 else "x"
+        program, lambda body: [call("read", file_path="notes.txt")] if len(body.body["messages"]) == 2 else "x"
     ):
         colourful = await program.on_a_terminal("run", "go")
         program.extra = {"NO_COLOR": "1"}

@@ -1,6 +1,8 @@
 """Commands about what is kept: sessions, traces, figures, files; all on one session that really happened."""
 
 import json
+import re
+import subprocess
 from pathlib import Path
 
 from tests.e2e.cli.program import Program, answering, call
@@ -90,6 +92,25 @@ async def test_what_a_turn_did_to_files_is_undone_and_done_again(program: Progra
     assert "buy tea" in notes.read_text()
     again = await program.run("redo")
     assert (again.code, "nothing to redo" in again.err) == (1, True)
+
+
+async def test_the_undo_of_a_commit_names_the_repository_and_not_git_s_files(program: Program):
+    for words in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=a", "-c", "user.email=a@b.example", "commit", "-qm", "first"],
+    ):
+        subprocess.run(["git", *words], cwd=program.workspace, check=True)
+    commit = "echo 1 > new.txt; git add -A; git -c user.name=a -c user.email=a@b.example commit -qm second"
+    async with answering(program, [[call("shell", "call_a", command=commit)], "done"]):
+        assert (await program.run("run", "--approval", "auto", "commit")).code == 0
+    undone = await program.run("undo")
+    assert undone.code == 0, undone.err
+    named, grouped = (
+        "new.txt: deleted" in undone.out,
+        re.findall(r"^\.git \(\d+ files\): \w+", undone.out, re.MULTILINE),
+    )
+    assert (named, bool(grouped), ".git/" in undone.out) == (True, True, False)
 
 
 async def test_looking_makes_no_files(program: Program):

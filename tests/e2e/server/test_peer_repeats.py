@@ -139,6 +139,45 @@ async def test_an_answer_that_was_lost_on_the_way_is_asked_for_again_and_begun_o
         assert await roles(engine) == ["user", "assistant", "assistant"]
 
 
+async def test_an_answer_that_breaks_off_is_continued_and_counted_once(tmp_path):
+    """The first connection ends after the agent has run a call and has said something."""
+    gate, lost = Gate(), 0
+    gate.open.set()
+    script = [["I will wait. ", call("wait")], ["nearly", asyncio.Event()], "it is done"]
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal lost
+        there = await asyncio.open_connection("127.0.0.1", address.port)
+        carrying = asyncio.create_task(_carry(reader, there[1]))
+        try:
+            if lost:
+                return await _carry(there[0], writer)
+            received = b""
+            while b"nearly" not in received:
+                received += (piece := await there[0].read(65536))
+                writer.write(piece)
+            await writer.drain()
+            lost += 1
+        finally:
+            carrying.cancel()
+            there[1].close()
+            writer.close()
+
+    async with peer(tmp_path, "helper", script, tools=[gate.tool]) as (engine, address):
+        async with await asyncio.start_server(relay, "127.0.0.1", 0) as between:
+            port = between.sockets[0].getsockname()[1]
+            far = msgspec.structs.replace(peer_of(address), base_url=f"http://127.0.0.1:{port}")
+            far = msgspec.structs.replace(far, headers={"host": f"127.0.0.1:{address.port}"})
+            result = await async_run(MAIN, "Go.", [MAIN, AWAY], [], [here(asking("away")), far])
+        assert (result.output, lost, gate.runs) == ("I was told: it is done", 1, 1)
+        [session] = (await engine.store.list(limit=9)).sessions
+        stored = await engine.store.load(session.id)
+        assert [message.role for message in stored.messages if message.get_text_content() == "go"] == []
+        used = sum(message.tokens.total for message in stored.messages if message.tokens)
+        own = [message for message in result.session.messages if message.role == "assistant"]
+        assert result.usage.tokens.total == used + sum(message.tokens.total for message in own)
+
+
 async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with suppress(ConnectionError):
         while piece := await reader.read(65536):

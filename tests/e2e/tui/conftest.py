@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.tui.terminal import Terminal
+from tests.e2e.tui.terminal import Terminal, Tmux, XServer, Xterm, has_programs
 
 pytest.importorskip("textual", reason="the extra `terminal` is not installed")
 pytest.importorskip("pyte", reason="pyte is not installed")
@@ -54,17 +54,58 @@ def call(tool: str, **given: Any) -> dict[str, Any]:
     return {"tool": tool, "input": given}
 
 
+def environment(home: Path, **more: str) -> dict[str, str]:
+    names = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    return {**kept, "OUTRIDER_HOME": str(home), "HOME": str(home), "TERM": "xterm-256color", **more}
+
+
 @pytest.fixture
 def open_terminal(home: Path, workspace: Path) -> Iterator[Open]:
     opened: list[Terminal] = []
 
     def open_one(*arguments: str, size: tuple[int, int] = (100, 32), **environ: str) -> Terminal:
-        names = ("PATH", "PYTHONPATH", "VIRTUAL_ENV", "LANG")
-        kept = {name: os.environ[name] for name in names if name in os.environ}
-        given = {**kept, "OUTRIDER_HOME": str(home), "HOME": str(home), "TERM": "xterm-256color", **environ}
-        terminal = Terminal(list(arguments), cwd=workspace, environ=given, size=size)
+        terminal = Terminal(list(arguments), cwd=workspace, environ=environment(home, **environ), size=size)
         opened.append(terminal)
         return terminal
+
+    yield open_one
+    for terminal in opened:
+        terminal.close()
+
+
+@pytest.fixture
+def open_tmux(home: Path, workspace: Path) -> Iterator[Callable[..., Tmux]]:
+    if not has_programs("tmux"):
+        pytest.skip("tmux is not installed")
+    opened: list[Tmux] = []
+
+    def open_one(*arguments: str, size: tuple[int, int] = (80, 24), **environ: str) -> Tmux:
+        opened.append(Tmux(list(arguments), cwd=workspace, environ=environment(home, **environ), size=size))
+        return opened[-1]
+
+    yield open_one
+    for terminal in opened:
+        terminal.close()
+
+
+@pytest.fixture(scope="session")
+def x_server() -> Iterator[XServer]:
+    if not has_programs("Xvfb", "xterm", "xdotool", "xclip"):
+        pytest.skip("Xvfb, xterm, xdotool or xclip is not installed")
+    server = XServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def open_xterm(x_server: XServer, home: Path, workspace: Path) -> Iterator[Callable[..., Xterm]]:
+    opened: list[Xterm] = []
+
+    def open_one(*arguments: str, size: tuple[int, int] = (100, 32), **environ: str) -> Xterm:
+        given = environment(home, **environ)
+        opened.append(Xterm(x_server, list(arguments), cwd=workspace, environ=given, size=size))
+        return opened[-1]
 
     yield open_one
     for terminal in opened:

@@ -16,7 +16,9 @@ from outrider.tui import dialogs as panels
 from outrider.tui.app import OutriderApp
 from outrider.tui.composer import Composer
 from outrider.tui.startup import StartOptions, engine_opener
+from outrider.tui.theme import DARK
 from outrider.tui.widgets.modals import PageScreen, PickerScreen
+from outrider.tui.widgets.transcript import TranscriptWidget
 from tests.e2e.tui.conftest import call, write_script
 from tests.e2e.tui.terminal import LIMIT
 
@@ -122,6 +124,17 @@ async def test_model_agent_and_theme_are_chosen(home, workspace):
         await until(lambda: app.theme == "outrider-dark")
 
 
+async def test_after_a_failure_the_next_steps_are_named_and_continue_works(home, workspace):
+    write_script(home, [[{"error": "the model is on holiday"}], "Here again.", "And more."])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "hello")
+        await until(lambda: any("Ctrl+O chooses another model · /continue tries again" in note for note in notes(app)))
+        await say(app, pilot, "/continue")
+        await until(lambda: "Here again." in said(app) and idle(app))
+        await say(app, pilot, "/continue")  # the turn has ended, so the model is asked
+        await until(lambda: "And more." in said(app) and idle(app))
+
+
 async def test_a_fork_ends_before_the_words_that_are_chosen_and_offers_them_again(home, workspace):
     write_script(home, ["One.", "Two.", "Three."])
     async with application(home, workspace) as (app, pilot):
@@ -139,19 +152,98 @@ async def test_a_fork_ends_before_the_words_that_are_chosen_and_offers_them_agai
         assert app.ui.controller.title == "another way"
 
 
-async def test_a_process_in_the_background_is_listed_beside_and_can_be_ended(home, workspace, monkeypatch):
+async def test_a_process_in_the_background_shows_its_output_and_is_ended_after_a_confirmation(
+    home, workspace, monkeypatch
+):
     monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
-    write_script(home, [[call("shell", command="sleep 300", background=True)], "It runs."])
+    write_script(home, [[call("shell", command="echo listening; sleep 300", background=True)], "It runs."])
     async with application(home, workspace) as (app, pilot):
         await say(app, pilot, "start it")
         await until(lambda: "It runs." in said(app) and idle(app))
         assert [process.command for process in app.ui.controller.conversation.side.background_processes()] == [
-            "sleep 300"
+            "echo listening; sleep 300"
         ]
         await say(app, pilot, "/processes")
         await opened(app, PickerScreen)
         await pilot.press("enter")
-        await until(lambda: "the process was terminated" in notes(app))
+        await until(lambda: panel_text(app, "listening"))
+        await pilot.press("e")
+        await until(lambda: panel_text(app, "echo listening; sleep 300"))
+        await pilot.press("y")
+        await until(lambda: "the process was ended" in notes(app))
+
+
+def panel_text(app: OutriderApp, text: str) -> bool:
+    """Whether the open dialog contains the text."""
+    panel = app.ui.find_widget(panels.DialogQueue).shown
+    lines = panel.body_lines(80, DARK) if panel is not None and panel.is_mounted else []
+    return any(text in line.plain for line in lines)
+
+
+async def test_called_agents_are_listed_with_their_task_and_can_be_looked_into(home, workspace):
+    task = call("task", description="Count the files", prompt="Count all files here.")
+    write_script(home, [[task], [call("list", path=".")], "There is one file.", "It says: one."])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "delegate it")
+        await until(lambda: "It says: one." in said(app) and idle(app))
+        agent = next(iter(app.ui.controller.conversation.side.agents.values()))
+        assert (agent.state, "Count" in agent.message) == ("done", True)
+        await say(app, pilot, "/subagents")
+        await opened(app, PickerScreen)
+        await pilot.press("enter")
+        await opened(app, PageScreen)
+        assert "There is one file." in page_text(app)
+
+
+def page_text(app: OutriderApp) -> str:
+    screen = app.screen
+    assert isinstance(screen, PageScreen)
+    return str(screen._text)
+
+
+async def test_answers_are_copied_as_markdown_and_as_code(home, workspace, monkeypatch):
+    copied: list[str] = []
+    write_script(home, ["Use **this**:\n\n```python\nif x:\n    y()\n```\n\nDone."])
+    async with application(home, workspace) as (app, pilot):
+        monkeypatch.setattr(app.ui, "copy_text", copied.append)
+        await say(app, pilot, "/copy")
+        await until(lambda: "there is no answer to copy yet" in notes(app))
+        await say(app, pilot, "show me")
+        await until(lambda: any("Done." in text for text in said(app)) and idle(app))
+        for command in ("/copy", "/copy code", "/copy all"):
+            count = len(copied)
+            await say(app, pilot, command)
+            await until(lambda count=count: len(copied) > count)
+    assert copied[0] == "Use **this**:\n\n```python\nif x:\n    y()\n```\n\nDone."
+    assert copied[1] == "if x:\n    y()"
+    assert copied[2].startswith("> show me\n\nUse **this**")
+
+
+async def test_the_conversation_is_searched_and_the_line_is_shown(home, workspace):
+    write_script(home, ["\n\n".join(f"paragraph {number}" for number in range(200))])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "talk")
+        await until(lambda: any("paragraph 199" in text for text in said(app)) and idle(app))
+        await pilot.press("ctrl+f")
+        await opened(app, PickerScreen)
+        await pilot.press(*"paragraph 17", "enter")
+        transcript = app.ui.find_widget(TranscriptWidget)
+        await until(lambda: transcript._found is not None)
+        assert transcript.plain_lines()[transcript._found] == "paragraph 179"
+        await pilot.press("ctrl+end")
+        await until(lambda: transcript._found is None)
+
+
+async def test_earlier_inputs_are_searched_with_control_r(home, workspace):
+    write_script(home, ["One.", "Two."])
+    async with application(home, workspace) as (app, pilot):
+        for words, answer in (("first words", "One."), ("second words", "Two.")):
+            await say(app, pilot, words)
+            await until(lambda answer=answer: answer in said(app) and idle(app))
+        await pilot.press("ctrl+r")
+        await opened(app, PickerScreen)
+        await pilot.press(*"first", "enter")
+        await until(lambda: app.ui.find_widget(Composer).text == "first words")
 
 
 async def test_the_reasoning_effort_is_chosen_by_command_and_by_key(home: Path, workspace: Path):

@@ -33,10 +33,12 @@ class Stumbling(Worker):
 async def test_one_that_the_others_gave_up_twice_begins_anew_and_takes_runs(tmp_path: Path):
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     async with (
-        Engine([agent()], [scripted(["It is done."])], store=MemoryStore()) as engine,
+        Engine([agent()], [scripted(["It is done."] * 2)], store=MemoryStore()) as engine,
         Stumbling(engine, database, poll=0.05, heartbeat=0.05) as worker,
         asyncio.timeout(SECONDS),
     ):
+        run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
+        assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
         worker.stumbles = 2
         worker._remove_worker(worker.id)  # as another one does
         while worker.stumbles:

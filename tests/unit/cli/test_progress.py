@@ -19,7 +19,7 @@ from outrider.types.events import (
     RetryScheduledEvent,
     ToolApprovalRequestedEvent,
 )
-from outrider.types.parts import ToolPart
+from outrider.types.parts import ReasoningPart, ToolPart
 from outrider.types.tool_state import ToolPending, ToolRunning
 
 
@@ -115,3 +115,12 @@ def test_stream_json_names_withdrawn_parts():
     assert text["part_id"] == "p1"
     assert (again["withdrawn"], again["model"]) == (["p1"], "b/m")
     assert (quiet["type"], quiet["silent_ms"]) == ("silent", 30_000)
+
+
+def test_a_tool_of_the_vendor_is_a_line_for_people_and_for_programs():
+    block = {"type": "server_tool_use", "name": "web_search", "input": {"query": "why cats purr"}}
+    part = ReasoningPart("", provider_state={"family": "anthropic", "block": block})
+    assert printed(PartUpdatedEvent(part=part)) == ["▸ web_search: why cats purr"]
+    (line,) = StreamEventEncoder().encode_event(PartUpdatedEvent(session_id="s", part=part))
+    assert (line["type"], line["title"], line["part_id"]) == ("vendor_tool", "web_search: why cats purr", part.id)
+    assert printed(PartUpdatedEvent(part=ReasoningPart("", provider_state={"family": "anthropic"}))) == []

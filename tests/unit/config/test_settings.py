@@ -88,6 +88,12 @@ def test_the_effort_of_a_flag_goes_before_environment_agent_and_file(home):
         settings(home, effort="hihg")
 
 
+@pytest.mark.parametrize("name", ["MODE", "APPROVAL", "EFFORT", "MODEL"])
+def test_a_mistake_in_a_variable_is_named_by_the_variable(home, name):
+    with pytest.raises(ConfigurationError, match=f"--{name.lower()} or OUTRIDER_{name}: .*'yolo'"):
+        settings(home, environ={**KEY, f"OUTRIDER_{name}": "yolo"})
+
+
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
@@ -225,7 +231,9 @@ def test_the_user_s_own_prompt_takes_the_place_of_ours(home):
     ("toml", "words"),
     [
         ("model = 3", "model: expected a text"),
-        ("mode = 'quick'", f"mode: invalid enum value 'quick'; expected {', '.join(MODES)}"),
+        ("mode = 'quick'", f"mode: 'quick' is not allowed; allowed values: {', '.join(MODES)}"),
+        ("approval = 'edit'", "approval: 'edit' is not allowed; did you mean edits"),
+        ("model = 'yolo'", "model: there is no provider or model 'yolo'"),
         ("[limits]\nturns = 'many'", "limits.turns: expected a whole number"),
         ("[agents.a]\ntools = 'read'", r"agents\.a\.tools: expected a list, got a text"),
         ("[limits]\nturns = 0", "limits.turns: expected a whole number >= 1"),

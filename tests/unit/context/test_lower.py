@@ -30,7 +30,7 @@ from outrider.context.lower import (
     PromptProjection,
     end_with_user,
 )
-from outrider.providers.message_rules import (
+from outrider.providers.scripted import (
     anthropic_problems,
     google_problems,
     openai_problems,

@@ -1,6 +1,7 @@
 """The client at work against real sockets: connections that are kept, proxies, encryption, servers that misbehave."""
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -212,6 +213,17 @@ async def test_nobody_who_accepts_is_a_connection_that_took_too_long():
     async with listening(silent) as port, opened(connect=0.1) as client:
         with pytest.raises(NetworkError, match=r"no connection to .* within"):
             await posted(client, f"https://127.0.0.1:{port}")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+async def test_a_refused_connection_names_the_server_and_what_to_do(host: str):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+        async with opened() as client:
+            with pytest.raises(NetworkError, match=f"no connection to {host}:{port}: connection refused; start") as one:
+                await posted(client, f"http://{host}:{port}")
+    assert "Connect call" not in str(one.value)
 
 
 async def test_a_host_that_is_not_known_is_named():

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from outrider.errors import ConfigurationError, NetworkError
-from outrider.http.client import HttpClient
+from outrider.http.client import HttpClient, is_no_downgrade, read_body, redirected_request, send_with_redirects
 from outrider.http.connection import AddressRefusedError, IpAddress
-from outrider.http.fetch import is_no_downgrade, read_body, redirected_request, send_with_redirects
 from outrider.http.transport import HttpRequest
 from tests.fixtures.http_server import Reply, listening, serving
 

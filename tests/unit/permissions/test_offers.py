@@ -125,7 +125,7 @@ def test_an_explanation_says_what_decided_and_what_each_command_does(tmp_path: P
         "  timeout 5 make x (behind timeout): make can run programs and change files",
         '"always" would add shell(make x)',
     ]
-    assert "  not understood: it contains a ${…} expansion that could run a command" in explain("ls ${!x}", tmp_path)
+    assert "  the whole line: it contains a ${…} expansion that could run a command" in explain("ls ${!x}", tmp_path)
     text = explain_decision("read", {"path": "a"}, mode="plan", deny=["read(a)"], workspace=str(tmp_path)).format()
     assert text == "deny: a rule forbids it: read(a)"
     text = explain_decision("write", {"file_path": "a"}, mode="agent", workspace=str(tmp_path)).format()

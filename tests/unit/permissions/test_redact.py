@@ -17,11 +17,12 @@ from outrider.permissions.redaction.redactor import (
     secret_values,
 )
 from outrider.types.codec import UnknownPart
+from tests.fixtures.cases import for_each
 
 LONG = "a1B2" * 10
 
 
-@pytest.mark.parametrize(
+@for_each(
     "secret",
     [
         f"sk-{LONG}",
@@ -80,7 +81,7 @@ CRYPT = "./aB9" * 20
 SEED = " ".join(["legal", "winner", "thank", "year"] * 3)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "secret"),
     [
         ("mysql -u root -phunterhunter db", "hunterhunter"),
@@ -152,7 +153,7 @@ def test_ordinary_text_is_left_alone(text: str):
     assert redact_patterns(text) == text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "secret"),
     [
         ("ANTHROPIC_API_KEY", True),
@@ -350,7 +351,7 @@ def test_what_was_redacted_once_is_left_alone():
         assert redact_patterns(clean) == clean
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "api_key = os.environ['X']",
@@ -374,7 +375,7 @@ def test_code_and_prose_are_left_alone(text: str):
     assert redact_patterns(text) == text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "secret"),
     [
         ("mysql -u root:hunter2!", "hunter2!"),
@@ -443,3 +444,42 @@ def test_every_place_of_a_secret_in_bytes_is_found():
 def test_the_secrets_that_are_given_are_hidden_besides_those_of_the_environment():
     redactor = Redactor.from_environment({"A_TOKEN": "one of them 1"}, ["another of them"])
     assert redactor.redact_text("one of them 1, another of them") == f"{HIDDEN_SECRET}, {HIDDEN_SECRET}"
+
+
+BARE = "wJalrXUtnFEMIxK7MDENG/bPxRfiCYEXAMPLEKEY"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"AKIAIOSFODNN7EXAMPLE {BARE}",
+        f"User name,Access key ID,Secret access key\nbob,AKIAIOSFODNN7EXAMPLE,{BARE}",
+        f'id "ASIAIOSFODNN7EXAMPLE" secret "{BARE}"',
+        f"Secret access key\n{BARE}",
+        f"the aws key is {BARE}",
+        f"| secret | {BARE} |",
+        f"aws configure set aws_secret_access_key {BARE}",
+    ],
+)
+def test_a_key_of_forty_characters_is_known_by_the_words_before_it(text: str):
+    assert BARE not in redact_patterns(text)
+    assert BARE[:6] not in Redactor().redact_complete(text[: text.index(BARE) + 6])  # while it is streamed
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "secret commit 356a192b7913b04c54574d18c28d46e6395428ab",
+        f"AKIAIOSFODNN7EXAMPLE was revoked. A long sentence follows, and much later {BARE}",
+        "secret src/Components/Deployments1/Access/Views.tsx",
+        f"integrity {BARE}",
+    ],
+)
+def test_other_words_of_forty_characters_stay(text: str):
+    assert redact_patterns(text).endswith(text[-40:])
+
+
+@pytest.mark.parametrize("secret", [f"ghp_{LONG}", f"sk-ant-api03-{LONG}", "AKIAIOSFODNN7EXAMPLE", f"xoxb-{LONG}"])
+def test_a_key_that_is_written_backwards_is_hidden(secret: str):
+    assert secret[::-1] not in redact_patterns(f"echo {secret[::-1]} | rev")
+    assert "54321eulav-nwo" not in Redactor(["own-value12345"]).redact_text("rev 54321eulav-nwo")

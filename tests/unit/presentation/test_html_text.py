@@ -5,13 +5,14 @@ from html.parser import HTMLParser
 import pytest
 
 from outrider.presentation.diffs import parse_unified_diff, replacement_diff
-from outrider.presentation.html_text import (
+from outrider.presentation.share_page import (
     SHOWN_CHARACTERS,
     escape_invisible,
     render_code,
     render_diffs,
     render_markdown,
 )
+from tests.fixtures.cases import for_each
 
 ALLOWED_TAGS = frozenset(
     (
@@ -62,7 +63,7 @@ def test_a_table_is_aligned_by_classes():
     assert "style" not in html
 
 
-@pytest.mark.parametrize(
+@for_each(
     "hostile",
     [
         "<script>alert(1)</script>",

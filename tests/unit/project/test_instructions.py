@@ -2,11 +2,13 @@
 
 import datetime
 import os
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from outrider.project.extensions import MAX_INSTRUCTION_BYTES, describe_workspace, workspace_notes
+from outrider.project.extensions import MAX_INSTRUCTION_BYTES, describe_workspace, read_git_state, workspace_notes
 from outrider.project.trust import ProjectFolder, find_project
 
 TODAY = datetime.date(2026, 11, 15)
@@ -47,6 +49,73 @@ def test_the_initial_state_is_a_few_lines(project):
         "76543"
     )
     assert len(said) < 1_000
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "protocol.file.allow=always")
+    subprocess.run(["git", *identity, *arguments], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> ProjectFolder:
+    root = tmp_path / "repository"
+    (root / "inner").mkdir(parents=True)
+    git(root, "init", "-q", "-b", "main")
+    (root / "kept.txt").write_text("a\n")
+    (root / "inner" / "changed.txt").write_text("a\n")
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "first change")
+    return find_project(root / "inner", tmp_path)
+
+
+def git_state(project: ProjectFolder) -> str:
+    return describe_workspace(project, trusted=True, now=TODAY, shell="bash", model="m", git=read_git_state(project))
+
+
+def test_the_initial_state_has_the_changed_files_relative_to_the_working_directory(repository):
+    assert "git status: no changes" in git_state(repository)
+    (repository.folder / "changed.txt").write_text("b\n")
+    (repository.root / "new.txt").write_text("")
+    said = git_state(repository)
+    assert "git status --short:\n   M changed.txt\n  ?? ../new.txt\nlast commits:\n" in said
+    assert said.count("first change") == 1
+
+
+def test_a_clone_and_a_linked_worktree_have_commits_and_changed_files(repository, tmp_path):
+    git(tmp_path, "clone", "-q", str(repository.root), "clone")
+    git(repository.root, "worktree", "add", "-q", str(tmp_path / "linked"))
+    for name in ("clone", "linked"):
+        (tmp_path / name / "kept.txt").write_text("changed")
+        said = git_state(find_project(tmp_path / name, tmp_path))
+        assert " M kept.txt" in said
+        assert "first change" in said
+
+
+def test_many_changed_files_are_bounded(repository):
+    for number in range(300):
+        (repository.folder / f"file-{number}-{'x' * 200}").write_text("")
+    said = git_state(repository)
+    assert "… (260 more)" in said
+    assert len(said) < 16_000
+
+
+@pytest.mark.parametrize("where", ["config", "include", "worktree"])
+def test_reading_the_state_executes_nothing_that_the_repository_names(repository, tmp_path, where):
+    ran = tmp_path / "ran"
+    driver = f'\n[core]\nfsmonitor = touch {ran}\n[FILTER "x"]\nclean = touch {ran}; cat\nprocess = touch {ran}\n'
+    config = repository.root / ".git" / "config"
+    if where == "include":
+        (tmp_path / "driver").write_text(driver)
+        driver = f"\n[core] [include]path = {tmp_path}/driver\n"
+    if where == "worktree":
+        config.write_text(config.read_text() + "\n[extensions]\nworktreeConfig = true\n")
+        config = config.with_name("config.worktree")
+    config.write_text((config.read_text() if config.exists() else "") + driver)
+    (repository.root / ".gitattributes").write_text("* filter=x\n")
+    time.sleep(0.01)
+    (repository.folder / "changed.txt").write_text("b\n")
+    assert " M changed.txt" in git_state(repository)
+    assert not ran.exists()
 
 
 def test_the_entries_of_a_large_folder_are_bounded(project):

@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,23 @@ from outrider.errors import (
 )
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpTimeouts
-from outrider.providers.client import WireClient
+from outrider.providers import http_exchange as exchange
+from outrider.providers.assembler import assemble_answer
+from outrider.providers.client import RepeatingClient, WireClient
+from outrider.providers.rate_limit import RateLimit, RateLimiter
 from outrider.providers.stream_filters.think_tags import create_think_filter
-from outrider.providers.transport import exchange
-from outrider.providers.transport.rate_limit import RateLimit, RateLimiter
-from outrider.types.deltas import AnswerStart, Delta, ReasoningDelta, Retry, TextDelta, UsageReport
-from outrider.types.request import Request, RetryPolicy
+from outrider.types.deltas import (
+    AnswerStart,
+    Delta,
+    Finish,
+    PartEnd,
+    PartStart,
+    ReasoningDelta,
+    Retry,
+    TextDelta,
+    UsageReport,
+)
+from outrider.types.request import Prompt, Request, RetryPolicy
 from tests.fixtures.http_server import Pause, Reply, Server, serving, unused_port
 from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, words
 
@@ -163,13 +174,47 @@ async def test_an_answer_that_breaks_off_is_requested_again_and_withdrawn(after:
     assert [delta for delta in got if isinstance(delta, UsageReport)]
 
 
-async def test_an_answer_of_an_agent_that_ran_tools_is_not_requested_again():
-    got: list[Delta] = []
-    async with asking(Reply([words("Hello")], after="reset"), GOOD, repeats_output=False) as (client, server):
-        with pytest.raises(NetworkError):
-            await ask(client, got)
-        assert len(server.requests) == 1
-    assert text_of(got) == "Hello"
+class BareClient:
+    """A client of a user, which does not repeat its requests."""
+
+    name = "own"
+
+    def __init__(self, *answers: list[Delta | ProviderError]) -> None:
+        self.answers = list(answers)
+
+    def model_family(self, model: str) -> str:
+        return "own"
+
+    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        for item in self.answers.pop(0):
+            if isinstance(item, ProviderError):
+                raise item
+            yield item
+
+    async def aclose(self) -> None:
+        pass
+
+
+HALF: list[Delta | ProviderError] = [PartStart(0, "text"), TextDelta(0, "Hel")]
+WHOLE: list[Delta | ProviderError] = [PartStart(0, "text"), TextDelta(0, "Hello"), PartEnd(0), Finish("stop")]
+
+
+async def test_a_client_of_a_user_is_asked_again_after_output():
+    policy = RetryPolicy(first_window=0.01, attempts=3)
+    client = BareClient([*HALF, NetworkError("broken")], [OverloadedError("busy")], WHOLE)
+    got = [delta async for delta in RepeatingClient(client).stream(Request("m", Prompt(), retry=policy))]
+    assert [delta.attempt for delta in got if isinstance(delta, Retry)] == [1, 2]
+    assert assemble_answer(got, "own").message.get_text_content() == "Hello"
+    assert not client.answers
+
+
+@pytest.mark.parametrize("error", [NetworkError("broken"), AuthenticationError("no key")])
+async def test_a_client_of_a_user_fails_with_its_last_error(error: ProviderError):
+    policy = RetryPolicy(first_window=0.01, attempts=2)
+    client = BareClient(*[[*HALF, error]] * 2)
+    with pytest.raises(type(error)):
+        _ = [delta async for delta in RepeatingClient(client).stream(Request("m", Prompt(), retry=policy))]
+    assert len(client.answers) == (0 if error.retryable else 1)
 
 
 async def test_all_that_arrived_before_an_error_in_the_stream_is_given_out_first():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outrider.event_bus import EventBus
 from outrider.tracing.event_log import AgentEvent, EventLog
-from outrider.tracing.event_record import EVENT_KINDS, ITEM_LIMIT, TEXT_LIMIT
+from outrider.tracing.records import EVENT_KINDS, ITEM_LIMIT, TEXT_LIMIT
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,

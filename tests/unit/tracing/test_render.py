@@ -4,9 +4,8 @@ import io
 
 import pytest
 
-from outrider.tracing.event_record import fit_width, visible, width_of
+from outrider.tracing.records import Span, fit_width, visible, width_of
 from outrider.tracing.render import render_tree
-from outrider.tracing.span import Span
 from outrider.tracing.trace import Trace
 from outrider.types.events import (
     ErrorEvent,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.tracing.event_log import AgentEvent, EventLog
-from outrider.tracing.event_record import EVENT_KINDS
+from outrider.tracing.records import EVENT_KINDS
 from outrider.tracing.trace import Trace
 from outrider.types.events import (
     AgentCalledEvent,

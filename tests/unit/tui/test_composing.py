@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from outrider.tui.commands import COMMAND_CHOICES, find_command
-from outrider.tui.completion import complete_word, dropped_path, find_attachments, match_names
+from outrider.tui.completion import complete_word, dropped_paths, find_attachments, match_names
 from outrider.tui.composer import InputHistory, PasteBuffer
 
 PNG = bytes.fromhex("89504e470d0a1a0a")
@@ -85,6 +85,7 @@ def test_images_that_are_named_go_along_and_other_files_are_left_to_the_tools(tm
 def test_an_image_that_is_dropped_on_the_terminal_is_recognised(tmp_path: Path):
     image = tmp_path / "my shot.png"
     image.write_bytes(PNG)
-    assert dropped_path(f"'{image}'\n") == image
-    assert dropped_path("just words") is None
-    assert dropped_path("two\nlines") is None
+    assert dropped_paths(f"'{image}'\n") == [image]
+    assert dropped_paths(f"'{image}' {image.as_uri()}") == [image, image]
+    assert dropped_paths("just words") == []
+    assert dropped_paths("two\nlines") == []

@@ -116,3 +116,19 @@ def test_a_table_with_more_columns_than_a_narrow_screen_has_room_for_is_told_row
     assert "name  two" in told
     wide = [row.plain.rstrip() for row in markdown_lines(text, 80, DARK)]
     assert wide[0].split() == ["name", "a", "b", "c", "d", "cost"]
+
+
+def test_task_lists_alignment_and_links():
+    text = (
+        "- [x] done\n- [ ] open\n\n| name | size |\n|:--|--:|\n| a | 5 |\n| bb | 1234 |\n\nSee https://example.org/x."
+    )
+    lines = markdown_lines(text, 60, DARK)
+    plain = [line.plain for line in lines]
+    assert plain[:2] == ["☑ done", "☐ open"]
+    assert "a        5" in plain
+    assert "bb    1234" in plain
+    links = {span.style.link for span in lines[-1].spans if not isinstance(span.style, str)}
+    assert "https://example.org/x" in links
+    evil = markdown_lines("[x](javascript:alert(1)) [y](https://e.org/\x1b]0;t\x07)", 60, DARK)
+    links = {span.style.link for line in evil for span in line.spans if not isinstance(span.style, str)}
+    assert not any(link and ("javascript" in link or "\x1b" in link) for link in links)

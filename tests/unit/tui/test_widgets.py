@@ -9,7 +9,9 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
 from textual.events import Key
+from textual.geometry import Offset
 from textual.pilot import Pilot
+from textual.selection import Selection
 from textual.widgets import Input, Static
 
 from outrider.engine.frontend import AskedQuestion
@@ -94,7 +96,8 @@ async def test_the_transcript_stays_at_its_end_and_leaves_those_alone_who_scroll
         before = shown(transcript)
         transcript.show_items([*items, TextItem("new", "m", "more", streaming=False)])
         await pilot.pause()
-        assert shown(transcript) == before
+        assert shown(transcript)[:-1] == before[:-1]
+        assert "↓ 2 new lines · ctrl+end" in shown(transcript)[-1]
 
 
 async def test_the_end_stays_in_view_when_a_question_takes_room_below():
@@ -368,3 +371,24 @@ async def test_leaving_a_session_answers_no_call_and_lets_nobody_wait_for_a_choi
         await choice.wait()
     assert answers == []
     assert choice.result == ("", "")
+
+
+async def test_a_selection_is_visible_on_code_and_copied_without_margins():
+    transcript = TranscriptWidget()
+    answer = "Before.\n\n```python\nif x:\n    " + "y" * 70 + "()\n```\n\nAfter."
+    async with Stage(transcript).run_test(size=(60, 20)) as pilot:
+        transcript.display = True
+        await pilot.pause()
+        transcript.show_items([UserItem("u", "hello"), TextItem("t", "m", answer, streaming=False)])
+        await pilot.pause()
+        rows = shown(transcript)
+        first, last = next(n for n, row in enumerate(rows) if "if x" in row), rows.index("  After.")
+        selection = Selection(Offset(0, first), Offset(-1, last - 2))
+        transcript.screen.selections = {transcript: selection}
+        await pilot.pause()
+        strip = transcript.render_line(first - transcript.scroll_offset.y)
+        chosen = [segment for segment in strip if "if" in segment.text]
+        assert {segment.style.bgcolor.name for segment in chosen} == {DARK.selection}
+        assert transcript.get_selection(selection) == ("if x:\n    " + "y" * 70 + "()", "\n")
+        whole = Selection(Offset(0, 2), Offset(-1, last))
+        assert transcript.get_selection(whole) == (answer, "\n")

@@ -17,8 +17,7 @@ from outrider.engine.archive import TurnOutcome
 from outrider.errors import ConfigurationError, OutriderError, ServerAwayError
 from outrider.presentation.approvals import UNATTENDED_DENIAL, UNATTENDED_OUTCOME
 from outrider.remote.client import ServerAddress, resolve_server
-from outrider.remote.connect import RemoteBridge, connect_engine
-from outrider.remote.engine import RemoteArchive, RemoteEngine
+from outrider.remote.engine import RemoteArchive, RemoteBridge, RemoteEngine, connect_engine
 from outrider.types.events import Event, LoopStartedEvent, SessionUpdatedEvent, ToolApprovalRequestedEvent
 from outrider.types.ids import new_id
 from outrider.types.messages import Message

@@ -15,9 +15,9 @@ from outrider.cli.output import NOTICE_STYLES, Console, truncate_text
 from outrider.engine.archive import TurnOutcome
 from outrider.errors import OutriderError
 from outrider.presentation import approvals as reasons
-from outrider.presentation.formats import clean_line
-from outrider.presentation.items import Notice, event_notice
-from outrider.presentation.tool_calls import call_title
+from outrider.presentation.formats import clean_line, remove_escape_sequences
+from outrider.presentation.items import Notice, event_notice, vendor_tool_notice
+from outrider.presentation.tool_calls import call_title, vendor_tool_use
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
     AgentCalledEvent,
@@ -72,7 +72,7 @@ from outrider.types.parts import (
     is_withdrawn,
     tool_result,
 )
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, working_time
 from outrider.types.usage import Tokens, Usage
 
 _TOPICS_OF_SUMMARY = frozenset({"error", "limit", "end"})  # printed after the run, with its exit code
@@ -106,7 +106,9 @@ class ProgressPrinter:
             case ToolPart():
                 self._print_call(part)
             case ReasoningPart():
-                if self._verbose and part.time and part.time.end:
+                if (notice := vendor_tool_notice(part)) is not None and not is_withdrawn(part):
+                    self._print_notice(notice)
+                elif self._verbose and part.time and part.time.end:
                     self._print_line(f"(thought: {part.text})")
             case TextPart():
                 return  # printed to stdout
@@ -359,6 +361,8 @@ class StreamEventEncoder:
         if isinstance(part, TextPart) and self._is_unstreamed_text(part):
             self._streamed_parts.add(part.id)
             return [("text", {"text": part.text, "part_id": part.id})]
+        if isinstance(part, ReasoningPart) and (used := vendor_tool_use(part.provider_state)) is not None:
+            return [("vendor_tool", {"title": used.title, "body": used.body, "part_id": part.id})]
         return ()  # a `text`, `reasoning`, `retry`, `compaction` or `agent_call` line reports it, or it is bookkeeping
 
     def _call_lines(self, call: ToolPart) -> Iterator[tuple[str, OutputLine]]:
@@ -373,7 +377,7 @@ class StreamEventEncoder:
         result = tool_result(call)
         if result is not None and isinstance(state, ToolCompleted | ToolError):
             reason = state.reason if isinstance(state, ToolError) else None
-            duration = state.time.end - state.time.start
+            duration = working_time(state)
             result_fields = {
                 "output": result.content,
                 "is_error": result.is_error,
@@ -501,7 +505,7 @@ class RunTextPrinter:
 
     def _end_step(self) -> None:
         if self._holds_back:
-            self._pipe.write(self._step)
+            self._pipe.write(remove_escape_sequences(self._step))
         if self._step and not self._step.endswith("\n"):
             self._pipe.write("\n")
         if self._step:

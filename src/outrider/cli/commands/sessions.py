@@ -1,4 +1,5 @@
-"""`outrider sessions`: lists, shows, searches, forks, renames, exports, imports, shares and deletes sessions."""
+"""`outrider sessions`: lists, shows, searches, forks, renames, exports, imports, shares and deletes
+sessions, and `outrider trace`."""
 
 import sys
 from argparse import Namespace
@@ -288,3 +289,21 @@ def _output_lines(lines: Sequence[str], style: str, *, full: bool) -> Iterator[S
         yield f"  {line}", style
     if not full and len(lines) > MAX_OUTPUT_LINES:
         yield f"  … {len(lines) - MAX_OUTPUT_LINES} more lines (--full)", "dim"
+
+
+def show_trace(arguments: Namespace) -> int:
+    """Print the trace as a tree for the terminal width, or write it as an HTML page."""
+    from outrider.engine.session_trace import stored_trace  # lazy: other commands do not need the tracer
+
+    console = Console()
+
+    async def render_trace(archive: SessionArchive) -> str:
+        found = await archive.find_session(arguments.session)
+        trace = await stored_trace(archive, found.id)
+        return trace.to_html(found.title) if arguments.html else trace.format_tree(console.width)
+
+    text = run_with_archive(render_trace)
+    if arguments.html:
+        return write_output(text.encode(), arguments.html)
+    console.print(text)
+    return exit_codes.SUCCESS

@@ -11,6 +11,7 @@ from outrider.config.settings import read_settings
 from outrider.engine.archive import open_archive
 from outrider.engine.factory import standard_engine
 from outrider.engine.undo_history import RestoreResult
+from outrider.presentation.formats import git_folder_of, group_git_files
 
 _ACTION_TEXTS = {
     "create": ("would be created again", "created again"),
@@ -52,11 +53,20 @@ def _print_actions(restored: RestoreResult, *, preview: bool) -> int:
     if restored.off:
         console.print_stderr(f"outrider: {restored.off}")
         return exit_codes.FAILURE
+    git_files: dict[str, list[str]] = {}
     for action in restored.actions:
-        if action.action in _ACTION_TEXTS:
-            console.print(f"{action.path}: {_ACTION_TEXTS[action.action][0 if preview else 1]}")
-            if preview and action.diff:
-                console.print(action.diff.rstrip("\n"), "dim")
+        if action.action not in _ACTION_TEXTS:
+            continue
+        text = _ACTION_TEXTS[action.action][0 if preview else 1]
+        if git_folder_of(action.path):
+            git_files.setdefault(text, []).append(action.path)
+            continue
+        console.print(f"{action.path}: {text}")
+        if preview and action.diff:
+            console.print(action.diff.rstrip("\n"), "dim")
+    for text, paths in git_files.items():
+        for group in group_git_files(paths):
+            console.print(f"{group}: {text}")
     for path in restored.uncovered:
         console.print_stderr(f"{path}: may have been changed too, but has no backup", "yellow")
     left = restored.conflicts or restored.doubtful

@@ -65,8 +65,7 @@ class _ServerModelList(msgspec.Struct):
 
 
 async def _probe_server(server: Provider, seconds: float) -> FoundServer | None:
-    from outrider.http.client import HttpClient
-    from outrider.http.fetch import read_body
+    from outrider.http.client import HttpClient, read_body
     from outrider.http.transport import HttpRequest
 
     url = f"{(server.base_url or '').rstrip('/')}/models"

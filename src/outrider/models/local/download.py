@@ -329,8 +329,7 @@ class PublisherSource:
 
 async def _download(weights: ModelWeights, partial: PartialFile, advance: ByteCallback) -> None:
     # Imported here: commands that only list models do not need an HTTP client.
-    from outrider.http.client import HttpClient
-    from outrider.http.fetch import send_with_redirects
+    from outrider.http.client import HttpClient, send_with_redirects
     from outrider.http.transport import HttpRequest, HttpTimeouts
 
     idle = _IDLE_TIMEOUT_SECONDS

@@ -245,6 +245,7 @@ def _open_context_pattern() -> Pattern[str]:
     return re.compile(
         r"(?:(?:bearer|basic|token|passw(?:or)?d)\s+|(?:authorization|cookie)\\?[\"']?\s*[:=]\s*\\?[\"']?(?:[a-z]+\s+)?|"
         r"(?:key|token|secret|passw(?:or)?d|passphrase|credentials?|string|pwd|dsn)[a-z0-9_]*\\?[\"']?\s*(?:=>?|:)\s*\\?[\"']?|"
+        r"(?:secret|key)(?: is)?[\"'`|,;\s]{1,8}|(?:AKIA|ASIA)[A-Z0-9]{12,}[\"'`|,;:\s]{1,8}|"
         r"://|(?:sig|signature|code|auth)=|hooks\.|webhooks/|(?:-u|--user)[ =][\"']?)"
         r"(?P<rest>[^\s\"']*)\Z",
         re.IGNORECASE,
@@ -395,10 +396,10 @@ def _merge_spans(spans: Spans) -> Spans:
 
 
 def _encoded_forms(secret: str) -> Iterable[str]:
-    """Yields the secret as JSON, URL and HTML encode it, and each long line of a multi-line secret."""
+    """Yields the secret as JSON, URL and HTML encode it, backwards, and each long line of a multi-line secret."""
     lines = [line for line in secret.splitlines() if len(line) >= _MIN_ALPHABETIC_LENGTH] if "\n" in secret else []
     for form in (secret, *lines):
-        yield from (form, json.dumps(form)[1:-1], json.dumps(form, ensure_ascii=False)[1:-1])
+        yield from (form, form[::-1], json.dumps(form)[1:-1], json.dumps(form, ensure_ascii=False)[1:-1])
         yield from (quote(form, safe=""), quote(form), quote_plus(form), form.translate(_HTML_ESCAPES))
 
 

@@ -176,9 +176,41 @@ def _option_formats() -> Iterator[SecretFormat]:
         yield from _context_formats(program, command, f" {option.strip()}")
 
 
+# A secret key of AWS: 40 characters without a prefix. Hashes have no capitals. Other 40 characters are common, so only
+# the words before it show that it is a key.
+_BARE_KEY = (
+    r"(?P<secret>(?<![A-Za-z0-9/+])(?=[^\s]{0,39}[0-9])(?-i:(?=[^\s]{0,39}[A-Z])(?=[^\s]{0,39}[a-z]))"
+    r"[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=_-]|\.\w))"
+)
+_GAP = r"[\\\"'`|,;:\s]{1,8}"
+
+
+def _bare_key_formats() -> Iterator[SecretFormat]:
+    """Keys without a prefix after the name of a secret, or after the identifier that belongs to them."""
+    labels = rf"(?:{_GAP}[A-Za-z_]{{2,12}}){{0,4}}"
+    for mark in _AWS_MARKS[:2]:
+        yield SecretFormat(mark, rf"{_BEGIN}{mark}[A-Z0-9]{{12,}}{labels}{_GAP}{_BARE_KEY}", kind="context")
+    yield from _context_formats("secret", rf"secret(?:[ _-]?access)?(?:[ _-]?key)?(?: is)?{_GAP}{_BARE_KEY}")
+    yield from _context_formats(
+        "key", rf"(?:(?<=aws.)|(?<=api.)|(?<=access.)|(?<=account.)|(?<=account))key(?: is)?{_GAP}{_BARE_KEY}"
+    )
+
+
+_MOST_USED_MARKS = ("sk-ant-", "sk-proj-", "ghp_", "github_pat_", "glpat-", "xoxb-", "AKIA")
+
+
+def _reversed_formats() -> Iterator[SecretFormat]:
+    """Keys that are written backwards, a simple way to get them past a filter."""
+    for mark in _MOST_USED_MARKS:
+        backwards = re.escape(mark[::-1])
+        yield SecretFormat(
+            mark[::-1], rf"(?P<secret>[A-Za-z0-9_.+/=-]{{16,}}{backwards})(?![A-Za-z0-9])", kind="search"
+        )
+
+
 def _encoded_formats() -> Iterator[SecretFormat]:
     """Keys and PEM blocks in base64, as Kubernetes and cloud metadata contain them."""
-    for prefix in ("sk-ant-", "sk-proj-", "ghp_", "github_pat_", "glpat-", "xoxb-", "AKIA", "-----BEGIN"):
+    for prefix in (*_MOST_USED_MARKS, "-----BEGIN"):
         raw = prefix.encode()
         mark = b2a_base64(raw, newline=False)[: len(raw) * 8 // 6].decode()
         yield SecretFormat(mark, rf"{_BEGIN}(?P<secret>{re.escape(mark)}[A-Za-z0-9+/_-]{{16,}}=*)")
@@ -254,6 +286,8 @@ FORMATS: tuple[SecretFormat, ...] = (
     *_password_formats(),
     *_option_formats(),
     *_encoded_formats(),
+    *_bare_key_formats(),
+    *_reversed_formats(),
     *(SecretFormat(mark, _HASH, kind="search", sign="$") for mark in _HASH_MARKS),
     SecretFormat("phrase", _SEED_PHRASE, ignore_case=True, kind="search"),
     SecretFormat("mnemonic=", _SEED_PHRASE, ignore_case=True, kind="search"),

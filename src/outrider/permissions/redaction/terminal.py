@@ -27,6 +27,11 @@ def sanitize_for_terminal(text: str, *, keep_lines: bool = True) -> str:
     return clean if keep_lines else clean.replace("\n", "⏎").replace("\t", " ")
 
 
+def remove_escape_sequences(text: str) -> str:
+    """Returns the text without terminal sequences; all other characters stay, for a reader that is not a terminal."""
+    return _ESCAPE_SEQUENCES.sub("", text)
+
+
 def escape_control_characters(text: str) -> str:
     """Returns a log line with every unsafe character as an escape, so ESC becomes `\\x1b`."""
     if text.isascii() and text.isprintable():

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from outrider.permissions.shell.builtins import check_double_bracket
-from outrider.permissions.shell.command import ScriptAnalysis, keeps_output
-from outrider.permissions.shell.command_parser import (
+from outrider.permissions.shell.command import (
     IoRedirect,
+    ScriptAnalysis,
+    keeps_output,
     parse_simple_command,
     parse_words,
     read_here_document,

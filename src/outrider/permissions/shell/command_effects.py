@@ -131,7 +131,7 @@ _WITH_TWO_SUBCOMMANDS = frozenset({
     ("npm", "run"), ("yarn", "run"), ("pnpm", "run"), ("bun", "run"), ("go", "mod"), ("uv", "pip"),
 })  # fmt: skip
 _NAMED_WITH_SUBCOMMAND = _WITH_SUBCOMMANDS | {"gh", "make", "twine", "terraform", "ruff", "vite"}
-_RISKS = ("connects to", "sends", "publishes", "anything this user can", "runs a package", "account", "rights of")
+_RISKS = ("connects to", "sends", "publishes", "cannot be predicted", "runs a package", "account", "rights of")
 _SUBCOMMAND = re.compile(r"[a-z][a-zA-Z0-9:._-]*")
 _PYTHON = re.compile(r"python(?:[23](?:\.\d+)?)?")
 _CHECKING_MODULES = split_names(

@@ -8,12 +8,13 @@ from typing import Protocol
 from outrider.permissions.shell.builtins import BASH_BUILTINS, BUILTIN_CHECKS, FUNCTION_BUILTINS, SHELL_NAMES
 from outrider.permissions.shell.command import (
     AnalysedCommand,
+    IoRedirect,
+    ParsedCommand,
     check_exported_variable,
     check_redirect,
     check_script_variable,
     keeps_output,
 )
-from outrider.permissions.shell.command_parser import IoRedirect, ParsedCommand
 from outrider.permissions.shell.control_flow import ControlFlowAnalyzer
 from outrider.permissions.shell.expansion import (
     ExpandedArg,

@@ -5,10 +5,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from outrider.errors import ConfigurationError, InvalidRequestError, ProviderError
 from outrider.http.transport import HttpRequest
-from outrider.providers.anthropic.decode import AnthropicDecoder
+from outrider.providers.anthropic.decode import AnthropicDecoder, error_from_response
 from outrider.providers.anthropic.encode import (
     encode_message,
     encode_prefix,
@@ -16,10 +17,16 @@ from outrider.providers.anthropic.encode import (
     lacks_required_thinking,
     refers_to_upload,
 )
-from outrider.providers.anthropic.errors import error_from_response
 from outrider.providers.anthropic.models import ModelTraits, traits_for_model
-from outrider.providers.request_body import build_body_prefix, encode_json, finish_body, merge_fields
+from outrider.providers.request_body import (
+    build_body_prefix,
+    encode_json,
+    find_rejected_vendor_tools,
+    finish_body,
+    merge_fields,
+)
 from outrider.types.agents import Provider
+from outrider.types.modes import VendorTool
 from outrider.types.request import ModelMessage, Prompt, Request
 
 # The version that every compatible server accepts; later versions reject `temperature` for every model.
@@ -110,6 +117,7 @@ def _auth_headers(key: str, url: str, *, vertex: bool) -> dict[str, str]:
 
 _FAMILY = "anthropic"
 _INTERLEAVED_THINKING_BETA = "interleaved-thinking-2025-05-14"
+_CODE_EXECUTION_BETA = "code-execution-2025-08-25"
 _FILES_BETA = "files-api-2025-04-14"
 _LOOKBACK_BLOCKS = 15  # the API looks back 20 blocks; some parts become two
 
@@ -171,8 +179,9 @@ class AnthropicWire:
         result."""
         if not isinstance(error, InvalidRequestError):
             return False
-        before = self._body_fields_with_extra(request)
-        self._traits[request.model] = self._traits_of(request.model).updated_from_error(error.message)
+        before, traits = self._body_fields_with_extra(request), self._traits_of(request.model)
+        rejected = traits.rejected_tools | find_rejected_vendor_tools(request.settings, error.message)
+        self._traits[request.model] = replace(traits.updated_from_error(error.message), rejected_tools=rejected)
         return self._body_fields_with_extra(request) != before
 
     def _caching(self, traits: ModelTraits) -> str:
@@ -198,7 +207,8 @@ class AnthropicWire:
         endpoint = self._endpoint
         traits = self._traits_of(request.model)
         fields = endpoint.model_fields(request.model)
-        fields |= encode_prefix(request, None if endpoint.caching == "off" else endpoint.cache_control)
+        vendor_tools = self._vendor_tools(request, traits)
+        fields |= encode_prefix(request, None if endpoint.caching == "off" else endpoint.cache_control, vendor_tools)
         fields |= encode_settings(request, traits, self._catalog_limit(request, traits))
         if self._caching(traits) == "auto":
             fields["cache_control"] = endpoint.cache_control
@@ -212,12 +222,19 @@ class AnthropicWire:
     def _traits_of(self, model: str) -> ModelTraits:
         return self._traits.get(model) or traits_for_model(model)
 
+    def _vendor_tools(self, request: Request, traits: ModelTraits) -> list[VendorTool]:
+        """Returns the enabled tools of the vendor; servers of other vendors that speak this API do not have them."""
+        enabled = request.settings.vendor_tools if traits.version is not None else ()
+        return [name for name in enabled if name not in traits.rejected_tools]
+
     def _beta_features(self, request: Request, traits: ModelTraits) -> Iterator[str]:
         settings = request.settings
         if traits.interleaves_on_request and (settings.reasoning is not False or settings.extra):
             fields = self._body_fields_with_extra(request)
             if "tools" in fields and fields.get("thinking", {}).get("type") == "enabled":
                 yield _INTERLEAVED_THINKING_BETA
+        if "code_execution" in self._vendor_tools(request, traits):
+            yield _CODE_EXECUTION_BETA
         if request.prompt.encoded("anthropic-uploads", _upload_marker):
             yield _FILES_BETA
 

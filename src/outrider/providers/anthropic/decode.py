@@ -1,12 +1,11 @@
-"""Decodes a Messages API response, streamed events or a complete message, into deltas."""
+"""Decodes a Messages API response, streamed events or a complete message, into deltas, and error responses."""
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal, cast
 
 import msgspec
 
-from outrider.errors import MalformedAnswerError, NetworkError
-from outrider.providers.anthropic.errors import error_from_stream
+from outrider.errors import MalformedAnswerError, NetworkError, ProviderError
 from outrider.providers.anthropic.stream_events import (
     BlockDeltaEvent,
     BlockStartEvent,
@@ -27,7 +26,8 @@ from outrider.providers.anthropic.stream_events import (
     decode_event,
     decode_message,
 )
-from outrider.providers.response_json import parse_tool_input
+from outrider.providers.error_mapping import build_provider_error
+from outrider.providers.response_json import decode_error_body, format_json, parse_tool_input
 from outrider.types.deltas import (
     AnswerStart,
     Delta,
@@ -42,6 +42,45 @@ from outrider.types.deltas import (
 )
 from outrider.types.ids import new_id
 from outrider.types.usage import CacheTokens, Tokens
+
+
+def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+    """Converts a response with an error status to a ProviderError."""
+    envelope = _decode_envelope(body)
+    kind, message = _error_type_and_message(envelope)
+    error = build_provider_error(message, status=status, type=kind, headers=headers)
+    request_id = envelope.get("request_id") or headers.get("request-id")
+    if request_id:
+        error.details["request_id"] = request_id  # Anthropic's support asks for this id
+    return error
+
+
+def error_from_stream(error: Any) -> ProviderError:
+    """Converts an error event inside a successful response to a ProviderError."""
+    kind, message = _error_type_and_message({"error": error})
+    code = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
+    return build_provider_error(message, type=kind, code=code if isinstance(code, int | str) else None)
+
+
+def _decode_envelope(body: bytes) -> dict[str, Any]:
+    value = decode_error_body(body)
+    if isinstance(value, list) and value:  # Google's gateways wrap the error object in a list
+        value = cast("list[Any]", value)[0]
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {"error": value}
+
+
+def _error_type_and_message(envelope: dict[str, Any]) -> tuple[str | None, str]:
+    """Returns the error type, if any, and the message."""
+    match envelope:
+        case {"error": {"message": message, **rest}}:
+            kind = rest.get("type") or rest.get("status")
+        case {"error": str(message)} | {"message": message} | {"detail": message}:
+            kind = None
+        case _:
+            kind, message = None, ""
+    text = message if isinstance(message, str) else format_json(message) if message else ""
+    return (kind if isinstance(kind, str) else None), text
+
 
 BlockKind = Literal["text", "thinking", "tool", "opaque"]
 

@@ -1,7 +1,7 @@
 """Encodes prompt messages and settings for the Messages API; each message is encoded to bytes once."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, assert_never, cast
 
@@ -11,10 +11,12 @@ from outrider.providers.request_body import (
     data_url_text,
     encode_json,
     normalize_media_type,
+    own_tools,
     tool_parameters,
     unreadable_file_note,
     uploaded_file_id,
 )
+from outrider.types.modes import VendorTool
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Request, ToolChoice, ToolSpec
 
@@ -160,14 +162,23 @@ CacheControl = dict[str, Any] | None
 """The `cache_control` object for the end of a cacheable prefix, or None if caching is off."""
 
 
-def encode_prefix(request: Request, cache_control: CacheControl) -> dict[str, Any]:
+_VENDOR_TOOLS: dict[VendorTool, dict[str, Any]] = {
+    "web_search": {"type": "web_search_20250305", "name": "web_search"},
+    "code_execution": {"type": "code_execution_20250825", "name": "code_execution"},
+}
+
+
+def encode_prefix(
+    request: Request, cache_control: CacheControl, vendor_tools: Sequence[VendorTool] = ()
+) -> dict[str, Any]:
     """Returns tools and system prompt, which precede the messages in the model's cache.
 
     Each ends with its own cache mark at a fixed position, so a change of one does not move the other's mark.
     """
     fields: dict[str, Any] = {}
-    if request.tools:
-        fields["tools"] = [_encode_tool(spec) for spec in request.tools]
+    if request.tools or vendor_tools:
+        fields["tools"] = [dict(_VENDOR_TOOLS[name]) for name in vendor_tools]
+        fields["tools"] += map(_encode_tool, own_tools(request, vendor_tools))
         fields["tools"][-1] |= _cache_control_field(cache_control)
     if request.system and request.system.strip():
         fields["system"] = [{"type": "text", "text": request.system, **_cache_control_field(cache_control)}]

@@ -37,6 +37,7 @@ class ModelTraits(msgspec.Struct, frozen=True):
     efforts: tuple[str, ...] = _EFFORT_LEVELS
     sampling: bool = True
     block_marks: bool = False  # whether the server rejects a cache mark outside of blocks
+    rejected_tools: frozenset[str] = frozenset()  # tools of the vendor
 
     def thinking_form(self, *, budget: bool) -> ThinkingForm | None:
         """Returns the `thinking.type` value to request, depending on an explicit budget; None if thinking is not

@@ -1,10 +1,11 @@
-"""Replay: a transport that serves responses from a cassette and never uses the network."""
+"""Replay: a transport that serves responses from a cassette and never uses the network; and the factory that selects
+recording or replay."""
 
 import asyncio
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
-from typing import Any, cast
+from typing import Any, Literal, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -12,15 +13,16 @@ from msgspec.structs import replace
 
 from outrider.errors import NetworkError, ProviderError, StalledStreamError
 from outrider.http.http1 import HttpHeaders
-from outrider.http.transport import HttpRequest, HttpResponse
+from outrider.http.transport import HttpRequest, HttpResponse, HttpTransport
 from outrider.providers.cassettes.cassette import (
     Cassette,
     RecordedCall,
     RecordedChunk,
     RecordedExchange,
     RecordedFailure,
+    SecretScrubber,
 )
-from outrider.providers.cassettes.scrub import SecretScrubber
+from outrider.providers.cassettes.record import RecordingTransport
 
 _MAX_SHOWN_CHARACTERS = 120
 _INDEX = re.compile(r"\[\d+\]")
@@ -302,3 +304,34 @@ def _cut_error() -> NetworkError:
     error = NetworkError("the recording ends here, because its reader closed the response", type="replay")
     error.retryable = False
     return error
+
+
+class CassetteOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The provider option `cassette`.
+
+    `ignore` lists body fields that may differ on replay, `secrets` lists texts to redact besides keys, `timing` replays
+    chunks with their recorded delays.
+    """
+
+    path: str
+    mode: Literal["record", "replay"] = "replay"
+    ignore: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    timing: bool = False
+
+
+class CassetteTransportFactory:
+    """Wraps the transports of all clients that share one cassette."""
+
+    def __init__(self, options: CassetteOptions, cassette: Cassette | None = None) -> None:
+        self.options = options
+        self.cassette = cassette or Cassette(options.path)
+        self.replay_transport = ReplayTransport(
+            self.cassette, ignore=options.ignore, secrets=options.secrets, timing=options.timing
+        )
+
+    def wrap_transport(self, network: HttpTransport) -> HttpTransport:
+        """Returns a transport that records from `network`, or one that replays and never uses it."""
+        if self.options.mode == "replay":
+            return self.replay_transport
+        return RecordingTransport(network, self.cassette, secrets=self.options.secrets)

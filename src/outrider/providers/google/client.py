@@ -6,11 +6,11 @@ from urllib.parse import quote
 
 from outrider.errors import InvalidRequestError, ProviderError
 from outrider.http.transport import HttpRequest
-from outrider.providers.google.decode import GeminiDecoder
+from outrider.providers.google.decode import GeminiDecoder, error_from_response
 from outrider.providers.google.encode import ContentWriter, encode_body_fields, model_generation
-from outrider.providers.google.errors import error_from_response
-from outrider.providers.request_body import build_body_prefix, finish_body
+from outrider.providers.request_body import build_body_prefix, find_rejected_vendor_tools, finish_body
 from outrider.types.agents import Provider
+from outrider.types.modes import VendorTool
 from outrider.types.parts import ToolUsePart
 from outrider.types.request import Prompt, Request
 
@@ -33,6 +33,7 @@ class GoogleWire:
         version = options.get("api_version", "v1beta1" if project else "v1beta")
         where = f"/projects/{project}/locations/{location}/publishers/google" if project else ""
         self._without_thinking: set[str] = set()  # models that rejected a thinking configuration
+        self._rejected_tools: dict[str, frozenset[VendorTool]] = {}  # tools of the vendor, by model
         self._base = f"{host.rstrip('/')}/{version}{where}"
         self._headers = (
             {"content-type": "application/json"} | _auth_header(provider, is_token=bool(project)) | provider.headers
@@ -46,11 +47,12 @@ class GoogleWire:
         writer = ContentWriter(FAMILY, generation, lambda call_id: _tool_name_of_call(call_id, request.prompt))
         contents = request.prompt.encoded(f"{FAMILY}/{3 if generation >= 3 else 2}", writer.write)
         thinking = request.model not in self._without_thinking
+        rejected = self._rejected_tools.get(request.model, frozenset())
         prefix = build_body_prefix(
             request,
             "contents",
-            (generation, thinking),
-            lambda: encode_body_fields(request, generation, thinking=thinking),
+            (generation, thinking, rejected),
+            lambda: encode_body_fields(request, generation, thinking=thinking, rejected=rejected),
         )
         return HttpRequest(self._request_url(request), self._headers, finish_body(prefix, contents))
 
@@ -61,8 +63,15 @@ class GoogleWire:
         return error_from_response(status, headers, body)
 
     def adapt_to_error(self, request: Request, error: ProviderError) -> bool:
-        """Stops sending a thinking configuration to a model that rejects it. Returns True if the request changes."""
-        if not isinstance(error, InvalidRequestError) or not _THINKING_REJECTED.search(error.message):
+        """Stops sending a thinking configuration or a tool of the vendor to a model that rejects it. Returns True if
+        the request changes."""
+        if not isinstance(error, InvalidRequestError):
+            return False
+        known = self._rejected_tools.get(request.model, frozenset())
+        if refused := find_rejected_vendor_tools(request.settings, error.message) - known:
+            self._rejected_tools[request.model] = known | refused
+            return True
+        if not _THINKING_REJECTED.search(error.message):
             return False
         config = encode_body_fields(request, model_generation(request.model)).get("generationConfig", {})
         if request.model in self._without_thinking or "thinkingConfig" not in config:

@@ -1,14 +1,14 @@
-"""Decodes a Gemini response, streamed or complete, into deltas."""
+"""Decodes a Gemini response, streamed or complete, into deltas, and error responses."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
 
-from outrider.errors import NetworkError
-from outrider.providers.google.errors import error_from_payload
-from outrider.providers.response_json import decode_json
+from outrider.errors import NetworkError, ProviderError
+from outrider.providers.error_mapping import build_provider_error, parse_retry_after
+from outrider.providers.response_json import decode_error_body, decode_json, format_json
 from outrider.types.deltas import (
     AnswerStart,
     Delta,
@@ -24,6 +24,48 @@ from outrider.types.deltas import (
 from outrider.types.ids import new_id
 from outrider.types.partial_json import JsonPathWriter, PathStep
 from outrider.types.usage import CacheTokens, Tokens
+
+
+def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+    """Converts a response with an error status to a ProviderError. A streaming request returns the error in a list."""
+    return error_from_payload(decode_error_body(body), status=status, headers=headers)
+
+
+def error_from_payload(
+    payload: Any, *, status: int | None = None, headers: Mapping[str, str] | None = None
+) -> ProviderError:
+    """Converts an error object, or an object or list that contains one, to a ProviderError. Errors inside a stream have
+    no status."""
+    while (inner := _inner_error(payload)) is not None:
+        payload = inner
+    fields: dict[str, Any] = cast("dict[str, Any]", payload) if isinstance(payload, dict) else {"message": payload}
+    message, kind, code = fields.get("message"), fields.get("status"), fields.get("code")
+    return build_provider_error(
+        message if isinstance(message, str) else format_json(payload),
+        status=status,
+        type=kind if isinstance(kind, str) else None,
+        code=code if isinstance(code, str | int) else None,
+        headers=headers,
+        retry_after=_retry_delay(fields.get("details")),
+    )
+
+
+def _inner_error(payload: Any) -> Any:
+    """Returns the nested error object, or None if `payload` is the error itself."""
+    if isinstance(payload, list):
+        return cast("list[Any]", payload)[0] if payload else None
+    inner = cast("dict[str, Any]", payload).get("error") if isinstance(payload, dict) else None
+    return cast("Any", inner) if isinstance(inner, dict) else None
+
+
+def _retry_delay(details: Any) -> float | None:
+    """Returns the seconds of a RetryInfo, whose value looks like `34.5s`."""
+    for detail in cast("list[Any]", details) if isinstance(details, list) else []:
+        delay = cast("dict[str, Any]", detail).get("retryDelay") if isinstance(detail, dict) else None
+        if isinstance(delay, str):
+            return parse_retry_after({"retry-after": delay.removesuffix("s")})
+    return None
+
 
 # Matches .name, [0], ['name'] and ["name"].
 _PATH_STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d+)\]|\['((?:[^'\\]|\\.)*)'\]|\["((?:[^"\\]|\\.)*)"\]""")
@@ -82,6 +124,13 @@ class PartReader:
             self._read_signed_text(part)
         else:
             self._read_file_or_opaque(part)
+
+    def add_state(self, state: Fields) -> None:
+        """Emits a part without text that holds what the vendor reports about the answer."""
+        self.finish()
+        index = self._take_index()
+        self._emit(PartStart(index, "reasoning"))
+        self._emit(PartEnd(index, state))
 
     def finish(self) -> None:
         """Ends the open parts."""
@@ -210,6 +259,7 @@ class _CandidateContent(msgspec.Struct):
 
 
 class _ResponseCandidate(msgspec.Struct, rename="camel"):
+    grounding_metadata: Any = None
     content: _CandidateContent | None = None
     finish_reason: str | int | None = None
     index: int | None = None
@@ -245,6 +295,7 @@ class GeminiDecoder:
         self._usage = _UsageMetadata()
         self._raw_finish: str | int | None = None
         self._block_reason: str | int | None = None
+        self._grounding: Fields = {}
         self.is_complete = False
 
     def feed(self, event: str, data: bytes) -> Iterable[Delta]:
@@ -265,6 +316,8 @@ class GeminiDecoder:
         if self._raw_finish is None and self._block_reason is None:
             raise NetworkError("the stream ended before the answer was complete")
         self._parts.finish()
+        if self._grounding:
+            self._parts.add_state({"grounding": self._grounding})
         self._emit(self._finish_delta())
         return self._take_deltas()
 
@@ -300,6 +353,9 @@ class GeminiDecoder:
         if candidate.content is not None:
             for part in candidate.content.parts or ():
                 self._parts.read(part, self._response_id)
+        if found := _as_object(candidate.grounding_metadata):
+            kept = {name: found[name] for name in ("webSearchQueries", "groundingChunks") if found.get(name)}
+            self._grounding |= kept
         if candidate.finish_reason is not None:
             self._raw_finish = candidate.finish_reason
             self.is_complete = True

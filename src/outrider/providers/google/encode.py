@@ -1,7 +1,7 @@
 """Encodes prompt messages and settings for the Gemini API; each message is encoded to bytes once."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, assert_never
 
 from outrider.providers.google.decode import GENERATED_ID_PREFIX
@@ -11,11 +11,12 @@ from outrider.providers.request_body import (
     encode_json,
     is_fetchable_url,
     normalize_media_type,
+    own_tools,
     tool_parameters,
     unreadable_file_note,
     uploaded_file_id,
 )
-from outrider.types.modes import ReasoningEffort
+from outrider.types.modes import ReasoningEffort, VendorTool
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Request, ToolChoice
 from outrider.types.tool_state import Attachment
@@ -170,7 +171,9 @@ class ContentWriter:
             case ToolUsePart():
                 call = {**_call_id_field(part.tool_id), "name": part.tool_name, "args": part.tool_input}
                 yield {"functionCall": call, **_signature_field(own)}
-            case ReasoningPart(provider_state=state) if state.get("family") == self._family:
+            case ReasoningPart(provider_state=state) if (
+                state.get("family") == self._family and "grounding" not in state
+            ):
                 yield (
                     state["part"]
                     if "part" in state
@@ -185,20 +188,43 @@ class ContentWriter:
                 assert_never(part)
 
 
-def encode_body_fields(request: Request, generation: float, *, thinking: bool = True) -> Fields:
+_VENDOR_TOOLS: dict[VendorTool, Fields] = {
+    "web_search": {"googleSearch": {}},
+    "code_execution": {"codeExecution": {}},
+}
+
+
+def _tool_fields(request: Request, generation: float, rejected: Collection[str]) -> Fields:
+    """Returns functions and tools of the vendor. Models before Gemini 3 reject both in one request."""
+    settings = request.settings
+    vendor_tools: list[VendorTool] = [name for name in settings.vendor_tools if name not in rejected]
+    functions = own_tools(request, vendor_tools)
+    if functions and generation < 3:
+        vendor_tools, functions = [], list(request.tools)
+    tools = [_VENDOR_TOOLS[name] for name in vendor_tools]
+    config: Fields = {}
+    if functions:
+        declared = [
+            {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool_parameters(tool)}
+            for tool in functions
+        ]
+        tools.append({"functionDeclarations": declared})
+        if settings.tool_choice.mode != "auto":
+            config["functionCallingConfig"] = _function_calling_config(settings.tool_choice)
+        if vendor_tools:
+            config["includeServerSideToolInvocations"] = True
+    return ({"tools": tools} if tools else {}) | ({"toolConfig": config} if config else {})
+
+
+def encode_body_fields(
+    request: Request, generation: float, *, thinking: bool = True, rejected: Collection[str] = ()
+) -> Fields:
     """Returns the body without contents and without the user's extra fields; without `thinking`, for models that
-    reject its configuration."""
+    reject its configuration, and without the tools of the vendor that a model rejects."""
     fields: Fields = {}
     if request.system:
         fields["systemInstruction"] = {"parts": [{"text": request.system}]}
-    if request.tools:
-        declared = [
-            {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool_parameters(tool)}
-            for tool in request.tools
-        ]
-        fields["tools"] = [{"functionDeclarations": declared}]
-        if request.settings.tool_choice.mode != "auto":
-            fields["toolConfig"] = {"functionCallingConfig": _function_calling_config(request.settings.tool_choice)}
+    fields |= _tool_fields(request, generation, rejected)
     config = _generation_config(request.settings)
     if thinking and (thoughts := thinking_config(request.settings, request.model, generation)):
         config["thinkingConfig"] = thoughts

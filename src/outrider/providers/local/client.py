@@ -105,6 +105,7 @@ class LocalClient:
         tool_prompt: CompactToolPrompt,
         file_names: FileNameSource = NoFileNames(),  # noqa: B008  stateless
     ) -> None:
+        self.repeats_requests = True
         self.name = name
         self._models = models
         self._tool_prompt = tool_prompt

@@ -11,8 +11,7 @@ from typing import Generic, TypeVar
 
 from outrider.errors import OverloadedError, ProviderError, ServerError
 from outrider.providers.local.llama_cpp import EmbeddedRuntime
-from outrider.providers.local.prefix_cache import PrefixCache, PromptPrefix
-from outrider.providers.local.runtime import ModelRuntime, RuntimeLimits, as_provider_error
+from outrider.providers.local.runtime import ModelRuntime, PrefixCache, PromptPrefix, RuntimeLimits, as_provider_error
 
 Item = TypeVar("Item")
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol, assert_never
 
 import msgspec
 
-from outrider.providers.local.prefix_cache import PromptPrefix
+from outrider.providers.local.runtime import PromptPrefix
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
 

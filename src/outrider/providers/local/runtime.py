@@ -1,10 +1,12 @@
-"""The contract of a model runtime, its limits, and its errors."""
+"""The contract of a model runtime, its limits and errors, and the cache of evaluated prompt prefixes on disk."""
 
 import ctypes
+import hashlib
 import os
 import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -104,3 +106,100 @@ def preserve_signal_handlers() -> Generator[None]:
     finally:
         for number, action in saved_actions.items():
             libc.sigaction(number, action, None)
+
+
+_CONTENT_MARK = "\N{BLACK STAR}"
+_MAX_STATES = 8  # least recently used files are deleted; each takes about 30 KB per token
+
+
+class PromptPrefix(msgspec.Struct, frozen=True):
+    """The messages that conversations share.
+
+    `messages` are (role, text) pairs common to all; `workspace_text` starts the first request of each conversation in
+    one workspace.
+    """
+
+    messages: tuple[tuple[str, str], ...]
+    workspace_text: str = ""
+
+    def as_chat(self) -> list[dict[str, str]]:
+        return [{"role": role, "content": text} for role, text in self.messages]
+
+
+class PrefixCache:
+    """Saves and restores runtime states.
+
+    A file name contains a hash of everything the state depends on, and the checksum of the file. The checksum is
+    verified before use, because the runtime aborts the process when it loads a damaged file.
+    """
+
+    def __init__(self, folder: Path, weights: Path) -> None:
+        self._folder = folder
+        about = weights.stat()
+        self._weights = f"{weights.name} {about.st_size} {about.st_mtime_ns}"
+        self._ready: set[PromptPrefix] = set()
+
+    def prepare(self, runtime: ModelRuntime, prefix: PromptPrefix, on_chunk: ChunkCallback) -> None:
+        """Restores the prefix from disk, or evaluates and saves it. `on_chunk` may cancel between two batches."""
+        if prefix in self._ready:
+            return
+        common = runtime.render_template([*prefix.as_chat(), {"role": "user", "content": _CONTENT_MARK}]).partition(
+            _CONTENT_MARK
+        )[0]
+        texts = [common, common + prefix.workspace_text] if prefix.workspace_text else [common]
+        keys = [self._cache_key(runtime, text) for text in texts]
+        known = next((index for index in reversed(range(len(keys))) if self._restore_state(runtime, keys[index])), -1)
+        for text, key in zip(texts[known + 1 :], keys[known + 1 :], strict=True):
+            if not _load_prompt(runtime, text, on_chunk):
+                return
+            self._save_state(runtime, key)
+        self._touch_files(keys[0])  # keep the prefix that all workspaces share longest
+        self._ready.add(prefix)
+
+    def _touch_files(self, key: str) -> None:
+        for path in self._folder.glob(f"{key}-*.bin"):
+            path.touch()
+
+    def _cache_key(self, runtime: ModelRuntime, text: str) -> str:
+        return hashlib.sha256(f"{runtime.version}\0{self._weights}\0{text}".encode()).hexdigest()[:32]
+
+    def _restore_state(self, runtime: ModelRuntime, key: str) -> bool:
+        for path in self._folder.glob(f"{key}-*.bin"):
+            if path.stem == f"{key}-{_file_digest(path)}" and runtime.restore_state(path.name):
+                path.touch()
+                return True
+            path.unlink(missing_ok=True)
+        return False
+
+    def _save_state(self, runtime: ModelRuntime, key: str) -> None:
+        new = self._folder / f"{key}.{os.getpid()}.new"
+        try:
+            runtime.save_state(new.name)
+            new.chmod(0o600)
+            new.replace(self._folder / f"{key}-{_file_digest(new)}.bin")
+            self._delete_oldest()
+        except (OSError, ServerError):
+            # A full or read-only disk only means that the next start evaluates the prefix again.
+            new.unlink(missing_ok=True)
+
+    def _delete_oldest(self) -> None:
+        imprints = sorted(self._folder.glob("*-*.bin"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in imprints[_MAX_STATES:]:
+            path.unlink(missing_ok=True)
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:32]
+
+
+def _load_prompt(runtime: ModelRuntime, text: str, on_chunk: ChunkCallback) -> bool:
+    """Evaluates the text; returns False when `on_chunk` cancelled it."""
+    ends: list[bool] = []
+
+    def listen(chunk: str) -> bool:
+        ends.append(on_chunk(chunk))
+        return ends[-1]
+
+    runtime.load_prompt(text, listen)
+    return not any(ends)

@@ -26,7 +26,7 @@ from outrider.providers.openai.responses_encode import (
     encode_body_fields,
     encode_custom_call_ids,
 )
-from outrider.providers.request_body import build_body_prefix, finish_body
+from outrider.providers.request_body import build_body_prefix, find_rejected_vendor_tools, finish_body
 from outrider.types.agents import Provider
 from outrider.types.request import Prompt, Request
 
@@ -77,6 +77,8 @@ class ResponsesWire:
             return False
         known = self._traits_of(request.model)
         learned = _traits_after_error(known, error.message)
+        refused = find_rejected_vendor_tools(request.settings, error.message)
+        learned = msgspec.structs.replace(learned, rejected=learned.rejected | refused)
         self._learned[request.model] = learned
         return encode_body_fields(request, known) != encode_body_fields(request, learned)
 

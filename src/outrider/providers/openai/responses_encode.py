@@ -18,9 +18,11 @@ from outrider.providers.request_body import (
     encode_json,
     is_fetchable_url,
     normalize_media_type,
+    own_tools,
     unreadable_file_note,
     uploaded_file_id,
 )
+from outrider.types.modes import VendorTool
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Request, ToolChoice, ToolSpec
 from outrider.types.tool_state import Attachment
@@ -37,6 +39,11 @@ ENCRYPTED_REASONING, REASONING_SUMMARY, REASONING_EFFORT, PROMPT_CACHE_KEY = (
 # These models return status 400 for a request of encrypted reasoning, because they have none.
 _NON_REASONING_MODELS = ("gpt-3.5", "gpt-4", "chatgpt-4", "computer-use")
 
+_VENDOR_TOOLS: dict[VendorTool, Fields] = {
+    "web_search": {"type": "web_search"},
+    "code_execution": {"type": "code_interpreter", "container": {"type": "auto"}},
+}
+_CODE_OUTPUTS = "code_interpreter_call.outputs"
 _MAX_ID_LENGTH = 64
 _IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
@@ -159,8 +166,12 @@ def encode_body_fields(request: Request, traits: ResponsesTraits = NO_TRAITS) ->
         fields["include"] = [ENCRYPTED_REASONING]
     if request.conversation and PROMPT_CACHE_KEY not in rejected:
         fields[PROMPT_CACHE_KEY] = request.conversation
-    if request.tools:
-        fields["tools"] = [_tool_definition(tool) for tool in request.tools]
+    vendor_tools: list[VendorTool] = [name for name in settings.vendor_tools if name not in rejected]
+    if "code_execution" in vendor_tools:
+        fields["include"] = [*fields.get("include", ()), _CODE_OUTPUTS]
+    if request.tools or vendor_tools:
+        fields["tools"] = [_VENDOR_TOOLS[name] for name in vendor_tools]
+        fields["tools"] += map(_tool_definition, own_tools(request, vendor_tools))
         fields |= _tool_choice_fields(settings.tool_choice)
     if reasoning := _reasoning_fields(request.model, settings, traits):
         fields["reasoning"] = reasoning

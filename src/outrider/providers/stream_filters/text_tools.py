@@ -23,6 +23,7 @@ class TextToolsClient:
     """Wraps a client whose models have no native tool calls, and parses calls from their text."""
 
     def __init__(self, client: ModelClient) -> None:
+        self.repeats_requests = getattr(client, "repeats_requests", False)
         self.name = client.name
         self._client = client
 

@@ -1,12 +1,14 @@
 """The `question` tool: asks the user through the connected front end."""
 
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Annotated, Any
 
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.tools.tool import Tool, ToolContext, ToolResult, load_prompt
+from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult, load_prompt
+from outrider.types.tool_state import WAITED
 from outrider.types.validate import is_object
 
 MAX_OPTIONS = 20
@@ -36,7 +38,9 @@ def question_tool(ask: AskUser | None) -> Tool:
     ) -> ToolResult:
         user_question = UserQuestion(question.strip(), tuple(options or ()), multiple)
         _check_question(user_question)
+        asked = monotonic()
         answers = await ask(user_question, context) if ask is not None else None
+        context.report(Progress(metadata={WAITED: round((monotonic() - asked) * 1000)}))
         if answers is None:
             raise ToolFailure(
                 "no user is connected to answer; decide yourself, or finish and state what you need to know"

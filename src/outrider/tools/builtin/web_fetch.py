@@ -7,8 +7,8 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from outrider.errors import ToolFailure
+from outrider.http.client import is_public
 from outrider.http.connection import AddressFilter
-from outrider.http.fetch import is_public
 from outrider.tools import web_client as web
 from outrider.tools.threads import ThreadPool
 from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt

@@ -8,8 +8,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from outrider.errors import NetworkError, ToolFailure
-from outrider.http.client import HttpClient
-from outrider.http.fetch import read_body
+from outrider.http.client import HttpClient, read_body
 from outrider.http.transport import HttpRequest
 from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
 from outrider.types.origins import make_origin

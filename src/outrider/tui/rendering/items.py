@@ -1,7 +1,10 @@
 """Renders transcript items as strips (Textual's line segments) and caches them until the item changes."""
 
+import sys
+from collections.abc import Sequence
 from typing import assert_never
 
+from rich.console import Console
 from rich.style import Style
 from rich.text import Text
 from textual.strip import Strip
@@ -162,3 +165,12 @@ def _command_lines(item: CommandItem, width: int, palette: Palette) -> list[Text
         status = "running; esc cancels" if item.exit_status is None else clean_line(item.exit_status)
         output.append(text_line(status, palette.style("accent" if item.exit_status is None else "faint")))
     return lines + indent_lines(output, text_line("  "), text_line("  "))
+
+
+def print_items(items: Sequence[TranscriptItem], palette: Palette) -> None:
+    """Print a conversation to the terminal, where it stays after the application has ended."""
+    console = Console(file=sys.stdout, highlight=False)
+    for item in items:
+        if lines := item_lines(item, max(console.width - 1, 20), palette):
+            console.print(Text("\n").join(lines), soft_wrap=True)
+            console.print()

@@ -1,5 +1,6 @@
 """Renders Markdown as styled lines, with tables and highlighted code; MarkdownStream renders growing text."""
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import zip_longest
@@ -18,6 +19,7 @@ from textual.strip import Strip
 from outrider.presentation.formats import clean_text
 from outrider.tui.rendering.text import (
     indent_lines,
+    mark_code_line,
     pad_line,
     render_strips,
     text_line,
@@ -41,7 +43,7 @@ def inline_text(node: SyntaxTreeNode, palette: Palette, style: Style | None = No
 def _append_node(node: SyntaxTreeNode, text: Text, palette: Palette, style: Style) -> None:
     match node.type:
         case "text" | "html_inline" | "text_special":
-            text.append(node.content, style)
+            _append_text(node.content, text, style, palette)
         case "code_inline":
             text.append(node.content, palette.style("accent"))
         case "softbreak":
@@ -69,10 +71,26 @@ def _append_children(node: SyntaxTreeNode, text: Text, palette: Palette, style: 
 
 def _append_link(node: SyntaxTreeNode, text: Text, palette: Palette) -> None:
     start = len(text)
-    _append_children(node, text, palette, palette.style("link", underline=True))
     address = str(node.attrs.get("href", ""))
+    _append_children(node, text, palette, palette.style("link", underline=True))
     if address and text.plain[start:] != address:
         text.append(f" ({address})", palette.style("quiet"))
+    if _SAFE_ADDRESS.fullmatch(address):
+        text.stylize(Style(link=address), start)
+
+
+_SAFE_ADDRESS = re.compile(r"https?://[!-~]{1,2000}")
+_BARE_ADDRESS = re.compile(r"https?://[^\s<>\"'`]*[^\s<>\"'`.,;:!?)\]}]")
+
+
+def _append_text(content: str, text: Text, style: Style, palette: Palette) -> None:
+    """Append plain text; addresses in it become links of the terminal (OSC 8)."""
+    start = len(text)
+    text.append(content, style)
+    for found in _BARE_ADDRESS.finditer(content) if "://" in content else ():
+        address = found[0] if _SAFE_ADDRESS.fullmatch(found[0]) else ""
+        link = palette.style("link", underline=True) + Style(link=address or None)
+        text.stylize(link, start + found.start(), start + found.end())
 
 
 MIN_COLUMN_WIDTH = 4
@@ -88,9 +106,10 @@ def table_lines(node: SyntaxTreeNode, width: int, palette: Palette) -> list[Text
     if len(rows[0]) * MIN_AVERAGE_WIDTH > width and len(rows[0]) > 2:
         return _records_lines(rows, width, palette)
     widths = _column_widths(rows, width)
+    aligns = [_cell_align(cell) for cell in node.children[0].children[0].children]
     lines: list[Text] = []
     for number, row in enumerate(rows):
-        lines += _row_lines(row, widths)
+        lines += _row_lines(row, widths, aligns)
         if number == 0:
             rule = (" " * _COLUMN_GAP).join("─" * found for found in widths)
             lines.append(text_line(rule, palette.style("faint")))
@@ -128,17 +147,27 @@ def _column_widths(rows: list[list[Text]], width: int) -> list[int]:
     return widths
 
 
-def _row_lines(cells: list[Text], widths: list[int]) -> list[Text]:
+def _cell_align(cell: SyntaxTreeNode) -> str:
+    """Return the alignment that the line below the table's head gives to a column."""
+    return str(cell.attrs.get("style", "")).removeprefix("text-align:")
+
+
+def _row_lines(cells: list[Text], widths: list[int], aligns: Sequence[str] = ()) -> list[Text]:
     columns = [wrap_text(cell, width) for cell, width in zip(cells, widths, strict=False)]
-    return [_join_cells(pieces, widths) for pieces in zip_longest(*columns, fillvalue=Text())]
+    return [_join_cells(pieces, widths, aligns) for pieces in zip_longest(*columns, fillvalue=Text())]
 
 
-def _join_cells(pieces: tuple[Text, ...], widths: list[int]) -> Text:
+def _join_cells(pieces: tuple[Text, ...], widths: list[int], aligns: Sequence[str]) -> Text:
     joined = text_line()
     for number, (piece, width) in enumerate(zip(pieces, widths, strict=False)):
         last = number == len(pieces) - 1
+        piece.rstrip()
+        room = max(width - piece.cell_len, 0)
+        align = aligns[number] if number < len(aligns) else ""
+        before = room if align == "right" else room // 2 if align == "center" else 0
+        joined.append(" " * before)
         joined.append_text(piece)
-        joined.append("" if last else " " * (width - piece.cell_len + _COLUMN_GAP))
+        joined.append("" if last else " " * (room - before + _COLUMN_GAP))
     return joined
 
 
@@ -210,6 +239,12 @@ _UNSETTLED_ROWS = 40  # last rows of a streaming code block that are rendered ag
 def markdown_lines(text: str, width: int, palette: Palette) -> list[Text]:
     """Return the lines of a complete Markdown text."""
     return _block_lines(_parse_markdown(clean_text(text)).children, width, palette)
+
+
+def code_blocks(text: str) -> list[str]:
+    """Return the contents of the code blocks of a Markdown text."""
+    found = (node for node in _parse_markdown(text).walk() if node.type in ("fence", "code_block"))
+    return [node.content.rstrip("\n") for node in found]
 
 
 class MarkdownStream:
@@ -319,10 +354,12 @@ def _render_block(node: SyntaxTreeNode, width: int, palette: Palette, depth: int
 def _code_lines(code: str, language: str, width: int, palette: Palette) -> list[Text]:
     """Return highlighted code lines on their own background; long lines wrap."""
     background = Style(bgcolor=palette.surface)
-    lines = [
-        piece for found in highlight_code(code, language, palette) for piece in wrap_text(found, max(width - 2, 8))
-    ]
-    return [pad_line(Text.assemble(" ", truncate_line(found, width - 1), end=""), width, background) for found in lines]
+    lines: list[Text] = []
+    for found in highlight_code(code, language, palette):
+        for number, piece in enumerate(wrap_text(found, max(width - 2, 8))):
+            line = pad_line(Text.assemble(" ", truncate_line(piece, width - 1), end=""), width, background)
+            lines.append(mark_code_line(line, 1, continued=number > 0))
+    return lines
 
 
 def _list_lines(node: SyntaxTreeNode, width: int, palette: Palette, depth: int) -> list[Text]:
@@ -332,12 +369,29 @@ def _list_lines(node: SyntaxTreeNode, width: int, palette: Palette, depth: int) 
     tight = all(part.hidden for item in node.children for part in item.children if part.type == "paragraph")
     lines: list[Text] = []
     for number, item in enumerate(node.children):
-        mark = f"{start + number}. " if node.type == "ordered_list" else "• "
+        mark = f"{start + number}. " if node.type == "ordered_list" else _take_task_mark(item) or "• "
         inside = _item_lines(item, max(width - len(mark), 8), palette, depth)
         if lines and not tight:
             lines.append(text_line())
         lines += indent_lines(inside or [text_line()], text_line(mark, palette.style("accent")))
     return lines
+
+
+_TASK_MARK = re.compile(r"\[([ xX])\]\s+")
+
+
+def _take_task_mark(item: SyntaxTreeNode) -> str:
+    """Return the sign of an item of a task list, and remove `[x]` from its text; "" for other items."""
+    first = item.children[0] if item.children else None
+    inline = first.children[0] if first is not None and first.children else None
+    if inline is None or inline.type != "inline" or not inline.children or inline.children[0].type != "text":
+        return ""
+    token = inline.children[0].token
+    found = _TASK_MARK.match(token.content) if token is not None else None
+    if token is None or found is None:
+        return ""
+    token.content = token.content[found.end() :]
+    return "☐ " if found[1] == " " else "☑ "
 
 
 def _item_lines(item: SyntaxTreeNode, width: int, palette: Palette, depth: int) -> list[Text]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from io import StringIO
+from typing import Any
 
 from rich.console import Console
 from rich.style import Style
@@ -10,6 +11,47 @@ from textual.strip import Strip
 
 # Rich needs a console to wrap text and resolve styles; nothing is printed on it.
 CONSOLE = Console(file=StringIO(), force_terminal=True, color_system="truecolor", width=200)
+
+
+# Marks of code lines for copying, carried by styles: columns of the margin, and whether it continues the line above.
+MARGIN_KEY, CONTINUED_KEY = "margin", "continued"
+
+
+def mark_code_line(line: Text, margin: int, *, continued: bool) -> Text:
+    """Mark a line of code, so that a copy of it has neither the margin nor the breaks of wrapped lines."""
+    line.stylize(Style(meta={MARGIN_KEY: margin, CONTINUED_KEY: continued}))
+    return line
+
+
+def row_margin(strip: Strip) -> int:
+    """Return the number of columns before the content of a line."""
+    meta = _line_meta(strip)
+    if MARGIN_KEY not in meta:
+        return 0
+    text = strip.text
+    return min(len(text) - len(text.lstrip()), meta[MARGIN_KEY] + _outer_margin(strip))
+
+
+def is_continuation(strip: Strip) -> bool:
+    """Whether a line of code is the rest of the line above."""
+    return bool(_line_meta(strip).get(CONTINUED_KEY))
+
+
+def _line_meta(strip: Strip) -> dict[str, Any]:
+    for segment in strip:
+        if segment.style and MARGIN_KEY in segment.style.meta:
+            return segment.style.meta
+    return {}
+
+
+def _outer_margin(strip: Strip) -> int:
+    """The columns before the marked segments: indentation by lists, quotes and the transcript."""
+    width = 0
+    for segment in strip:
+        if segment.style and MARGIN_KEY in segment.style.meta:
+            break
+        width += segment.cell_length
+    return width
 
 
 def text_line(text: str = "", style: Style | str = "") -> Text:

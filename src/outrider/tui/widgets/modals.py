@@ -16,17 +16,20 @@ from textual.widgets.option_list import Option
 
 from outrider.presentation.formats import clean_line, clean_text
 from outrider.tui.rendering.markdown import markdown_lines
+from outrider.tui.rendering.text import text_line, wrap_text
 from outrider.tui.widgets.status import widget_palette
 
 MAX_OPTIONS = 200
+PICKER_WIDTH = 84
 
 
 class PickerItem(msgspec.Struct, frozen=True):
-    """One item of a picker: its value, label and note."""
+    """One item of a picker: its value, label and note; `detail` is shown below them and wraps."""
 
     value: str
     label: str
     note: str = ""
+    detail: str = ""
 
 
 class PickerScreen(ModalScreen[str | None]):
@@ -95,7 +98,11 @@ class PickerScreen(ModalScreen[str | None]):
 
     def _filter_items(self, typed: str) -> None:
         terms = typed.lower().split()
-        shown = [item for item in self._items if all(word in f"{item.label} {item.note}".lower() for word in terms)]
+        shown = [
+            item
+            for item in self._items
+            if all(word in f"{item.label} {item.note} {item.detail}".lower() for word in terms)
+        ]
         options = self.query_one(OptionList)
         options.clear_options()
         options.add_options([Option(self._item_text(item), id=item.value) for item in shown[:MAX_OPTIONS]])
@@ -109,6 +116,10 @@ class PickerScreen(ModalScreen[str | None]):
         text.append(mark, palette.style("accent"))
         text.append(clean_line(item.label, 200), palette.style("text"))
         text.append(f"  {clean_line(item.note, 200)}" if item.note else "", palette.style("quiet"))
+        width = max(min(PICKER_WIDTH, self.size.width * 96 // 100) - 8, 20)
+        for line in wrap_text(text_line(clean_line(item.detail, 2000), palette.style("quiet")), width):
+            if line.plain:
+                text.append("\n    ").append_text(line)
         return text
 
 

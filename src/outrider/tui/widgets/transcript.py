@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from itertools import accumulate
 
+from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.geometry import Size
@@ -12,14 +13,16 @@ from textual.scroll_view import ScrollView
 from textual.selection import Selection
 from textual.strip import Strip
 
-from outrider.presentation.items import ToolCallItem, TranscriptItem
-from outrider.tui.rendering.items import ItemBlock
+from outrider.presentation.formats import format_count
+from outrider.presentation.items import TextItem, ToolCallItem, TranscriptItem
+from outrider.tui.rendering.items import MARGIN, ItemBlock
+from outrider.tui.rendering.text import is_continuation, justify_ends, render_strip, row_margin, text_line
 from outrider.tui.theme import DARK, Palette
 
 LOAD_OLDER_WITHIN = 5  # lines from the top; scrolling this close requests older messages
 
 
-class TranscriptWidget(ScrollView, can_focus=True):
+class TranscriptWidget(ScrollView, can_focus=False):
     """Shows items as rendered blocks. It follows new output while scrolled to the end; after scrolling up, the
     position stays."""
 
@@ -45,6 +48,8 @@ class TranscriptWidget(ScrollView, can_focus=True):
         self._width = 0
         self._at_end = True  # whether the view is scrolled to the end
         self._background = Style()
+        self._read_until: tuple[ItemBlock, int] | None = None  # the last block and its lines when the user scrolled up
+        self._found: int | None = None  # the line that a search has found
 
     @property
     def text_width(self) -> int:
@@ -87,10 +92,17 @@ class TranscriptWidget(ScrollView, can_focus=True):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
         self._at_end = new_value >= self.max_scroll_y - 1
+        if self._at_end:
+            self._read_until = self._found = None
+        elif self._read_until is None and self._blocks:
+            self._read_until = self._blocks[-1], len(self._blocks[-1].strips)
         if new_value < old_value and new_value <= LOAD_OLDER_WITHIN:
             self.post_message(self.OlderRequested())
 
     def on_click(self, event: events.Click) -> None:
+        if self._marker_text() and event.y == self.size.height - 1:
+            self.scroll_end(animate=False)
+            return
         block = self._block_at(self.scroll_offset.y + event.y)
         if block is not None and not self.text_selection:
             block.item.toggle()
@@ -100,20 +112,95 @@ class TranscriptWidget(ScrollView, can_focus=True):
         row = self.scroll_offset.y + y
         width = self.size.width
         style = self._background
+        if y == self.size.height - 1 and (marker := self._marker_text()):
+            return self._render_marker(marker, width)
         strip = self._strip_at(row)
         if strip is None:
             return Strip.blank(width, style)
+        if row == self._found:
+            strip = _highlight(strip, (0, strip.cell_length), self.palette.style_on("panel", bold=True))
         if (selection := self.text_selection) is not None and (span := selection.get_span(row)) is not None:
-            strip = _highlight_selection(strip, span, self.screen.get_component_rich_style("screen--selection"))
+            strip = _highlight(strip, span, self.palette.style_on("selection"))
         return strip.extend_cell_length(width, style).apply_style(style).apply_offsets(0, row)
+
+    def _marker_text(self) -> str:
+        """The mark at the bottom while the user has scrolled up: how much there is below, and what is new."""
+        if self._at_end or self._read_until is None or not self._bottoms:
+            return ""
+        new = self._count_new_lines(*self._read_until)
+        return f"↓ {format_count(new, 'new line')} · ctrl+end" if new > 0 else "↓ ctrl+end: to the end"
+
+    def _count_new_lines(self, last: ItemBlock, lines: int) -> int:
+        """Return the number of lines after those that were there when the user scrolled up."""
+        new = 0
+        for block, gap in zip(reversed(self._blocks), reversed(self._gaps), strict=False):
+            if block.item.id == last.item.id:
+                return new + max(len(block.strips) - lines, 0)
+            new += len(block.strips) + gap
+        return new
+
+    def _render_marker(self, marker: str, width: int) -> Strip:
+        line = justify_ends(text_line(), text_line(f" {marker} ", self.palette.style_on("panel", "accent")), width - 2)
+        return render_strip(line).extend_cell_length(width, self._background).apply_style(self._background)
+
+    def plain_lines(self) -> list[str]:
+        """Return all lines as text, for a search."""
+        return [found.text.strip() if (found := self._strip_at(y)) else "" for y in range(self.virtual_size.height)]
+
+    def show_line(self, line: int) -> None:
+        """Scroll to a line and highlight it until the user returns to the end."""
+        self.scroll_to(y=max(line - self.size.height // 3, 0), animate=False, immediate=True, force=True)
+        self._found = line
+        self.refresh()
 
     @property
     def allow_select(self) -> bool:
         return True
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        rows = [found.text.rstrip() if (found := self._strip_at(y)) else "" for y in range(self.virtual_size.height)]
-        return selection.extract("\n".join(rows)), "\n"
+        """Return the selected text: the original Markdown of answers that are selected completely, and other lines
+        without margins, so that code can be pasted."""
+        start = selection.start.transpose if selection.start is not None else (0, 0)
+        end = selection.end.transpose if selection.end is not None else (self.virtual_size.height - 1, -1)
+        lines: list[str] = []
+        row = start[0]
+        while row <= end[0]:
+            source = self._source_at(row, start, end)
+            if source is not None:
+                text, rows = source
+                lines.append(text)
+                row += rows
+                continue
+            self._append_row(lines, row, selection)
+            row += 1
+        return "\n".join(lines), "\n"
+
+    def _source_at(self, row: int, start: tuple[int, int], end: tuple[int, int]) -> tuple[str, int] | None:
+        """Return the source and the number of rows of an answer that starts at this row and is selected completely."""
+        number = bisect_right(self._bottoms, row)
+        if number >= len(self._blocks):
+            return None
+        block, top = self._blocks[number], self._bottoms[number] - len(self._blocks[number].strips)
+        last = self._bottoms[number] - 1
+        complete = row == top and (row > start[0] or start[1] <= MARGIN) and last <= end[0]
+        if last == end[0] and 0 <= end[1] < len(block.strips[-1].text.rstrip()) if block.strips else True:
+            complete = False
+        if not complete or type(block.item) is not TextItem or len(block.strips) < 2:
+            return None
+        return block.item.text.strip("\n"), len(block.strips)
+
+    def _append_row(self, lines: list[str], row: int, selection: Selection) -> None:
+        strip, span = self._strip_at(row), selection.get_span(row)
+        if strip is None or span is None:
+            lines.append("")
+            return
+        margin = row_margin(strip)
+        first, last = max(span[0], margin), strip.cell_length if span[1] == -1 else span[1]
+        text = strip.crop(first, max(last, first)).text.rstrip()
+        if is_continuation(strip) and lines:
+            lines[-1] += text
+        else:
+            lines.append(text)
 
     def selection_updated(self, selection: Selection | None) -> None:
         self.refresh()
@@ -184,9 +271,12 @@ def _gap_between(before: ItemBlock | None, block: ItemBlock) -> int:
     return 0 if together and len(block.strips) == len(before.strips) == 1 else 1
 
 
-def _highlight_selection(strip: Strip, span: tuple[int, int], style: Style) -> Strip:
+def _highlight(strip: Strip, span: tuple[int, int], style: Style) -> Strip:
+    """Return the strip with the style over its own: code has a background that would hide a style below it."""
     start, end = span
     end = strip.cell_length if end == -1 else min(end, strip.cell_length)
     if start >= end:
         return strip
-    return Strip.join([strip.crop(0, start), strip.crop(start, end).apply_style(style), strip.crop(end)])
+    chosen = strip.crop(start, end)
+    over = Strip([Segment(text, (own or Style()) + style, control) for text, own, control in chosen], end - start)
+    return Strip.join([strip.crop(0, start), over, strip.crop(end)])

@@ -17,8 +17,7 @@ from outrider.errors import (
     RateLimitError,
     ServerError,
 )
-from outrider.providers.anthropic.decode import AnthropicDecoder
-from outrider.providers.anthropic.errors import error_from_response
+from outrider.providers.anthropic.decode import AnthropicDecoder, error_from_response
 from outrider.types.deltas import (
     AnswerStart,
     Delta,

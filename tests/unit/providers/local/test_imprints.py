@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.providers.local.prefix_cache import PrefixCache, PromptPrefix
+from outrider.providers.local.runtime import PrefixCache, PromptPrefix
 from tests.fixtures.local_runtime import FakeRuntime
 
 SYSTEM = PromptPrefix((("system", "Be short."),))

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from outrider.errors import NetworkError
 from outrider.providers.assembler import AnswerAssembler
-from outrider.providers.message_rules import check_messages
-from outrider.providers.scripted import ScriptedClient
+from outrider.providers.scripted import ScriptedClient, check_messages
 from outrider.providers.stream_filters.text_tool_calls import TextCallScanner
 from outrider.providers.stream_filters.text_tools import TextToolsClient, render_call, render_tools_as_text
 from outrider.types.deltas import Answer, Delta

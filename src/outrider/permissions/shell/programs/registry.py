@@ -8,10 +8,8 @@ from msgspec import Struct
 from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.permissions.shell.expansion import ExpandedArg, literal_arg
 from outrider.permissions.shell.parser import NotProvenSafe
-from outrider.permissions.shell.programs.awk_jq import AWK_SPEC, JQ_SPEC, prove_awk, prove_jq
 from outrider.permissions.shell.programs.coreutils import FILE_PROGRAMS, SEARCH_PROGRAMS, TEXT_PROGRAMS
 from outrider.permissions.shell.programs.git import find_git_spec, prove_git, reject_program_formats
-from outrider.permissions.shell.programs.sed import SED_SPEC, prove_sed
 from outrider.permissions.shell.programs.system import SYSTEM_PROGRAMS, VERSION_CHECKS
 from outrider.permissions.shell.programs.table import (
     ParsedArgs,
@@ -22,6 +20,7 @@ from outrider.permissions.shell.programs.table import (
     parse_args,
     prove_read_only,
 )
+from outrider.permissions.shell.programs.text_filters import AWK_SPEC, JQ_SPEC, SED_SPEC, prove_awk, prove_jq, prove_sed
 
 PROGRAM_SPECS: dict[str, ProgramSpec] = {**SYSTEM_PROGRAMS, **TEXT_PROGRAMS, **FILE_PROGRAMS, **SEARCH_PROGRAMS}
 _CUSTOM_CHECKS: dict[str, Callable[[Sequence[ExpandedArg], PathChecker], object]] = {
@@ -70,7 +69,7 @@ KNOWN_EFFECTS: dict[str, str] = {
     "systemctl": "controls system services",
     **dict.fromkeys(
         ("python", "python3", "node", "deno", "perl", "ruby", "php", "lua", "bash", "sh", "dash"),
-        "runs code that can do anything this user can",
+        "runs code whose effects cannot be predicted",
     ),
 }
 

@@ -1,1 +1,0 @@
-"""Requests to model APIs: exchanges, retries and rate limits on top of `outrider.http`."""

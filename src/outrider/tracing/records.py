@@ -1,0 +1,244 @@
+"""The records of the tracer: AgentEvent (one line of an event log), Span (one node of a trace), and text helpers."""
+
+import math
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from types import NoneType
+from typing import Any, Literal, cast, get_args
+
+import msgspec
+
+from outrider.permissions.redaction.terminal import escape_control_characters
+from outrider.presentation.formats import escape_line
+from outrider.types.usage import Tokens
+
+EventKind = Literal["llm_call", "llm_response", "tool_exec", "agent_call", "agent_return", "finish", "error"]
+EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)
+
+TEXT_LIMIT = 20_000
+ITEM_LIMIT = 200
+DEPTH_LIMIT = 12
+_SMALL = (int, bool, NoneType)
+
+
+class AgentEvent(msgspec.Struct, frozen=True):
+    """One operation of an agent. A call and its return have the same `call_id`; `parent_call_id` is the enclosing
+    call."""
+
+    type: EventKind
+    agent_name: str = ""
+    timestamp: int = 0
+    call_id: str = ""
+    parent_call_id: str = ""
+    session_id: str = ""
+    data: dict[str, Any] = {}
+
+    @property
+    def event_type(self) -> EventKind:
+        return self.type
+
+    def to_dict(self) -> dict[str, Any]:
+        return msgspec.to_builtins(self)
+
+    @classmethod
+    def from_dict(cls, value: dict[str, Any]) -> "AgentEvent":
+        return msgspec.convert(value, cls)
+
+
+def bounded_copy(value: Any, depth: int = 0) -> Any:
+    """Returns a copy that is bounded in size and can be encoded as JSON; cuts are marked in the text."""
+    if value.__class__ in _SMALL:
+        return value
+    if isinstance(value, str):
+        return bounded_text(value)
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if depth >= DEPTH_LIMIT:
+        return "(nested too deeply to be kept)"
+    if isinstance(value, dict):
+        return _bounded_dict(cast("dict[Any, Any]", value), depth + 1)
+    if isinstance(value, list | tuple):
+        return _bounded_list(cast("list[Any] | tuple[Any, ...]", value), depth + 1)
+    return bounded_text(_safe_repr(value))
+
+
+def bounded_text(text: str) -> str:
+    if len(text) > TEXT_LIMIT:
+        text = f"{text[:TEXT_LIMIT]}… ({len(text) - TEXT_LIMIT:,} more characters)"
+    # A lone surrogate, as in broken tool output, cannot be encoded as UTF-8.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _bounded_dict(value: dict[Any, Any], depth: int) -> dict[str, Any]:
+    items = list(value.items())
+    kept = {bounded_text(str(key)): bounded_copy(item, depth) for key, item in items[:ITEM_LIMIT]}
+    if len(items) > ITEM_LIMIT:
+        kept["…"] = f"({len(items) - ITEM_LIMIT:,} more entries)"
+    return kept
+
+
+def _bounded_list(value: list[Any] | tuple[Any, ...], depth: int) -> list[Any]:
+    kept = [bounded_copy(item, depth) for item in value[:ITEM_LIMIT]]
+    if len(value) > ITEM_LIMIT:
+        kept.append(f"({len(value) - ITEM_LIMIT:,} more items)")
+    return kept
+
+
+def _safe_repr(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001  a custom __repr__ may raise anything
+        return f"({type(value).__name__})"
+
+
+visible = escape_control_characters
+
+
+def escape_unencodable(text: str, encoding: str) -> str:
+    """Replaces characters that the encoding does not have by escapes."""
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def can_encode(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def width_of(text: str) -> int:
+    """Returns the width of the text in terminal columns."""
+    if text.isascii():
+        return len(text)
+    return sum(_char_width(char) for char in text)
+
+
+def fit_width(text: str, width: int, ellipsis: str = "…") -> str:
+    """Returns the text cut to a number of columns, with an ellipsis if it was cut."""
+    if width_of(text) <= width:
+        return text
+    room, kept = width - width_of(ellipsis), 0
+    if room < 0:
+        return ellipsis[: max(0, width)]
+    for index, char in enumerate(text):
+        kept += _char_width(char)
+        if kept > room:
+            return text[:index] + ellipsis
+    return text
+
+
+def record_line(event: AgentEvent, start: int) -> str:
+    """Returns one record as a line of `EventLog.format`."""
+    seconds = max(0, event.timestamp - start) / 1000
+    words = " ".join(
+        f"{escape_line(str(key), 40)}={escape_line(str(value), 60)}"
+        for key, value in event.data.items()
+        if _is_worth_showing(value)
+    )
+    agent = escape_line(event.agent_name or "-", 30)
+    call = f" ({escape_line(event.call_id, 40)})" if event.call_id else ""
+    return f"{seconds:9.3f}s  {event.type:<12}  {agent:<16}{call}  {words}".rstrip()
+
+
+def _is_worth_showing(value: object) -> bool:
+    return isinstance(value, bool) or bool(value)
+
+
+def _char_width(char: str) -> int:
+    if unicodedata.combining(char):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+SpanKind = Literal["run", "agent", "model", "tool"]
+SpanStatus = Literal["ok", "failed", "stopped", "unfinished"]
+
+UNKNOWN = -1  # the start of a span whose records have not given one yet
+
+_NONE = Tokens()
+
+
+@dataclass(slots=True, eq=False)
+class Span:
+    """One node of a trace. Times are Unix milliseconds. Tokens and cost include those of all descendants.
+
+    `end` is None if no record of the end exists; `last` is then the latest time known inside the span. `stopped` means
+    that it ended early (a limit, an abort), `unfinished` that its end is missing."""
+
+    name: str
+    kind: SpanKind
+    agent_name: str = ""
+    call_id: str = ""
+    start: int = UNKNOWN
+    end: int | None = None
+    last: int = UNKNOWN
+    status: SpanStatus = "unfinished"
+    outcome: str = ""
+    error: str | None = None
+    result: str | None = None
+    tokens: Tokens = _NONE
+    known_cost: Decimal = Decimal(0)
+    answers: int = 0
+    unpriced: int = 0
+    details: dict[str, Any] = field(default_factory=dict[str, Any])
+    children: list["Span"] = field(default_factory=list["Span"], repr=False)
+
+    @property
+    def duration(self) -> int:
+        """Milliseconds, never negative; for a span without an end, up to the latest known time."""
+        return max(0, (self.last if self.end is None else self.end) - self.start)
+
+    @property
+    def finished(self) -> bool:
+        return self.status != "unfinished"
+
+    @property
+    def cost(self) -> Decimal | None:
+        """None if an answer inside has no known price; `known_cost` is the cost of the others."""
+        return None if self.unpriced else self.known_cost
+
+    @property
+    def tool_calls(self) -> list["Span"]:
+        """Tool calls that are direct children of this span."""
+        return [child for child in self.children if child.kind == "tool"]
+
+    @property
+    def model_calls(self) -> list["Span"]:
+        return [child for child in self.children if child.kind == "model"]
+
+    @property
+    def agent_calls(self) -> list["Span"]:
+        return [child for child in self.children if child.kind == "agent"]
+
+    @property
+    def tool_input(self) -> dict[str, Any]:
+        """The input of a tool call."""
+        given = self.details.get("input")
+        return cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+
+    def walk(self) -> Iterator[tuple[int, "Span"]]:
+        """Yields this span and its descendants with their depth, parents first; without recursion, so at any depth."""
+        waiting: list[tuple[int, Span]] = [(0, self)]
+        while waiting:
+            depth, span = waiting.pop()
+            yield depth, span
+            waiting.extend((depth + 1, child) for child in reversed(span.children))
+
+    def find(self, name: str) -> list["Span"]:
+        return [span for _, span in self.walk() if span.name == name]
+
+    def time_outside(self, spans: list["Span"]) -> int:
+        """Returns the milliseconds of this span in which none of the given spans was running."""
+        stop = self.start + self.duration
+        covered, reached = 0, self.start
+        for span in sorted(spans, key=lambda span: span.start):
+            begin, end = max(span.start, reached), min(span.start + span.duration, stop)
+            if end > begin:
+                covered += end - begin
+                reached = end
+        return self.duration - covered

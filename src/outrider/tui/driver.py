@@ -1,0 +1,178 @@
+"""The terminal driver: reads keys and pastes, and writes the screen. It replaces parts of Textual's Linux driver that
+poll, that lose early input, and that do not end when the terminal is closed."""
+
+import os
+import selectors
+import threading
+from codecs import getincrementaldecoder
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import IO, Any, cast
+
+from textual import events
+from textual._time import get_time
+from textual._xterm_parser import XTermParser
+from textual.app import App
+from textual.drivers.linux_driver import LinuxDriver
+from textual.message import Message
+
+_READ_BYTES = 64 * 1024
+
+
+class TerminalDriver(LinuxDriver):
+    """Waits for input without polling, holds back keys until the application can accept them, and ends the application
+    when the terminal is gone.
+
+    Textual starts its input thread again on every SIGCONT. A shell sends SIGHUP and SIGCONT when its window is closed,
+    so the new thread would read from a terminal that no longer exists, and keep the process alive.
+    """
+
+    def __init__(self, app: App[Any], **options: Any) -> None:
+        super().__init__(app, **options)  # pyright: ignore[reportUnknownMemberType]  Textual leaves App's type open
+        self._file = cast("Any", TolerantFile(cast("IO[str]", self._file)))
+        self._wake_reader, self._wake_writer = os.pipe()
+        self._lock = threading.Lock()
+        self._held: list[Message] | None = []  # early keys and pastes; None once they are delivered
+        self._active = False
+        self._pastes = PasteSplitter()
+        self.last_input = get_time()
+
+    @property
+    def idle_seconds(self) -> float:
+        """The time since the last key or mouse event."""
+        return get_time() - self.last_input
+
+    def release_input(self) -> None:
+        """Deliver the keys that were typed before the application was ready, in their order."""
+        with self._lock:
+            held, self._held = self._held or [], None
+            for message in held:
+                super().process_message(message)
+
+    def process_message(self, message: Message) -> None:
+        with self._lock:
+            if self._held is not None and isinstance(message, events.Key | events.Paste):
+                self._held.append(message)
+                return
+        super().process_message(message)
+
+    def start_application_mode(self) -> None:
+        self._active = True
+        super().start_application_mode()
+
+    def stop_application_mode(self) -> None:
+        super().stop_application_mode()
+        self._active = False
+
+    def write(self, data: str) -> None:
+        """Write to the terminal; nothing is written while another program, such as an editor, uses it."""
+        if self._active:
+            super().write(data)
+
+    def disable_input(self) -> None:
+        self.exit_event.set()
+        os.write(self._wake_writer, b".")
+        if self._key_thread is not None and self._key_thread is not threading.current_thread():
+            self._key_thread.join()
+        self.exit_event.clear()
+        super().disable_input()
+
+    def _sigcont_application(self, *_: object) -> None:
+        """Return to the application after a suspension (SIGTSTP) only; other SIGCONT signals change nothing."""
+        if self._must_signal_resume:
+            super()._sigcont_application()  # pyright: ignore[reportUnknownMemberType]
+
+    def _enable_mouse_support(self) -> None:
+        """Request clicks, drags and the wheel. Movement without a button is not used, and would wake the process."""
+        if self._mouse:
+            self.write("\x1b[?1000h\x1b[?1002h\x1b[?1006h")
+
+    def _disable_mouse_support(self) -> None:
+        if self._mouse:
+            self.write("\x1b[?1006l\x1b[?1002l\x1b[?1000l")
+
+    def run_input_thread(self) -> None:
+        """Read the terminal until the driver stops. The parser needs a timeout only for an escape key that may be the
+        start of a sequence."""
+        parser = XTermParser(self._debug)
+        decode = getincrementaldecoder("utf-8")(errors="replace").decode
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.fileno, selectors.EVENT_READ)
+            selector.register(self._wake_reader, selectors.EVENT_READ)
+            while not self.exit_event.is_set():
+                ready = {key.fd for key, _ in selector.select(_timeout(parser))}
+                if self._wake_reader in ready:
+                    os.read(self._wake_reader, 64)
+                if self.fileno in ready and not self._read_input(parser, decode):
+                    return
+                for event in parser.tick():
+                    self.process_message(event)
+
+    def _read_input(self, parser: XTermParser, decode: Any) -> bool:
+        """Read and process input; returns False if the terminal is closed."""
+        try:
+            data = os.read(self.fileno, _READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            with suppress(RuntimeError):  # the loop is closed already
+                self._loop.call_soon_threadsafe(self._app.exit, 0)
+            return False
+        self.last_input = get_time()
+        text = decode(data)
+        if self._held is not None:
+            text = text.replace("\n", "\r")  # Enter, as the terminal reported it before the application set its mode
+        for piece, pasted in self._pastes.split(text):
+            for event in [events.Paste(piece)] if pasted else parser.feed(piece):
+                self.process_message(event)
+        return True
+
+
+class PasteSplitter:
+    """Separates bracketed pastes from keys. Textual's parser would execute the key sequences of a pasted text."""
+
+    _START, _END = "\x1b[200~", "\x1b[201~"
+
+    def __init__(self) -> None:
+        self._pasted: list[str] | None = None  # the pieces of a paste whose end has not arrived
+
+    def split(self, text: str) -> Iterator[tuple[str, bool]]:
+        """Yield the pieces of the input in order; True marks a complete paste."""
+        while text:
+            if self._pasted is None:
+                keys, start, text = text.partition(self._START)
+                if keys:
+                    yield keys, False
+                if start:
+                    self._pasted = []
+            else:
+                pasted = "".join([*self._pasted, text])
+                content, end, text = pasted.partition(self._END)
+                self._pasted = None if end else [content]
+                if end:
+                    yield content, True
+
+
+def _timeout(parser: XTermParser) -> float | None:
+    """Return the seconds until the parser decides about a pending escape key, or None."""
+    due = parser._timeout_time  # pyright: ignore[reportPrivateUsage]
+    return None if due is None else max(due - get_time(), 0.001)
+
+
+class TolerantFile:
+    """The terminal as a text file whose write errors are ignored: without a terminal, the application still has to
+    store its state and end."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._file.flush()
+
+    def fileno(self) -> int:
+        return self._file.fileno()

@@ -1,0 +1,438 @@
+"""What real terminals send: carriage returns in pastes, mouse reports, keys before the screen is up, closed windows."""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.tui.conftest import Open, call, write_script
+from tests.e2e.tui.terminal import LIMIT, Tmux, Xterm
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 3\n\tfoo()\nNameError: foo'
+
+
+def stored_texts(home: Path) -> list[str]:
+    """The texts of all stored user messages."""
+    import asyncio
+
+    from outrider.sessions.sqlite.store import SqliteStore
+
+    async def read() -> list[str]:
+        async with SqliteStore(home / "sessions.db") as store:
+            page = await store.list(limit=5)
+            sessions = [await store.load(found.id) for found in page.sessions]
+        return [
+            message.get_text_content() for session in sessions for message in session.messages if message.role == "user"
+        ]
+
+    return asyncio.run(read())
+
+
+def history(home: Path) -> list[Any]:
+    return [json.loads(row) for file in (home / "history").glob("*.jsonl") for row in file.read_text().splitlines()]
+
+
+def test_a_paste_with_carriage_returns_keeps_its_lines_and_tabs(home, open_terminal: Open):
+    write_script(home, ["Thanks.", "Thanks again.", "And this."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.paste(TRACEBACK.replace("\n", "\r"))
+    terminal.wait_for("Traceback (most", '  File "x.py", line 3', "NameError: foo")
+    assert "�" not in terminal.text()
+    terminal.press("enter")
+    terminal.wait_for("Thanks.")
+    terminal.paste("\r".join(f"row\t{number}" for number in range(500)))
+    terminal.wait_for("[pasted #1: 500 lines]")
+    terminal.press("enter")
+    terminal.wait_for("Thanks again.")
+    terminal.paste("a\x1b]0;x\x07b\x00c\r\nd")
+    terminal.wait_for("[pasted #1: 2 lines]")
+    terminal.press("enter")
+    terminal.wait_for("And this.")
+    assert b"\x1b]0;x" not in terminal.raw  # neither shown nor executed as keys
+    sent = [TRACEBACK, "\n".join(f"row\t{number}" for number in range(500)), "a\x1b]0;x\x07b\x00c\nd"]
+    assert history(home) == sent
+    assert stored_texts(home) == sent
+
+
+def test_tmux_pastes_lines_and_tabs(home, open_tmux: Callable[..., Tmux]):
+    write_script(home, ["Thanks."])
+    terminal = open_tmux(size=(80, 24))
+    terminal.wait_for("script/demo")
+    terminal.paste(TRACEBACK)
+    terminal.wait_for("Traceback (most", '  File "x.py", line 3', "NameError: foo")
+    terminal.send("Enter")
+    terminal.wait_for("Thanks.")
+    assert stored_texts(home) == [TRACEBACK]
+
+
+def test_xterm_pastes_lines_and_tabs(home, open_xterm: Callable[..., Xterm]):
+    write_script(home, ["Thanks."])
+    terminal = open_xterm()
+    terminal.wait_for("script/demo")
+    terminal.select_text(TRACEBACK)
+    terminal.key("shift+Insert")
+    terminal.wait_for("Traceback (most", '  File "x.py", line 3', "NameError: foo")
+    terminal.key("Return")
+    terminal.wait_for("Thanks.")
+    assert stored_texts(home) == [TRACEBACK]
+
+
+def test_typing_goes_on_after_a_click_and_a_drag_in_the_conversation(home, open_terminal: Open):
+    write_script(home, ["Some words to click on."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("hello")
+    terminal.wait_for("Some words to click on.")
+    column, row = terminal.find("words")
+    terminal.click(column, row)
+    terminal.type("abc")
+    terminal.wait_for("› abc")
+    terminal.drag((column, row), (column + 8, row))
+    terminal.type("def")
+    terminal.wait_for("› abcdef")
+    terminal.click(column, row + 3)
+    terminal.type("ghi")
+    terminal.wait_for("› abcdefghi")
+
+
+def test_typing_goes_on_after_a_click_in_xterm(home, open_xterm: Callable[..., Xterm]):
+    write_script(home, ["Some words to click on."])
+    terminal = open_xterm()
+    terminal.wait_for("script/demo")
+    terminal.type("hello")
+    terminal.key("Return")
+    terminal.wait_for("Some words to click on.")
+    terminal.click(10, 5)
+    terminal.type("abc")
+    terminal.wait_for("› abc")
+    terminal.drag((4, 5), (20, 6))
+    terminal.type("def")
+    terminal.wait_for("› abcdef")
+
+
+def test_keys_typed_before_the_screen_is_up_are_not_lost(home, open_terminal: Open):
+    write_script(home, ["Hello to you."])
+    terminal = open_terminal()
+    terminal.type("good ")
+    time.sleep(0.1)
+    terminal.type("morning\r")
+    terminal.wait_for("▌ good morning", "Hello to you.")
+
+
+def ends(pid: int, limit: float = 20) -> bool:
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.1, 0.4])
+def test_no_process_stays_when_the_window_is_closed_while_the_program_quits(home, open_terminal: Open, wait: float):
+    write_script(home, ["A long story. " * 10_000], delay=0.01)
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("tell me")
+    terminal.wait_for("A long story.")
+    terminal.press("escape", "ctrl+c", "ctrl+c")
+    time.sleep(wait)
+    terminal.close_window()
+    assert ends(terminal.process.pid)
+
+
+def test_no_process_stays_when_a_shell_hangs_up_and_continues_it(home, open_terminal: Open):
+    """A shell sends SIGHUP and SIGCONT to its jobs when its window is closed."""
+    write_script(home, ["A long story. " * 10_000], delay=0.01)
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("tell me")
+    terminal.wait_for("A long story.")
+    import signal
+
+    for name in (signal.SIGHUP, signal.SIGCONT, signal.SIGCONT):
+        os.kill(terminal.process.pid, name)
+        time.sleep(0.02)
+    terminal.close_window()
+    assert ends(terminal.process.pid)
+
+
+def test_closing_xterm_ends_the_program(home, open_xterm: Callable[..., Xterm]):
+    write_script(home, ["A long story. " * 10_000], delay=0.01)
+    terminal = open_xterm()
+    terminal.wait_for("script/demo")
+    children = Path(f"/proc/{terminal.process.pid}/task/{terminal.process.pid}/children").read_text().split()
+    terminal.type("tell me")
+    terminal.key("Return")
+    terminal.wait_for("A long story.")
+    terminal.close_window()
+    assert children
+    assert all(ends(int(pid)) for pid in children)
+
+
+def test_control_c_interrupts_the_turn_and_quits_when_pressed_twice(home, open_terminal: Open):
+    write_script(home, [[call("shell", command="sleep 600")], "unreached"])
+    terminal = open_terminal("--allow", "shell")
+    terminal.wait_for("script/demo")
+    terminal.say("wait")
+    terminal.wait_for("esc: interrupt")
+    terminal.press("ctrl+c")
+    terminal.wait_for("Press Ctrl+C again to quit", "canceled", without="esc: interrupt")
+    assert terminal.process.poll() is None
+    time.sleep(2.1)
+    terminal.press("ctrl+c")
+    terminal.wait_for("Press Ctrl+C again to quit")
+    terminal.press("ctrl+c")
+    assert terminal.wait(LIMIT) == 0
+
+
+def test_escape_on_the_start_screen_changes_nothing(home, open_terminal: Open):
+    write_script(home, ["Hello."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo", "◆ outrider")
+    before = terminal.text()
+    terminal.press("escape")
+    time.sleep(0.5)
+    assert terminal.text() == before
+
+
+def test_queued_input_returns_to_the_composer_after_an_interrupt(home, open_terminal: Open):
+    write_script(home, [[call("shell", command="sleep 600")], "unreached"])
+    terminal = open_terminal("--allow", "shell")
+    terminal.wait_for("script/demo")
+    terminal.say("wait")
+    terminal.wait_for("calling")
+    terminal.say("first thought")
+    terminal.wait_for("↳", "first thought")
+    terminal.type("second thought")
+    terminal.wait_for("› second thought")
+    terminal.press("tab")
+    terminal.wait_for("↳ after this  second thought")
+    terminal.type("draft")
+    terminal.wait_for("› draft")
+    terminal.press("escape")
+    terminal.wait_for("› first thought", "second thought", "draft", "canceled", without="↳")
+
+
+SIZES = [(40, 15), (80, 16), (80, 24), (120, 40), (200, 50)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{columns}x{rows}" for columns, rows in SIZES])
+def test_an_approval_shows_keys_reason_and_rule_at_every_size(
+    home, workspace: Path, open_tmux: Callable[..., Tmux], size: tuple[int, int]
+):
+    (workspace / "app.py").write_text("".join(f"line {number}\n" for number in range(60)))
+    before, after = "line 5\nline 6\n", "".join(f"new {number}\n" for number in range(30))
+    edit = call("edit", file_path="app.py", old_string=before, new_string=after)
+    write_script(home, [[call("read", file_path="app.py")], [edit], "All done."])
+    terminal = open_tmux(size=size)
+    terminal.wait_for("script/demo", "›")
+    terminal.type("change it")
+    terminal.wait_for("change it")
+    terminal.send("Enter")
+    terminal.wait_for("Allow edit?", "why", "rule", "edit(/app.py)", "yes, once", "no, because", "← →", "app.py")
+    assert all(len(row) <= size[0] for row in terminal.text().split("\n"))
+    for _ in range(20):
+        if "+ new 29" in terminal.text():
+            break
+        terminal.send("NPage")
+        time.sleep(0.1)
+    terminal.wait_for("+ new 29", "why", "edit(/app.py)", "yes, once", "← →")
+    terminal.send("Home")
+    terminal.wait_for("line 2", "yes, once")
+    time.sleep(0.5)
+    terminal.send("y")
+    terminal.wait_for("All done.", "›", "script/demo")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{columns}x{rows}" for columns, rows in SIZES])
+def test_start_screen_answer_and_picker_fit_at_every_size(home, open_tmux: Callable[..., Tmux], size: tuple[int, int]):
+    write_script(home, ["A **short** answer with a list:\n\n- one\n- two\n\nThe end."])
+    terminal = open_tmux(size=size)
+    terminal.wait_for("◆ outrider" if size[1] > 15 else "›", "›", "script/demo")
+    terminal.type("hello there")
+    terminal.wait_for("› hello there")
+    terminal.send("Enter")
+    terminal.wait_for("▌ hello there", "• two", "The end.", "script/demo", "›")
+    terminal.type("/mode")
+    terminal.wait_for("› /mode")
+    terminal.send("Enter")
+    terminal.wait_for("type to filter", "chat")
+    terminal.send("Escape")
+    terminal.wait_for("The end.", without="type to filter")
+    assert all(len(row) <= size[0] for row in terminal.text().split("\n"))
+
+
+def test_the_plan_question_comes_after_a_plan_only(home, open_terminal: Open):
+    write_script(home, ["Hello! What should I plan?", "## The plan\n\n1. paint it\n2. dry it"])
+    terminal = open_terminal("--mode", "plan")
+    terminal.wait_for("plan  script/demo")
+    terminal.say("hello")
+    terminal.wait_for("Hello! What should I plan?", without="esc: interrupt")
+    time.sleep(0.5)
+    assert "The plan is ready" not in terminal.text()
+    terminal.say("plan it")
+    terminal.wait_for("The plan is ready", "execute it")
+
+
+def test_clear_starts_with_an_empty_context(home, open_terminal: Open):
+    write_script(home, ["One.", "Two."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("the first message")
+    terminal.wait_for("One.")
+    terminal.say("/clear")
+    terminal.wait_for("◆ outrider", without="One.")
+    terminal.say("the second message")
+    terminal.wait_for("Two.", without="the first message")
+    assert sorted(stored_texts(home)) == ["the first message", "the second message"]
+
+
+def test_permissions_lists_what_applies_here_and_all_that_a_grant_covers(home, tmp_path, open_terminal: Open):
+    write_script(home, [[call("write", file_path="a.txt", content="x")], "Made.", "Hello."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("make it")
+    terminal.wait_for("Allow write?")
+    terminal.answer("s")
+    terminal.wait_for("Made.")
+    terminal.say("/permissions")
+    terminal.wait_for("Stored approvals", "write a.txt", "this session", "covers write(/a.txt)")
+    terminal.press("escape")
+    terminal.wait_for("Made.", without="Stored approvals")
+    terminal.say("/new")
+    terminal.wait_for("◆ outrider")
+    terminal.say("hello")
+    terminal.wait_for("Hello.")
+    terminal.say("/permissions")
+    terminal.wait_for("no stored approvals apply here", "1 more of other folders")
+
+
+def test_an_unsent_draft_survives_a_killed_program(home, open_terminal: Open):
+    write_script(home, ["Hello."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.paste("\r".join(f"row {number}" for number in range(40)))
+    terminal.type("half a thought")
+    terminal.wait_for("[pasted #1: 40 lines]half a thought")
+    drafts = home / "drafts"
+    deadline = time.monotonic() + LIMIT
+    while not drafts.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    terminal.process.kill()
+    terminal.wait()
+    again = open_terminal()
+    again.wait_for("[pasted #1: 40 lines]half a thought")
+    again.press("enter")
+    again.wait_for("▌ row 39half a thought", "Hello.")
+    again.press("ctrl+d")
+    again.wait()
+    assert not list(drafts.iterdir())
+
+
+def test_the_input_is_edited_in_the_users_editor(home, tmp_path: Path, open_terminal: Open):
+    editor = tmp_path / "editor"
+    editor.write_text('#!/bin/sh\necho "IN THE EDITOR"; cat "$1"; sleep 1; printf "edited\\tand\\nlonger\\n" > "$1"\n')
+    editor.chmod(0o755)
+    write_script(home, ["Thanks."])
+    terminal = open_terminal(VISUAL=str(editor))
+    terminal.wait_for("script/demo")
+    terminal.type("first words")
+    terminal.wait_for("› first words")
+    terminal.press("ctrl+x")
+    terminal.wait_for("IN THE EDITOR", "first words")
+    terminal.wait_for("› edited", "longer", "script/demo")
+    terminal.type(" still")
+    terminal.wait_for("longer still")
+    terminal.press("enter")
+    terminal.wait_for("Thanks.")
+    assert stored_texts(home) == ["edited\tand\nlonger still"]
+
+
+def test_a_selection_in_xterm_is_copied_to_the_clipboard(home, open_xterm: Callable[..., Xterm]):
+    write_script(home, ["Look:\n\n```python\nif x:\n    run(y)\n```"])
+    terminal = open_xterm()
+    terminal.wait_for("script/demo")
+    terminal.type("show me")
+    terminal.key("Return")
+    terminal.wait_for("if x:", "run(y)", without="esc: interrupt")
+    rows = terminal.text().split("\n")
+    top = next(number for number, row in enumerate(rows, 1) if "if x:" in row)
+    terminal.drag((3, top), (30, top + 1))
+    assert terminal.background(6, top + 1) != terminal.background(60, top + 1)
+    terminal.key("ctrl+c")
+    terminal.wait_for("Copied 2 lines.")
+    deadline = time.monotonic() + LIMIT
+    while not terminal.clipboard() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert terminal.clipboard() == "if x:\n    run(y)"
+
+
+def test_an_image_of_the_clipboard_is_attached(home, open_xterm: Callable[..., Xterm], tmp_path: Path):
+    image = tmp_path / "image.png"
+    image.write_bytes(bytes.fromhex("89504e470d0a1a0a") + b"x" * 100)
+    write_script(home, ["A fine picture."])
+    terminal = open_xterm()
+    terminal.wait_for("script/demo")
+    terminal.copy_image(image)
+    terminal.key("ctrl+v")
+    terminal.wait_for("clipboard-", ".png")
+    terminal.key("Return")
+    terminal.wait_for("◫ clipboard-", "A fine picture.")
+
+
+def test_the_bell_rings_and_the_title_changes_when_the_user_is_away(home, open_terminal: Open):
+    write_script(home, ["One.", [call("write", file_path="a.txt", content="x")], "Two."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("first")
+    terminal.wait_for("One.")
+    assert b"\x1b]9;" not in terminal.raw  # the user looks at it
+    terminal.say("second")
+    terminal.type("\x1b[O")  # the terminal has lost the focus
+    terminal.wait_for("Allow write?")
+    terminal.wait_for_bytes(b"\x07\x1b]9;Outrider waits for your answer\x07\x1b]777;notify;outrider;")
+    terminal.wait_for_bytes(b"\x1b]0;waiting")
+    terminal.answer("y")
+    terminal.type("\x1b[O")
+    terminal.wait_for("Two.")
+    terminal.wait_for_bytes(b"\x1b]9;Outrider has finished")
+
+
+def test_a_running_command_is_moved_to_the_background(home, open_terminal: Open):
+    write_script(home, [[call("shell", command="echo st''arted; sleep 300")], "It runs on."])
+    terminal = open_terminal("--allow", "shell", size=(120, 40))
+    terminal.wait_for("script/demo")
+    terminal.say("start it")
+    terminal.wait_for("started", "esc: interrupt")
+    terminal.press("ctrl+b")
+    terminal.wait_for("It runs on.", "Processes", "running")
+    terminal.say("/processes")
+    terminal.wait_for("Background processes", "sleep 300")
+    terminal.press("enter")
+    terminal.wait_for("started", "end the process")
+    terminal.answer("e")
+    terminal.wait_for("End this process?")
+    terminal.answer("y")
+    terminal.wait_for("the process was ended")
+
+
+def test_the_conversation_is_printed_on_exit_if_the_user_wants_it(home, open_terminal: Open):
+    write_script(home, ["A **bold** answer."])
+    terminal = open_terminal()
+    terminal.wait_for("script/demo")
+    terminal.say("/print on")
+    terminal.wait_for("printing the conversation on exit is on")
+    terminal.say("hello")
+    terminal.wait_for("A bold answer.")
+    terminal.press("ctrl+d")
+    assert terminal.wait() == 0
+    terminal.wait_for("▌ hello", "A bold answer.", "Continue with: outrider --session")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from outrider import Agent, CacheTokens, Tokens, Tool, async_run
+from outrider import Agent, CacheTokens, Provider, Tokens, Tool, async_run
 from outrider.event_bus import EventBus
 from outrider.tracing.otel import OpenTelemetry
 from tests.scenario.stories import agent, call, scripted
@@ -133,3 +133,42 @@ async def test_tokens_of_a_cache_and_of_reasoning_are_counted_once():
     assert chat.attributes["gen_ai.usage.input_tokens"] == 130
     assert chat.attributes["gen_ai.usage.output_tokens"] == 7
     assert result.trace.root.tokens == used
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_span_of_a_tool_is_below_the_span_of_its_call(is_async: bool):
+    collector = Collector()
+    tracer = collector.tracers.get_tracer("program")
+
+    async def query_async(word: str) -> str:
+        with tracer.start_as_current_span("query"):
+            return word
+
+    def query_plain(word: str) -> str:
+        with tracer.start_as_current_span("query"):
+            return word
+
+    tool = Tool(query_async if is_async else query_plain, name="query", timeout=5)
+    with tracer.start_as_current_span("web request"):
+        answers = [[call("query", word="a")], "done"]
+        await async_run(agent("writer"), "x", tools=[tool], providers=[scripted(answers)], bus=collector.bus)
+    spans = collector.spans
+    assert spans["query"].parent.span_id == spans["execute_tool query"].context.span_id
+    assert spans["execute_tool query"].parent.span_id == spans["invoke_agent writer"].context.span_id
+    assert spans["invoke_agent writer"].parent.span_id == spans["web request"].context.span_id
+
+
+@pytest.mark.parametrize(
+    ("provider", "name"),
+    [
+        (Provider("mine", kind="anthropic"), "anthropic"),
+        (Provider("mine", kind="openai"), "openai"),
+        (Provider("mine", kind="openai-responses"), "openai"),
+        (Provider("mine", kind="google"), "gcp.gemini"),
+        (Provider("mine", kind="openai", base_url="https://x.openai.azure.com/v1"), "azure.ai.openai"),
+        (Provider("mine", kind="openai", base_url="https://api.groq.com/openai/v1"), "groq"),
+        (Provider("mine", kind="openai", base_url="http://localhost:1/v1"), "mine"),
+    ],
+)
+def test_a_provider_has_its_well_known_name(provider: Provider, name: str):
+    assert provider.vendor == name

@@ -57,7 +57,7 @@ async def main(database: str, place: str, effects: str) -> None:
 
         server = place if place.startswith("postgresql") else None
         async with (
-            create_store(Path(place), server) as store,
+            create_store(Path(place), server, max_connections=3) as store,
             engine(store, note) as agents,
             Worker(
                 agents, RunDatabase(database), limits=BackgroundTable(runs=int(os.environ.get("RUNS", "4")))

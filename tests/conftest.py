@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
+from outrider.processes.sandbox.sandbox import Sandbox
 from tests.fixtures.leaks import adopt_orphans, child_processes, leaked_processes, leaked_tasks, restore_interrupts
+from tests.fixtures.scratch import sandbox_or_skip
 from tests.fixtures.soak import examples
 from tests.fixtures.warm_start import warm_starts
 
@@ -66,6 +68,12 @@ def no_leaked_processes() -> Iterator[None]:
     yield
     leaked = leaked_processes(before)
     assert not leaked, f"the test left processes running: {leaked}"
+
+
+@pytest.fixture(scope="session")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
+    """The sandbox of this machine."""
+    return sandbox_or_skip(tmp_path_factory.mktemp("scratch"))
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from outrider.context.lower import lower
     from outrider.engine.approval_gate import ApprovalRequest, Rules
     from outrider.engine.engine import Engine
-    from outrider.engine.run import RunResult, StreamEvent, async_run, async_run_stream, run
+    from outrider.engine.results import RunResult, RunStream, StreamEvent, SyncRunStream
+    from outrider.engine.run import async_run, async_run_stream, run, run_stream
     from outrider.errors import (
         AuthenticationError,
+        CallbackError,
         ConfigurationError,
         ContentFilterError,
         ContextOverflowError,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
         NetworkError,
         NotFoundError,
         OutputMismatch,
+        OutputUnavailableError,
         OutriderError,
         OverloadedError,
         PartValidationError,
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     )
     from outrider.session_replay.replay import replay
     from outrider.session_replay.what_if import Comparison, Course, WhatIf, compare, what_if
+    from outrider.sessions.records import SessionFilter
     from outrider.sessions.session import ForkPoint, Session, SessionTime
     from outrider.sessions.store import Store
     from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult
@@ -102,6 +106,7 @@ if TYPE_CHECKING:
         RetryPolicy,
         RetryTime,
         RunningTime,
+        SessionContext,
         SnapshotPart,
         StepFinishPart,
         StepStartPart,
@@ -162,6 +167,7 @@ __all__ = [
     "AuthenticationError",
     "Background",
     "CacheTokens",
+    "CallbackError",
     "CallsDiffer",
     "CompactionPart",
     "Comparison",
@@ -206,6 +212,7 @@ __all__ = [
     "Origin",
     "OutputMismatch",
     "OutputSchema",
+    "OutputUnavailableError",
     "OutriderError",
     "OverloadedError",
     "Part",
@@ -233,9 +240,12 @@ __all__ = [
     "Rules",
     "RunHandle",
     "RunResult",
+    "RunStream",
     "RunningTime",
     "ServerError",
     "Session",
+    "SessionContext",
+    "SessionFilter",
     "SessionInUseError",
     "SessionNotFoundError",
     "SessionTime",
@@ -254,6 +264,7 @@ __all__ = [
     "StreamEvent",
     "SubtaskPart",
     "SymbolSource",
+    "SyncRunStream",
     "TextPart",
     "TextRange",
     "Tokens",
@@ -308,6 +319,7 @@ __all__ = [
     "register_part_type",
     "replay",
     "run",
+    "run_stream",
     "validate_part",
     "what_if",
 ]
@@ -325,19 +337,22 @@ __getattr__, __dir__ = lazy_names(
         """,
         "outrider.session_replay.replay": "replay",
         "outrider.session_replay.what_if": "Comparison Course WhatIf compare what_if",
-        "outrider.engine.run": "RunResult async_run async_run_stream run StreamEvent",
+        "outrider.engine.results": "RunResult RunStream StreamEvent SyncRunStream",
+        "outrider.engine.run": "async_run async_run_stream run run_stream",
         "outrider.background.api": "Background RunHandle",
         "outrider.event_bus": "EventBus EventStream get_event_bus",
         "outrider.context.lower": "lower",
         "outrider.errors": """
-            AuthenticationError ConfigurationError ContentFilterError ContextOverflowError InvalidRequestError
-            InvalidStateTransition LeaseLostError LimitReachedError ListenerOverflow MalformedAnswerError
-            NetworkError NotFoundError OutputMismatch OutriderError OverloadedError PartValidationError
-            PermissionRefusedError ProviderError QuotaExceededError RateLimitError ServerError SessionInUseError
-            SessionNotFoundError StalledStreamError StorageFullError StoreDamagedError StoreError StoreUnavailableError
+            AuthenticationError CallbackError ConfigurationError ContentFilterError ContextOverflowError
+            InvalidRequestError InvalidStateTransition LeaseLostError LimitReachedError ListenerOverflow
+            MalformedAnswerError NetworkError NotFoundError OutputMismatch OutputUnavailableError
+            OutriderError OverloadedError PartValidationError PermissionRefusedError ProviderError
+            QuotaExceededError RateLimitError ServerError SessionInUseError SessionNotFoundError
+            StalledStreamError StorageFullError StoreDamagedError StoreError StoreUnavailableError
             StoreVersionError ToolFailure
         """,
         "outrider.permissions": "Containment Decision",
+        "outrider.sessions.records": "SessionFilter",
         "outrider.sessions.session": "ForkPoint Session SessionTime",
         "outrider.sessions.store": "Store",
         "outrider.tools.tool": "Progress Tool ToolContext ToolResult",
@@ -346,16 +361,18 @@ __getattr__, __dir__ = lazy_names(
         "outrider.tracing.otel": "OpenTelemetry",
         "outrider.tracing.trace": "Span Trace",
         "outrider.types": """
-            Agent AgentMessage AgentPart Answer Attachment CacheTokens CompactionPart EgressBudget EndedTime Event
-            FilePart FileSource FlowSettings Limits Message MessageError MessagePath MessageTime ModelMessage
-            ModelRef ModelSettings Origin OutputSchema Part PartBase PartTime PatchPart Prompt Provider
-            ReasoningPart Request ResourceSource RetryPart RetryPolicy RetryTime RunningTime SnapshotPart
-            StepFinishPart StepStartPart SubtaskPart SymbolSource TextPart TextRange Tokens ToolChoice ToolCompleted
-            ToolError ToolPart ToolPending ToolResultPart ToolRunning ToolSpec ToolState ToolUsePart UnknownPart
-            Usage decode_part decode_parts encode_part encode_parts is_agent_part is_compaction_part is_file_part
-            is_patch_part is_reasoning_part is_retry_part is_snapshot_part is_step_finish_part is_step_start_part
-            is_subtask_part is_text_part is_tool_part is_tool_result_part is_tool_use_part new_id
-            part_from_anthropic part_from_dict part_types register_part_type validate_part
+            Agent AgentMessage AgentPart Answer Attachment CacheTokens CompactionPart EgressBudget
+            EndedTime Event FilePart FileSource FlowSettings Limits Message MessageError MessagePath
+            MessageTime ModelMessage SessionContext ModelRef ModelSettings Origin OutputSchema Part
+            PartBase PartTime PatchPart Prompt Provider ReasoningPart Request ResourceSource RetryPart
+            RetryPolicy RetryTime RunningTime SnapshotPart StepFinishPart StepStartPart SubtaskPart
+            SymbolSource TextPart TextRange Tokens ToolChoice ToolCompleted ToolError ToolPart ToolPending
+            ToolResultPart ToolRunning ToolSpec ToolState ToolUsePart UnknownPart Usage decode_part
+            decode_parts encode_part encode_parts is_agent_part is_compaction_part is_file_part
+            is_patch_part is_reasoning_part is_retry_part is_snapshot_part is_step_finish_part
+            is_step_start_part is_subtask_part is_text_part is_tool_part is_tool_result_part
+            is_tool_use_part new_id part_from_anthropic part_from_dict part_types register_part_type
+            validate_part
         """,
     },
 )

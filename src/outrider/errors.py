@@ -4,6 +4,8 @@ OutriderError
 ├── PartValidationError       a part or message is invalid and was not stored (also a ValueError)
 ├── InvalidStateTransition    a tool call has no such transition from its current state
 ├── ToolFailure               raised by a tool; the call ends in error and the model reads the message
+├── OutputUnavailableError    a run ended without a value of its output type; has the reason and the result
+├── CallbackError             a function of the program failed, took too long or returned an invalid value
 ├── OutputMismatch            the answer is no value of the requested type, even after a correction was requested
 ├── ListenerOverflow          a listener of the event stream is too far behind
 ├── ProviderError             a model API returned an error or the connection broke; has the provider's message
@@ -80,6 +82,26 @@ class ToolFailure(OutriderError):
 
 class OutputMismatch(OutriderError):
     """The answer is not a value of the requested type; the message explains why and is sent to the model."""
+
+
+class OutputUnavailableError(OutriderError):
+    """A run ended without a value of its output type. `reason` is why it ended, `result` its RunResult; the text so far
+    is `result.text`."""
+
+    def __init__(self, message: str, *, reason: str, result: Any = None) -> None:
+        super().__init__(message, reason=reason, result=result)
+        self.reason = reason
+        self.result = result
+
+
+class CallbackError(OutriderError):
+    """A function of the program failed, took too long or returned an invalid value. `callback` names it; the exception
+    that it raised is the `__cause__`."""
+
+    def __init__(self, callback: str, problem: str) -> None:
+        super().__init__(f"{callback} {problem}", callback=callback, problem=problem)
+        self.callback = callback
+        self.problem = problem
 
 
 class ListenerOverflow(OutriderError):

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import cache, reduce
 from typing import Any, Self, TypeVar
 
@@ -23,6 +24,7 @@ Unsubscribe = Callable[[], None]
 EventFilter = Callable[[Event], bool]
 EventTransform = Callable[[Event], Iterable[Event]]
 EventClasses = type[Event] | tuple[type[Event], ...]
+CallScope = Callable[[str, str], AbstractContextManager[Any]]
 
 QUEUE_LIMIT = 1024
 _OVERFLOW_FACTOR = 64  # ends may wait in such a multiple of a backlog's limit
@@ -52,6 +54,7 @@ class EventBus:
         self._returned_awaitables = _ReturnedAwaitables()
         self._transforms: tuple[tuple[EventTransform, EventClasses], ...] = ()
         self._transform: EventTransform | None = None
+        self.call_scopes: list[CallScope] = []
         self._replace_subscriptions([])
 
     def publish(self, event: Event) -> None:
@@ -128,12 +131,27 @@ class EventBus:
         mailbox = _StreamQueue(limit, filter)
         return EventStream(mailbox, self.subscribe_all(mailbox))
 
-    async def settled(self) -> None:
-        """Waits until the async handlers of this loop have handled every published event."""
-        for _, handler in self._subscriptions:
-            if isinstance(handler, _AsyncHandler):
-                await handler.settled()
-        await self._returned_awaitables.settled()
+    async def settled(self, seconds: float | None = 60.0) -> None:
+        """Waits until the async handlers of this loop have handled every published event, at most for `seconds`. A
+        handler that takes longer goes on by itself."""
+        handlers = [handler for _, handler in self._subscriptions if isinstance(handler, _AsyncHandler)]
+        try:
+            async with asyncio.timeout(seconds):
+                for handler in (*handlers, self._returned_awaitables):
+                    await handler.settled()
+        except TimeoutError:
+            _log.error("a listener did not handle its events within %g s", seconds or 0)
+
+    def forward_to(self, other: "EventBus") -> Unsubscribe:
+        """Publishes every event to another bus too, and enters its call scopes."""
+        self.call_scopes = other.call_scopes
+        return self.subscribe_all(other.publish)
+
+    def add_call_scope(self, scope: CallScope) -> Unsubscribe:
+        """Enters `scope(session_id, call_id)` around the function of every tool call, in its task or thread. A tracer
+        makes its span the current one there. Returns a function that removes the scope."""
+        self.call_scopes.append(scope)
+        return lambda: self.call_scopes.remove(scope)
 
     def _replace_subscriptions(self, subscriptions: list[tuple[type[Event], Handler[Any]]]) -> None:
         """Creates a new list and a new table each time, so that a delivery in progress is not affected."""

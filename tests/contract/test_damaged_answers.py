@@ -19,6 +19,7 @@ from outrider.types.agents import Provider
 from outrider.types.parts import ToolPart
 from outrider.types.request import RetryPolicy
 from tests.contract.test_model_client import ANTHROPIC, CHAT, GOOGLE, REQUEST, RESPONSES
+from tests.fixtures.cases import for_each
 from tests.fixtures.player import Player
 from tests.fixtures.soak import examples
 
@@ -74,8 +75,8 @@ def test_events_out_of_order_or_twice_end_the_same_way(name: str, order, doubled
     assert error is not None or kept.finish is not None
 
 
-@pytest.mark.parametrize("name", WIRES)
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 11, 64])
+@for_each("name", WIRES)
+@for_each("size", [1, 2, 3, 5, 7, 11, 64])
 def test_the_size_of_the_pieces_changes_nothing(name: str, size: int):
     whole = b"".join(WIRES[name][1])
     expected, _ = asyncio.run(read(name, whole, len(whole)))

@@ -20,6 +20,7 @@ from outrider.types.agents import Provider, ProviderKind
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.request import RetryPolicy
 from tests.contract.test_model_client import ANTHROPIC, CHAT, GOOGLE, REQUEST, RESPONSES, candidate, chat_delta
+from tests.fixtures.cases import for_each
 from tests.fixtures.http_server import Reply, serving
 from tests.fixtures.player import Player
 
@@ -257,8 +258,8 @@ async def test_an_answer_that_a_server_gave_up_before_its_beginning_may_be_asked
     assert "Retry" in kinds
 
 
-@pytest.mark.parametrize("name", WIRES)
-@pytest.mark.parametrize(
+@for_each("name", WIRES)
+@for_each(
     "body", [b"", b"null", b"[]", b'{"error":null}', b'{"error":5}', b'{"error":{"message":["a"],"type":5}}',
              b'{"error":{"message":"\xff"}}', b"{" * 3000, b'{"error":' * 5000, b'{"error":' * 600 + b"1" + b"}" * 600]
 )  # fmt: skip

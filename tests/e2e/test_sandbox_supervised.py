@@ -190,3 +190,43 @@ async def test_a_hidden_file_that_disappears_before_the_start_does_not_prevent_i
     async with ProcessSupervisor(wrap=wrap) as supervisor:
         outcome = await supervisor.run_command("i", f"cat {kept} 2>/dev/null; echo ran", workdir=workspace)
     assert outcome.text == "ran\n"
+
+
+async def test_a_socket_that_a_server_creates_again_cannot_be_reached(tmp_path: Path, outside_tmp: Path):
+    sandbox = find_sandbox(tmp_path)
+    if not isinstance(sandbox, BubblewrapSandbox):
+        pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
+    workspace, server = outside_tmp / "workspace", outside_tmp / "server"
+    workspace.mkdir()
+    server.mkdir()
+    policy = SandboxPolicy(workspace=workspace)
+    connect = (
+        "import socket, sys\nfor name in sys.argv[1:]:\n  try: socket.socket(1).connect(name); print('IN')\n"
+        "  except OSError as error: print(type(error).__name__)"
+    )
+    names = [str(server / name) for name in ("control.sock", "other.sock")]
+    with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as again, socket.socket(1) as later:
+        first.bind(names[0])
+        first.listen()
+
+        def wrap(launch: LaunchRequest) -> LaunchRequest:
+            wrapped = sandbox.wrap(launch, policy)
+            Path(names[0]).unlink()
+            for listener, name in zip((again, later), names, strict=True):
+                listener.bind(name)
+                listener.listen()
+            return wrapped
+
+        async with ProcessSupervisor(wrap=wrap) as supervisor:
+            outcome = await supervisor.run_command("j", ["/usr/bin/python3", "-c", connect, *names], workdir=workspace)
+    assert outcome.text.split() == ["FileNotFoundError", "FileNotFoundError"]
+
+
+def test_settings_with_the_password_of_a_registry_are_hidden(tmp_path: Path):
+    pip, conda = tmp_path / ".config" / "pip" / "pip.conf", tmp_path / ".condarc"
+    pip.parent.mkdir(parents=True)
+    pip.write_text("[global]\nindex-url = https://me:secret@pip.corp.example/simple\n")
+    conda.write_text("channels: [https://conda.corp.example/main]\n")
+    hidden = default_policy(tmp_path, writable=True, home=tmp_path).hidden
+    assert pip in hidden
+    assert conda not in hidden

@@ -1,4 +1,4 @@
-"""An engine in a process of its own, to be killed in the middle of its work: `loop_worker.py STORE EFFECTS [SESSION]`.
+"""An engine in a process of its own, to be killed at work: `loop_worker.py STORE EFFECTS SESSION KIND URL`.
 
 Its model is a function of what it is shown, so that a turn goes on the same way wherever it was cut: five calls at once
 with effects that can be counted, one that asks, a context that overflows once, and an answer."""
@@ -10,35 +10,44 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from outrider import ContextOverflowError, Engine, Tool
+from outrider import Agent, Engine, Provider, Tool
 from outrider.events import ToolApprovalRequestedEvent
-from outrider.providers.scripted import call
 from outrider.sessions.sqlite.store import SqliteStore
+from outrider.testing import SimulatedRequest, call
+from outrider.testing.simulator import SIMULATED_APIS
 from outrider.tools.tool import Progress, ToolContext
-from outrider.types.parts import ToolResultPart
-from outrider.types.request import Request
 from tests.fault.worker import say
-from tests.scenario.stories import agent, scripted
 
 LONG = "I am working on it, step by step. " * 200  # more than is shown without being kept
 DONE = "All done."
 
 
-def answer(request: Request) -> Any:
-    """Every request passes the rules of the strictest API before it gets here."""
-    texts = [getattr(part, "text", "") for message in request.prompt for part in message.content]
-    if "about to be shortened" in texts[-1]:
+# Models with the strictest rules: all but OpenAI's reject a conversation that ends with the assistant.
+MODELS = {
+    "anthropic": "claude-opus-4-6",
+    "openai": "gpt-4.1",
+    "openai-responses": "gpt-5.4",
+    "google": "gemini-3.1-pro",
+}
+
+
+def answer(request: SimulatedRequest) -> Any:
+    """Every request passes the rules of its API before it gets here."""
+    if "about to be shortened" in request.texts[-1]:
         return "## Goal\nto go on"
-    given = [part for message in request.prompt for part in message.content if isinstance(part, ToolResultPart)]
-    shortened = any("Summary of the conversation" in text for text in texts)
-    names = {result.tool_name for result in given}
-    if shortened:
+    if any("Summary of the conversation" in text for text in request.texts):
         return DONE
-    if "risky" in names:
-        return ContextOverflowError("prompt is too long", status=400)
-    if given:
+    if any("risky" in result for result in request.results) or _asked_for_risky(request):
+        return SIMULATED_APIS[request.kind].overflow
+    if request.results:
         return ["Now the risky one.", call("risky", "risky-1")]
     return [LONG, *(call("effect", f"effect-{number}", number=number) for number in range(5))]
+
+
+def _asked_for_risky(request: SimulatedRequest) -> bool:
+    """Whether the call is in the conversation; its result may be a note about an interruption."""
+    conversation = str([request.body.get(name) for name in ("messages", "input", "contents")])
+    return any(f"{quote}risky{quote}" in conversation for quote in "'\"")
 
 
 def tools(effects: Path) -> list[Tool]:
@@ -60,10 +69,13 @@ def tools(effects: Path) -> list[Tool]:
 
 
 @contextlib.asynccontextmanager
-async def engine(path: Path, effects: Path, **options: Any):
+async def engine(path: Path, effects: Path, kind: Any, url: str, **options: Any):
+    dialect = {"dialect": "openai"} if kind == "openai" else {}
+    provider = Provider("vendor", kind, "key", url, options=dialect)
+    writer = Agent("writer", "You write.", MODELS[kind], "vendor")
     async with (
         SqliteStore(path) as store,
-        Engine([agent()], [scripted(answer, chunk=512, delay=0.004)], tools(effects), store=store, **options) as held,
+        Engine([writer], [provider], tools(effects), store=store, **options) as held,
     ):
 
         async def approve(event: ToolApprovalRequestedEvent) -> None:
@@ -78,8 +90,8 @@ def history() -> list[tuple[str, str]]:
     return [(f"question {number}", f"answer {number} " + "word " * 1_000) for number in range(4)]
 
 
-async def main(path: str, effects: str, session_id: str) -> None:
-    async with engine(Path(path), Path(effects)) as held:
+async def main(path: str, effects: str, session_id: str, kind: str, url: str) -> None:
+    async with engine(Path(path), Path(effects), kind, url) as held:
         say(ready=True)
         end = await held.prompt(session_id, "go")
         say(reason=end.reason, output=end.output)

@@ -6,7 +6,7 @@ import sys
 from outrider import Agent, Engine, Provider
 from outrider.events import PartDeltaEvent
 from outrider.sessions.sqlite.store import SqliteStore
-from tests.fixtures.vendors.serving import VENDORS
+from outrider.testing.simulator import SIMULATED_APIS
 
 
 def say(text: str) -> None:
@@ -17,7 +17,7 @@ def say(text: str) -> None:
 async def main(kind: str, url: str, path: str) -> None:
     options = {"timeouts": {"idle": 0.5}, "retry": {"attempts": 1}}
     provider = Provider("vendor", kind, "key", url, options=options)  # type: ignore[arg-type]
-    entry = Agent("writer", "You write.", VENDORS[kind].model, "vendor")
+    entry = Agent("writer", "You write.", SIMULATED_APIS[kind].model, "vendor")
     shown: list[str] = []
 
     def hear(event: PartDeltaEvent) -> None:

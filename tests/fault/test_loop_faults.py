@@ -15,7 +15,6 @@ from outrider import (
     Engine,
     LeaseLostError,
     Message,
-    Provider,
     Session,
     SessionInUseError,
     StorageFullError,
@@ -32,11 +31,11 @@ from outrider.providers.scripted import call
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import Approval, StoredSession
 from outrider.sessions.sqlite.store import SqliteStore
+from outrider.testing.simulator import SIMULATED_APIS, Simulator
 from outrider.tools.tool import Progress, ToolContext
 from outrider.types.ids import now_ms
 from outrider.types.messages import MessageTime
 from tests.fault.processes import ROOT
-from tests.fixtures.vendors.serving import VENDORS, speaking
 from tests.scenario.stories import Story, agent, scripted
 
 
@@ -170,11 +169,11 @@ async def test_sf_015_a_history_that_begins_with_a_result_is_accepted():
     assert "42" in result.output
 
 
-@pytest.mark.parametrize("kind", list(VENDORS))
+@pytest.mark.parametrize("kind", list(SIMULATED_APIS))
 async def test_sf_016_a_program_that_slept_in_mid_stream_has_one_turn_and_goes_on(kind: str, tmp_path: Path):
     go_on = asyncio.Event()
-    async with speaking(VENDORS[kind], [["half an answer", go_on, " and the rest"], "awake"]) as server:
-        command = [sys.executable, "-m", "tests.fault.sleeper", kind, server.url, str(tmp_path / "s.db")]
+    async with Simulator([["half an answer", go_on, " and the rest"], "awake"]) as server:
+        command = [sys.executable, "-m", "tests.fault.sleeper", kind, server.url(kind), str(tmp_path / "s.db")]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             session_id = (await asyncio.to_thread(child.stdout.readline)).strip()
@@ -187,8 +186,8 @@ async def test_sf_016_a_program_that_slept_in_mid_stream_has_one_turn_and_goes_o
             reason = (await asyncio.to_thread(child.stdout.readline)).strip()
             assert await asyncio.to_thread(child.wait) == 0
         assert len(server.requests) == 1
-        provider = Provider("vendor", kind, "key", server.url)  # type: ignore[arg-type]
-        entry = Agent("writer", "You write.", VENDORS[kind].model, "vendor")
+        provider = server.provider(kind, "vendor")
+        entry = Agent("writer", "You write.", SIMULATED_APIS[kind].model, "vendor")
         async with SqliteStore(tmp_path / "s.db") as store, Engine([entry], [provider], store=store) as held:
             session = await held.open(session_id)
             assert [message.role for message in session.messages] == ["user", "assistant"]

@@ -13,13 +13,13 @@ import pytest
 
 from outrider.sessions.records import SessionTranscript
 from outrider.sessions.sqlite.store import SqliteStore
+from outrider.testing.simulator import SIMULATED_APIS, Simulator
 from outrider.types.parts import ToolPart, ToolUsePart
 from outrider.types.tool_state import ToolError
 from tests.fault.processes import ROOT
 from tests.fixtures.living import is_alive, wait_until_dead
-from tests.fixtures.vendors.serving import VENDORS, speaking
 
-VENDOR = VENDORS["anthropic"]
+VENDOR = SIMULATED_APIS["anthropic"]
 
 
 class Program:
@@ -56,14 +56,14 @@ async def program(folder: Path) -> AsyncIterator[Program]:
     (folder / "workspace").mkdir()
     (folder / "workspace" / "work.sh").write_text("echo $$ > pid; echo begun; exec sleep 300")
     answers: list[Any] = [[ToolUsePart("toolu_1", "shell", {"command": "sh work.sh"})], "never"]
-    async with speaking(VENDOR, answers) as server:
+    async with Simulator(answers) as server:
         environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT / "src"),
             "HOME": str(folder),
             "OUTRIDER_HOME": str(folder / "home"),
             "ANTHROPIC_API_KEY": "key",
-            "ANTHROPIC_BASE_URL": server.url,
+            "ANTHROPIC_BASE_URL": server.url(),
         }
         arguments = [
             "run",

@@ -15,7 +15,7 @@ import psycopg
 
 from outrider.errors import StoreUnavailableError, StoreVersionError
 from outrider.sessions.postgres.connection import TransactionBody, TransactionPool
-from outrider.sessions.postgres.schema import MIGRATIONS, backup_schema_name, migrate_schema
+from outrider.sessions.postgres.schema import MIGRATIONS, backup_schema_name, backup_tables, migrate_schema
 from outrider.sessions.postgres.store import PostgresStore
 from outrider.sessions.records import InboxItem, StoredSession
 from outrider.types.ids import new_id, now_ms
@@ -175,6 +175,24 @@ async def test_a_migration_leaves_a_backup_that_the_older_version_opens_as_a_sto
             assert await (await db.execute(f"SELECT count(*) FROM {table}".encode())).fetchone() == (1,)
     async with await TransactionPool(postgres_url, schema).connect() as db:
         assert await (await db.execute("SELECT count(*) FROM messages")).fetchone() == (2,)
+
+
+async def test_a_backup_copies_in_batches_while_others_write(
+    store: PostgresStore, postgres_url: str, schema: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("outrider.sessions.postgres.schema.BACKUP_BATCH_PAGES", 2)
+    kept = await store.create(StoredSession(title="before"))
+    await store.append(kept.id, [said(kept.id, f"{number} " + "x" * 2_000) for number in range(60)])
+    async with await TransactionPool(postgres_url, schema).connect() as db:
+        async with db.transaction():
+            backup = await backup_tables(db, schema, len(MIGRATIONS))
+            # The copy is not committed yet, and a writer does not wait for it.
+            async with asyncio.timeout(10):
+                await store.append(kept.id, [said(kept.id, "written meanwhile")])
+        copied = await db.execute(f"SELECT count(*), count(DISTINCT id) FROM {backup}.messages".encode())
+        assert await copied.fetchone() == (60, 60)
+        await db.execute(f"DROP SCHEMA {backup} CASCADE".encode())
+    assert len((await store.load(kept.id)).messages) == 61
 
 
 async def test_sf_008_a_migration_that_fails_leaves_the_tables_as_they_were_and_no_half_backup(

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 
 from outrider import Message, ReasoningPart, TextPart, ToolPart
-from outrider.agents.stop_policy import SAME_RESULT_LIMIT
+from outrider.agents.stop_policy import FIRST_WARNING
 from outrider.context.lower import OPENING
 from outrider.permissions.redaction.redactor import Redactor
+from outrider.testing.simulator import SIMULATED_APIS
 from outrider.types.tool_state import NO_OUTPUT
-from tests.fixtures.vendors.serving import VENDORS
 from tests.recorded.chains import Conversation
 from tests.recorded.driving import Book, Driven
 from tests.recorded.exchanges import Exchange, differences
@@ -61,7 +61,7 @@ def judge(conversation: Conversation, driven: Driven, sent: list[Body]) -> Verdi
 
 def broken_rules(spoken: Spoken, sent: list[Body]) -> list[str]:
     """Whatever a recorded client did: what we send pairs calls and results as the vendor wants it."""
-    found = [VENDORS[spoken.kind].problem(body) for body in sent]
+    found = [SIMULATED_APIS[spoken.kind].problem(body) for body in sent]
     return [f"request {number} would be refused: {why}" for number, why in enumerate(found) if why]
 
 
@@ -93,13 +93,13 @@ def excuses(conversation: Conversation, spoken: Spoken) -> Iterator[str]:
 
 
 def in_circles(conversation: Conversation, spoken: Spoken) -> int | None:
-    """After how many requests the engine stops an agent that makes the same call over and over."""
+    """After how many requests the engine warns an agent that makes the same call over and over."""
     before = 0
     for turn in conversation.turns:
         shapes = [_shape(one, other, spoken) for one, other in pairwise(turn)]
-        for at in range(len(shapes) - SAME_RESULT_LIMIT + 1):
-            if shapes[at] is not None and len(set(shapes[at : at + SAME_RESULT_LIMIT])) == 1:
-                return before + at + SAME_RESULT_LIMIT
+        for at in range(len(shapes) - FIRST_WARNING + 1):
+            if shapes[at] is not None and len(set(shapes[at : at + FIRST_WARNING])) == 1:
+                return before + at + FIRST_WARNING
         before += len(turn)
     return None
 

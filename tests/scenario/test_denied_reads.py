@@ -8,19 +8,11 @@ from outrider import Engine, EventBus, Rules, ToolCompleted, ToolError, ToolPart
 from outrider.engine.frontend import attach_file
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.permissions.rules import DeniedReads
-from outrider.processes.sandbox.detect import find_sandbox
+from outrider.sessions.records import SessionFilter
 from tests.scenario.stories import agent, call, scripted
 
 SECRET = "the treasure is under the oak"
 DENY = ("read(private/**)", "read(*.secret)")
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory):
-    found = find_sandbox(tmp_path_factory.mktemp("scratch"))
-    if not found.overlays:
-        pytest.skip(f"no overlays here: {found.gaps}")
-    return found
 
 
 @pytest.fixture
@@ -34,11 +26,18 @@ def workspace(tmp_path: Path) -> Path:
     return folder
 
 
-async def run_calls(calls, workspace: Path, tmp_path: Path, sandbox, **options) -> list[ToolPart]:
+async def run_calls(calls, workspace: Path, tmp_path: Path, sandbox, *, permissions=None, **options) -> list[ToolPart]:
     bus = EventBus()
     around = ToolEnvironment(sandbox=sandbox, data=tmp_path / "data", home=tmp_path, bus=bus)
     script = [[made] for made in calls] + ["done"]
-    held = Engine([agent()], [scripted(script)], bus=bus, surroundings=around, attended=False, **options)
+    held = Engine(
+        [agent(permissions=permissions or {})],
+        [scripted(script)],
+        bus=bus,
+        surroundings=around,
+        attended=False,
+        **options,
+    )
     async with held:
         session = await held.create(workspace=workspace)
         await held.prompt(session, "go")
@@ -78,6 +77,47 @@ async def test_no_tool_shows_what_a_rule_hides(made, workspace, tmp_path, sandbo
     (part,) = await run_calls([made], workspace, tmp_path, sandbox, rules=Rules(deny=DENY))
     assert "treasure" not in said(part)
     assert (workspace / "private/plan.txt").read_text() == SECRET + "\n"
+
+
+SEARCHES = [
+    call("grep", pattern="treasure"),
+    call("glob", pattern="**/*"),
+    call("list", path="."),
+    call("shell", command="grep -r treasure .; ls -R"),
+    call("shell", command="echo x > made.txt; cat $(echo private)/deep/map.txt */*.secret"),
+]
+
+
+async def test_the_rules_of_an_agent_hide_paths_from_searches_of_parent_folders(workspace, tmp_path, sandbox):
+    parts = await run_calls(SEARCHES, workspace, tmp_path, sandbox, permissions={"deny": DENY})
+    for part in parts:
+        assert "treasure is" not in said(part)
+        assert "plan.txt" not in said(part)
+
+
+async def test_the_rules_of_an_agent_do_not_hold_for_its_caller(workspace, tmp_path, sandbox):
+    bus = EventBus()
+    around = ToolEnvironment(sandbox=sandbox, data=tmp_path / "data", home=tmp_path, bus=bus)
+    search = [call("grep", pattern="treasure")]
+    ask = call("call_agent", agent_name="limited", message="look")
+    script = [[ask], search, "nothing", search, "done"]
+    limited = agent("limited", permissions={"deny": DENY})
+    async with Engine([agent(), limited], [scripted(script)], bus=bus, surroundings=around, attended=False) as held:
+        session = await held.create(workspace=workspace)
+        await held.prompt(session, "go")
+        sessions = [
+            session,
+            *(child.id for child in (await held.store.list(SessionFilter(parent_id=session))).sessions),
+        ]
+        loaded = [await held.store.load(name) for name in sessions]
+    found = [
+        said(part)
+        for transcript in loaded
+        for message in transcript.messages
+        for part in message.get_parts_by_type(ToolPart)
+        if part.tool == "grep"
+    ]
+    assert ["treasure is" in text for text in found] == [True, False]
 
 
 async def test_names_are_left_out_of_lists(workspace, tmp_path, sandbox):

@@ -4,9 +4,15 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from outrider import Engine, Tool
+from outrider import Engine, Limits, Tool
+from outrider.engine.frontend import was_cut_off
+from outrider.errors import ContextOverflowError, NetworkError
+from outrider.presentation.items import NoticeItem
+from outrider.presentation.transcript import TranscriptView
 from outrider.sessions.memory_store import MemoryStore
+from outrider.types.deltas import Finish
 from outrider.types.parts import ToolPart
 from tests.scenario.stories import agent, call, scripted
 
@@ -68,3 +74,33 @@ async def test_whoever_only_opens_the_session_repeats_nothing(both: Both):
         await engine.open(both.copy)
     assert sorted(both.add_execution) == ["change", "look"]
     assert await states(both) == ["interrupted", "interrupted"]
+
+
+CASES = {
+    "limit": (Limits(turns=1), [call("look")], 'raise the limit, then send "continue"'),
+    "refusal": (Limits(), ["I would rather not.", Finish("refusal")], "rephrase the request or choose another model"),
+    "overflow": (Limits(), [ContextOverflowError("prompt is too long")], "Compact the conversation (/compact)"),
+    "network": (Limits(), [NetworkError("gone")], 'Send "continue" to try again, or choose another model'),
+    "length": (Limits(), ["It is lo", Finish("length")], 'send "continue" to get the rest'),
+}
+
+
+@pytest.mark.parametrize("way", ["prompt", "go_on"])
+@pytest.mark.parametrize("case", list(CASES))
+async def test_after_an_end_without_a_result_the_next_step_is_named_and_continue_works(case: str, way: str):
+    limits, first, step = CASES[case]
+    shown: list[Any] = []
+    looking = Tool(lambda: "as it was", name="look", read_only=True)
+    writer = replace(agent(), limits=limits)
+    async with Engine([writer], [scripted([first, "Here you are.", "More."])], [looking]) as engine:
+        session_id = await engine.create()
+        messages = engine.live[session_id].session.messages
+        view = TranscriptView(session_id, lambda name: next((found for found in messages if found.id == name), None))
+        engine.bus.subscribe_all(lambda event: shown.extend(view.apply(event)))
+        await engine.prompt(session_id, "go")
+        await engine.bus.settled()
+        assert any(step in item.text for item in shown if isinstance(item, NoticeItem)), [i.text for i in shown]
+        resumed = way == "go_on" and was_cut_off(engine.live[session_id].session)
+        end = await (engine.go_on(session_id) if resumed else engine.prompt(session_id, "continue"))
+        # After an overflow the conversation is summarised first, which takes one answer.
+        assert (end.reason, end.output) == ("completed", "More." if case == "overflow" else "Here you are.")

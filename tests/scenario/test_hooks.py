@@ -190,7 +190,7 @@ async def test_an_early_end_is_told_and_cannot_be_undone():
         return "go on"
 
     story = Story(lambda _: [call("echo", text="a")])
-    result = await story.run(tools=[ECHO], hooks=Hooks(on_stop=told))
+    result = await story.run(tools=[ECHO], hooks=Hooks(on_stop=told), limits=Limits(repeats=3))
     assert (result.termination_reason, reasons) == ("repetition", ["repetition"])
 
 

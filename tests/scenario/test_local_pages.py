@@ -7,9 +7,9 @@ import pytest
 
 from outrider import Rules, ToolCompleted, ToolError
 from tests.scenario.stories import call
-from tests.scenario.test_outcomes import Harness, sandbox, workspace
+from tests.scenario.test_outcomes import Harness, workspace
 
-__all__ = ["sandbox", "workspace"]  # fixtures
+__all__ = ["workspace"]  # a fixture
 PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 10\r\nConnection: close\r\n\r\ndev server"
 
 

@@ -245,16 +245,40 @@ async def test_time_is_limited_also_in_the_middle_of_a_call():
 
 async def test_a_money_limit_is_not_overshot_by_a_model_without_a_price():
     story = Story(["never asked"])
-    result = await story.run(limits=Limits(cost=1))  # pyright: ignore[reportArgumentType]
-    assert result.termination_reason == "limit"
-    assert len(result.session.messages) == 1
+    with pytest.raises(ConfigurationError, match="price is not known") as caught:
+        await story.run(limits=Limits(cost=0.5))
+    assert len(caught.value.details["result"].session.messages) == 1
 
 
 async def test_the_same_call_again_and_again_is_stopped():
     story = Story(lambda _: [call("add", a=1, b=1)])
-    result = await story.run(tools=[add])
+    result = await story.run(tools=[add], limits=Limits(repeats=7))
     assert result.termination_reason == "repetition"
-    assert len(calls_of(result.session)) == 3
+    assert len(calls_of(result.session)) == 7
+    warnings = [m.get_text_content() for m in result.session.messages if m.metadata.get("note")]
+    assert ["3 times" in warnings[0], "6 times" in warnings[1], len(warnings)] == [True, True, 2]
+
+
+async def test_polling_does_not_end_a_run():
+    states = iter(["pending"] * 20 + ["done"])
+
+    @Tool
+    def job_state() -> str:
+        """Return the state of the job."""
+        return next(states)
+
+    result = await Story([*[[call("job_state")] for _ in range(21)], "It is done."]).run(
+        tools=[job_state], limits=Limits()
+    )
+    assert (result.termination_reason, result.output) == ("completed", "It is done.")
+    numbers = iter(range(60))
+    items = Tool(lambda: str(next(numbers)), name="next_item")
+    result = await Story([*[[call("next_item")] for _ in range(60)], "All."]).run(tools=[items], limits=Limits())
+    assert result.output == "All."
+    polled = Tool(lambda: "pending", name="poll", repeats=None)
+    result = await Story([*[[call("poll")] for _ in range(60)], "Enough."]).run(tools=[polled], limits=Limits())
+    assert result.output == "Enough."
+    assert not [m for m in result.session.messages if m.metadata.get("note")]
 
 
 async def test_empty_answers_do_not_loop_for_ever():

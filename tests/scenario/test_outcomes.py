@@ -16,23 +16,21 @@ from outrider import Engine, EventBus, Rules, ToolCompleted, ToolError, ToolPart
 from outrider.engine.archive import SessionArchive
 from outrider.engine.frontend import send_to_background
 from outrider.engine.session_tools import ToolEnvironment
-from outrider.events import ProcessStartedEvent, ToolApprovalRequestedEvent, ToolOutputEvent
+from outrider.events import (
+    ProcessStartedEvent,
+    ToolApprovalRequestedEvent,
+    ToolExecutionCompletedEvent,
+    ToolOutputEvent,
+)
 from outrider.outcomes.pending import remove_old_overlays
 from outrider.presentation.approvals import requested_approval_view
-from outrider.processes.sandbox.detect import find_sandbox, try_sandbox
+from outrider.presentation.tool_calls import call_outcome
+from outrider.processes.sandbox.detect import try_sandbox
 from outrider.processes.sandbox.init_args import SCOPES_SINCE, landlock_version
 from outrider.processes.sandbox.landlock import LandlockSandbox
 from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.stores import SqliteStore
 from tests.scenario.stories import agent, call, scripted
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory):
-    found = find_sandbox(tmp_path_factory.mktemp("scratch"))
-    if not found.overlays:
-        pytest.skip(f"no overlays here: {found.gaps}")
-    return found
 
 
 @pytest.fixture
@@ -75,6 +73,21 @@ class Harness:
                 await asyncio.sleep(0.005)
         return self.asked[count - 1]
 
+    async def leave_open(self, workspace: Path) -> str:
+        """Close the engine while its question is open; return the session."""
+        async with self.engine.store, self.engine:
+            session = await self.engine.create(workspace=workspace)
+            working = asyncio.ensure_future(self.engine.prompt(session, "go"))
+            await self.question()
+        await asyncio.wait([working])
+        return session
+
+    async def first_ended_call(self, session: str) -> ToolPart:
+        async with asyncio.timeout(20):
+            while not (parts := await self.calls(session)) or not parts[0].ended:
+                await asyncio.sleep(0.01)
+        return parts[0]
+
 
 def shell(*commands: str):
     return [[call("shell", command=command)] for command in commands] + ["done"]
@@ -107,6 +120,22 @@ async def test_changes_are_the_question_and_are_committed_when_kept(workspace, t
     assert part.state.output.strip() == "said"
     assert (workspace / "notes.txt").read_text() == "remember the milk\nbread\n"
     assert (workspace / "made.txt").read_text() == "new\n"
+
+
+async def test_the_duration_of_a_call_leaves_out_the_wait_for_an_answer(workspace, tmp_path, sandbox):
+    harness = Harness(shell("echo new > made.txt"), tmp_path, sandbox)
+    ended: list[ToolExecutionCompletedEvent] = []
+    harness.bus.subscribe(ToolExecutionCompletedEvent, ended.append)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        await asyncio.sleep(1.5)
+        await harness.engine.answer(question.approval_id, allow=True)
+        (part,) = await working
+    assert isinstance(part.state, ToolCompleted)
+    whole = part.state.time.end - part.state.time.start
+    assert part.state.metadata["waited_ms"] >= 1_500
+    assert call_outcome(part).milliseconds == ended[0].duration_ms == whole - part.state.metadata["waited_ms"]
 
 
 async def test_some_files_can_be_kept(workspace, tmp_path, sandbox):
@@ -220,11 +249,7 @@ async def test_a_rule_of_the_user_runs_unconfined_with_undo(workspace, tmp_path,
 async def test_a_pending_outcome_survives_a_restart(workspace, tmp_path, sandbox):
     store = tmp_path / "sessions.db"
     first = Harness(shell("echo once >> notes.txt; date +%N > stamp"), tmp_path, sandbox, store=SqliteStore(store))
-    async with first.engine.store, first.engine:
-        session = await first.engine.create(workspace=workspace)
-        working = asyncio.ensure_future(first.engine.prompt(session, "go"))
-        await first.question()
-    await asyncio.wait([working])
+    session = await first.leave_open(workspace)
     second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store))
     async with second.engine.store, second.engine:
         await second.engine.open(session)
@@ -238,6 +263,36 @@ async def test_a_pending_outcome_survives_a_restart(workspace, tmp_path, sandbox
         (part,) = await second.calls(session)
     assert isinstance(part.state, ToolCompleted)
     assert (workspace / "notes.txt").read_text() == "remember the milk\nonce\n"
+
+
+ASKED_BEFORE = {
+    "an edit": call("write", file_path="made.txt", content="x"),
+    "an outcome": call("shell", command="echo x > made.txt"),
+}
+
+
+@pytest.mark.parametrize("made", ASKED_BEFORE.values(), ids=ASKED_BEFORE.keys())
+async def test_a_no_that_was_given_while_the_session_was_closed_is_not_replaced_by_a_rule(
+    made, workspace, tmp_path, sandbox
+):
+    store = tmp_path / "sessions.db"
+    first = Harness([[made], "done"], tmp_path, sandbox, store=SqliteStore(store))
+    async with first.engine.store, first.engine:
+        session = await first.engine.create(workspace=workspace)
+        working = asyncio.ensure_future(first.engine.prompt(session, "go"))
+        question = await first.question()
+    await asyncio.wait([working])
+    async with SqliteStore(store) as closed:
+        await closed.answer(question.approval_id, "denied", words="not that")
+    rules = Rules(allow=("may write /**",))
+    second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store), rules=rules)
+    async with second.engine.store, second.engine:
+        await second.engine.open(session)
+        await second.engine.go_on(session)
+        (part,) = await second.calls(session)
+    assert isinstance(part.state, ToolError)
+    assert (part.state.reason, "not that" in part.state.error) == ("rejected", True)
+    assert not (workspace / "made.txt").exists()
 
 
 def git(workspace: Path, *arguments: str) -> str:
@@ -448,32 +503,22 @@ async def test_a_question_about_a_blocked_command_survives_a_restart(workspace, 
     store = tmp_path / "sessions.db"
     script = shell(f"touch {outside}/made && echo well")
     first = Harness(script, tmp_path, sandbox, store=SqliteStore(store))
-    async with first.engine.store, first.engine:
-        session = await first.engine.create(workspace=workspace)
-        working = asyncio.ensure_future(first.engine.prompt(session, "go"))
-        await first.question()
-    await asyncio.wait([working])
+    session = await first.leave_open(workspace)
     second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store))
     async with second.engine.store, second.engine:
         await second.engine.open(session)
         question = await second.question()
         assert [approval.id for approval in await second.engine.approvals(session)] == [question.approval_id]
         await second.engine.answer(question.approval_id, allow=True, choice="outside")
-        async with asyncio.timeout(20):
-            while not (parts := await second.calls(session)) or not parts[0].ended:
-                await asyncio.sleep(0.01)
-    assert isinstance(parts[0].state, ToolCompleted)
+        part = await second.first_ended_call(session)
+    assert isinstance(part.state, ToolCompleted)
     assert (outside / "made").exists()
 
 
 async def test_a_question_that_has_changed_replaces_the_earlier_one(workspace, tmp_path, sandbox):
     store = tmp_path / "sessions.db"
     first = Harness(shell("echo bread >> notes.txt"), tmp_path, sandbox, store=SqliteStore(store))
-    async with first.engine.store, first.engine:
-        session = await first.engine.create(workspace=workspace)
-        working = asyncio.ensure_future(first.engine.prompt(session, "go"))
-        await first.question()
-    await asyncio.wait([working])
+    session = await first.leave_open(workspace)
     (workspace / "notes.txt").write_text("mine\n")
     second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store))
     async with second.engine.store, second.engine:
@@ -522,21 +567,15 @@ async def test_a_question_before_the_start_survives_a_restart(workspace, tmp_pat
     store = tmp_path / "sessions.db"
     script = shell("echo ran >> runs.txt; git push https://git.example.org/x.git; true")
     first = Harness(script, tmp_path, sandbox, store=SqliteStore(store))
-    async with first.engine.store, first.engine:
-        session = await first.engine.create(workspace=workspace)
-        working = asyncio.ensure_future(first.engine.prompt(session, "go"))
-        await first.question()
-    await asyncio.wait([working])
+    session = await first.leave_open(workspace)
     second = Harness(["done"], tmp_path, sandbox, store=SqliteStore(store))
     async with second.engine.store, second.engine:
         await second.engine.open(session)
         question = await second.question()
         assert question.outcome.predicted
         await second.engine.answer(question.approval_id, allow=True, choice="hosts")
-        async with asyncio.timeout(20):
-            while not (parts := await second.calls(session)) or not parts[0].ended:
-                await asyncio.sleep(0.01)
-    assert isinstance(parts[0].state, ToolCompleted)
+        part = await second.first_ended_call(session)
+    assert isinstance(part.state, ToolCompleted)
     assert (workspace / "runs.txt").read_text() == "ran\n"
     assert len(second.asked) == 1
 
@@ -785,3 +824,17 @@ async def test_old_files_of_the_sandbox_are_deleted(workspace, tmp_path, sandbox
         await harness.work(workspace)
     remove_old_overlays(tmp_path / "data", unused_since=time.time() + 60)
     assert list((tmp_path / "data" / "overlays").iterdir()) == []
+
+
+async def test_a_pipeline_does_not_hide_that_its_network_was_blocked(workspace, tmp_path, sandbox):
+    (workspace / "log.txt").write_text("curl: (6) Could not resolve host: docs.example.org\n")
+    script = shell("curl -sS https://docs.example.org/x | head -3", "cat log.txt; curl --version | head -1; true")
+    harness = Harness(script, tmp_path, sandbox)
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        question = await harness.question()
+        assert [access.target for access in question.outcome.blocked] == ["docs.example.org"]
+        await harness.engine.answer(question.approval_id, allow=False)
+        parts = await working
+    assert len(harness.asked) == 1  # the second command names no host, so the text is only a text
+    assert isinstance(parts[1].state, ToolCompleted)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from outrider import Agent, Engine, EventBus, Provider, Tool, async_run_stream
+from outrider.agents.step import SilenceTimer
 from outrider.agents.turn_state import TurnEnd
 from outrider.errors import NetworkError
 from outrider.events import ModelSilentEvent, PartDeltaEvent, PartUpdatedEvent, RetryScheduledEvent
@@ -16,18 +17,17 @@ from outrider.http.transport import HttpRequest
 from outrider.providers.assembler import assemble_answer
 from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory
 from outrider.remote.agent_server import AnswerDeltaBuilder
+from outrider.testing.simulator import SIMULATED_APIS, SimulatedApi, SimulatedReasoning
 from outrider.types.messages import Message
 from outrider.types.parts import ReasoningPart, RetryPart, StepStartPart, TextPart, ToolPart, is_withdrawn
 from outrider.types.request import RetryPolicy
 from tests.fixtures.http_server import Reply, serving
 from tests.fixtures.player import Played
-from tests.fixtures.vendors.serving import VENDORS
-from tests.fixtures.vendors.vendor import Thought, Vendor
 from tests.recorded.exchanges import corpus
 from tests.scenario.stories import agent, call, scripted
 
 QUICK = RetryPolicy(first_window=0.0)
-KINDS = sorted(VENDORS)
+KINDS = sorted(SIMULATED_APIS)
 
 
 class Broken(Played):
@@ -97,7 +97,7 @@ class Told:
         return [event for event in self.events if isinstance(event, RetryScheduledEvent)]
 
 
-async def tell(vendor: Vendor, answers: Answers, tool: str = "look") -> Told:
+async def tell(vendor: SimulatedApi, answers: Answers, tool: str = "look") -> Told:
     told, bus = Told(), EventBus()
     bus.subscribe_all(told.events.append)
     provider = Provider("p", vendor.kind, "k", "http://vendor", options={"cassette": answers})  # type: ignore[arg-type]
@@ -132,17 +132,17 @@ def said(part: Any) -> Any:
             return part.type
 
 
-PIECES = [Thought("I should look."), "I will look at it.", call("look", "c1", path="a.txt")]
+PIECES = [SimulatedReasoning("I should look."), "I will look at it.", call("look", "c1", path="a.txt")]
 
 
 @pytest.mark.parametrize("broken", [reset, truncated])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_break_at_any_event_gives_the_same_transcript(kind: str, broken: Callable[[Sequence[Any]], Played]):
-    vendor = VENDORS[kind]
+    vendor = SIMULATED_APIS[kind]
     frames, ending = list(vendor.stream(PIECES)), list(vendor.stream(["done"]))
 
     def later(request: Any) -> Played:
-        return whole(ending if vendor.results(request) else frames)
+        return whole(ending if vendor.rules.results(request) else frames)
 
     expected = await tell(vendor, Answers([], later))
     assert (expected.reason, expected.ran) == ("completed", ["a.txt"])
@@ -200,7 +200,7 @@ def recorded_streams(shared_dir: Any, kind: str) -> list[tuple[str, list[bytes]]
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_break_at_any_event_of_a_recorded_answer_gives_the_same_transcript(kind: str, shared_dir: Any):
-    vendor = VENDORS[kind]
+    vendor = SIMULATED_APIS[kind]
     if not (shared_dir / "recordings").is_dir():
         pytest.skip(f"{shared_dir / 'recordings'} is absent")
     ending = list(vendor.stream(["done"]))
@@ -209,7 +209,7 @@ async def test_a_break_at_any_event_of_a_recorded_answer_gives_the_same_transcri
     for name, frames in streams:
 
         def later(request: Any, frames: list[bytes] = frames) -> Played:
-            return whole(ending if vendor.results(request) else frames)
+            return whole(ending if vendor.rules.results(request) else frames)
 
         expected = await tell(vendor, Answers([], later))
         for position in range(len(frames)):
@@ -220,11 +220,11 @@ async def test_a_break_at_any_event_of_a_recorded_answer_gives_the_same_transcri
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_two_hundred_steps_against_a_server_that_breaks_and_is_overloaded(kind: str):
-    vendor, replies, ran = VENDORS[kind], list[Reply](), list[int]()
+    vendor, replies, ran = SIMULATED_APIS[kind], list[Reply](), list[int]()
     for step, request in zip(range(200), count(), strict=False):
         frames = list(vendor.stream([f"Step {step}.", call("work", f"c{step}", number=step)]))
         if request % 20 == 7:
-            refusal = json.dumps(vendor.refusal(vendor.overloaded)).encode()
+            refusal = json.dumps(vendor.error_body(vendor.overloaded)).encode()
             replies.append(Reply([refusal], vendor.overloaded.status, {"content-type": "application/json"}))
         if request % 20 == 13:
             replies.append(Reply(frames[: 2 + step % (len(frames) - 6)], after="drop"))
@@ -250,8 +250,8 @@ async def test_two_hundred_steps_against_a_server_that_breaks_and_is_overloaded(
 
 
 async def test_a_retry_during_the_wait_ends_at_once_when_the_user_gives_up():
-    vendor = VENDORS["anthropic"]
-    refusal = Reply([json.dumps(vendor.refusal(vendor.overloaded)).encode()], 529, {"retry-after": "60"})
+    vendor = SIMULATED_APIS["anthropic"]
+    refusal = Reply([json.dumps(vendor.error_body(vendor.overloaded)).encode()], 529, {"retry-after": "60"})
     waiting = asyncio.Event()
     async with serving(refusal) as server, asyncio.timeout(20):
         provider = Provider("p", "anthropic", "k", server.url)
@@ -268,7 +268,7 @@ async def test_a_retry_during_the_wait_ends_at_once_when_the_user_gives_up():
 
 
 async def test_what_was_withdrawn_is_paid_for_if_no_answer_follows():
-    vendor = VENDORS["anthropic"]
+    vendor = SIMULATED_APIS["anthropic"]
     frames = list(vendor.stream(["Hello there."]))
     answers = Answers([reset(frames[:5]), reset([])])
     provider = Provider("p", "anthropic", "k", "http://vendor", options={"cassette": answers})
@@ -287,15 +287,41 @@ async def test_a_model_that_is_silent_is_reported():
     events: list[Any] = []
     async with Engine([agent()], [scripted([["Well", hold, " done"]])]) as engine:
         engine.bus.subscribe(ModelSilentEvent, lambda event: (events.append(event), hold.set()))
-        engine.runtime.silence_seconds = 0.05
+        engine.runtime.silence_seconds = 0.3
         session_id = await engine.create()
         assert (await engine.prompt(session_id, "go")).output == "Well done"
-    assert events[0].silent_ms >= 40
+    assert events[0].silent_ms >= 80  # a third of the limit: the answer had started
+
+
+async def test_silence_is_reported_early_by_what_the_model_normally_takes():
+    """Before the first word, the limit follows from earlier answers; between words, from the gaps of this answer."""
+    hold, reported = asyncio.Event(), list[float]()
+    paces: dict[str, float] = {}
+    first = SilenceTimer(1.2, paces, "m", lambda _: None)
+    assert first.limit == 1.2
+    await asyncio.sleep(0.02)
+    first.restart()
+    first.stop()
+    assert 0.01 < paces["m"] < 0.5
+
+    second = SilenceTimer(1.2, paces, "m", lambda seconds: (reported.append(seconds), hold.set()))
+    assert second.limit == pytest.approx(max(paces["m"] * 4, 0.2))
+    async with asyncio.timeout(20):
+        await hold.wait()
+    assert reported[0] < 1.1
+    second.restart()
+    assert second.limit == pytest.approx(0.4)
+    await asyncio.sleep(0.2)
+    second.restart()
+    assert second.limit >= 0.8 - 0.01  # a slow stream is not reported for its usual gaps
+    second.wait_for_retry(5.0)
+    assert second.limit == pytest.approx(min(max(paces["m"] * 4, 0.2), 1.2))
+    second.stop()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_an_answer_that_breaks_off_for_good_is_continued_with_a_user_message(kind: str):
-    vendor = VENDORS[kind]
+    vendor = SIMULATED_APIS[kind]
     frames = list(vendor.stream(["The answer is long and"]))
     position = next(at for at, frame in enumerate(frames) if b"The answer" in frame)
     answers = Answers(
@@ -315,8 +341,8 @@ async def test_an_answer_that_breaks_off_for_good_is_continued_with_a_user_messa
 
 
 async def test_a_fallback_continues_the_step_and_is_recorded():
-    first, second = VENDORS["anthropic"], VENDORS["openai"]
-    overloaded = json.dumps(first.refusal(first.overloaded)).encode()
+    first, second = SIMULATED_APIS["anthropic"], SIMULATED_APIS["openai"]
+    overloaded = json.dumps(first.error_body(first.overloaded)).encode()
     busy = [Reply([overloaded], 529, {"content-type": "application/json"})]
     good = [Reply(list(second.stream(["I will look.", call("look", "c1")]))), Reply(list(second.stream(["done"])))]
     ran: list[int] = []
@@ -356,7 +382,7 @@ async def test_a_summary_request_that_is_answered_with_a_call_does_not_block_the
 
 
 async def test_a_stream_of_a_run_says_what_is_withdrawn():
-    vendor = VENDORS["anthropic"]
+    vendor = SIMULATED_APIS["anthropic"]
     frames = list(vendor.stream(["Hello there."]))
     answers = Answers([reset(frames[:5]), whole(frames)])
     provider = Provider("p", "anthropic", "k", "http://vendor", options={"cassette": answers})

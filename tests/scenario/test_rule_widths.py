@@ -10,17 +10,8 @@ from outrider.engine.session_tools import ToolEnvironment
 from outrider.errors import ConfigurationError
 from outrider.events import ToolApprovalRequestedEvent
 from outrider.permissions.rules import parse_rule
-from outrider.processes.sandbox.detect import find_sandbox
 from outrider.stores import MemoryStore, SqliteStore
 from tests.scenario.stories import agent, call, scripted
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory):
-    found = find_sandbox(tmp_path_factory.mktemp("scratch"))
-    if not found.overlays:
-        pytest.skip(f"no overlays here: {found.gaps}")
-    return found
 
 
 @pytest.fixture

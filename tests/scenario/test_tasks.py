@@ -11,7 +11,6 @@ from outrider.engine.session_tools import ToolEnvironment
 from outrider.engine.session_trace import stored_trace
 from outrider.events import AgentCalledEvent, SessionUpdatedEvent, ToolApprovalRequestedEvent
 from outrider.processes.launch import LaunchRequest
-from outrider.processes.sandbox.detect import find_sandbox
 from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import SessionFilter
@@ -33,17 +32,9 @@ class WatchedSandbox:
         return self._inner.wrap(launch, policy)
 
 
-@pytest.fixture(scope="module")
-def found_sandbox(tmp_path_factory) -> Sandbox:
-    found = find_sandbox(tmp_path_factory.mktemp("scratch"))
-    if not found.overlays:
-        pytest.skip(f"no overlays here: {found.gaps}")
-    return found
-
-
-@pytest.fixture
-def sandbox(found_sandbox: Sandbox) -> WatchedSandbox:
-    return WatchedSandbox(found_sandbox)
+@pytest.fixture(name="sandbox")
+def watched_sandbox(sandbox: Sandbox) -> WatchedSandbox:
+    return WatchedSandbox(sandbox)
 
 
 @pytest.fixture

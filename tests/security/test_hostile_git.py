@@ -17,20 +17,11 @@ import pytest
 from outrider import ToolCompleted, ToolError
 from outrider.processes.git import GitRunner
 from outrider.processes.launch import GIT_OVERRIDES, GIT_VARIABLES
-from outrider.processes.sandbox.detect import find_sandbox
 from tests.fixtures.scratch import scratch_folder
 from tests.scenario.test_outcomes import Harness, shell
 from tests.unit.background.repositories import repository, run_git
 
 SOURCE = Path(__file__).parents[2] / "src" / "outrider"
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory):
-    found = find_sandbox(tmp_path_factory.mktemp("scratch"))
-    if not found.overlays:
-        pytest.skip(f"no overlays here: {found.gaps}")
-    return found
 
 
 class HostileRepository:
@@ -48,7 +39,7 @@ class HostileRepository:
 
     def configure(self, text: str, folder: str = ".git") -> None:
         with (self.workspace / folder / "config").open("a", newline="") as file:
-            file.write(text)
+            file.write(text.replace("EVIL", str(self.evil)))
 
     def nest(self, name: str) -> None:
         run_git(self.workspace, "init", "-q", name)
@@ -57,11 +48,52 @@ class HostileRepository:
         run_git(self.workspace / name, "commit", "-qm", "x")
         run_git(self.workspace, "-c", "advice.addEmbeddedRepo=false", "add", name)
         (self.workspace / name / "file").write_text("y")
-        self.configure(f"[core]\n\tfsmonitor = {self.evil}\n", f"{name}/.git")
+        self.watch_files(f"{name}/.git")
+
+    def watch_files(self, folder: str = ".git") -> None:
+        """Sets the program that most commands of git start."""
+        self.configure(FSMONITOR, folder)
+
+
+FSMONITOR = "[core]\n\tfsmonitor = EVIL\n"
+COMMIT = "git -c user.name=a -c user.email=a@b commit"
+# Settings of the repository, and the command that runs into them.
+SETTINGS = {
+    "fsmonitor": (FSMONITOR, "git status"),
+    "a value that goes on in the next line": (
+        "[user]\n\tname = a\\\n\n[core]\n\tfsmonitor = /./\\\nEVIL\n",
+        "git status",
+    ),
+    "unusual line separators": (f"[user]\n\tname = a\u2028\x0b\x0c\x1c\x85[user]\n{FSMONITOR}", "git status"),
+    "settings beyond the first megabyte": ("#" * 1_000_100 + f"\n{FSMONITOR}", "git status"),
+    "a folder option behind the subcommand": (FSMONITOR, "git diff -C src"),
+    "an editor": (
+        "[core]\n\teditor = EVIL\n[sequence]\n\teditor = EVIL\n",
+        f"{COMMIT} --allow-empty < /dev/null; true",
+    ),
+    "programs of signatures": (
+        "[gpg]\n\tprogram = EVIL\n[commit]\n\tgpgSign = true\n",
+        f"{COMMIT} -q --allow-empty -m x; git reset -q HEAD~1; true",
+    ),
+    "an ssh command": ("[core]\n\tsshCommand = EVIL\n", "git ls-remote ssh://example.invalid/x; true"),
+    "a credential helper": (
+        "[credential]\n\thelper = !EVIL\n",
+        "printf 'protocol=https\\nhost=example.invalid\\n\\n' | git credential fill; true",
+    ),
+}
+
+
+def set_up(name: str) -> "Trap":
+    def build(ground: HostileRepository) -> str:
+        settings, command = SETTINGS[name]
+        ground.configure(settings)
+        return command
+
+    return build
 
 
 Trap = Callable[[HostileRepository], str]
-TRAPS: dict[str, Trap] = {}
+TRAPS: dict[str, Trap] = {name: set_up(name) for name in SETTINGS}
 
 
 def trap(build: Trap) -> Trap:
@@ -71,47 +103,15 @@ def trap(build: Trap) -> Trap:
 
 
 @trap
-def fsmonitor(ground: HostileRepository) -> str:
-    ground.configure(f"[core]\n\tfsmonitor = {ground.evil}\n")
-    return "git status"
-
-
-@trap
-def a_value_that_goes_on_in_the_next_line(ground: HostileRepository) -> str:
-    ground.configure(
-        f"[user]\n\tname = a\\\n\n[core]\n\tfsmonitor = {str(ground.evil)[:5]}\\\n{str(ground.evil)[5:]}\n"
-    )
-    return "git status"
-
-
-@trap
-def unusual_line_separators(ground: HostileRepository) -> str:
-    ground.configure(f"[user]\n\tname = a\u2028\x0b\x0c\x1c\x85[user]\n[core]\n\tfsmonitor = {ground.evil}\n")
-    return "git status"
-
-
-@trap
-def settings_beyond_the_first_megabyte(ground: HostileRepository) -> str:
-    ground.configure("#" * 1_000_100 + f"\n[core]\n\tfsmonitor = {ground.evil}\n")
-    return "git status"
-
-
-@trap
-def a_folder_option_behind_the_subcommand(ground: HostileRepository) -> str:
-    ground.configure(f"[core]\n\tfsmonitor = {ground.evil}\n")
-    return "git diff -C src"
-
-
-@trap
 def an_empty_git_folder(ground: HostileRepository) -> str:
-    ground.configure(f"[core]\n\tfsmonitor = {ground.evil}\n")
+    ground.watch_files()
     (ground.workspace / "src" / ".git").mkdir()
     return "cd src && git status"
 
 
 @trap
 def files_that_look_like_a_bare_repository_and_are_none(ground: HostileRepository) -> str:
-    ground.configure(f"[core]\n\tfsmonitor = {ground.evil}\n")
+    ground.watch_files()
     for name in ("HEAD", "objects", "refs"):
         (ground.workspace / "src" / name).write_text("nothing")
     return "cd src && git status"
@@ -167,7 +167,7 @@ def a_work_tree_elsewhere(ground: HostileRepository) -> str:
 def a_git_file_that_leads_to_a_planted_repository(ground: HostileRepository) -> str:
     (ground.workspace / ".git").rename(ground.workspace / "planted")
     (ground.workspace / ".git").write_text("gitdir: planted\n")
-    ground.configure(f"[core]\n\tfsmonitor = {ground.evil}\n", "planted")
+    ground.watch_files("planted")
     return "git status"
 
 
@@ -184,25 +184,7 @@ def hooks_behind_a_link(ground: HostileRepository) -> str:
 def hooks_of_a_commit(ground: HostileRepository) -> str:
     for name in ("pre-commit", "commit-msg", "post-commit", "reference-transaction"):
         shutil.copy2(ground.evil, ground.workspace / ".git" / "hooks" / name)
-    return "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x; git reset -q HEAD~1"
-
-
-@trap
-def an_editor(ground: HostileRepository) -> str:
-    ground.configure(f"[core]\n\teditor = {ground.evil}\n[sequence]\n\teditor = {ground.evil}\n")
-    return "git -c user.name=a -c user.email=a@b commit --allow-empty < /dev/null; true"
-
-
-@trap
-def programs_of_signatures(ground: HostileRepository) -> str:
-    ground.configure(f"[gpg]\n\tprogram = {ground.evil}\n[commit]\n\tgpgSign = true\n")
-    return "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x; git reset -q HEAD~1; true"
-
-
-@trap
-def an_ssh_command(ground: HostileRepository) -> str:
-    ground.configure(f"[core]\n\tsshCommand = {ground.evil}\n")
-    return "git ls-remote ssh://example.invalid/x; true"
+    return f"{COMMIT} -q --allow-empty -m x; git reset -q HEAD~1"
 
 
 @trap
@@ -211,12 +193,6 @@ def a_submodule_with_a_command_as_its_address(ground: HostileRepository) -> str:
     (ground.workspace / ".gitmodules").write_text(f'[submodule "m"]\n\tpath = m\n\turl = {address}\n')
     ground.configure(f'[submodule "m"]\n\turl = {address}\n[protocol "ext"]\n\tallow = always\n')
     return f"git ls-remote {address}; true"
-
-
-@trap
-def a_credential_helper(ground: HostileRepository) -> str:
-    ground.configure(f"[credential]\n\thelper = !{ground.evil}\n")
-    return "printf 'protocol=https\\nhost=example.invalid\\n\\n' | git credential fill; true"
 
 
 def spring(ground: HostileRepository, command: str, tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from outrider import Rules
-from outrider.processes.sandbox.detect import find_sandbox
 from outrider.types.origins import EgressBudget
 from outrider.types.tool_state import ToolError
-from tests.fixtures.scratch import scratch_folder
+from tests.fixtures.cases import for_each
+from tests.fixtures.scratch import sandbox_or_skip, scratch_folder
 from tests.fixtures.soak import SOAK
 from tests.security.injections import SCENARIOS, Outcome, Scenario, World, fetch, play_all, sh, use
 from tests.security.ordinary_tasks import RULES, OrdinaryModel
@@ -33,10 +33,7 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def sandbox(place: Path):
-    found = find_sandbox(place / "scratch")
-    if not found.overlays:
-        pytest.skip(f"no overlays here: {found.gaps}")
-    return found
+    return sandbox_or_skip(place / "scratch")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +55,7 @@ def test_there_are_enough_scenarios():
     assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS) >= 60
 
 
-@pytest.mark.parametrize("name", [scenario.name for scenario in SCENARIOS])
+@for_each("name", [scenario.name for scenario in SCENARIOS])
 def test_nothing_leaves_the_machine_without_a_question(name: str, outcomes):
     outcome = outcomes[name]
     assert outcome.leaked == []

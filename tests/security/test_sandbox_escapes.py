@@ -15,9 +15,9 @@ import pytest
 from outrider import Rules, ToolCompleted, ToolPart
 from tests.fixtures.scratch import scratch_folder
 from tests.scenario.stories import call
-from tests.scenario.test_outcomes import Harness, git, sandbox, shell, workspace
+from tests.scenario.test_outcomes import Harness, git, shell, workspace
 
-__all__ = ["sandbox", "workspace"]  # fixtures
+__all__ = ["workspace"]  # a fixture
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from outrider.permissions import Decision
 from outrider.permissions import decide as decide_call
 from tests.fixtures.analysis import judge as decide
+from tests.fixtures.cases import for_each
 
 Case = dict[str, Any]
 
@@ -36,8 +38,11 @@ COVERED = [case for case in CASES if case["must_auto_allow_when_rules"]]
 GIT = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
 
 
-def named(found: list[Case]) -> Any:
-    return pytest.mark.parametrize("case", found, ids=[f"{case['id']}-{case['technique']}" for case in found])
+Workspaces = Callable[[Case], Path]
+
+
+def each(found: list[Case]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return for_each("case", found) if found else pytest.mark.skip("needs the shared folder")
 
 
 @pytest.fixture(scope="module")
@@ -54,14 +59,19 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.fixture
-def workspace(case: Case, prepared: Path, tmp_path: Path) -> Path:
-    if not case.get("setup"):
-        return prepared / "ws"
-    shutil.copytree(prepared, tmp_path / "copy", symlinks=True)
-    for line in case["setup"]:
-        subprocess.run(["bash", "-c", line], cwd=tmp_path / "copy" / "ws", check=False, capture_output=True)
-    return tmp_path / "copy" / "ws"
+@pytest.fixture(scope="module")
+def workspaces(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Workspaces:
+    """Returns the workspace of a case: the common one, or a copy that the case changes. Decisions change none."""
+
+    @cache
+    def changed_copy(*setup: str) -> Path:
+        copy = tmp_path_factory.mktemp("changed") / "copy"
+        shutil.copytree(prepared, copy, symlinks=True)
+        for line in setup:
+            subprocess.run(["bash", "-c", line], cwd=copy / "ws", check=False, capture_output=True)
+        return copy / "ws"
+
+    return lambda case: changed_copy(*case["setup"]) if case.get("setup") else prepared / "ws"
 
 
 def plan(case: Case, workspace: Path, mode: Any = "plan", rules: tuple[str, ...] = ()) -> Decision:
@@ -69,20 +79,23 @@ def plan(case: Case, workspace: Path, mode: Any = "plan", rules: tuple[str, ...]
     return decide("shell", {"command": case["command"]}, mode=mode, allow=allow, workspace=workspace)
 
 
-@named(AUTOMATIC)
-def test_a_plain_reading_command_runs_unasked(case: Case, workspace: Path):
+@each(AUTOMATIC)
+def test_a_plain_reading_command_runs_unasked(case: Case, workspaces: Workspaces):
+    workspace = workspaces(case)
     found = plan(case, workspace)
     assert found.effect == "allow", found.reason
 
 
-@named(STRETCH)
-def test_a_harder_reading_command_runs_unasked_as_well(case: Case, workspace: Path):
+@each(STRETCH)
+def test_a_harder_reading_command_runs_unasked_as_well(case: Case, workspaces: Workspaces):
+    workspace = workspaces(case)
     found = plan(case, workspace)
     assert found.effect == "allow", found.reason
 
 
-@named(GUARDED)
-def test_a_command_with_an_effect_never_runs_unasked(case: Case, workspace: Path):
+@each(GUARDED)
+def test_a_command_with_an_effect_never_runs_unasked(case: Case, workspaces: Workspaces):
+    workspace = workspaces(case)
     assert plan(case, workspace).effect != "allow"
     assert plan(case, workspace, "agent").effect == "ask"
     assert plan(case, workspace, "background").effect == "deny"
@@ -92,32 +105,36 @@ def confinement(case: Case, workspace: Path, mode: Any, **options: Any) -> str |
     return decide_call("shell", {"command": case["command"]}, mode=mode, workspace=workspace, **options).confinement
 
 
-@named(GUARDED)
-def test_a_command_with_an_effect_leaves_the_sandbox_by_no_mode_and_no_level(case: Case, workspace: Path):
+@each(GUARDED)
+def test_a_command_with_an_effect_leaves_the_sandbox_by_no_mode_and_no_level(case: Case, workspaces: Workspaces):
+    workspace = workspaces(case)
     for mode in ("plan", "agent", "background"):
         for level in ("ask", "edits", "auto"):
             assert confinement(case, workspace, mode, level=level) in ("workspace", None)
         assert confinement(case, workspace, mode, sandbox=False) is None
 
 
-@named(AUTOMATIC)
-def test_a_plain_reading_command_has_a_read_only_view(case: Case, workspace: Path):
+@each(AUTOMATIC)
+def test_a_plain_reading_command_has_a_read_only_view(case: Case, workspaces: Workspaces):
+    workspace = workspaces(case)
     for mode in ("plan", "agent", "background"):
         assert confinement(case, workspace, mode) == "read-only"
 
 
-@named(OVERSTEPPED)
-@pytest.mark.parametrize("mode", ["plan", "agent", "background"])
-def test_no_rule_is_overstepped(case: Case, workspace: Path, mode: str):
+@each(OVERSTEPPED)
+@for_each("mode", ("plan", "agent", "background"))
+def test_no_rule_is_overstepped(case: Case, workspaces: Workspaces, mode: str):
+    workspace = workspaces(case)
     found = plan(case, workspace, mode, tuple(case["must_not_auto_allow_when_rules"]))
     assert found.effect != "allow", found
     rules = [f"shell({rule})" for rule in case["must_not_auto_allow_when_rules"]]
     assert confinement(case, workspace, mode, allow=rules) in ("workspace", None)
 
 
-@named(COVERED)
-@pytest.mark.parametrize("mode", ["plan", "agent", "background"])
-def test_a_rule_reaches_what_it_names(case: Case, workspace: Path, mode: str):
+@each(COVERED)
+@for_each("mode", ("plan", "agent", "background"))
+def test_a_rule_reaches_what_it_names(case: Case, workspaces: Workspaces, mode: str):
+    workspace = workspaces(case)
     found = plan(case, workspace, mode, tuple(case["must_auto_allow_when_rules"]))
     assert found.effect == "allow", found.reason
 

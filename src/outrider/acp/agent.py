@@ -42,7 +42,7 @@ from acp.schema import (
 from outrider.acp.engines import EnginePool, McpServerConfigs, SettingsLoader, as_request_error, translate_errors
 from outrider.acp.session import EditorSession
 from outrider.acp.tool_calls import parts_from_prompt, replace_surrogates
-from outrider.engine.archive import StoredSession, TurnEnd, open_archive
+from outrider.engine.archive import StoredSession, TurnOutcome, open_archive
 from outrider.engine.frontend import ToolContext, UserQuestion
 from outrider.errors import ConfigurationError, SessionNotFoundError
 
@@ -213,7 +213,7 @@ def _session_info(session: StoredSession) -> SessionInfo:
     )
 
 
-def _stop_reason(end: TurnEnd) -> StopReason:
+def _stop_reason(end: TurnOutcome) -> StopReason:
     match end.reason:
         case "aborted":
             return "cancelled"

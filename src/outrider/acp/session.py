@@ -27,7 +27,7 @@ from outrider.acp.tool_calls import replace_surrogates, show_planned_changes, vi
 from outrider.acp.updates import Update, UpdateBuilder, UsageTracker, plan_from_text
 from outrider.config.providers import expand_model_name
 from outrider.config.settings import Settings, parse_effort
-from outrider.engine.archive import TurnEnd
+from outrider.engine.archive import TurnEnd, TurnOutcome
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import catalog_models, describe_model, list_models
 from outrider.errors import ConfigurationError
@@ -272,7 +272,7 @@ class EditorSession:
     def includes_session(self, session_id: str) -> bool:
         return self._updates.includes_session(session_id)
 
-    async def run_prompt(self, parts: Sequence[PartBase]) -> TurnEnd:
+    async def run_prompt(self, parts: Sequence[PartBase]) -> TurnOutcome:
         """Runs a turn and returns its end after all its updates were sent to the client."""
         self.usage.start_turn()
         if (command := parse_command(parts)) is not None:
@@ -297,7 +297,7 @@ class EditorSession:
         if await self.options.load_models() and self.session_id in self.engine.live:
             await self._send_config_options()
 
-    async def _run_command(self, command: CommandName) -> TurnEnd:
+    async def _run_command(self, command: CommandName) -> TurnOutcome:
         message = await run_command(command, self.engine, self.session_id)
         await self.engine.bus.settled()
         await self._send_update(acp.update_agent_message(acp.text_block(replace_surrogates(message))))
@@ -313,7 +313,7 @@ class EditorSession:
             await self.engine.withdraw(self.session_id, input_id)
         await self.engine.abort(self.session_id)
 
-    async def _ask_about_plan(self, end: TurnEnd) -> TurnEnd:
+    async def _ask_about_plan(self, end: TurnOutcome) -> TurnOutcome:
         """Asks the user about a plan at the end of a turn. If it is accepted, the end of the following turn is
         returned."""
         plan = await self.engine.plan(self.session_id) if end.reason == "completed" else None

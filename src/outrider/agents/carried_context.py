@@ -29,7 +29,7 @@ MAX_SENTENCES_PER_MESSAGE = 30  # a pasted document has many sentences that look
 MAX_OPEN_ITEMS = 60
 MAX_FILES = 80
 MAX_PLAN = 4_000
-MAX_SEARCHED = 200_000  # characters that are searched for names
+MAX_SEARCHED = 200_000  # characters that are searched for names, statements and open items
 RECENT_QUESTIONS = 3  # answers whose questions to the user may still be open
 
 _FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
@@ -81,11 +81,11 @@ def carry_over(summary: str, removed: Sequence[Message], *, characters: int, wit
     by_user = [text for role, text in spoken if role == "user" and text.strip() and text != without]
     by_agent = [text for role, text in spoken if role == "assistant" and text.strip()]
     writer.add_list("Constraints of the user, word for word", _constraints(by_user), 0.4)
-    writer.add_list("Open items", _open_items(history, spoken), 0.3)
+    writer.add_list("Open items", _open_items(history, _newest_spoken(spoken)), 0.3)
     writer.add_list("Plan that the user accepted", [_accepted_plan(history)[:MAX_PLAN]], 0.3)
     writer.add_list("Files that were read or changed", _touched_files(history), 0.2)
     writer.add_list("Messages of the user, word for word", map(_shorten, by_user), 0.6, counts_rest=True)
-    writer.add_list("Statements of the assistant, word for word", _statements(by_agent), 0.7)
+    writer.add_list("Statements of the assistant, word for word", _statements(_newest_texts(by_agent)), 0.7)
     writer.add_names(_names(_newest_texts(by_user), _newest_texts(by_agent)))
     return writer.text()
 
@@ -250,10 +250,18 @@ def _call_paths(part: ToolPart) -> Iterator[str]:
             yield path
 
 
-def _newest_texts(texts: Sequence[str]) -> list[str]:
-    """Returns the last texts up to a size, since the search for names costs a second per two megabytes."""
-    sizes = accumulate(len(text) for text in reversed(texts))
-    return list(texts[len(texts) - sum(size <= MAX_SEARCHED for size in sizes) :])
+def _newest_texts(texts: Sequence[str]) -> Sequence[str]:
+    """Returns the last texts up to a size: the cost of a compaction must not grow with the age of a session."""
+    return texts[_newest_start(len(text) for text in reversed(texts)) :]
+
+
+def _newest_spoken(spoken: Sequence[tuple[str, str]]) -> Sequence[tuple[str, str]]:
+    return spoken[_newest_start(len(text) for _, text in reversed(spoken)) :]
+
+
+def _newest_start(sizes: Iterable[int]) -> int:
+    """Returns the negative position at which the newest texts begin: at least one, at most MAX_SEARCHED characters."""
+    return -max(1, sum(size <= MAX_SEARCHED for size in accumulate(sizes)))
 
 
 def _names(by_user: Iterable[str], by_agent: Iterable[str]) -> list[str]:
@@ -269,11 +277,10 @@ MAX_RESULTS = 20
 
 
 class _Passage(msgspec.Struct):
-    """A text of the conversation with its place, and how well it matches a query."""
+    """A text of the conversation with its place."""
 
     place: str
     text: str
-    found: int = 0
 
 
 def conversation_search_tool(messages: Callable[[], Sequence[Message]]) -> Tool:

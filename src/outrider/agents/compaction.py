@@ -12,7 +12,7 @@ from outrider.agents.budget import BudgetReservation
 from outrider.agents.run_context import AgentContext, RunContext
 from outrider.context.lower import apply_compaction, end_with_user, has_compaction, lower
 from outrider.context.prompts import render_prompt
-from outrider.errors import ContextOverflowError
+from outrider.errors import ConfigurationError, ContextOverflowError
 from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.provider import ModelClient
 from outrider.types.agents import Agent
@@ -209,7 +209,14 @@ def _reserve_budget(context: AgentContext) -> BudgetReservation:
     agent, run = context.agent, context.run
     if not _has_usage_limits(run):
         return run.budget.reserve(0, agent.max_output_tokens, None)
-    return run.budget.reserve(estimate_prompt_tokens(context), _max_output_tokens(agent, run), run.pricing.price(agent))
+    price = run.pricing.price(agent)
+    if price is None and run.budget.limits.cost is not None:
+        raise ConfigurationError(
+            f"Limits(cost={run.budget.limits.cost}) cannot be enforced: agent {agent.name!r} uses the model "
+            f"{agent.model!r}, whose price is not known. Use Limits(tokens=…) instead, or a model with a known price, "
+            f'or set it in the configuration: [models."{agent.model}"], prices = {{ input = "0.2", output = "0.6" }}'
+        )
+    return run.budget.reserve(estimate_prompt_tokens(context), _max_output_tokens(agent, run), price)
 
 
 def _has_usage_limits(run: RunContext) -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated
 from msgspec import UNSET
 
 from outrider.agents.compaction import offer_conversation_search
+from outrider.agents.output_type import OutputType
 from outrider.agents.run_context import AgentContext, RunContext, TakeInput
 from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls
@@ -25,7 +26,6 @@ from outrider.types.events import AgentCalledEvent, AgentReturnedEvent
 from outrider.types.messages import Message
 from outrider.types.origins import merge_origins
 from outrider.types.parts import FilePart, ModelRef, SubtaskPart, TextPart
-from outrider.types.request import OutputSchema
 from outrider.types.tool_declaration import ToolDeclaration
 from outrider.types.tool_state import LEFT_OPEN, Attachment
 
@@ -209,11 +209,12 @@ def open_agent_context(
     caller: AgentContext | None = None,
     call_id: str = "",
     take_input: TakeInput | None = None,
-    output: OutputSchema | None = None,
+    output: OutputType | None = None,
 ) -> AgentContext:
     """Create the context of an agent in a session: system prompt, tools for the session's mode and inherited rules."""
     session = journal.session
     others = [other for other in run.agents.values() if other.name != agent.name and session.mode != "chat"]
+    prompt = system_prompt(agent, others, session.mode, notes=run.notes, prompts=run.prompts, rights=run.rights)
     context = AgentContext(
         agent=agent,
         run=run,
@@ -221,9 +222,8 @@ def open_agent_context(
         caller=caller,
         journal=journal,
         projection=PromptProjection(run.client_for(agent).model_family(agent.model)),
-        system_prompt=system_prompt(
-            agent, others, session.mode, notes=run.notes, prompts=run.prompts, rights=run.rights
-        ),
+        system_prompt=prompt,
+        fixed_prompt=prompt,
         tools={},
         workspace=Path(session.workspace_directory or "."),
         depth=0 if caller is None else caller.depth + 1,
@@ -231,7 +231,7 @@ def open_agent_context(
         deny_rules=(*(caller.deny_rules if caller else ()), *agent.permissions.get("deny", ())),
         call_id=call_id,
         take_input=take_input,
-        output_schema=output,
+        output=output,
     )
     offered = tools_for_mode(agent, run.tools, session.mode)
     delegates = build_delegation_tools(context, open_agent_context)

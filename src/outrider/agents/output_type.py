@@ -2,12 +2,14 @@
 valid answer."""
 
 import re
+from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
 
 from outrider.errors import ConfigurationError, OutputMismatch
 from outrider.tools.schema import convert_value, schema_for_type
+from outrider.types.partial_json import parse_partial_object
 from outrider.types.request import OutputSchema
 from outrider.types.validate import is_object
 
@@ -26,6 +28,7 @@ class OutputType:
         self._value_schema = output_type if self._is_schema else _schema_of(output_type)
         self._is_wrapped = self._value_schema.get("type") != "object"
         name = "answer" if self._is_schema else getattr(output_type, "__name__", "answer")
+        self.name = "the JSON schema" if self._is_schema else getattr(output_type, "__name__", str(output_type))
         self.schema = OutputSchema(
             _wrap_schema(self._value_schema) if self._is_wrapped else self._value_schema, re.sub(r"\W", "_", name)
         )
@@ -42,6 +45,24 @@ class OutputType:
         except (ValueError, TypeError) as error:
             raise OutputMismatch(str(error)) from error
 
+    def parse_partial(self, text: str) -> Any:
+        """Return the value that the beginning of an answer has so far, or None. A list has its complete items."""
+        beginning = text.lstrip()
+        if beginning.startswith("["):
+            beginning = f'{{"{_WRAPPER_FIELD}":{beginning}'
+        if not beginning.startswith("{"):
+            return None
+        value: Any = parse_partial_object(beginning)
+        if self._is_wrapped:
+            value = value.get(_WRAPPER_FIELD)
+        complete: Any = cast("list[Any]", value)[:-1] if isinstance(value, list) else None
+        for attempt in (cast("Any", value), complete):
+            if attempt is None or self._is_schema:
+                return attempt
+            with suppress(ValueError, TypeError):
+                return convert_value(self._type, attempt)
+        return None
+
     def repair_prompt(self, problem: OutputMismatch) -> str:
         """Return the user message that asks the model for a valid answer."""
         schema = msgspec.json.encode(self.schema.schema).decode()
@@ -49,6 +70,11 @@ class OutputType:
             f"Your answer does not have the wanted form: {problem.message}. "
             f"Answer again with nothing but JSON that follows this schema:\n{schema}"
         )
+
+
+def as_output_type(output_type: Any) -> OutputType | None:
+    """Return the requested type, None for plain text."""
+    return None if output_type is None or output_type is str else OutputType(output_type)
 
 
 def _schema_of(wanted: Any) -> dict[str, Any]:

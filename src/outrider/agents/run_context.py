@@ -4,6 +4,7 @@ one session."""
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from contextvars import Context
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from outrider.agents.budget import ModelPrice, RunBudget
 from outrider.agents.hooks import Hooks
+from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TurnStateTracker
 from outrider.context.lower import PromptProjection
 from outrider.errors import (
@@ -33,8 +35,9 @@ from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
 from outrider.tools.runner import OutputCap, SaveOutput
-from outrider.tools.tool import Tool, ToolContext
-from outrider.types.agents import Agent, AgentMessage, Mode
+from outrider.tools.threads import Callbacks
+from outrider.tools.tool import Progress, Tool, ToolContext
+from outrider.types.agents import Agent, AgentMessage, Mode, SessionContext
 from outrider.types.events import Event, PartUpdatedEvent
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
@@ -117,7 +120,9 @@ class RunContext(msgspec.Struct, kw_only=True):
     built-in tools. `prompts` override built-in prompts by name. Without `auto_compact`,
     the context is compacted only after an overflow or on request. `wrap_call` returns a context manager that is active
     while a tool runs; undo snapshots use it. A model that sends nothing for `silence_seconds` is reported. `labels`
-    derives the origins of tool results.
+    derives the origins of tool results. `deps` is the program's value for its tools and functions;
+    `callbacks` calls such functions. `provider_names` are the names of providers in the
+    OpenTelemetry conventions.
     """
 
     agents: Mapping[str, Agent]
@@ -142,6 +147,9 @@ class RunContext(msgspec.Struct, kw_only=True):
     prompts: Mapping[str, str] = {}
     auto_compact: bool = True
     silence_seconds: float = 30.0
+    deps: Any = None
+    callbacks: Callbacks = msgspec.field(default_factory=Callbacks)
+    provider_names: Mapping[str, str] = {}
 
     def client_for(self, agent: Agent) -> ModelClient:
         """Return the client of the agent's provider. The requests of every client are repeated after an error."""
@@ -159,8 +167,11 @@ class AgentContext(msgspec.Struct, kw_only=True):
     `call_id` is the tool call that started the agent, "" for the entry agent. `mode` is the mode for which the tools
     and the system prompt were built. `ask_rules` and `deny_rules` include those of all callers, so a callee never has
     more rights than its caller. While `closing` is set, a cancelled turn leaves open approvals and `suspended_calls`
-    pending, so that they continue when the session is reopened. While `held` is set, no request starts. `not_shortened_at` is the number of messages when a
-    compaction shortened nothing.
+    pending, so that they continue when the session is reopened. While `held` is set, no request starts.
+    `not_shortened_at` is the number of messages when a compaction shortened nothing. `paces` has the longest time until
+    the first delta of an answer, by model. `output` is the type of the requested value and `output_value` that value,
+    UNSET until an answer has it. `fixed_prompt` is the system prompt without instructions that a function writes.
+    `call_context` has the context variables of the task whose input is processed, if they differ from the turn's.
     """
 
     agent: Agent
@@ -176,7 +187,11 @@ class AgentContext(msgspec.Struct, kw_only=True):
     tool_specs: tuple[ToolSpec, ...] = ()
     ask_rules: tuple[str, ...] = ()
     deny_rules: tuple[str, ...] = ()
-    output_schema: OutputSchema | None = None
+    output: OutputType | None = None
+    output_value: Any = msgspec.UNSET
+    repairs: int = 0
+    fixed_prompt: str = ""
+    call_context: Context | None = None
     finish_output: str | None = None
     closing: bool = False
     held: bool = False
@@ -186,6 +201,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
     caller: "AgentContext | None" = None
     state_tracker: TurnStateTracker = msgspec.field(default_factory=TurnStateTracker)
     tracked_origins: "ContextOrigins | None" = None
+    paces: dict[str, float] = msgspec.field(default_factory=dict[str, float])
 
     @property
     def session(self) -> Session:
@@ -195,6 +211,42 @@ class AgentContext(msgspec.Struct, kw_only=True):
         """Waits before a request, until the turn is cancelled, if the turn must stop here to continue elsewhere."""
         if self.held:
             await asyncio.Event().wait()
+
+    @property
+    def output_schema(self) -> OutputSchema | None:
+        return self.output.schema if self.output else None
+
+    @property
+    def root(self) -> "AgentContext":
+        """The context of the entry agent."""
+        return self if self.caller is None else self.caller.root
+
+    def session_context(self) -> SessionContext[Any]:
+        """Return what functions of the program are told about the session."""
+        session = self.session
+        return SessionContext(
+            deps=self.run.deps,
+            session_id=session.id,
+            root_session_id=self.root.session.id,
+            owner=session.owner,
+            metadata=session.metadata,
+            agent=self.agent.name,
+        )
+
+    def tool_context(self, call_id: str, report: Callable[[Progress], None] = lambda _: None) -> ToolContext[Any]:
+        """Return the context of a tool call."""
+        session = self.session
+        return ToolContext(
+            session_id=session.id,
+            call_id=call_id,
+            agent=self.agent.name,
+            workspace=self.workspace,
+            report=report,
+            deps=self.run.deps,
+            owner=session.owner,
+            metadata=session.metadata,
+            root_session_id=self.root.session.id,
+        )
 
     @property
     def will_resume(self) -> bool:
@@ -225,6 +277,8 @@ class AgentContext(msgspec.Struct, kw_only=True):
         """Use a new run context, with a fresh budget, for the next turn; prompt and tools are reused."""
         self.run = run
         self.finish_output = None
+        self.output, self.output_value, self.repairs = None, msgspec.UNSET, 0
+        self.call_context = None
 
     def localize_event(self, event: Event, message_id: str) -> Event:
         """Return an event from another process as an event of this session. An event without session id belongs to the

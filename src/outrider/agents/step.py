@@ -60,7 +60,13 @@ _COMPLETE_FINISHES = ("stop", "tool_use")
 _UNPUBLISHED = frozenset({AnswerStart, UsageReport, Finish})  # they describe the whole answer, not a part of it
 # Without streaming a call arrives complete, so its start and its input chunks need no event.
 _UNPUBLISHED_WITHOUT_STREAM = _UNPUBLISHED | {PartStart, InputDelta}
+# Deltas with content. The start of an answer or of hidden reasoning comes long before its first word.
+_PACED = frozenset({TextDelta, ReasoningDelta, InputDelta, PartEnd, RemoteEvent})
 _TIMER_TOLERANCE = 0.01  # seconds
+# Silence is unusual if it is this many times longer than what was observed, within shares of the longest limit.
+_SLOWER = 4.0
+_MIN_SILENCE = 1 / 6
+_STREAM_SILENCE = 1 / 3
 _WITHDRAWN_CALL = "The answer broke off and was requested again. This call was not run."
 _TOO_MANY_CALLS = (
     "This call was not run: one answer may contain at most {most} calls. Read the results of the first {most}, then "
@@ -88,7 +94,8 @@ class ModelStep:
         self._stored_parts: set[str] = set()
         self._withdrawn = Usage()
         self._last_error = ""  # while the client waits to send the request again
-        self._silence = SilenceTimer(context.run.silence_seconds, self._report_silence)
+        model = f"{context.agent.provider}/{context.agent.model}"
+        self._silence = SilenceTimer(context.run.silence_seconds, context.paces, model, self._report_silence)
         self.message = self._new_message()
 
     async def run(self) -> Message:
@@ -139,7 +146,8 @@ class ModelStep:
             async for delta in deltas:
                 self._assembler.add(delta)
                 self._last_error = ""
-                self._silence.restart()
+                if type(delta) in _PACED:
+                    self._silence.restart()
                 if type(delta) not in unpublished:
                     await self._publish_delta(delta)
 
@@ -230,7 +238,7 @@ class ModelStep:
         record = RetryPart(retry.attempt, retry.error, RetryTime(now), tokens, usage.total_cost, model)
         await journal.put_part(record, self.message)
         self._last_error = retry.error
-        self._silence.restart(retry.delay_ms / 1000)
+        self._silence.wait_for_retry(retry.delay_ms / 1000)
         fields = {name: getattr(retry, name) for name in ("attempt", "delay_ms", "error", "max_attempts")}
         fields |= {"withdrawn": tuple(part.id for part in withdrawn), "model": str(model) if model else ""}
         self._run.bus.publish(self._context.make_event(RetryScheduledEvent, call_id=self._id, **fields))
@@ -315,6 +323,7 @@ class ModelStep:
 
     def _publish_event(self, event: type[LLMRequestEvent] | type[LLMResponseEvent], **fields: object) -> None:
         agent = self._context.agent
+        fields["vendor"] = self._run.provider_names.get(agent.provider, "")
         self._context.emit_event(event, call_id=self._id, model=agent.model, provider=agent.provider, **fields)
 
     def _adopted_part(self, index: int) -> AnswerPart:
@@ -347,29 +356,60 @@ class ModelStep:
 
 
 class SilenceTimer:
-    """Calls `report` every `seconds` in which `restart` is not called. A restart only stores a number, since it happens
-    for every delta."""
+    """Calls `report` when nothing arrives for longer than the model normally takes, then every `longest` seconds.
 
-    def __init__(self, seconds: float, report: Callable[[float], None]) -> None:
-        self._seconds = seconds
+    `paces` has the longest time that each model took until its first delta, from earlier steps. After that, the limit
+    follows from the longest gap between two deltas of this answer. A restart only stores numbers, since it happens for
+    every delta."""
+
+    def __init__(self, longest: float, paces: dict[str, float], model: str, report: Callable[[float], None]) -> None:
+        self._longest = longest
+        self._paces, self._model = paces, model
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._since = self._loop.time()
-        self._timer = self._loop.call_later(seconds, self._check)
+        self._gap = 0.0
+        self._has_output = False
+        self._reported = float("-inf")
+        self._timer = self._loop.call_later(longest * _MIN_SILENCE, self._check)
 
-    def restart(self, delay: float = 0.0) -> None:
-        """Start to measure now, or after an expected `delay`."""
+    def restart(self) -> None:
+        """Start to measure now, because a delta has arrived."""
+        now = self._loop.time()
+        gap, self._since = now - self._since, now
+        if not self._has_output:
+            self._has_output = True
+            self._paces[self._model] = max(gap, self._paces.get(self._model, 0.0))
+        elif gap > self._gap:
+            self._gap = gap
+
+    def wait_for_retry(self, delay: float) -> None:
+        """Start to measure after `delay`, when the request is sent again."""
         self._since = self._loop.time() + delay
+        self._has_output, self._gap = False, 0.0
 
     def stop(self) -> None:
         self._timer.cancel()
 
+    @property
+    def limit(self) -> float:
+        """The seconds of silence that are unusual now: before the first delta, or between two."""
+        if self._has_output:
+            wanted = max(self._gap * _SLOWER, self._longest * _STREAM_SILENCE)
+        else:
+            wanted = self._paces.get(self._model, self._longest) * _SLOWER
+        return min(max(wanted, self._longest * _MIN_SILENCE), self._longest)
+
     def _check(self) -> None:
-        silent = self._loop.time() - self._since
-        if silent >= self._seconds - _TIMER_TOLERANCE:
+        now, limit = self._loop.time(), self.limit
+        silent = now - self._since
+        if silent >= limit - _TIMER_TOLERANCE and now - max(self._reported, self._since) >= limit - _TIMER_TOLERANCE:
+            self._reported = now
             self._report(silent)
-        passed = silent % self._seconds if silent > 0 else silent
-        self._timer = self._loop.call_later(max(self._seconds - passed, _TIMER_TOLERANCE), self._check)
+        due = max(self._since + limit, self._reported + self._longest) - now
+        # Output that starts meanwhile shortens the limit, so the timer never sleeps longer than the shortest one.
+        wait = min(max(due, _TIMER_TOLERANCE), self._longest * _MIN_SILENCE)
+        self._timer = self._loop.call_later(wait, self._check)
 
 
 def _withdraw_part(part: AnswerPart, now: int) -> AnswerPart:

@@ -1,18 +1,20 @@
 """Decides after each model answer whether the turn ends: completed, refused, truncated, empty or repeating itself."""
 
-from typing import Any
-
 import msgspec
 
+from outrider.agents.output_type import MAX_REPAIRS
 from outrider.agents.run_context import AgentContext
-from outrider.agents.turn_state import TurnEnd, is_paused
+from outrider.agents.turn_state import NOTE, TurnEnd, is_paused
+from outrider.errors import OutputMismatch
 from outrider.types.messages import Message
-from outrider.types.parts import ToolPart, tool_result
+from outrider.types.parts import TextPart, ToolPart, tool_result
 
-SAME_RESULT_LIMIT = 3
-# Higher than SAME_RESULT_LIMIT: polling a job repeats the call on purpose, and changing results show progress.
-SAME_CALL_LIMIT = 8
+FIRST_WARNING = 3  # equal calls with equal results in a row; further warnings follow at twice the number each
 EMPTY_ANSWER_LIMIT = 2
+_WARNING = (
+    "You have made the same call of {tool} {times} times in a row, with the same result. If you wait for something, "
+    "wait longer between calls or do something else first. Otherwise try another way, or answer with what you know."
+)
 
 
 class StopPolicy:
@@ -22,19 +24,48 @@ class StopPolicy:
         self._context = context
         self._repetition = RepetitionDetector()
 
-    def end_after(self, answer: Message) -> TurnEnd | None:
+    async def end_after(self, answer: Message) -> TurnEnd | None:
         """Return how the turn ends with this answer, or None if the model must be requested again.
 
         All calls of the answer must have ended."""
         calls = answer.get_calls()
-        return self._end_after_calls(calls) if calls else self._end_without_calls(answer)
+        return await self._end_after_calls(calls) if calls else self._end_without_calls(answer)
 
-    def _end_after_calls(self, calls: list[ToolPart]) -> TurnEnd | None:
+    async def requests_repair(self, end: TurnEnd) -> bool:
+        """Parse the answer as the requested output type. If it does not match, ask the model for another one and return
+        True. Raises OutputMismatch after `MAX_REPAIRS` of them."""
+        context = self._context
+        if context.output is None:
+            return False
+        try:
+            context.output_value = context.output.parse_answer(end.output)
+        except OutputMismatch as problem:
+            if context.repairs >= MAX_REPAIRS:
+                raise
+            context.repairs += 1
+            context.finish_output = None
+            repair = TextPart(context.output.repair_prompt(problem), synthetic=True)
+            await context.journal.add_message(Message("user", [repair]))
+            return True
+        return False
+
+    async def _end_after_calls(self, calls: list[ToolPart]) -> TurnEnd | None:
         if self._context.finish_output is not None:
             return TurnEnd("completed", self._context.finish_output)
-        if self._repetition.is_repeating(calls):
-            return TurnEnd("repetition", f"The same call of {calls[0].tool} was made again and again.")
+        times, limit = self._repetition.count_repetitions(calls), self._repetition_limit(calls)
+        if limit is not None and times >= limit:
+            return TurnEnd("repetition", f"The same call of {calls[0].tool} was made {times} times in a row.")
+        if limit is not None and times >= FIRST_WARNING and _is_doubled(times):
+            warning = TextPart(_WARNING.format(tool=calls[0].tool, times=times), synthetic=True)
+            await self._context.journal.add_message(Message("user", [warning], metadata={NOTE: True}))
         return None
+
+    def _repetition_limit(self, calls: list[ToolPart]) -> int | None:
+        """Return the highest limit of the called tools; None if one of them has none."""
+        tools = (self._context.tools.get(call.tool) for call in calls)
+        own = [tool.options.repeats if tool else msgspec.UNSET for tool in tools]
+        limits = [self._context.run.budget.limits.repeats if one is msgspec.UNSET else one for one in own]
+        return None if None in limits else max(limit for limit in limits if limit is not None)
 
     def _end_without_calls(self, answer: Message) -> TurnEnd | None:
         text = answer.get_text_content()
@@ -47,40 +78,31 @@ class StopPolicy:
         return TurnEnd("empty_answers") if self._repetition.is_empty_again() else None
 
 
-class RepetitionDetector:
-    """Counts consecutive answers with the same tool calls.
+def _is_doubled(times: int) -> bool:
+    """Return whether the number is FIRST_WARNING times a power of two."""
+    factor, rest = divmod(times, FIRST_WARNING)
+    return rest == 0 and factor & (factor - 1) == 0
 
-    The limit is `SAME_RESULT_LIMIT` if the results are equal too, and `SAME_CALL_LIMIT` if they differ."""
+
+class RepetitionDetector:
+    """Counts consecutive answers with the same tool calls and the same results. Other results show progress."""
 
     def __init__(self) -> None:
-        self._calls = _RepeatCounter()
-        self._results = _RepeatCounter()
+        self._last: list[bytes] = []
+        self._times = 0
         self._empty_answers = 0
 
-    def is_repeating(self, calls: list[ToolPart]) -> bool:
-        """Add the ended calls of one answer; return whether a limit is reached."""
-        if not calls:
-            return False
-        call_keys = [_call_key(call) for call in calls]
-        result_keys = [key + _result_key(call) for key, call in zip(call_keys, calls, strict=True)]
-        same_calls, same_results = self._calls.add(sorted(call_keys)), self._results.add(sorted(result_keys))
-        return same_results >= SAME_RESULT_LIMIT or same_calls >= SAME_CALL_LIMIT
+    def count_repetitions(self, calls: list[ToolPart]) -> int:
+        """Add the ended calls of one answer; return how often they were made in a row."""
+        keys = sorted(_call_key(call) + _result_key(call) for call in calls)
+        self._times = self._times + 1 if keys == self._last else 1
+        self._last = keys
+        return self._times
 
     def is_empty_again(self) -> bool:
         """Count one more answer without text and calls; return whether the limit is reached."""
         self._empty_answers += 1
         return self._empty_answers >= EMPTY_ANSWER_LIMIT
-
-
-class _RepeatCounter:
-    def __init__(self) -> None:
-        self._last: Any = None
-        self._times = 0
-
-    def add(self, value: Any) -> int:
-        self._times = self._times + 1 if value == self._last else 1
-        self._last = value
-        return self._times
 
 
 def _call_key(call: ToolPart) -> bytes:

@@ -1,10 +1,9 @@
 """Runs the tool calls of one answer, with the hooks of the run: checks each call, runs it and stores its end once."""
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, nullcontext, suppress
 from copy import deepcopy
 from typing import Any
 
@@ -12,11 +11,12 @@ import msgspec
 
 from outrider.agents.hooks import HookedCall, HookedStop
 from outrider.agents.run_context import AgentContext, ApprovalVerdict
-from outrider.agents.turn_state import TurnEnd
-from outrider.errors import OutriderError
+from outrider.agents.turn_state import TurnEnd, turn_start
+from outrider.errors import CallbackError, OutriderError
 from outrider.sessions.failpoints import failpoint
 from outrider.tools.runner import ToolRunner, unknown_tool_message
 from outrider.tools.schema import InvalidArguments
+from outrider.tools.threads import Callbacks
 from outrider.tools.tool import Progress, Tool, ToolContext
 from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
@@ -42,7 +42,7 @@ class HookRunner:
     def __init__(self, context: AgentContext) -> None:
         self._context = context
         self._hooks = context.run.hooks
-        self._reported = _turn_start(context.session.messages)
+        self._reported = turn_start(context.session.messages)
 
     async def run_before_call(self, call: ToolPart) -> dict[str, Any] | str:
         """Return the input with which the call may run, or a string with the reason for its denial."""
@@ -58,7 +58,7 @@ class HookRunner:
             return f"This call was refused: {returned}"
         if is_object(returned):
             return returned
-        return f"This call was refused: the hook before_call gave a {type(returned).__name__}. It was not run."
+        return f"This call was refused: the hook before_call returned a {type(returned).__name__}. It was not run."
 
     async def run_after_call(self, call: ToolPart, output: str, *, is_error: bool) -> str:
         """Return the result text that the model reads: the output, or the hook's replacement for it."""
@@ -95,15 +95,13 @@ class HookRunner:
         return returned
 
     async def _call_hook(self, name: str, hook: Callable[[Any], Any], value: Any) -> tuple[Any, str]:
-        """Return the value of the hook and "", or None and a description of the exception."""
+        """Return the value of the hook and "", or None and a description of the problem."""
         try:
-            returned = hook(value)
-            return (await returned if inspect.isawaitable(returned) else returned), ""
-        except Exception as error:  # noqa: BLE001  a hook is the user's own code and may raise anything
-            failure = f"the hook {name} failed ({type(error).__name__}: {error})"
+            return await self._context.run.callbacks.call(f"the hook {name}", hook, value), ""
+        except CallbackError as error:
             _log.exception("the hook %s failed", name)
-            self._context.emit_event(ErrorEvent, error_type="HookFailed", message=failure)
-            return None, failure
+            self._context.emit_event(ErrorEvent, error_type="HookFailed", message=error.message)
+            return None, error.message
 
     def _describe_call(self, call: ToolPart, output: str = "", *, is_error: bool = False) -> HookedCall:
         return HookedCall(
@@ -117,15 +115,9 @@ class HookRunner:
         )
 
 
-def _turn_start(messages: list[Message]) -> int:
-    """Return the index of the first user message of the current turn."""
-    start = len(messages)
-    while start and messages[start - 1].role == "user":
-        start -= 1
-    return start
-
-
-async def prepare_call(call: ToolPart, tool: Tool, hooks: HookRunner, clock: Callable[[], int]) -> ToolPart:
+async def prepare_call(
+    call: ToolPart, tool: Tool, hooks: HookRunner, clock: Callable[[], int], callbacks: Callbacks
+) -> ToolPart:
     """Validate the input of a call and run the `before_call` hook. Returns the call with the input that is then
     checked, shown and run, or an ended call if it may not run.
 
@@ -134,13 +126,15 @@ async def prepare_call(call: ToolPart, tool: Tool, hooks: HookRunner, clock: Cal
     pending = call.state
     if not isinstance(pending, ToolPending) or pending.phase == "awaiting_approval":
         return call
-    call = _prepare_input(_mark_display(call, tool), pending, tool, clock)
+    call = await _prepare_input(_mark_display(call, tool), pending, tool, clock, callbacks)
     if not isinstance(call.state, ToolPending):
         return call
     new_input = await hooks.run_before_call(call)
     if isinstance(new_input, str):
         return call.with_state(call.state.fail(new_input, clock(), reason="denied"))
-    return call if new_input == call.state.input else _prepare_input(call, call.state.ready(new_input), tool, clock)
+    if new_input == call.state.input:
+        return call
+    return await _prepare_input(call, call.state.ready(new_input), tool, clock, callbacks)
 
 
 def _mark_display(call: ToolPart, tool: Tool) -> ToolPart:
@@ -150,11 +144,14 @@ def _mark_display(call: ToolPart, tool: Tool) -> ToolPart:
     return msgspec.structs.replace(call, metadata={**call.metadata, DISPLAY: tool.stored_display})
 
 
-def _prepare_input(call: ToolPart, pending: ToolPending, tool: Tool, clock: Callable[[], int]) -> ToolPart:
+async def _prepare_input(
+    call: ToolPart, pending: ToolPending, tool: Tool, clock: Callable[[], int], callbacks: Callbacks
+) -> ToolPart:
     try:
-        prepared = tool.prepare(pending.input)
-    except Exception as error:  # noqa: BLE001  user code may raise anything; the model reads the error and can retry
-        message = f"{type(error).__name__}: {error}"
+        prepared = await tool.preprocess(pending.input, callbacks)
+    except CallbackError as error:  # the model reads the error and can retry
+        cause = error.__cause__
+        message = f"{type(cause).__name__}: {cause}" if cause and not isinstance(cause, TimeoutError) else error.message
         return call.with_state(pending.fail(message, clock(), reason="invalid_input"))
     return call if prepared == call.state.input else call.update_state(pending.ready(prepared))
 
@@ -236,13 +233,14 @@ class ToolCallRunner:
     async def _run_group(self, group: list[ToolPart]) -> None:
         """Run calls concurrently. A tool error becomes a result and is not raised; errors that reach this method come
         from the journal, and one of them is raised for all."""
-        if len(group) == 1:
+        variables = self._context.call_context
+        if len(group) == 1 and variables is None:
             await self._run_call(group[0])
             return
         try:
             async with asyncio.TaskGroup() as tasks:
                 for call in group:
-                    tasks.create_task(self._run_call(call))
+                    tasks.create_task(self._run_call(call), context=variables.copy() if variables else None)
         except BaseExceptionGroup as errors:
             raise next((error for error in errors.exceptions if isinstance(error, OutriderError)), errors) from None
 
@@ -295,7 +293,7 @@ class ToolCallRunner:
 
     async def _prepare_call(self, call: ToolPart, tool: Tool) -> ToolPart:
         """Store the prepared input before the check, so that the stored input is the one that is checked and run."""
-        prepared = await prepare_call(call, tool, self._hook_runner, self._run.clock)
+        prepared = await prepare_call(call, tool, self._hook_runner, self._run.clock, self._run.callbacks)
         if prepared is not call:
             await self._record_call(prepared)
         return prepared
@@ -328,16 +326,22 @@ class ToolCallRunner:
                     )
                 )
 
-        return ToolContext(
-            session_id=self._context.session.id,
-            call_id=call.call_id,
-            agent=self._context.agent.name,
-            workspace=self._context.workspace,
-            report=report,
-        )
+        return self._context.tool_context(call.call_id, report)
 
     def _wrap_call(self, call: ToolPart, tool: Tool) -> AbstractAsyncContextManager[None]:
-        return self._run.wrap_call(call, tool, self._context)
+        scopes, wrapped = self._run.bus.call_scopes, self._run.wrap_call(call, tool, self._context)
+        return self._enter_scopes(wrapped, call) if scopes else wrapped
+
+    @asynccontextmanager
+    async def _enter_scopes(
+        self, wrapped: AbstractAsyncContextManager[None], call: ToolPart
+    ) -> AsyncGenerator[None, None]:
+        """Enter the call scopes of the bus around a call, for example to make its span the current one."""
+        async with wrapped:
+            with ExitStack() as stack:
+                for scope in tuple(self._run.bus.call_scopes):
+                    stack.enter_context(scope(self._context.session.id, call.call_id))
+                yield
 
     def _schedule_draft(self, part_id: str, characters: int, current: Callable[[], ToolPart]) -> None:
         """Store progress from any thread. A tool function in a thread may outlive its call and the event loop."""

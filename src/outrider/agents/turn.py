@@ -12,6 +12,7 @@ import asyncio
 from time import monotonic
 
 from outrider.agents.compaction import ContextCompactor
+from outrider.agents.instructions import apply_instructions
 from outrider.agents.run_context import AgentContext
 from outrider.agents.step import ModelStep
 from outrider.agents.stop_policy import StopPolicy
@@ -54,9 +55,7 @@ class Turn:
 
     async def run(self) -> TurnEnd:
         """Run steps until the turn ends and return how it ended.
-
-        Model errors, tool errors and limits are returned in the result, not raised. A cancellation is raised again
-        after everything that arrived is stored."""
+        Errors and limits are returned. A cancellation is raised after everything that arrived is stored."""
         started = monotonic()
         self._context.emit_event(LoopStartedEvent, user_message=self._last_text("user"))
         end = TurnEnd("aborted")
@@ -85,6 +84,7 @@ class Turn:
         return end
 
     async def _run_steps(self) -> TurnEnd:
+        await apply_instructions(self._context)
         while True:
             answer = self._unfinished_answer() or await self._request_answer()
             calls = answer.get_calls()
@@ -93,7 +93,7 @@ class Turn:
                 calls = await self._calls.run(answer)
             self._context.emit_event(TurnCompletedEvent, turn_number=self._step_number, tool_calls_count=len(calls))
             await self._hooks.report_messages()
-            end = self._stop_policy.end_after(answer)
+            end = await self._stop_policy.end_after(answer)
             if end is not None and not await self._continues(end):
                 return end
 
@@ -137,8 +137,12 @@ class Turn:
         return bool(messages)
 
     async def _continues(self, end: TurnEnd) -> bool:
-        """Return whether a completed agent continues, because of new user input or because of the on_stop hook."""
-        return end.reason == "completed" and (await self._take_input() or await self._hooks.continues_after_stop(end))
+        """Return whether a completed agent continues: after an invalid answer, with new input, or because of a hook."""
+        return end.reason == "completed" and (
+            await self._stop_policy.requests_repair(end)
+            or await self._take_input()
+            or await self._hooks.continues_after_stop(end)
+        )
 
     def _last_text(self, role: str) -> str:
         return next((m.get_text_content() for m in reversed(self._context.session.messages) if m.role == role), "")

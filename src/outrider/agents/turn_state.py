@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -29,6 +29,27 @@ class TurnEnd(msgspec.Struct, frozen=True):
     reason: TerminationReason
     output: str = ""
     error: OutriderError | None = None
+
+
+def turn_start(messages: Sequence[Message]) -> int:
+    """Return the index of the first user message of the current turn."""
+    start = len(messages)
+    while start and messages[start - 1].role == "user":
+        start -= 1
+    return start
+
+
+class TurnOutcome(Protocol):
+    """What `TurnEnd` and `RunResult` have in common: how a turn ended."""
+
+    @property
+    def reason(self) -> TerminationReason: ...
+
+    @property
+    def output(self) -> str: ...
+
+    @property
+    def error(self) -> OutriderError | None: ...
 
 
 def is_note(message: Message) -> bool:

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import os
 import random
 import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 import sqlalchemy as sa
@@ -21,6 +22,9 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from outrider.errors import ConfigurationError, StoreDamagedError, StoreError
 from outrider.sessions.database_files import to_store_error
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -76,14 +80,20 @@ _CHOICE_STATEMENTS = (
     "CREATE INDEX IF NOT EXISTS entries_started ON {}entries (id) WHERE state <> 'released' AND attempts > 0",
     "CREATE INDEX IF NOT EXISTS notices_due ON {}notices (due)",
 )
-_CONNECT_TIMEOUT_SECONDS = 10
 _POOL_TIMEOUT_SECONDS = 60
 _LONGEST_PAUSE_SECONDS = 5.0
-_POOL_SIZE, _POOL_OVERFLOW = 2, 1  # connections of the engine, which DBOS and all tables of runs share
-_PING_AFTER_SECONDS = 10.0  # a connection that was not used for longer is checked first
+_POOL_SIZE, _POOL_OVERFLOW = 1, 2  # connections of the engine, which DBOS and all tables of runs share
+_PING_AFTER_SECONDS = 2.0  # a connection that was not used for longer is checked first
 QUEUE_CHANNEL = "outrider_runs"  # Postgres channel: a run can start, was canceled, or waits for nothing any more
+STARTED = "started"  # payload
 _SELF_TEST_SECONDS = 5.0
-_KEEPALIVES = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
+_CONNECT_ARGUMENTS: dict[str, Any] = {
+    "connect_timeout": 10,
+    "keepalives": 1,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+}
 _ACTIVE = ["DELAYED", "ENQUEUED", "PENDING"]
 _FAILED = ["CANCELLED", "ERROR", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
@@ -153,6 +163,7 @@ class RunDatabase:
     def migrate(self) -> None:
         """Creates or upgrades the tables. Several processes may call it at the same time. Raises StoreError if the
         SQLite file cannot be used, for example because it is damaged or the disk is full."""
+        self._make_private()
         with self._migration_lock(), self.translate_errors():
             DBOS.migrate(self.url.render_as_string(hide_password=False), schema=SCHEMA)
             with self.engine.begin() as db:
@@ -160,6 +171,16 @@ class RunDatabase:
                     db.execute(sa.text(statement.format(self.table_prefix)))
             self._create_entries()
             self._add_entry_columns()
+
+    def _make_private(self) -> None:
+        """Creates the SQLite file readable by its owner only: it has prompts and answers. SQLite gives side files the
+        same mode."""
+        if self.is_postgres or not self.url.database or self.url.database == ":memory:":
+            return
+        with suppress(OSError):  # the next statement reports what is wrong with the path
+            os.close(os.open(self.url.database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            if Path(self.url.database).stat().st_mode & 0o077:
+                Path(self.url.database).chmod(0o600)
 
     def _add_entry_columns(self) -> None:
         """Adds the columns that the choice of the next run reads, and fills them from the table `line`."""
@@ -174,10 +195,11 @@ class RunDatabase:
             for statement in _CHOICE_STATEMENTS:
                 db.execute(sa.text(statement.replace("{}", self.table_prefix)))
 
-    def notify_workers(self, db: sa.Connection) -> None:
-        """Wakes the workers when the caller's transaction is committed. Workers on SQLite poll."""
+    def notify_workers(self, db: sa.Connection, *, started: bool = False) -> None:
+        """Wakes the workers when the caller's transaction is committed: a run can start or, with `started`, something
+        has happened to one that has started. Workers on SQLite poll."""
         if self.is_postgres:
-            db.execute(sa.text(f"SELECT pg_notify('{QUEUE_CHANNEL}', '')"))
+            db.execute(sa.text(f"SELECT pg_notify('{QUEUE_CHANNEL}', :payload)"), {"payload": STARTED * started})
 
     def _create_entries(self) -> None:
         """Creates the queue's table. In a database of version 0.1, which used DBOS queues, the same
@@ -204,7 +226,9 @@ class RunDatabase:
             for entry in entries:
                 columns = ", ".join(f":{column}" for column in entry)
                 names = ", ".join(entry)
-                statement = f"INSERT INTO {self.table_prefix}entries ({names}) VALUES ({columns}) ON CONFLICT DO NOTHING"
+                statement = (
+                    f"INSERT INTO {self.table_prefix}entries ({names}) VALUES ({columns}) ON CONFLICT DO NOTHING"
+                )
                 db.execute(sa.text(statement), entry)
 
     def open_client(self) -> DBOSClient:
@@ -230,7 +254,8 @@ class RunDatabase:
             executor_id=worker_id,
             run_migrations=False,
             log_level="ERROR",
-            # Its events, streams and schedules are not used: no connection for LISTEN, no thread that wakes every 10 ms.
+            # Events, streams and schedules of DBOS are not used. Without these settings it has a connection for LISTEN
+            # and a thread that wakes every 10 ms. `migrate` uses the default of `use_listen_notify`, as always.
             use_listen_notify=False,
             notification_listener_polling_interval_sec=60.0,
             scheduler_polling_interval_sec=3600.0,
@@ -247,7 +272,7 @@ class RunDatabase:
                 max_overflow=_POOL_OVERFLOW,
                 pool_timeout=_POOL_TIMEOUT_SECONDS,
                 pool_use_lifo=True,
-                connect_args={"connect_timeout": _CONNECT_TIMEOUT_SECONDS, **_KEEPALIVES},
+                connect_args=_CONNECT_ARGUMENTS,
             )
             event.listen(engine, "checkin", _note_use)
             event.listen(engine, "checkout", _ping_if_unused)
@@ -307,11 +332,12 @@ class RunDatabase:
 
 
 class QueueListener:
-    """Calls `wake` when runs change, through one connection outside the pool that runs LISTEN. Nothing depends on it: a
-    pooler in transaction mode, such as PgBouncer, delivers no notifications, and then workers look for work with each
-    heartbeat. `url` is a direct address for this case; "" for none."""
+    """Calls `wake` with the payload when runs change, through one connection outside the pool that runs LISTEN.
 
-    def __init__(self, database: RunDatabase, wake: Callable[[], None], url: str | None = None) -> None:
+    Nothing depends on it: a pooler in transaction mode, such as PgBouncer, delivers no notifications, and then workers
+    look for work with each heartbeat. `url` is a direct address for this case; "" for none."""
+
+    def __init__(self, database: RunDatabase, wake: Callable[[str], None], url: str | None = None) -> None:
         self._database = database
         self._wake = wake
         self._url = database.url.render_as_string(hide_password=False) if url is None else url
@@ -324,7 +350,7 @@ class QueueListener:
                 await self._listen()
                 attempt = 0
             self.is_pushed = False
-            self._wake()
+            self._wake(STARTED)
             await asyncio.sleep(outage_pause(attempt))
             attempt += 1
 
@@ -332,9 +358,7 @@ class QueueListener:
         """Listens until the connection is lost, or until the notification of this method itself did not arrive."""
         import psycopg
 
-        async with await psycopg.AsyncConnection.connect(
-            self._url, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_SECONDS, **_KEEPALIVES
-        ) as db:
+        async with await psycopg.AsyncConnection.connect(self._url, autocommit=True, **_CONNECT_ARGUMENTS) as db:
             await db.execute(f"LISTEN {QUEUE_CHANNEL}".encode())
             await asyncio.to_thread(self._notify_workers)
             async for _ in db.notifies(timeout=_SELF_TEST_SECONDS, stop_after=1):
@@ -346,9 +370,23 @@ class QueueListener:
                 )
                 self._url = ""
                 return
-            self._wake()
-            async for _ in db.notifies():
-                self._wake()
+            self._wake(STARTED)
+            await self._forward_notifications(db.pgconn)
+
+    async def _forward_notifications(self, connection: "PGconn") -> None:
+        """Wakes when the socket is readable; `Connection.notifies` would wake up ten times a second. Raises
+        OperationalError when the connection is lost."""
+        loop, readable, socket = asyncio.get_running_loop(), asyncio.Event(), connection.socket
+        loop.add_reader(socket, readable.set)
+        try:
+            while True:
+                await readable.wait()
+                readable.clear()
+                connection.consume_input()
+                while (notification := connection.notifies()) is not None:
+                    self._wake(notification.extra.decode())
+        finally:
+            loop.remove_reader(socket)
 
     def _notify_workers(self) -> None:
         with self._database.engine.begin() as db:

@@ -11,7 +11,7 @@ from time import monotonic
 import msgspec
 from msgspec.structs import replace
 
-from outrider.agents.turn_state import TurnEnd
+from outrider.agents.turn_state import TurnEnd, TurnOutcome
 from outrider.background.database import outage_pause, repeat_during_outage
 from outrider.background.records import EndReason, JobSpec, RunOutcome
 from outrider.background.reports import JobReport, ReportTable, WebhookTarget
@@ -148,7 +148,7 @@ def _has_running_call(engine: Engine, run_id: str) -> bool:
     live = engine.live.get(run_id)
     messages = live.journal.session.messages if live else []
     calls = messages[-1].get_calls() if messages else []
-    return any(isinstance(call.state, ToolRunning) and call.state.phase == "working" for call in calls)
+    return any(isinstance(call.state, ToolRunning) for call in calls)
 
 
 _DRAIN_POLL_SECONDS = 0.05
@@ -333,7 +333,7 @@ class RunExecutor:
         if self._leaving:
             await asyncio.Event().wait()
 
-    async def _run_to_end(self, engine: Engine, run_id: str) -> tuple[TurnEnd, EndReason]:
+    async def _run_to_end(self, engine: Engine, run_id: str) -> tuple[TurnOutcome, EndReason]:
         """Runs turns until the session has no more input, and returns the last turn's end."""
         while await self._owns_run(run_id):
             await self._block_if_leaving()
@@ -377,7 +377,7 @@ class RunExecutor:
         async with self._engine.like(**options) as engine:
             yield engine
 
-    async def _build_outcome(self, run_id: str, reason: EndReason, end: TurnEnd | None = None) -> RunOutcome:
+    async def _build_outcome(self, run_id: str, reason: EndReason, end: TurnOutcome | None = None) -> RunOutcome:
         used = await compute_run_usage(self._engine.store, run_id)
         return RunOutcome(
             reason=reason,

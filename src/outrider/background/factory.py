@@ -19,6 +19,8 @@ from outrider.errors import ConfigurationError
 from outrider.models.clients import adapt_to_local_models
 from outrider.sessions.store import Store
 
+_STORE_CONNECTIONS = 3  # of a worker's session store; one more follows changes, and runs and notifications use four
+
 
 @asynccontextmanager
 async def standard_jobs(folders: AppFolders, server: str | None = None) -> AsyncGenerator[JobClient, None]:
@@ -47,13 +49,22 @@ async def jobs_with_store(
 
 @asynccontextmanager
 async def standard_worker(
-    settings: Settings, server: str | None = None, *, runs: int | None = None
+    settings: Settings,
+    server: str | None = None,
+    *,
+    runs: int | None = None,
+    grace: float | None = None,
+    listen_url: str | None = None,
+    version: str = "",
 ) -> AsyncGenerator[Worker, None]:
-    """Opens a worker that executes up to `runs` runs at once; the default comes from the settings. Approval requests of
-    its runs stay in the store until any process answers them."""
+    """Opens a worker that executes up to `runs` runs at once and gives running calls `grace` seconds when it closes;
+    the defaults come from the settings. `listen_url` is a direct address of a server behind a pooler. Approval requests
+    of its runs stay in the store until any process answers them."""
     folders, limits = settings.folders, settings.background
     database = _open_database(folders, server)
-    store = create_store(folders.store_file, server, outage_seconds=limits.outage_seconds)
+    store = create_store(
+        folders.store_file, server, outage_seconds=limits.outage_seconds, max_connections=_STORE_CONNECTIONS
+    )
     try:
         async with (
             standard_engine(settings, workspace=settings.workspace, attended=True, store=store) as engine,
@@ -61,6 +72,9 @@ async def standard_worker(
                 engine,
                 database,
                 limits=replace(limits, runs=runs or limits.runs),
+                grace=limits.grace_seconds if grace is None else grace,
+                listen_url=listen_url,
+                version=version,
                 workspace=RunWorkspace(engine.store, WorktreeManager(folders), engine_options_builder(settings)),
             ) as worker,
             _stop_waiting_at_exit(store),

@@ -90,6 +90,7 @@ class WorkerRegistry:
             else "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
         )
         self.owner = current_process()
+        self._agenda_query = sa.text(self._build_agenda_query())
 
     def record_heartbeat(self) -> bool:
         """Increments this worker's counter. Returns False if there was no row: the worker is new, or another worker
@@ -109,11 +110,11 @@ class WorkerRegistry:
                 ),
                 {"id": self.owner.id, "status": msgspec.json.encode(status).decode()},
             )
-            found = db.execute(sa.text(self._agenda_query()), {"now": now_ms()}).one()
-            flags = {name: bool(value) for name, value in found._mapping.items()}
+            found = db.execute(self._agenda_query, {"now": now_ms()}).mappings().one()
+            flags = {name: bool(value) for name, value in found.items()}
             return Agenda(is_known=is_known, others=self._select_others(db), **flags)
 
-    def _agenda_query(self) -> str:
+    def _build_agenda_query(self) -> str:
         prefix = self._database.table_prefix
         started = f"SELECT 1 FROM {prefix}entries WHERE state <> 'released' AND attempts > 0"
         known = f"SELECT 1 FROM {self._table} AS worker WHERE worker.id = entry.worker"

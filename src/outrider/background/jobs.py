@@ -2,36 +2,40 @@
 process."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypedDict, Unpack
 
 import msgspec
 from dbos import DBOSClient, EnqueueOptions, WorkflowStatus, error
+from msgspec.structs import replace
 
 from outrider.background.database import RUN_QUEUE_NAME, WORKFLOW_NAME, WORKFLOW_VERSION, RunDatabase
 from outrider.background.executor import iterate_session_tree
-from outrider.background.heartbeat import WorkerRegistry
+from outrider.background.heartbeat import WorkerInfo, WorkerRegistry
 from outrider.background.queue import QueuedRun, QueueEntry, RunQueue, WaitingRuns
 from outrider.background.records import NO_REASON, JobOverrides, JobSpec, Run, RunFilter, RunOutcome, derive_run_state
 from outrider.background.reports import JobReport, OrphanedRunFinder, ReportTable
 from outrider.background.retries import RunRetries
 from outrider.background.schedules import Schedule, ScheduleTable, local_timezone
 from outrider.background.worktrees import stored_worktree
+from outrider.engine.approvals import check_scope
 from outrider.engine.archive import SessionArchive
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import OutriderError, SessionNotFoundError
 from outrider.project.sandbox import RunWorktree
-from outrider.sessions.leases import is_process_alive
-from outrider.sessions.records import Approval, InboxItem, StoredSession
+from outrider.sessions.records import Approval, ApprovalScope, InboxItem, StoredSession
 from outrider.sessions.store import Store
 from outrider.tracing.trace import Trace
 from outrider.types.agents import Limits, Mode
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
+from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import TextPart
 
 _PAGE_SIZE = 500
+_ENTRY_STATES = {"queued": "queued", "running": "assigned"}  # other states do not follow from the queue's table
 WORKER_START_MS = 15_000  # how long a worker may take to start
 
 
@@ -133,25 +137,67 @@ class JobClient:
         """Returns the runs that match, newest first."""
         found: list[Run] = []
         offset, size = 0, limit if limit and selection == RunFilter() else _PAGE_SIZE
-        while page := await self.list_runs(limit=size, offset=offset):
+        while page := await self._list_page(selection, size, offset):
             found += [run for run in page if selection.matches(run)]
-            offset += len(page)
+            offset += size
             if limit is not None and len(found) >= limit:
                 break
         return found[:limit]
 
+    async def _list_page(self, selection: RunFilter, limit: int, offset: int) -> Sequence[Run]:
+        """Returns a page of the runs that may match. Runs in the queue are found by an index of the queue's table."""
+        states = {_ENTRY_STATES.get(state, "") for state in selection.states} or {""}
+        if "" in states:
+            return await self.list_runs(limit=limit, offset=offset)
+        ids = await asyncio.to_thread(
+            self._queue.list_active, states, selection.queue, selection.user, limit=limit, offset=offset
+        )
+        return await self._load_runs(workflow_ids=list(ids), sort_desc=True) if ids else ()
+
+    async def find_run_ids(self, ending: str) -> Sequence[str]:
+        """Returns up to two runs whose ids end with the text."""
+        return await asyncio.to_thread(self._queue.find_ids, ending)
+
     async def list_runs(self, *, limit: int = 50, offset: int = 0) -> Sequence[Run]:
         """Returns runs, newest first."""
-        found = await self._client.list_workflows_async(name=WORKFLOW_NAME, limit=limit, offset=offset, sort_desc=True)
+        return await self._load_runs(name=WORKFLOW_NAME, limit=limit, offset=offset, sort_desc=True)
+
+    async def _load_runs(self, **selection: Any) -> Sequence[Run]:
+        found = await self._client.list_workflows_async(**selection)
         entries = await asyncio.to_thread(self._queue.get_entries, [status.workflow_id for status in found])
-        return [_decode_run(status, entries.get(status.workflow_id)) for status in found]
+        runs = [_decode_run(status, entries.get(status.workflow_id)) for status in found]
+        if all(run.state not in ("queued", "running") for run in runs):
+            return runs
+        return await asyncio.to_thread(self._explain_waits, runs, entries)
+
+    def _explain_waits(self, runs: Sequence[Run], entries: Mapping[str, QueueEntry]) -> Sequence[Run]:
+        """Sets what runs wait for: queued ones for a paused provider, running ones whose worker cannot reach the
+        database, or reports that it waits for it."""
+        workers = {worker.id: worker for worker in self._workers.list_workers()}
+        providers = {name: value for one in workers.values() for name, value in one.status.providers.items()}
+        paused = self._retries.list_paused()
+
+        def explain(run: Run) -> Run:
+            entry, worker = entries.get(run.id), workers.get(run.worker)
+            if run.state == "running" and worker and worker.state in ("silent", "waiting for database"):
+                return replace(run, waiting_for="database")
+            if run.state != "queued" or entry is None:
+                return run
+            provider = entry.provider or providers.get(entry.agent) or _only_value(providers)
+            return replace(run, waiting_for=f"provider {provider}") if provider in paused else run
+
+        return [explain(run) for run in runs]
+
+    async def list_workers(self) -> Sequence[WorkerInfo]:
+        """Returns the workers of all machines that share the database."""
+        return await asyncio.to_thread(self._workers.list_workers)
 
     async def get_run(self, run_id: str) -> Run:
         """Returns a run. Raises SessionNotFoundError if it does not exist."""
-        found = await self._client.list_workflows_async(workflow_ids=[run_id], name=WORKFLOW_NAME)
+        found = await self._load_runs(workflow_ids=[run_id], name=WORKFLOW_NAME)
         if not found:
             raise SessionNotFoundError(f"no run {run_id}")
-        return _decode_run(found[0], (await asyncio.to_thread(self._queue.get_entries, [run_id])).get(run_id))
+        return found[0]
 
     async def get_job(self, run_id: str) -> JobSpec:
         """Returns the job as it was submitted."""
@@ -182,11 +228,25 @@ class JobClient:
         """Returns the providers whose runs stay in the queue after errors, and when each is tried again."""
         return await asyncio.to_thread(self._retries.list_paused)
 
+    async def read_queue_gauges(self) -> dict[str, dict[str, float]]:
+        """Returns the number of runs and workers by state, and the seconds until paused providers are tried again."""
+        states = Counter[str](worker.state for worker in await self.list_workers())
+        now, paused = now_ms(), await self.list_paused_providers()
+        return {
+            "outrider_queue_runs_state": dict(await asyncio.to_thread(self._queue.count_states)),
+            "outrider_workers_state": dict(states),
+            "outrider_paused_seconds_provider": {name: max(until - now, 0) / 1000 for name, until in paused.items()},
+        }
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several machines can share the database."""
+        return self._database.is_postgres
+
     async def has_live_worker(self) -> bool:
-        """Returns whether a worker is alive. A worker on another machine counts as alive while its row exists, because
-        its process cannot be checked from here."""
-        beats = await asyncio.to_thread(self._workers.other_heartbeats)
-        return any(is_process_alive(beat.owner) is not False for beat in beats)
+        """Returns whether a worker is alive. A worker that reports nothing, for example because it cannot reach the
+        database, is not."""
+        return any(worker.state not in ("dead", "silent") for worker in await self.list_workers())
 
     async def unattended_runs(self, runs: Sequence[Run]) -> Sequence[Run]:
         """Returns those of the runs that should be executing but have no live worker. A queued run gets a grace period,
@@ -248,7 +308,7 @@ class JobClient:
         is over does not change."""
         run = await self.get_run(run_id)
         if run.state == "waiting" or _retry_time(run) is not None:
-            await self._requeue_run(run)
+            await self._requeue_run(run, canceled=True)
         # The mark comes first: a worker that starts the run at the same time sees it and cancels the workflow again.
         await asyncio.to_thread(self._queue.cancel_run, run_id)
         await self._client.cancel_workflow_async(run_id)
@@ -272,9 +332,28 @@ class JobClient:
         ours = {session_id async for session_id in iterate_session_tree(self.store, run_id)}
         return [question for question in found if question.session_id in ours]
 
-    async def answer_approval(self, approval_id: str, *, allow: bool = True, by: str = "", words: str = "") -> Approval:
-        """Stores an answer; only the first one applies. A worker resumes the run when none of its approvals is open."""
-        return await self.store.answer(approval_id, "allowed" if allow else "denied", by=by, words=words)
+    async def answer_approval(
+        self,
+        approval_id: str,
+        *,
+        allow: bool = True,
+        by: str = "",
+        words: str = "",
+        scope: ApprovalScope = "once",
+        width: str = "",
+        choice: OutcomeChoice = "keep",
+    ) -> Approval:
+        """Stores an answer; only the first one applies. A worker resumes the run when none of its approvals is open.
+        `scope`, `width` and `choice` are as for `Engine.answer`."""
+        if scope != "once" or width:
+            known = [question for question in await self.store.approvals() if question.id == approval_id]
+            scope = check_scope(known[0], scope, width) if known else scope
+        answer = "allowed" if allow else "denied"
+        answered = await self.store.answer(
+            approval_id, answer, scope=scope, by=by, words=words, choice=choice, width=width
+        )
+        await asyncio.to_thread(self._queue.notify_workers)
+        return answered
 
     async def wait_for_run(self, run_id: str, *, poll: float = 0.5) -> Run:
         """Polls until the run is over or waits for an approval."""
@@ -308,12 +387,12 @@ class JobClient:
         message = Message("user", [TextPart(prompt)])
         await self.store.put_inbox(InboxItem(session_id=session.id, message=message, id=session.id))
 
-    async def _requeue_run(self, run: Run) -> Run:
+    async def _requeue_run(self, run: Run, *, canceled: bool = False) -> Run:
         """Rewinds the finished workflow to its start and puts the run back into the queue. The row in the waiting table
         makes a worker complete the second step if this process dies after the first."""
         await asyncio.to_thread(self.waiting_runs.add_run, run.id)
         await self._client.rewind_workflow_async(run.id, queue_name=RUN_QUEUE_NAME)
-        await asyncio.to_thread(self._queue.reopen_run, run, force=True)
+        await asyncio.to_thread(self._queue.reopen_run, run, force=True, canceled=canceled)
         await asyncio.to_thread(self.waiting_runs.remove_run, run.id)
         return await self.get_run(run.id)
 
@@ -326,6 +405,11 @@ async def open_job_client(database: RunDatabase, store: Store) -> AsyncGenerator
         yield JobClient(client, store, database)
     finally:
         await asyncio.to_thread(client.destroy)
+
+
+def _only_value(providers: Mapping[str, str]) -> str:
+    """Returns the provider of all agents if they have the same; a run without an agent uses the default one."""
+    return next(iter(providers.values())) if len(set(providers.values())) == 1 else ""
 
 
 def _retry_time(run: Run) -> int | None:
@@ -369,7 +453,7 @@ def _decode_run(status: WorkflowStatus, entry: QueueEntry | None) -> Run:
         outcome = RunOutcome(reason="error", error=_describe_workflow_error(status))
     if entry is not None and entry.state == "queued" and state in ("delayed", "queued", "running"):
         after_run = entry.after_run
-        state = "delayed" if after_run or state == "delayed" else "queued"
+        state = "delayed" if after_run or entry.ready > now_ms() else "queued"
     return Run(
         id=status.workflow_id,
         state=state,

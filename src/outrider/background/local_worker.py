@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
@@ -17,6 +17,7 @@ from typing import TextIO
 
 import msgspec
 
+from outrider.background.health import JsonLogFormatter
 from outrider.background.jobs import JobClient
 from outrider.config.paths import AppFolders, make_private_folder
 from outrider.errors import ProcessError
@@ -28,10 +29,11 @@ LOGGER_NAME = "outrider.worker"
 STORE_LOGGER_NAME = "outrider.sessions"
 
 
-def configure_worker_log(stream: TextIO) -> None:
-    """Writes the worker's log records to the stream, each line with a timestamp."""
+def configure_worker_log(stream: TextIO, *, json: bool = False) -> None:
+    """Writes the worker's log records to the stream: each line with a timestamp, or as a JSON object."""
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    plain = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    handler.setFormatter(JsonLogFormatter() if json else plain)
     for name in (LOGGER_NAME, STORE_LOGGER_NAME):
         log = logging.getLogger(name)
         log.addHandler(handler)
@@ -180,6 +182,40 @@ def ensure_worker(folders: AppFolders, environ: Mapping[str, str]) -> LockHolder
             start_new_session=True,
         )
     return None
+
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 60.0
+_STABLE_SECONDS = 60.0  # a worker that ran for longer starts the count of failures anew
+_MAX_FAILURES = 8
+
+
+def supervise_worker(command: Sequence[str], write: Callable[[str], object]) -> int:
+    """Runs the command and starts it again when it was killed or failed, with a pause that doubles. Returns its exit
+    code when it has ended by itself, when this process was asked to stop, or after many failures in a row."""
+    child: subprocess.Popen[bytes] | None = None
+    stopped = False
+
+    def stop(number: int, _: object) -> None:
+        nonlocal stopped
+        stopped = True
+        if child is not None:
+            child.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)
+    failures = 0
+    while True:
+        start = monotonic()
+        child = subprocess.Popen(command)
+        code = child.wait()
+        failures = 1 if monotonic() - start > _STABLE_SECONDS else failures + 1
+        if code == 0 or stopped or failures >= _MAX_FAILURES:
+            return max(code, 0)
+        pause = min(_FIRST_PAUSE_SECONDS * 2 ** (failures - 1), _LONGEST_PAUSE_SECONDS)
+        write(f"the worker (process {child.pid}) ended with code {code}; it is started again in {pause:.0f} s")
+        sleep(pause)
+        if stopped:
+            return 0
 
 
 def stop_worker(folders: AppFolders, *, seconds: float = 30.0) -> ProcessIdentity | None:

@@ -106,7 +106,8 @@ _NEXT_SHARE_POSTGRES = f"""next.* FROM shares AS share CROSS JOIN LATERAL (
 
 class QueueEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The queue's record of a run. `state` is "queued", "assigned" to a worker, or "released": over, or waiting for an
-    approval. `attempts` counts how often a worker was assigned; `after_run` is the run that must be over first."""
+    approval. `attempts` counts how often a worker was assigned; `after_run` is the run that must be over first. A run
+    without a `provider` uses that of its agent."""
 
     id: str
     state: str
@@ -114,6 +115,9 @@ class QueueEntry(msgspec.Struct, frozen=True, kw_only=True):
     after_run: str = ""
     attempts: int = 0
     canceled: bool = False
+    ready: int = 0
+    agent: str = ""
+    provider: str = ""
 
     def is_assigned_to(self, worker_id: str) -> bool:
         return self.state == "assigned" and self.worker == worker_id
@@ -149,15 +153,15 @@ class RunQueue:
             return
         start = run.number if ready is None else ready
         entry = {"priority": run.priority, "created": run.number, "ready": start, "after_run": after_run}
-        self._insert_entry(db, {**line, **entry, "attempts": 0, "held": int(start > run.number)})
+        self._insert_entry(db, {**line, **entry, "attempts": 0, "held": int(start > run.number), "canceled": 0})
         self._database.notify_workers(db)
 
     def _insert_entry(self, db: sa.Connection, entry: dict[str, Any], conflict: str = "") -> None:
-        columns = "priority, created, ready, after_run, attempts, held"
+        columns = "priority, created, ready, after_run, attempts, held, canceled"
         values = ", ".join(f":{name}" for name in columns.split(", "))
         statement = (
-            f"INSERT INTO {self._entries} AS entry (id, state, worker, canceled, {_KEYS}, {columns})"
-            f" VALUES (:id, 'queued', '', 0, :queue, :user, :agent, :provider, {values}) {conflict}"
+            f"INSERT INTO {self._entries} AS entry (id, state, worker, {_KEYS}, {columns})"
+            f" VALUES (:id, 'queued', '', :queue, :user, :agent, :provider, {values}) {conflict}"
         )
         db.execute(sa.text(statement), entry)
 
@@ -166,6 +170,30 @@ class RunQueue:
         if not run_ids:
             return {}
         return {entry.id: entry for entry in self._select_entries("id IN :ids", ids=list(run_ids))}
+
+    def list_active(self, states: Collection[str], queue: str, user: str, *, limit: int, offset: int) -> Sequence[str]:
+        """Returns the runs in the given states ("queued", "assigned"), newest first, without those that are over."""
+        statement = sa.text(
+            f"SELECT id FROM {self._entries} WHERE state IN :states AND (:queue = '' OR queue = :queue)"
+            " AND (:user = '' OR owner = :user) ORDER BY created DESC, id DESC LIMIT :limit OFFSET :offset"
+        ).bindparams(sa.bindparam("states", expanding=True))
+        values = {"states": list(states), "queue": queue, "user": user, "limit": limit, "offset": offset}
+        with self._engine.connect() as db:
+            return [row.id for row in db.execute(statement, values)]
+
+    def count_states(self) -> dict[str, float]:
+        """Returns how many runs are queued and how many are assigned to workers."""
+        statement = f"SELECT state, count(*) AS runs FROM {self._entries} WHERE state <> 'released' GROUP BY state"
+        with self._engine.connect() as db:
+            counted = {row.state: row.runs for row in db.execute(sa.text(statement))}
+        return {state: counted.get(state, 0) for state in ("queued", "assigned")}
+
+    def find_ids(self, ending: str) -> Sequence[str]:
+        """Returns up to two runs whose ids end with the text."""
+        statement = f"SELECT id FROM {self._line_table} WHERE id LIKE :ending ESCAPE '!' LIMIT 2"
+        escaped = ending.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+        with self._engine.connect() as db:
+            return [row.id for row in db.execute(sa.text(statement), {"ending": f"%{escaped}"})]
 
     def list_unreleased(self, run_id: str | None = None) -> Sequence[QueueEntry]:
         """Returns the entries of runs that a worker has started and not released."""
@@ -195,21 +223,15 @@ class RunQueue:
                 return ()
             self._release_held(db)
             candidates = self._load_candidates(db, capacity, provider)
-            chosen = choose_runs(candidates, capacity, self._load_state(db, limits, provider))
-            self._assign_runs(db, chosen, worker_id)
+            state = self._load_state(db, limits, provider)
+            chosen = choose_runs(candidates, capacity, state)
+            self._assign_runs(db, chosen, worker_id, max(state.served.values(), default=0))
             return [run.id for run in chosen]
 
     def _release_held(self, db: sa.Connection) -> None:
         """Lets the runs start whose start time has come."""
         statement = f"UPDATE {self._entries} SET held = 0 WHERE held = 1 AND state = 'queued' AND ready <= :now"
         db.execute(sa.text(statement), {"now": now_ms()})
-
-    def load_provider(self, run_id: str, provider: ProviderLookup) -> str:
-        """Returns the name of the provider that a run counts against."""
-        with self._engine.connect() as db:
-            statement = sa.text(f"SELECT agent, provider FROM {self._line_table} WHERE id = :id")
-            row = db.execute(statement, {"id": run_id}).first()
-            return "" if row is None else row.provider or provider(row.agent)
 
     def requeue_run(self, run_id: str, worker_id: str) -> bool:
         """Puts a run of a worker back into the queue, at its old position. Returns False if the run is no longer the
@@ -218,9 +240,10 @@ class RunQueue:
             "state = 'queued', worker = ''", "id = :id AND worker = :worker", notify=True, id=run_id, worker=worker_id
         )
 
-    def reopen_run(self, run: Run, *, force: bool = False) -> None:
-        """Queues a run again whose workflow was rewound. Without `force` it changes only a released run. A run that
-        version 0.1 ended has no entry, so this inserts one."""
+    def reopen_run(self, run: Run, *, force: bool = False, canceled: bool = False) -> None:
+        """Queues a run again whose workflow was rewound, or is about to be `canceled`, so that a worker ends its open
+        calls. Without `force` it changes only a released run. A run that version 0.1 ended has no entry, so this
+        inserts one."""
         with self._engine.begin() as db:
             if force:
                 db.execute(sa.text(f"UPDATE {self._entries} SET state = 'released' WHERE id = :id"), {"id": run.id})
@@ -240,8 +263,9 @@ class RunQueue:
                     "after_run": "",
                     "attempts": 1,
                     "held": 0,
+                    "canceled": int(canceled),
                 },
-                "ON CONFLICT (id) DO UPDATE SET state = 'queued', worker = '', canceled = 0, held = 0"
+                "ON CONFLICT (id) DO UPDATE SET state = 'queued', worker = '', canceled = excluded.canceled, held = 0"
                 " WHERE entry.state = 'released'",
             )
             self._database.notify_workers(db)
@@ -280,6 +304,11 @@ class RunQueue:
             id=run_id,
         )
 
+    def notify_workers(self) -> None:
+        """Makes workers look at the queue and at waiting runs now."""
+        with self._engine.begin() as db:
+            self._database.notify_workers(db, started=True)
+
     def list_awaited_runs(self) -> Sequence[str]:
         """Returns the runs that other runs wait for."""
         with self._engine.connect() as db:
@@ -295,12 +324,13 @@ class RunQueue:
             statement = f"UPDATE {self._entries} SET {assignments} WHERE {condition}"
             changed = bool(db.execute(sa.text(statement), values).rowcount)
             if changed and notify:
-                self._database.notify_workers(db)
+                self._database.notify_workers(db, started="canceled" in assignments)
             return changed
 
     def _select_entries(self, condition: str, **values: Any) -> Sequence[QueueEntry]:
         statement = sa.text(
-            f"SELECT id, state, worker, after_run, attempts, canceled FROM {self._entries} WHERE {condition}"
+            "SELECT id, state, worker, after_run, attempts, canceled, ready, agent, provider"
+            f" FROM {self._entries} WHERE {condition}"
         )
         if "ids" in values:
             statement = statement.bindparams(sa.bindparam("ids", expanding=True))
@@ -313,6 +343,9 @@ class RunQueue:
                     after_run=row.after_run,
                     attempts=row.attempts,
                     canceled=bool(row.canceled),
+                    ready=row.ready,
+                    agent=row.agent,
+                    provider=row.provider,
                 )
                 for row in db.execute(statement, values)
             ]
@@ -342,19 +375,26 @@ class RunQueue:
         """Returns the first runs of each user and agent: more than `capacity` of one cannot be chosen."""
         columns, order = f"id, {_KEYS}, priority, created", "ORDER BY priority, created, id LIMIT :capacity"
         if self._database.is_postgres:
-            statement = _SHARES.format(self._entries, _NEXT_SHARE_POSTGRES.format(self._entries)) + f"""
+            statement = (
+                _SHARES.format(self._entries, _NEXT_SHARE_POSTGRES.format(self._entries))
+                + f"""
                 SELECT entry.* FROM shares AS share CROSS JOIN LATERAL (
                     SELECT {columns} FROM {self._entries} WHERE {STARTABLE} AND ({_KEYS})
                         = (share.queue, share.owner, share.agent, share.provider) {order}) AS entry"""
+            )
             rows = list(db.execute(sa.text(statement), {"capacity": capacity}))
         else:
-            rows = [row for share in self._list_shares(db) for row in db.execute(
-                sa.text(
-                    f"SELECT {columns} FROM {self._entries} WHERE {STARTABLE} AND queue = :queue AND owner = :owner"
-                    f" AND agent = :agent AND provider = :provider {order}"
-                ),
-                {**share, "capacity": capacity},
-            )]
+            rows = [
+                row
+                for share in self._list_shares(db)
+                for row in db.execute(
+                    sa.text(
+                        f"SELECT {columns} FROM {self._entries} WHERE {STARTABLE} AND queue = :queue AND owner = :owner"
+                        f" AND agent = :agent AND provider = :provider {order}"
+                    ),
+                    {**share, "capacity": capacity},
+                )
+            ]
         return [
             QueuedRun(
                 id=row.id,
@@ -410,20 +450,15 @@ class RunQueue:
         named = [(row.runs, row.queue, row.provider or provider(row.agent)) for row in rows]
         return sum(runs for runs, queue, name in named if group in (("queue", queue), ("provider", name)))
 
-    def _assign_runs(self, db: sa.Connection, chosen: Sequence[QueuedRun], worker_id: str) -> None:
+    def _assign_runs(self, db: sa.Connection, chosen: Sequence[QueuedRun], worker_id: str, last: int) -> None:
+        """Assigns the runs; `last` is the largest number of a turn so far."""
         if not chosen:
             return
-        now, ids = now_ms(), [run.id for run in chosen]
-        for statement in (
-            f"UPDATE {self._entries} SET state = 'assigned', worker = :worker, attempts = attempts + 1 WHERE id IN :ids",
-            f"UPDATE {self._line_table} SET begun = :now WHERE id IN :ids",
-        ):
-            db.execute(
-                sa.text(statement).bindparams(sa.bindparam("ids", expanding=True)),
-                {"ids": ids, **({"worker": worker_id} if ":worker" in statement else {"now": now})},
-            )
-        statement = f"SELECT coalesce(max(number), 0) FROM {self._turns_table}"
-        last = db.execute(sa.text(statement)).scalar_one()
+        ids: sa.BindParameter[list[str]] = sa.bindparam("ids", [run.id for run in chosen], expanding=True)
+        entries = f"UPDATE {self._entries} SET state = 'assigned', worker = :worker, attempts = attempts + 1"
+        db.execute(sa.text(f"{entries} WHERE id IN :ids").bindparams(ids), {"worker": worker_id})
+        line = f"UPDATE {self._line_table} SET begun = :now WHERE id IN :ids"
+        db.execute(sa.text(line).bindparams(ids), {"now": now_ms()})
         turns = {run.user_share: last + position for position, run in enumerate(chosen, 1)}
         db.execute(
             sa.text(

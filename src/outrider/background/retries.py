@@ -1,5 +1,6 @@
 """Retries of whole runs after errors of a provider, and the circuit breaker that leaves its runs in the queue."""
 
+import asyncio
 import random
 from collections.abc import Callable
 
@@ -8,6 +9,8 @@ import sqlalchemy as sa
 from outrider.background.database import RunDatabase
 from outrider.config.file import RunRetryTable
 from outrider.errors import ProviderError
+from outrider.event_bus import EventBus
+from outrider.types.events import LLMRequestEvent, LLMResponseEvent, RetryScheduledEvent
 from outrider.types.ids import now_ms
 
 
@@ -47,15 +50,27 @@ class RunRetries:
                 self._pause_provider(db, error.provider, retry_at)
             return retry_at
 
+    def pause_provider(self, provider: str, until: int) -> None:
+        """Leaves the runs of a provider in the queue until then, because requests of started runs fail."""
+        with self._engine.begin() as db:
+            self._pause_provider(db, provider, until)
+
+    def resume_provider(self, provider: str) -> None:
+        """Ends the pause of a provider, because it has answered."""
+        with self._engine.begin() as db:
+            db.execute(sa.text(f"DELETE FROM {self._breakers} WHERE id = :id"), {"id": provider})
+
     def forget_run(self, run_id: str) -> None:
         """Starts the count of a run anew, because it has ended or a user retries it."""
         with self._engine.begin() as db:
             db.execute(sa.text(f"DELETE FROM {self._retries} WHERE id = :id"), {"id": run_id})
 
-    def resume_provider(self, provider: str) -> None:
-        """Ends the pause of a provider, because one of its runs has completed."""
+    def finish_run(self, run_id: str, provider: str = "") -> None:
+        """Forgets a run that has ended, and ends the pause of `provider`, because one of its runs has completed."""
         with self._engine.begin() as db:
-            db.execute(sa.text(f"DELETE FROM {self._breakers} WHERE id = :id"), {"id": provider})
+            db.execute(sa.text(f"DELETE FROM {self._retries} WHERE id = :id"), {"id": run_id})
+            if provider:
+                db.execute(sa.text(f"DELETE FROM {self._breakers} WHERE id = :id"), {"id": provider})
 
     def list_paused(self) -> dict[str, int]:
         """Returns the paused providers, and when each may be tried again."""
@@ -79,3 +94,58 @@ class RunRetries:
         )
         db.execute(sa.text(statement), {"id": run_id})
         return db.execute(sa.text(f"SELECT failures FROM {self._retries} WHERE id = :id"), {"id": run_id}).scalar_one()
+
+
+FAILURES_BEFORE_PAUSE = 3  # of one request in a row
+
+
+class ProviderMonitor:
+    """Watches the requests of a worker's runs: a provider is paused for all workers when a request has failed
+    FAILURES_BEFORE_PAUSE times, long before its run fails, and resumed when it answers again."""
+
+    def __init__(self, retries: RunRetries, clock: Callable[[], int] = now_ms) -> None:
+        self._retries = retries
+        self._clock = clock
+        self._providers: dict[str, str] = {}  # of the open request of each session
+        self._paused = set[str]()
+        self._changes: asyncio.Queue[tuple[str, int | None]] = asyncio.Queue()
+
+    def attach(self, bus: EventBus) -> Callable[[], None]:
+        """Watches a bus from now on; returns a function that stops."""
+        ends = [
+            bus.subscribe(LLMRequestEvent, self._note_request),
+            bus.subscribe(RetryScheduledEvent, self._note_failure),
+            bus.subscribe(LLMResponseEvent, self._note_answer),
+        ]
+
+        def detach() -> None:
+            for end in ends:
+                end()
+
+        return detach
+
+    async def store_changes(self) -> None:
+        """Waits for a change and stores it with all others."""
+        changes = dict([await self._changes.get()])
+        while not self._changes.empty():
+            changes.update([self._changes.get_nowait()])
+        for provider, until in changes.items():
+            if until is None:
+                await asyncio.to_thread(self._retries.resume_provider, provider)
+            else:
+                await asyncio.to_thread(self._retries.pause_provider, provider, until)
+
+    def _note_request(self, event: LLMRequestEvent) -> None:
+        self._providers[event.session_id] = event.provider
+
+    def _note_failure(self, event: RetryScheduledEvent) -> None:
+        provider = self._providers.get(event.session_id, "")
+        if provider and not event.model and event.attempt >= FAILURES_BEFORE_PAUSE:
+            self._paused.add(provider)
+            self._changes.put_nowait((provider, self._clock() + event.delay_ms))
+
+    def _note_answer(self, event: LLMResponseEvent) -> None:
+        provider = self._providers.pop(event.session_id, "")
+        if provider in self._paused and event.stop_reason is not None:
+            self._paused.discard(provider)
+            self._changes.put_nowait((provider, None))

@@ -12,14 +12,17 @@ from dbos import DBOS, DBOSClient, error
 from sqlalchemy.exc import SQLAlchemyError
 
 from outrider.background.database import (
+    STARTED,
     WORKFLOW_NAME,
     QueueListener,
     RunDatabase,
+    is_outage,
     is_unexpected_error,
     repeat_during_outage,
     worker_queue,
 )
 from outrider.background.executor import RunExecutor
+from outrider.background.health import WorkerMetrics
 from outrider.background.heartbeat import (
     UNKNOWN_OWNER,
     Agenda,
@@ -28,17 +31,17 @@ from outrider.background.heartbeat import (
     WorkerRegistry,
     WorkerStatus,
 )
-from outrider.background.health import WorkerMetrics
 from outrider.background.jobs import JobClient
-from outrider.background.queue import RunQueue
+from outrider.background.queue import QueueEntry, RunQueue
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state
 from outrider.background.reports import OrphanedRunFinder, ReportTable
-from outrider.background.retries import RunRetries
+from outrider.background.retries import ProviderMonitor, RunRetries
 from outrider.background.worktrees import RunWorkspace
 from outrider.config.file import BackgroundTable
 from outrider.engine.archive import short_id
 from outrider.engine.engine import Engine
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.event_bus import EventBus
 from outrider.types.ids import now_ms
 
 _log = logging.getLogger("outrider.worker")
@@ -111,7 +114,7 @@ class Worker:
         self._limits = limits
         self._poll = poll
         self._heartbeat = heartbeat
-        self._grace = grace
+        self.grace = grace
         self._queue = RunQueue(database)
         self._workers = WorkerRegistry(database)
         self._reports = ReportTable(database, self._workers.owner.id)
@@ -123,14 +126,19 @@ class Worker:
         self._failure_detector = FailureDetector(dead_after)
         self._runtime = WorkflowRuntime(database, self.id, self._run_workflow)
         self._assigning = asyncio.Lock()  # no run is assigned while the worker releases the runs that it has lost
-        self._wake, self._post = asyncio.Event(), asyncio.Event()
-        self._listener = QueueListener(database, self._wake.set, listen_url) if database.is_postgres else None
+        self._wake, self._post, self._beat = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._listener: QueueListener | None = None
+        if database.is_postgres:
+            self._listener = QueueListener(database, self._handle_notification, listen_url)
         self._is_removed = False
+        self._is_cut_off = False
         self._is_draining = False
         self._unstarted: set[str] = set()  # assigned runs that had not started at the last heartbeat
         self._last_busy = monotonic()
         self._started, self._version = now_ms(), version
         self.metrics = WorkerMetrics()
+        self._monitor = ProviderMonitor(self._retries)
+        self._stop_monitor: Callable[[], None] = lambda: None
 
     @property
     def id(self) -> str:
@@ -145,10 +153,12 @@ class Worker:
         # Before the first heartbeat, so that a slow start is not a dead worker.
         await asyncio.to_thread(self._workers.record_heartbeat)
         self._tasks = [
-            asyncio.create_task(self._repeat_forever(self._heartbeat, self._run_heartbeat), name="the worker's heart"),
+            asyncio.create_task(self._beat_forever(), name="the worker's heart"),
             asyncio.create_task(self._dequeue_forever(), name="the worker's hand"),
-            asyncio.create_task(self._post_forever(), name="the worker's voice"),
+            asyncio.create_task(self._repeat_forever(self._post_webhooks), name="the worker's voice"),
         ]
+        self._tasks.append(asyncio.create_task(self._repeat_forever(self._monitor.store_changes), name="the breaker"))
+        self._stop_monitor = self._monitor.attach(self._engine.bus)
         if self._listener is not None:
             self._tasks.append(asyncio.create_task(self._listener.listen_forever(), name="the worker's ear"))
         self._wake.set()
@@ -157,9 +167,8 @@ class Worker:
     async def __aexit__(self, *_: object) -> None:
         """Lets running calls end, then puts all runs back into the queue, so that another worker continues them
         immediately."""
-        self._is_draining = True
-        if self._grace:
-            await self._executor.drain(self._grace, self._requeue_released)
+        await self.drain()
+        self._stop_monitor()
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -170,6 +179,20 @@ class Worker:
         except SQLAlchemyError as problem:
             _log.warning("the runs of this worker are queued again when another worker finds it dead: %s", problem)
         await asyncio.to_thread(self._client.destroy)
+
+    async def drain(self) -> None:
+        """Takes no more runs and lets running calls end, for up to `grace` seconds; runs without a running call
+        continue in another worker at once."""
+        if self._is_draining:
+            return
+        self._is_draining = True
+        if self.grace:
+            await self._executor.drain(self.grace, self._requeue_released)
+
+    @property
+    def bus(self) -> EventBus:
+        """The event stream of all runs of this worker."""
+        return self._engine.bus
 
     @property
     def status(self) -> WorkerStatus:
@@ -204,11 +227,10 @@ class Worker:
             self._wake.clear()
             await self._attempt(self._dequeue_runs)
 
-    async def _post_forever(self) -> None:
+    async def _repeat_forever(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Repeats work that begins with waiting for its reason."""
         while True:
-            await self._post.wait()
-            self._post.clear()
-            await self._attempt(self._post_webhooks)
+            await self._attempt(work)
 
     async def _run_workflow(self, given: Any) -> Any:
         """The DBOS workflow. DBOS calls it on its own event loop; the engine runs on the loop that opened the
@@ -218,38 +240,37 @@ class Worker:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(carried, self._loop))
 
     async def _execute_run(self, run_id: str, job: JobSpec) -> Any:
-        outcome, attempt = RunOutcome(reason="aborted"), await self._load_attempt(run_id)
-        if await self._owns_run(run_id):
+        outcome, entry = RunOutcome(reason="aborted"), await self._load_entry(run_id)
+        if entry.is_assigned_to(self.id) and not entry.canceled:
             _log.info("run %s started", short_id(run_id))
             start = monotonic()
-            outcome = await self._start_run(run_id, job)
+            if entry.attempts > MAX_RECOVERY_ATTEMPTS:
+                message = f"the run was given up: {MAX_RECOVERY_ATTEMPTS} workers died while they executed it"
+                outcome = await self._executor.fail_run(run_id, job, message)
+            else:
+                outcome = await self._start_run(run_id, job)
+            await self._finish_attempts(entry, outcome)
             state = derive_run_state("SUCCESS", outcome)
             _log.info("run %s: %s", short_id(run_id), state)
             self.metrics.record_run(state, monotonic() - start)
-        await self._release_run(run_id, attempt, is_waiting=outcome.reason == "waiting")
+        await self._release_run(run_id, entry.attempts, is_waiting=outcome.reason == "waiting")
         self._last_busy = monotonic()
         self._wake.set()
         return msgspec.to_builtins(outcome)
 
-    async def _load_attempt(self, run_id: str) -> int:
-        """Returns the number of the assignment that is being executed; 0 if the run is not this worker's."""
-        entry = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
-        return entry.attempts if entry is not None and entry.is_assigned_to(self.id) else 0
+    async def _load_entry(self, run_id: str) -> QueueEntry:
+        found = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
+        return found or QueueEntry(id=run_id, state="released")
 
     async def _start_run(self, run_id: str, job: JobSpec) -> RunOutcome:
-        entry = (await repeat_during_outage(self._queue.get_entries, [run_id])).get(run_id)
-        if entry is not None and entry.attempts > MAX_RECOVERY_ATTEMPTS:
-            message = f"the run was given up: {MAX_RECOVERY_ATTEMPTS} workers died while they executed it"
-            return await self._executor.fail_run(run_id, job, message)
-        outcome = await self._executor.execute_run(run_id, job)
-        if outcome.reason != "waiting":
-            await repeat_during_outage(self._retries.forget_run, run_id)
-        if outcome.reason == "completed" and (provider := await self._load_provider(run_id)):
-            await repeat_during_outage(self._retries.resume_provider, provider)
-        return outcome
+        return await self._executor.execute_run(run_id, job)
 
-    async def _load_provider(self, run_id: str) -> str:
-        return await repeat_during_outage(self._queue.load_provider, run_id, self._provider_of)
+    async def _finish_attempts(self, entry: QueueEntry, outcome: RunOutcome) -> None:
+        """Forgets the failed attempts of a run that has ended, and ends the pause of its provider if it completed."""
+        if outcome.reason == "waiting":
+            return
+        provider = entry.provider or self._provider_of(entry.agent) if outcome.reason == "completed" else ""
+        await repeat_during_outage(self._retries.finish_run, entry.id, provider)
 
     async def _release_run(self, run_id: str, attempt: int, *, is_waiting: bool) -> None:
         """Ends the assignment before the workflow returns. If the run is no longer assigned to this worker, waits until
@@ -278,17 +299,32 @@ class Worker:
             return True
         return entry is not None and entry.is_assigned_to(self.id) and not entry.canceled
 
-    async def _repeat_forever(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _beat_forever(self) -> None:
+        """Beats every `heartbeat` seconds, and earlier, within limits, if a started run was canceled or answered."""
         while True:
-            await asyncio.sleep(seconds)
-            await self._attempt(work)
+            await asyncio.sleep(self._heartbeat / 5)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._heartbeat * 4 / 5):
+                    await self._beat.wait()
+            self._beat.clear()
+            self.metrics.last_attempt = monotonic()
+            await self._attempt(self._run_heartbeat)
+
+    def _handle_notification(self, payload: str) -> None:
+        self._wake.set()
+        if payload == STARTED:
+            self._beat.set()
 
     async def _attempt(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except (SQLAlchemyError, error.DBOSException, OutriderError) as problem:
             self.metrics.failed_tasks += 1
-            _log.warning("worker task failed, will retry: %s", problem)
+            if not is_outage(problem):
+                _log.warning("worker task failed, will retry: %s", problem)
+            elif not self._is_cut_off:
+                self._is_cut_off = True
+                _log.warning("waiting for database: %s", getattr(problem, "orig", problem))
         except Exception:  # noqa: BLE001  a worker without heartbeat would lose its runs and start them again, forever
             self.metrics.failed_tasks += 1
             _log.exception("worker task failed, will retry")
@@ -344,6 +380,8 @@ class Worker:
             await asyncio.to_thread(self._start_workflows, lost)
 
     async def _post_webhooks(self) -> None:
+        await self._post.wait()
+        self._post.clear()
         await self._reports.outbox.post_due(self._limits.webhooks)
 
     async def _finish_orphans(self) -> None:
@@ -368,6 +406,9 @@ class Worker:
 
     async def _run_heartbeat(self) -> None:
         agenda = await asyncio.to_thread(self._workers.beat, self.status)
+        if self._is_cut_off:
+            self._is_cut_off = False
+            _log.warning("the database is available again")
         self.metrics.last_heartbeat = monotonic()
         self._is_removed |= not agenda.is_known
         if self._is_removed:

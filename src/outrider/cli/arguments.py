@@ -3,6 +3,7 @@
 A command's `execute` default names the function that runs it, so that the implementation is imported only when needed.
 """
 
+import os
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 
@@ -14,6 +15,8 @@ from outrider.cli.parser import (
     add_server_options,
     add_session_options,
     format_examples,
+    parse_address,
+    parse_database_url,
     parse_duration,
     parse_folder,
     parse_port,
@@ -294,7 +297,34 @@ def _add_control_commands(add: AddSubcommand) -> None:
             _add_run_filters(ordered)
         else:
             ordered.add_argument("run", metavar="RUN", help=_RUN_ID_HELP)
+        if name in ("approve", "deny"):
+            _add_answer_options(ordered, name)
         _add_no_worker_option(ordered)
+
+
+def _add_answer_options(parser: ArgumentParser, name: str) -> None:
+    parser.add_argument(
+        "--call",
+        metavar="NUMBER",
+        type=int,
+        action="append",
+        default=[],
+        help="answer only this call, as `jobs show` numbers it (repeatable; default: all)",
+    )
+    if name == "approve":
+        parser.add_argument(
+            "--for",
+            dest="scope",
+            choices=("once", "session", "project", "always"),
+            default="once",
+            help="how long the answer lasts: once (default), this run's session, this folder, or always",
+        )
+        parser.add_argument(
+            "--width", metavar="ID", default="", help="what a lasting answer covers, as `jobs show` lists it"
+        )
+        parser.add_argument(
+            "--outside", action="store_true", help="let a blocked command run again outside the sandbox"
+        )
 
 
 def _add_run_filters(parser: ArgumentParser) -> None:
@@ -354,7 +384,7 @@ def declare_worker(parser: ArgumentParser) -> None:
     add_cwd_option(parser)
     add_agent_options(parser)
     action = parser.add_mutually_exclusive_group()
-    action.add_argument("--status", action="store_true", help="show whether a worker is running on this machine")
+    action.add_argument("--status", action="store_true", help="show the workers of all machines of the database")
     action.add_argument("--stop", action="store_true", help="stop the worker; another one resumes its runs")
     action.add_argument("--restart", action="store_true", help="restart the worker with the current keys and settings")
     action.add_argument(
@@ -363,6 +393,34 @@ def declare_worker(parser: ArgumentParser) -> None:
         help="print a service unit that starts a worker at boot (systemd, or launchd on macOS)",
     )
     action.add_argument("--resident", action="store_true", help=SUPPRESS)
+    service = parser.add_argument_group("service")
+    service.add_argument(
+        "--grace",
+        type=parse_duration,
+        metavar="TIME",
+        help="time for running calls to end when the worker is stopped (default: [background] grace_seconds, else 20s)",
+    )
+    service.add_argument(
+        "--health",
+        type=parse_address,
+        metavar="HOST:PORT",
+        default=os.environ.get("OUTRIDER_HEALTH", "").strip() or None,
+        help="serve /livez, /readyz and /metrics there, without a token (OUTRIDER_HEALTH; default: no port)",
+    )
+    service.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default=os.environ.get("OUTRIDER_LOG_FORMAT", "").strip() or "text",
+        help="format of log lines on stderr (OUTRIDER_LOG_FORMAT; default: text)",
+    )
+    service.add_argument(
+        "--listen-url",
+        type=parse_database_url,
+        metavar="URL",
+        default=os.environ.get("OUTRIDER_LISTEN_URL", "").strip() or None,
+        help="direct address of a server behind PgBouncer, for notifications; @FILE reads it (OUTRIDER_LISTEN_URL)",
+    )
+    parser.add_argument("--supervised", action="store_true", help=SUPPRESS)
     parser.add_argument("--idle", type=parse_duration, default=300, help=SUPPRESS)
     parser.set_defaults(execute="outrider.cli.commands.worker:run_worker")
 
@@ -470,10 +528,7 @@ def declare_backup(parser: ArgumentParser) -> None:
         "Write sessions, background runs, stored outputs and undo data of this machine to one archive (tar.gz). Other\n"
         "Outrider processes may run meanwhile. Every database in the archive has passed an integrity check."
     )
-    parser.epilog = format_examples("outrider backup outrider.tar.gz", "outrider backup --yes /backups/daily.tar.gz")
-    parser.add_argument("file", metavar="FILE", help="the archive to create")
-    parser.add_argument("-y", "--yes", action="store_true", help="replace the file if it exists")
-    parser.set_defaults(execute="outrider.cli.commands.backup:run_backup")
+    _add_archive_arguments(parser, "backup", file="the archive to create", yes="replace the file if it exists")
 
 
 def declare_restore(parser: ArgumentParser) -> None:
@@ -481,10 +536,14 @@ def declare_restore(parser: ArgumentParser) -> None:
         "Replace the stored data with those of an archive of `outrider backup`. The archive is checked first; the\n"
         "previous files are moved to a folder of the data folder. Stop other Outrider processes before."
     )
-    parser.epilog = format_examples("outrider restore outrider.tar.gz", "outrider restore --yes outrider.tar.gz")
-    parser.add_argument("file", metavar="FILE", help="the archive")
-    parser.add_argument("-y", "--yes", action="store_true", help="replace existing data, which is moved aside")
-    parser.set_defaults(execute="outrider.cli.commands.backup:run_restore")
+    _add_archive_arguments(parser, "restore", file="the archive", yes="replace existing data, which is moved aside")
+
+
+def _add_archive_arguments(parser: ArgumentParser, command: str, *, file: str, yes: str) -> None:
+    parser.epilog = format_examples(f"outrider {command} outrider.tar.gz", f"outrider {command} --yes outrider.tar.gz")
+    parser.add_argument("file", metavar="FILE", help=file)
+    parser.add_argument("-y", "--yes", action="store_true", help=yes)
+    parser.set_defaults(execute=f"outrider.cli.commands.backup:run_{command}")
 
 
 _RULES_HELP = """\
@@ -585,7 +644,9 @@ def declare_serve(parser: ArgumentParser) -> None:
     add_cwd_option(parser)
     listen = parser.add_argument_group("listen address")
     listen.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="the address to listen on (127.0.0.1)")
-    listen.add_argument("--port", type=parse_port, default=0, metavar="N", help="the port (default: any free port)")
+    listen.add_argument(
+        "--port", type=parse_port, metavar="N", help="the port; 0 is any free one (default: 8765 if it is free)"
+    )
     listen.add_argument("--socket", metavar="PATH", help="listen on a Unix socket instead")
     listen.add_argument("--expose", action="store_true", help="accept connections from other machines; requires TLS")
     listen.add_argument("--name", action="append", default=[], metavar="HOST", help="a host name that clients may use")
@@ -593,6 +654,13 @@ def declare_serve(parser: ArgumentParser) -> None:
     listen.add_argument("--tls-key", metavar="FILE", help="TLS key (PEM)")
     add_database_option(parser)
     parser.add_argument("--mcp", action="store_true", help="also serve MCP for other agents at /mcp")
+    browsers = parser.add_argument_group("browsers")
+    browsers.add_argument(
+        "--link", action="store_true", help="print a sign-in link of the server that runs on this port, and exit"
+    )
+    browsers.add_argument(
+        "--new-token", action="store_true", help="replace the server's token, and sign all browsers out"
+    )
     add_agent_options(parser)
     parser.set_defaults(execute="outrider.cli.commands.serve:start_server")
 

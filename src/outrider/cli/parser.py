@@ -264,6 +264,14 @@ def parse_database_url(text: str) -> DatabaseUrl:
     return found
 
 
+def parse_address(text: str) -> tuple[str, int]:
+    """Return the host and port of an argument such as 127.0.0.1:9464 or [::1]:9464; port 0 selects any free port."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:9464")
+    return host.strip("[]"), int(port)
+
+
 def parse_positive_int(text: str) -> int:
     """Return an integer argument of at least 1."""
     if not text.isdecimal() or int(text) < 1:

@@ -174,10 +174,12 @@ class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
     against the provider of its entry agent. Workers that share a database should use the same limits. `webhooks` lists
     hosts of a private network that may be notified; public hosts are always allowed. A turn waits `outage_seconds` for
     an unavailable database; afterwards the run continues from its stored state when the database is available. `user`
-    is the name under which submitted runs take turns with those of other users."""
+    is the name under which submitted runs take turns with those of other users. A worker that is stopped gives running
+    calls `grace_seconds` to end."""
 
     runs: PositiveInt = 4
     outage_seconds: Annotated[float, msgspec.Meta(ge=0)] = 600
+    grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = 20
     retry: RunRetryTable = RunRetryTable()
     webhooks: tuple[str, ...] = ()
     queues: dict[str, BoundsTable] = {}

@@ -6,7 +6,8 @@ one result. Texts that are inserted here are part of the prompts of stored sessi
 cache."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -85,7 +86,7 @@ def _summary_message(part: CompactionPart) -> Message:
 def _messages_after_summary(history: Sequence[Message], part: CompactionPart, position: int) -> list[Message]:
     """Returns the messages before the compaction that its summary does not cover. Their large outputs are removed,
     except those of the last answer, which the model may not have processed yet."""
-    start = next((at for at in range(position) if history[at].id == part.tail_start_id), position)
+    start = next((at for at in range(position - 1, -1, -1) if history[at].id == part.tail_start_id), position)
     last = max(start, position - 1)
     return [*map(_without_large_outputs, history[start:last]), *history[last:position]]
 
@@ -140,12 +141,34 @@ def end_with_user(prompt: Prompt, history: Sequence[Message]) -> Prompt:
 
 def lowered_messages(history: Iterable[Message], family: str, call_ids: "UniqueCallIds") -> Iterator[ModelMessage]:
     """Converts each message to one or more model messages; adjacent ones may still have the same role."""
-    for message in history:
+    messages = list(history)
+    for message in messages:
         if message.role == "user":
             if said := tuple(_user_parts(message, family, call_ids.results)):
                 yield ModelMessage("user", said)
+        elif message.metadata.get(PAUSED) and message is not messages[-1]:
+            yield from _assistant_messages(_without_open_uses(message, messages), family, call_ids)
         else:
             yield from _assistant_messages(message, family, call_ids)
+
+
+def _without_open_uses(paused: Message, history: Sequence[Message]) -> Message:
+    """Returns a paused answer without the uses of vendor tools whose result has never come: vendors reject them once
+    another message follows."""
+    blocks = [_opaque_block(part) for message in history for part in message.parts if isinstance(part, ReasoningPart)]
+    answered = {block.get("tool_use_id") for block in blocks}
+    parts = [part for part in paused.parts if not _is_open_use(part, answered)]
+    return paused if len(parts) == len(paused.parts) else replace(paused, parts=parts)
+
+
+def _is_open_use(part: AnyPart, answered: Collection[Any]) -> bool:
+    block = _opaque_block(part) if isinstance(part, ReasoningPart) else {}
+    return block.get("type") in ("server_tool_use", "mcp_tool_use") and block.get("id") not in answered
+
+
+def _opaque_block(part: ReasoningPart) -> dict[str, Any]:
+    block: Any = part.provider_state.get("block")
+    return cast("dict[str, Any]", block) if isinstance(block, dict) else {}
 
 
 def alternate_roles(messages: Iterable[ModelMessage], *, opening: bool = True) -> Iterator[ModelMessage]:
@@ -329,6 +352,8 @@ class PromptProjection:
         new = history[self._seen :]
         if any(map(has_compaction, new)) or any(map(results_in, new)):
             return None
+        if new and self._seen and history[self._seen - 1].metadata.get(PAUSED):
+            return None  # what its tools returned decides how the paused answer is sent
         added = list(alternate_roles(lowered_messages(new, self.family, self._call_ids), opening=not self._prompt))
         merges = added and self._prompt and added[0].role == self._prompt[-1].role
         return None if merges else added

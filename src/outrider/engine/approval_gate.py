@@ -2,11 +2,10 @@
 they return "ask"."""
 
 import asyncio
-import inspect
 import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -15,7 +14,7 @@ import msgspec
 from outrider.agents.run_context import AgentContext, ApprovalVerdict
 from outrider.engine.approval_grants import ApprovalGrant
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
-from outrider.errors import OutriderError, ToolFailure
+from outrider.errors import CallbackError, OutriderError, ToolFailure
 from outrider.event_bus import EventBus
 from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE, Decision, mode_asks
@@ -23,10 +22,11 @@ from outrider.permissions.reasons import UNATTENDED_DENIAL
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.sessions.records import Approval, fingerprint_call
 from outrider.tools.schema import InvalidArguments
-from outrider.tools.tool import Policy, Tool, ToolContext
+from outrider.tools.threads import call_user_function, is_async_function
+from outrider.tools.tool import Policy, Tool
 from outrider.types.agents import Mode, Provider
 from outrider.types.approvals import CallEffect, RuleWidth
-from outrider.types.events import ToolApprovalRequestedEvent, ToolApprovalResultEvent
+from outrider.types.events import ErrorEvent, ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.messages import Message
 from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
@@ -123,9 +123,9 @@ class PermissionChecker:
         self._search_path = search_path
 
     def decide(
-        self, call: ToolPart, tool: Tool, context: AgentContext, granted: ApprovalGrant = EMPTY_GRANT
+        self, call: ToolPart, tool: Tool, context: AgentContext, granted: ApprovalGrant, policy: Policy
     ) -> Decision:
-        """Return allow, ask or deny with a reason. The stricter one of the rules' and the tool's own decision
+        """Return allow, ask or deny with a reason. The stricter one of the rules' decision and the tool's own `policy`
         applies."""
         custom = () if tool.name in self._built_in else (tool.name,)
         mode = context.effective_mode
@@ -150,7 +150,6 @@ class PermissionChecker:
             sandbox=declaration_of(tool).kind == "shell" and self._sandbox(),
             flow=self._flow_state(call, context, granted),
         )
-        policy: Policy = tool.policy_for(call.state.input)
         if _STRICTNESS[policy] <= _STRICTNESS[decision.effect]:
             return decision
         if decision.flow is not None and policy == "ask":
@@ -219,14 +218,20 @@ async def _no_refresh() -> None:
 AskAboutOutcome = Callable[[ToolPart, AgentContext, CommandOutcome, str], Awaitable[OutcomeAnswer]]
 
 
+async def _find_no_denial(call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
+    return None
+
+
 class ApprovalChannel(msgspec.Struct, frozen=True):
     """How calls get approved. `ask` requests an approval of a call, `ask_outcome` of what a command changed,
-    `find_grant` returns the approvals in effect, `refresh` loads those that another process has changed."""
+    `find_grant` returns the approvals in effect, `refresh` loads those that another process has changed. `find_denial`
+    returns the stored denial of a call."""
 
     ask: AskApproval
     ask_outcome: AskAboutOutcome
     find_grant: Callable[[AgentContext], ApprovalGrant] = lambda _: EMPTY_GRANT
     refresh: Callable[[], Awaitable[None]] = _no_refresh
+    find_denial: Callable[[ToolPart, AgentContext], Awaitable[ApprovalVerdict | None]] = _find_no_denial
 
 
 class ApprovalGate:
@@ -237,7 +242,7 @@ class ApprovalGate:
         self,
         checker: PermissionChecker,
         channel: ApprovalChannel,
-        on_admitted: Callable[[ToolPart, Decision], None] = lambda _, __: None,
+        on_admitted: Callable[[ToolPart, Decision, AgentContext], None] = lambda _, __, ___: None,
     ) -> None:
         self._checker = checker
         self._channel = channel
@@ -245,23 +250,29 @@ class ApprovalGate:
 
     async def admit(self, call: ToolPart, tool: Tool, context: AgentContext) -> ApprovalVerdict:
         await self._channel.refresh()
-        decision = self.decide(call, tool, context)
+        decision = await self.decide(call, tool, context)
         verdict = await self._ask_if_needed(call, tool, context, decision)
         if verdict.allowed:
             self._checker.charge_call(call, decision)
-            self._on_admitted(call, decision)
+            self._on_admitted(call, decision, context)
         return verdict
 
-    def decide(self, call: ToolPart, tool: Tool, context: AgentContext) -> Decision:
-        """Return the decision about a call without asking for an approval."""
-        return self._checker.decide(call, tool, context, self._channel.find_grant(context))
+    async def decide(self, call: ToolPart, tool: Tool, context: AgentContext) -> Decision:
+        """Return the decision about a call without asking for an approval. A policy function that fails denies it."""
+        try:
+            policy = await tool.evaluate_policy(call.state.input, context.run.callbacks)
+        except CallbackError as error:
+            _log.exception("the policy of %s failed", tool.name)
+            context.emit_event(ErrorEvent, error_type="CallbackError", message=error.message, call_id=call.call_id)
+            return Decision("deny", error.message)
+        return self._checker.decide(call, tool, context, self._channel.find_grant(context), policy)
 
     async def _ask_if_needed(
         self, call: ToolPart, tool: Tool, context: AgentContext, decision: Decision
     ) -> ApprovalVerdict:
         match decision.effect:
             case "allow":
-                return ApprovalVerdict(_YES)
+                return await self._find_denial(call, context) or ApprovalVerdict(_YES)
             case "deny" if decision.invalid:
                 return ApprovalVerdict(_NO, "invalid_input", reasons.INVALID_CALL.format(reason=decision.reason))
             case "deny":
@@ -274,6 +285,13 @@ class ApprovalGate:
                     return ApprovalVerdict(_NO, wrong, error.message)
                 return await self._channel.ask(call, tool, context, decision, preview)
 
+    async def _find_denial(self, call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
+        """Return the denial of a call that was asked about before a restart. A rule that was added since, for example
+        by the answer about another call, does not replace it."""
+        if isinstance(call.state, ToolPending) and call.state.phase == "awaiting_approval":
+            return await self._channel.find_denial(call, context)
+        return None
+
 
 async def _preview_call(call: ToolPart, tool: Tool, context: AgentContext) -> str:
     """Return a diff of what the call would change. Raise ToolFailure if it cannot work.
@@ -281,9 +299,7 @@ async def _preview_call(call: ToolPart, tool: Tool, context: AgentContext) -> st
     There is no preview if the tool may not open the path before the approval, or if an earlier call of the same answer
     may change the same file first.
     """
-    described = ToolContext(
-        session_id=context.session.id, call_id=call.call_id, agent=context.agent.name, workspace=context.workspace
-    )
+    described = context.tool_context(call.call_id)
     if tool.options.previews and not _can_preview(call, tool, context):
         return ""
     try:
@@ -319,7 +335,9 @@ def _find_message(call: ToolPart, context: AgentContext) -> Message:
 
 
 def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
-    """Return the channel of a run: it calls the caller's `approve` function, and denies calls if there is none."""
+    """Return the channel of a run: it calls the caller's `approve` function, and denies calls if there is none. A plain
+    function is called once at a time, because it may ask on the terminal."""
+    one_at_a_time = nullcontext() if approve is None or is_async_function(approve) else asyncio.Lock()
 
     async def ask(
         call: ToolPart, tool: Tool, context: AgentContext, decision: Decision, preview: str
@@ -344,7 +362,8 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
             effects=list_effects(tool, call.state.input, workspace=str(context.workspace)),
             preview=preview,
         )
-        answer = await _ask_function(approve, request, context)
+        async with one_at_a_time:
+            answer = await _ask_function(approve, request, context)
         return _verdict_for(allowed=answer is True, message=answer if isinstance(answer, str) else "")
 
     async def ask_outcome(
@@ -355,7 +374,8 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
         request = ApprovalRequest(
             call.tool, call.state.input, call.call_id, context.agent.name, context.session.id, question, outcome=outcome
         )
-        answer = await _ask_function(approve, request, context)
+        async with one_at_a_time:
+            answer = await _ask_function(approve, request, context)
         return OutcomeAnswer(answer is True, answer if isinstance(answer, str) else "")
 
     return ApprovalChannel(ask, ask_outcome)
@@ -448,7 +468,13 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             caller = caller.caller
         return queue.find_grant(sessions, str(context.workspace))
 
-    return ApprovalChannel(ask, ask_outcome, find_grant, queue.refresh_grants)
+    async def find_denial(call: ToolPart, context: AgentContext) -> ApprovalVerdict | None:
+        answered = await queue.find_answer(context.session.id, call.call_id)
+        if answered is None or answered.answer != "denied":
+            return None
+        return _verdict_for(allowed=_NO, message=answered.words)
+
+    return ApprovalChannel(ask, ask_outcome, find_grant, queue.refresh_grants, find_denial)
 
 
 def _position(call: ToolPart, context: AgentContext) -> int:
@@ -505,13 +531,19 @@ async def _ask_queue(queue: ApprovalQueue, approval: Approval, context: AgentCon
 
 
 async def call_approve_function(approve: ApproveFunction, request: ApprovalRequest) -> object:
-    """Call the user's function. An exception is no approval: its text is returned as the reason for the denial."""
+    """Call the user's function. An exception is no approval: its text is returned as the reason for the denial, as is
+    an invalid value, such as that of a forgotten `return`. There is no time limit, because a person may be asked."""
     try:
-        answer = approve(request)
-        return await answer if inspect.isawaitable(answer) else answer
-    except Exception as error:  # noqa: BLE001  user code may raise anything, and the turn must continue
+        answer = await call_user_function("the approve function", approve, request, seconds=None)
+    except CallbackError as error:
         _log.exception("the approve function failed")
-        return reasons.APPROVE_FUNCTION_FAILED.format(error=f"{type(error).__name__}: {error}")
+        cause = error.__cause__
+        return reasons.APPROVE_FUNCTION_FAILED.format(error=f"{type(cause).__name__}: {cause}")
+    if isinstance(answer, bool | str):
+        return answer
+    problem = f"it returned {answer!r}; it returns True, False or a reason for the denial"
+    _log.error("the approve function is wrong: %s", problem)
+    return reasons.APPROVE_FUNCTION_FAILED.format(error=problem)
 
 
 def _verdict_for(*, allowed: bool, message: str) -> ApprovalVerdict:

@@ -24,6 +24,17 @@ from outrider.types.outcomes import OutcomeChoice
 _decode_approval = msgspec.json.Decoder(Approval).decode
 
 
+def check_scope(question: Approval, scope: ApprovalScope, width: str) -> ApprovalScope:
+    """Return the scope of an answer: at most what rules can describe, and the session for data that it may send. Raises
+    ConfigurationError for a width that is not offered."""
+    if width and not any(offered.id == width for offered in question.widths):
+        known = ", ".join(offered.id for offered in question.widths) or "none"
+        raise ConfigurationError(f"the approval offers no width {width!r}; it offers {known}")
+    if scope not in LASTING_SCOPES:
+        return scope
+    return "once" if not question.can_persist else "session" if question.flow else scope
+
+
 class PeerApprovals:
     """Approval requests of agents that run on other servers. The remote server stores them and accepts the first
     answer; this class caches them while the requesting turn runs."""
@@ -180,12 +191,7 @@ class ApprovalQueue:
         if approval_id in self._remote:
             return await self._remote.answer(approval_id, allow=allow, scope=scope, words=words, **outcome)
         if scope in LASTING_SCOPES or width:
-            question = await self._find_approval(approval_id)
-            if width and not any(offered.id == width for offered in question.widths):
-                known = ", ".join(offered.id for offered in question.widths) or "none"
-                raise ConfigurationError(f"the approval offers no width {width!r}; it offers {known}")
-            if scope in LASTING_SCOPES:
-                scope = "once" if not question.can_persist else "session" if question.flow else scope
+            scope = check_scope(await self._find_approval(approval_id), scope, width)
         answer = "allowed" if allow else "denied"
         approval = await self._store.answer(approval_id, answer, scope=scope, by=by, words=words, **outcome)
         self._cache_lasting(approval)
@@ -193,6 +199,13 @@ class ApprovalQueue:
         if waiting is not None:
             waiting.set()
         return approval
+
+    async def find_answer(self, session_id: str, call_id: str) -> Approval | None:
+        """Return the answered request of a call that was asked about before it started, None if there is none."""
+        for known in await self._store.approvals(session_id):
+            if known.call_id == call_id and known.outcome is None and known.answer in ("allowed", "denied"):
+                return known
+        return None
 
     async def open_approvals(self, session_id: str | None = None) -> list[Approval]:
         """Return unanswered requests, including those of agents on other servers."""

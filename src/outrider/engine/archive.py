@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from outrider.agents.turn_state import TurnEnd
+from outrider.agents.turn_state import TurnEnd, TurnOutcome
 from outrider.engine.approval_grants import lasting_approvals
 from outrider.errors import SessionNotFoundError, StoreError
 from outrider.sessions.export import ImportResult, export_session, import_session
@@ -44,6 +44,7 @@ __all__ = [
     "SessionTranscript",
     "StoredSession",
     "TurnEnd",
+    "TurnOutcome",
     "UsageRow",
     "open_archive",
     "render_shared_page",

@@ -31,6 +31,12 @@ def is_internal_agent(agent: str) -> bool:
     return agent == TITLE_AGENT
 
 
+def called_sessions(messages: Sequence[Message]) -> list[str]:
+    """Return the ids of the sessions that the agents of these messages opened."""
+    parts = (part for message in messages for part in message.get_parts_by_type(SubtaskPart))
+    return [part.child_session_id for part in parts if part.child_session_id is not None]
+
+
 async def end_child_sessions(store: Store, messages: Sequence[Message]) -> None:
     """End the child sessions of the last answer when their parent is reopened, except those whose calls were suspended
     to wait for an approval and continue."""

@@ -1,20 +1,22 @@
 """The engine: the entry point of every front end to sessions, agents, models and tools; and its open sessions."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import copy_context
 from pathlib import Path
-from typing import Any, Protocol, Self, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack, overload
 from weakref import WeakValueDictionary
 
-from outrider.agents.turn_state import TurnEnd
+from outrider.agents.instructions import additional_instructions
+from outrider.agents.output_type import as_output_type
 from outrider.config.environment import redactor_for
 from outrider.engine.abort import AbortListener, abort_in_other_process, is_abort_request
 from outrider.engine.approval_gate import queue_channel
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
-from outrider.engine.child_sessions import end_child_sessions
 from outrider.engine.live_session import LiveSession
 from outrider.engine.plans import ProposedPlan
+from outrider.engine.results import Out, RunResult
 from outrider.engine.runtime import (
     EngineKeywords,
     EngineOptions,
@@ -28,14 +30,13 @@ from outrider.engine.titles import TitleGenerator
 from outrider.engine.undo_history import FileChanges
 from outrider.errors import ConfigurationError, SessionInUseError
 from outrider.event_bus import EventBus, EventStream
-from outrider.sessions.journal import Journal, create_journal, resume_journal
+from outrider.sessions.journal import Journal
 from outrider.sessions.leases import LeaseOwner, current_process
 from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem, SessionUpdate, check_metadata
 from outrider.sessions.redacted_store import redact_store
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.builtin.todo import TodoItem, recorded_todos
-from outrider.tools.runner import describe_touched_files
 from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Mode, Provider
 from outrider.types.ids import new_id
@@ -43,6 +44,9 @@ from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import CompactionPart, PartBase, TextPart
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
 
 
 class SessionRegistry:
@@ -55,14 +59,14 @@ class SessionRegistry:
         self._store = store
         self._bus = bus
         self._abort_listener = AbortListener(store)
+        self.base_variables = copy_context()
         self._titles = TitleGenerator(runtime, self.live, store, bus) if runtime.titles else None
 
     async def create_session(self, session: Session) -> None:
         """Store a new session, acquire its lease and add it to the registry."""
         self._require_open()
-        self._register_session(
-            await create_journal(session, self._store, self._bus, lease_owner=self._runtime.lease_owner)
-        )
+        async with self._open_deps(session) as deps:
+            self._register_session(await self._runtime.create_session(session), deps)
 
     async def open_session(self, session_id: str, *, take_over: bool = False, resume_turn: bool = False) -> LiveSession:
         """Return the session, opened if necessary. A session whose lease was lost is reopened. With `resume_turn`,
@@ -75,10 +79,17 @@ class SessionRegistry:
         # Concurrent calls wait for the lock: a second lease would invalidate the first one.
         async with self._opening.setdefault(session_id, asyncio.Lock()):
             if session_id not in self.live:
-                self._register_session(
-                    await self._resume_journal(session_id, take_over=take_over, repeats=resume_turn)
-                ).wake()
+                (await self._resume_session(session_id, take_over=take_over, repeat_calls=resume_turn)).wake()
             return self.live[session_id]
+
+    async def _resume_session(self, session_id: str, **options: bool) -> LiveSession:
+        journal = await self._runtime.resume_session(session_id, **options)
+        try:
+            async with self._open_deps(journal.session) as deps:
+                return self._register_session(journal, deps)
+        except BaseException:
+            await journal.close()
+            raise
 
     async def open_idle_session(self, session_id: str) -> Journal:
         """Return the journal of a session without a running turn. Raises SessionInUseError if there is one."""
@@ -115,32 +126,40 @@ class SessionRegistry:
             if self._titles is not None:
                 stack.push_async_callback(self._titles.close)
 
-    async def _resume_journal(self, session_id: str, *, take_over: bool, repeats: bool) -> Journal:
-        """Resume the journal of a stored session. The results of interrupted calls describe the current state of their
-        files."""
-        workspace = Path((await self._store.get(session_id)).workspace_directory or ".")
-        journal = await resume_journal(
-            session_id,
-            self._store,
-            self._bus,
-            lease_owner=self._runtime.lease_owner,
-            take_over=take_over,
-            describe=lambda call: describe_touched_files(call, workspace),
-            repeat_calls=repeats,
-        )
-        await end_child_sessions(self._store, journal.session.messages)
-        if self._runtime.undo is not None:
-            await self._runtime.undo.recover_session(journal)
-        return journal
+    @asynccontextmanager
+    async def _open_deps(self, session: Session) -> AsyncGenerator[tuple[Any, AsyncExitStack], None]:
+        """Create the dependencies of a session. They are closed here only if the session cannot be opened."""
+        async with AsyncExitStack() as stack:
+            deps = await self._runtime.open_deps(session, stack)
+            kept = AsyncExitStack()
+            yield deps, kept
+            await kept.enter_async_context(stack.pop_all())
 
-    def _register_session(self, journal: Journal) -> LiveSession:
-        live = LiveSession(journal, self._store, self._runtime, self._bus, self._abort_listener)
+    def _register_session(self, journal: Journal, deps: tuple[Any, AsyncExitStack]) -> LiveSession:
+        live = LiveSession(
+            journal,
+            self._store,
+            self._runtime,
+            self._bus,
+            self._abort_listener,
+            deps=deps,
+            base_variables=self.base_variables,
+        )
         self.live[journal.session.id] = live
         return live
 
     def _require_open(self) -> None:
         if not self._runtime.is_open:
             raise ConfigurationError("this engine is not open; use it inside `async with engine:`")
+
+
+class PromptKeywords(TypedDict, total=False):
+    """The keyword arguments of `Engine.prompt`, except for `output_type`."""
+
+    delivery: Delivery
+    input_id: str | None
+    sender: str
+    instructions: str
 
 
 class RunSubmitter(Protocol):
@@ -197,6 +216,7 @@ class Engine:
         self.live = self._sessions.live
 
     async def __aenter__(self) -> Self:
+        self._sessions.base_variables = copy_context()
         await self.runtime.open()
         await self.approval_queue.load()
         return self
@@ -256,24 +276,61 @@ class Engine:
         published again, and queued input is processed. An interrupted turn waits for `go_on` or for new input."""
         return (await self._sessions.open_session(session_id, take_over=take_over)).journal.session
 
-    async def go_on(self, session_id: str, *, take_over: bool = False) -> TurnEnd:
+    @overload
+    async def go_on(self, session_id: str, *, take_over: bool = False, output_type: None = None) -> RunResult[str]: ...
+    @overload
+    async def go_on(
+        self, session_id: str, *, take_over: bool = False, output_type: "TypeForm[Out]"
+    ) -> RunResult[Out]: ...
+    @overload
+    async def go_on(
+        self, session_id: str, *, take_over: bool = False, output_type: dict[str, Any]
+    ) -> RunResult[Any]: ...
+    async def go_on(self, session_id: str, *, take_over: bool = False, output_type: Any = None) -> RunResult[Any]:
         """Resume a turn that was interrupted by a crash, an abort or a limit, and wait for its end. Interrupted calls
         are not repeated, except for those of `repeatable` tools; the model reads which ones were interrupted."""
         live = await self._sessions.open_session(session_id, take_over=take_over, resume_turn=True)
-        return self._redactor.redact_value(await live.resume_turn())
+        return await live.resume_turn(as_output_type(output_type))
 
+    @overload
     async def prompt(
         self,
         session_id: str,
         content: str | Sequence[str | PartBase],
         *,
-        delivery: Delivery = "queue",
-        input_id: str | None = None,
-        sender: str = "",
-    ) -> TurnEnd:
-        """Add input to the session and wait for the end of the turn that processes it."""
-        put = self.put(session_id, content, delivery=delivery, input_id=input_id, sender=sender)
-        return self._redactor.redact_value(await (await put))
+        output_type: None = None,
+        **options: Unpack[PromptKeywords],
+    ) -> RunResult[str]: ...
+    @overload
+    async def prompt(
+        self,
+        session_id: str,
+        content: str | Sequence[str | PartBase],
+        *,
+        output_type: "TypeForm[Out]",
+        **options: Unpack[PromptKeywords],
+    ) -> RunResult[Out]: ...
+    @overload
+    async def prompt(
+        self,
+        session_id: str,
+        content: str | Sequence[str | PartBase],
+        *,
+        output_type: dict[str, Any],
+        **options: Unpack[PromptKeywords],
+    ) -> RunResult[Any]: ...
+    async def prompt(
+        self,
+        session_id: str,
+        content: str | Sequence[str | PartBase],
+        *,
+        output_type: Any = None,
+        **options: Unpack[PromptKeywords],
+    ) -> RunResult[Any]:
+        """Add input to the session and wait for the result of the turn that processes it. With `output_type` its output
+        is a value of that type; `instructions` are added to those of the agent for this turn. The output type is not
+        stored: after a restart, pass it to `go_on` again."""
+        return await (await self.put(session_id, content, output_type=output_type, **options))
 
     async def put(
         self,
@@ -283,16 +340,21 @@ class Engine:
         delivery: Delivery = "queue",
         input_id: str | None = None,
         sender: str = "",
-    ) -> asyncio.Future[TurnEnd]:
-        """Add input without waiting for its turn. The input is stored when this returns; the future resolves to the end
-        of the turn."""
+        instructions: str = "",
+        output_type: Any = None,
+    ) -> asyncio.Future[RunResult[Any]]:
+        """Add input without waiting for its turn. The input is stored when this returns; the future resolves to the
+        result of the turn."""
+        output = as_output_type(output_type)
         live = await self._sessions.open_session(session_id)
         parts = [content] if isinstance(content, str) else content
         message = Message("user", [TextPart(part) if isinstance(part, str) else part for part in parts])
+        if instructions.strip():
+            message.add_part(additional_instructions(instructions))
         item = InboxItem(
             session_id=session_id, message=message, id=input_id or new_id(), delivery=delivery, sender=sender
         )
-        return await live.put(item)
+        return await live.put(item, output)
 
     async def queued(self, session_id: str) -> Sequence[InboxItem]:
         """Return the input that waits for its turn, oldest first."""
@@ -308,18 +370,18 @@ class Engine:
         input. A SessionUpdatedEvent with `changes["plan"]` announces it."""
         return self._redactor.redact_value((await self._sessions.open_session(session_id)).plan())
 
-    async def accept_plan(self, session_id: str, changed: str | None = None, *, by: str = "") -> TurnEnd:
+    async def accept_plan(self, session_id: str, changed: str | None = None, *, by: str = "") -> RunResult[str]:
         """Accept the plan, as it is or as `changed`, switch the session to agent mode and return the end of the turn
         that carries it out. Raises OutriderError if the plan already has another answer."""
         live = await self._sessions.open_session(session_id)
         answer = "accepted" if changed is None else "changed"
-        return self._redactor.redact_value(await (await live.answer_plan(answer, changed or "", sender=by)))
+        return await (await live.answer_plan(answer, changed or "", sender=by))
 
-    async def refuse_plan(self, session_id: str, words: str = "", *, by: str = "") -> TurnEnd:
+    async def refuse_plan(self, session_id: str, words: str = "", *, by: str = "") -> RunResult[str]:
         """Stay in plan mode. With `words` the model plans again at once; without, it reads the refusal with the next
         input."""
         live = await self._sessions.open_session(session_id)
-        return self._redactor.redact_value(await (await live.answer_plan("refused", words, sender=by)))
+        return await (await live.answer_plan("refused", words, sender=by))
 
     async def compact(self, session_id: str) -> CompactionPart | None:
         """Replace old messages in the prompt by a summary, after the running turn if there is one. Returns None if

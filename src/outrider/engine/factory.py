@@ -182,11 +182,13 @@ def _delete_old_overlays(data: Path, stack: AsyncExitStack) -> None:
     stack.push_async_callback(asyncio.wait, [task])
 
 
-def create_store(file: Path, server: str | None = None, *, outage_seconds: float = 0.0) -> Store:
+def create_store(
+    file: Path, server: str | None = None, *, outage_seconds: float = 0.0, max_connections: int = 8
+) -> Store:
     """Create an SQLite store at `file`, or a Postgres store for the URL `server`, whose requests wait up to
     `outage_seconds` for an unavailable server. The caller opens it."""
     if server is None:
         return SqliteStore(file)
     from outrider.sessions.postgres.store import PostgresStore
 
-    return PostgresStore(server, outage_seconds=outage_seconds)
+    return PostgresStore(server, outage_seconds=outage_seconds, max_connections=max_connections)

@@ -93,10 +93,10 @@ async def preview_call(engine: Engine, session_id: str, tool: str, tool_input: d
     """Prepare and check a call without running it and without requesting an approval."""
     context, _ = await _open_context(engine, session_id)
     found = _find_tool(context, tool)
-    prepared = found.prepare(tool_input)
+    prepared = await found.preprocess(tool_input, context.run.callbacks)
     gate = context.run.gate
     assert isinstance(gate, ApprovalGate)
-    return CallPreview(prepared, gate.decide(_pending_call(tool, prepared), found, context))
+    return CallPreview(prepared, await gate.decide(_pending_call(tool, prepared), found, context))
 
 
 async def run_manual_call(engine: Engine, session_id: str, tool: str, tool_input: dict[str, Any]) -> ToolPart:

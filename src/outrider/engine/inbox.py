@@ -3,11 +3,15 @@ when its turn ends."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context, copy_context
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TurnEnd, is_note
 from outrider.engine.abort import is_abort_request
+from outrider.engine.results import RunResult
 from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxItem, SessionUpdate
 from outrider.sessions.store import Store
@@ -18,9 +22,18 @@ MAX_TITLE = 60
 PublishChanges = Callable[..., None]
 
 
+class InputOrigin(NamedTuple):
+    """The context variables of the task that added an input, and the output type that it requested."""
+
+    variables: Context
+    output: OutputType | None = None
+
+
 class SessionInbox:
     """Queues input for one session. `publish_changes` announces input as queued, taken or withdrawn. `notes` returns
-    the workspace notes and `initial_state` its state; both are stored with the first input and stay the same."""
+    the workspace notes and `initial_state` its state; both are stored with the first input and stay the same.
+    `make_result` makes the result of an input that starts no turn. `current` is the origin of the newest input that was
+    taken, None if it came from another process."""
 
     def __init__(
         self,
@@ -29,25 +42,34 @@ class SessionInbox:
         publish_changes: PublishChanges,
         notes: Callable[[], str] = lambda: "",
         initial_state: Callable[[], Awaitable[TextPart | None]] | None = None,
+        *,
+        make_result: Callable[[TurnEnd], "RunResult[Any]"],
     ) -> None:
+        self._make_result = make_result
         self._journal = journal
         self._store = store
         self._publish_changes = publish_changes
         self._notes = notes
         self._initial_state = initial_state
-        self._futures: dict[str, list[asyncio.Future[TurnEnd]]] = {}
+        self._futures: dict[str, list[asyncio.Future[RunResult[Any]]]] = {}
         self._taken: list[str] = []
+        self._origins: dict[str, InputOrigin] = {}
+        self.current: InputOrigin | None = None
         self._unredacted: dict[str, Message] = {}
         self._take_lock = asyncio.Lock()
 
-    async def put(self, item: InboxItem) -> tuple[InboxItem, asyncio.Future[TurnEnd]]:
+    async def put(
+        self, item: InboxItem, output: OutputType | None = None
+    ) -> tuple[InboxItem, asyncio.Future[RunResult[Any]]]:
         """Store an input and return it with a future for the end of its turn. An input with a known id is returned as
         first stored; if its turn is over, the future resolves with the last text."""
         end = self.expect_end(item.id)
+        self._origins[item.id] = InputOrigin(copy_context(), output)
         try:
             stored = await self._store.put_inbox(item)
         except BaseException:
             self._drop_future(item.id, end)
+            self._origins.pop(item.id, None)
             raise
         if stored.message.id == item.message.id:
             self._publish_changes(queued=item.id)
@@ -55,18 +77,19 @@ class SessionInbox:
                 # The store redacts secrets; the model of this process gets the original text.
                 self._unredacted[item.id] = item.message
         if stored.taken is not None and item.id not in self._taken:
-            self._resolve_item(item.id, TurnEnd("completed", self.last_text()))
+            self._resolve_item(item.id, self._make_result(TurnEnd("completed", self.last_text())))
         return stored, end
 
-    def expect_end(self, name: str) -> asyncio.Future[TurnEnd]:
+    def expect_end(self, name: str) -> asyncio.Future[RunResult[Any]]:
         """Return a new future for the turn of this input. Several callers may wait; cancelling one future does not
         affect the others."""
-        end: asyncio.Future[TurnEnd] = asyncio.get_running_loop().create_future()
+        end: asyncio.Future[RunResult[Any]] = asyncio.get_running_loop().create_future()
         self._futures.setdefault(name, []).append(end)
         return end
 
-    def mark_taken(self, name: str) -> None:
+    def mark_taken(self, name: str, output: OutputType | None = None) -> None:
         """Resolve the futures of this name at the end of the next turn."""
+        self.current = InputOrigin(copy_context(), output)
         self._taken.append(name)
 
     async def take_next(self) -> bool:
@@ -76,7 +99,7 @@ class SessionInbox:
                 message = await self._take_item(item)
                 if not is_note(message):
                     return True
-                self.resolve_taken(TurnEnd("completed"))
+                self.resolve_taken(self._make_result(TurnEnd("completed")))
         return False
 
     async def discard_aborts(self) -> list[InboxItem]:
@@ -99,16 +122,17 @@ class SessionInbox:
                 return False
             await self._journal.discard_inbox_item(item_id)
         self._publish_changes(withdrawn=item_id)
-        self._resolve_item(item_id, TurnEnd("aborted"))
+        self._origins.pop(item_id, None)
+        self._resolve_item(item_id, self._make_result(TurnEnd("aborted")))
         return True
 
-    def resolve_taken(self, end: TurnEnd) -> None:
+    def resolve_taken(self, end: "RunResult[Any]") -> None:
         """Resolve the futures of all input of this turn with the end of the turn."""
         for item_id in self._taken:
             self._resolve_item(item_id, end)
         self._taken.clear()
 
-    def resolve_all(self, end: TurnEnd) -> None:
+    def resolve_all(self, end: "RunResult[Any]") -> None:
         """Resolve all futures, because the session closes. Waiting input stays in the store for the next owner."""
         for name in list(self._futures):
             self._resolve_item(name, end)
@@ -133,6 +157,7 @@ class SessionInbox:
             await self._journal.update_session(SessionUpdate(mode=mode))
         if not session.messages:
             await self._describe_workspace(item.message)
+        self.current = self._origins.pop(item.id, None)
         self._taken.append(item.id)  # before the write, so that its future is resolved even if that fails
         message = await self._journal.take_inbox_item(item)
         self._publish_changes(taken=item.id)
@@ -148,12 +173,12 @@ class SessionInbox:
         if state and not any(part.text == state.text for part in message.get_parts_by_type(TextPart)):
             message.add_part(state)
 
-    def _drop_future(self, name: str, end: asyncio.Future[TurnEnd]) -> None:
+    def _drop_future(self, name: str, end: asyncio.Future[RunResult[Any]]) -> None:
         others = [other for other in self._futures.pop(name, ()) if other is not end]
         if others:
             self._futures[name] = others
 
-    def _resolve_item(self, name: str, end: TurnEnd) -> None:
+    def _resolve_item(self, name: str, end: "RunResult[Any]") -> None:
         for waiting in self._futures.pop(name, ()):
             if not waiting.done():
                 waiting.set_result(end)

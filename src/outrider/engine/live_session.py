@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
 from contextlib import AsyncExitStack
+from contextvars import Context
 from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any, cast
 
@@ -12,21 +13,26 @@ from msgspec.structs import replace
 
 from outrider.agents.compaction import ContextCompactor
 from outrider.agents.delegation import open_agent_context
+from outrider.agents.output_type import OutputType
 from outrider.agents.run_context import AgentContext
 from outrider.agents.turn import Turn
-from outrider.agents.turn_state import TurnEnd, has_pending_calls, is_cut_off
+from outrider.agents.turn_state import TurnEnd, has_pending_calls, is_cut_off, turn_start
 from outrider.engine.abort import AbortListener
-from outrider.engine.inbox import SessionInbox
+from outrider.engine.child_sessions import called_sessions
+from outrider.engine.inbox import InputOrigin, SessionInbox
 from outrider.engine.plans import PlanAnswer, ProposedPlan, answer_id, answer_message, open_plan, require_same_answer
+from outrider.engine.results import RunResult
 from outrider.engine.runtime import EngineRuntime
 from outrider.errors import LeaseLostError, OutriderError, StorageFullError
 from outrider.event_bus import EventBus
 from outrider.sessions.journal import Journal
-from outrider.sessions.records import InboxItem
+from outrider.sessions.records import InboxItem, SessionTranscript, StoredSession
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
+from outrider.tracing.event_log import EventLog
 from outrider.types.agents import Agent
 from outrider.types.events import ErrorEvent, SessionUpdatedEvent
+from outrider.types.messages import Message
 from outrider.types.modes import ReasoningEffort
 from outrider.types.parts import CompactionPart, ModelRef, TextPart
 
@@ -64,10 +70,20 @@ _log = logging.getLogger("outrider.engine")
 
 class LiveSession:
     """A session that this engine owns. All input goes through the inbox queue: "queue" input waits for the end of the
-    turn, "steer" input is added before the next model request."""
+    turn, "steer" input is added before the next model request. A turn runs with the context variables of the task that
+    added its input, or with `base_variables`, those of the engine, if that was another process. `deps` are the
+    dependencies of the session and what closes them."""
 
     def __init__(
-        self, journal: Journal, store: Store, runtime: EngineRuntime, bus: EventBus, abort_listener: AbortListener
+        self,
+        journal: Journal,
+        store: Store,
+        runtime: EngineRuntime,
+        bus: EventBus,
+        abort_listener: AbortListener,
+        *,
+        deps: tuple[Any, AsyncExitStack],
+        base_variables: Context,
     ) -> None:
         self.journal = journal
         self.session_tools = runtime.create_session_tools(journal.session)
@@ -76,7 +92,17 @@ class LiveSession:
         self._abort_listener = abort_listener
         self._context: AgentContext | None = None
         self._worker: asyncio.Task[None] | None = None
-        self.inbox = SessionInbox(journal, store, self._publish_update, self._workspace_notes, self._initial_state)
+        self.inbox = SessionInbox(
+            journal,
+            store,
+            self._publish_update,
+            self._workspace_notes,
+            self._initial_state,
+            make_result=self._make_result,
+        )
+        self._store = store
+        self._base_variables = base_variables
+        self._deps, self._close_deps = deps
         self._compaction = CompactionRequest()
         self._wake_requested = False
         self._resume_requested = False
@@ -112,11 +138,11 @@ class LiveSession:
         """The user's prompt overrides by name."""
         return self.session_tools.prompts if self.session_tools else {}
 
-    async def put(self, item: InboxItem) -> asyncio.Future[TurnEnd]:
+    async def put(self, item: InboxItem, output: OutputType | None = None) -> asyncio.Future[RunResult[Any]]:
         """Store the input and wake the worker. The future resolves to the end of its turn."""
         if self.session_tools is not None and not self.session.messages:
             self.session_tools.prefetch_state()
-        _, end = await self.inbox.put(item)
+        _, end = await self.inbox.put(item, output)
         self.wake()
         return end
 
@@ -124,7 +150,9 @@ class LiveSession:
         """Return the unanswered plan of the last turn, or None."""
         return None if self.in_turn else open_plan(self.journal.session)
 
-    async def answer_plan(self, answer: PlanAnswer, text: str = "", *, sender: str = "") -> asyncio.Future[TurnEnd]:
+    async def answer_plan(
+        self, answer: PlanAnswer, text: str = "", *, sender: str = ""
+    ) -> asyncio.Future[RunResult[Any]]:
         """Answer the open plan; the first answer wins. The future resolves to the end of the turn that follows."""
         plan = self.plan()
         if plan is None:
@@ -160,12 +188,12 @@ class LiveSession:
         input waits for the next owner."""
         self._wake_requested = True
         if not self.is_busy and not self._closed:
-            self._worker = asyncio.create_task(self._run_worker())
+            self._worker = asyncio.create_task(self._run_worker(), context=self._base_variables.copy())
 
-    def resume_turn(self) -> "asyncio.Future[TurnEnd]":
+    def resume_turn(self, output: OutputType | None = None) -> "asyncio.Future[RunResult[Any]]":
         """Resume the last turn if it was interrupted. The future resolves to its end."""
         self._resume_requested = True
-        self.inbox.mark_taken(RESUMED_TURN)
+        self.inbox.mark_taken(RESUMED_TURN, output)
         end = self.inbox.expect_end(RESUMED_TURN)
         self.wake()
         return end
@@ -177,7 +205,9 @@ class LiveSession:
             return
         worker.cancel()
         if getcoroutinestate(cast("Coroutine[Any, Any, None]", worker.get_coro())) == CORO_CREATED:
-            self._report_end(TurnEnd("aborted"))  # a task cancelled before its first step never runs its finally block
+            self._report_end(
+                self._make_result(TurnEnd("aborted"))
+            )  # a task cancelled before its first step never runs its finally block
         await asyncio.wait([worker])
 
     def hold_turn(self) -> None:
@@ -195,7 +225,8 @@ class LiveSession:
             stack.push_async_callback(self.journal.close)
             if self.session_tools is not None:
                 stack.push_async_callback(self.session_tools.aclose)
-            stack.callback(self.inbox.resolve_all, TurnEnd("aborted"))
+            stack.push_async_callback(self._close_deps.aclose)
+            stack.callback(self.inbox.resolve_all, self._make_result(TurnEnd("aborted")))
             stack.push_async_callback(self.abort)
 
     async def _run_worker(self) -> None:
@@ -216,9 +247,9 @@ class LiveSession:
         finally:
             self._abort_listener.remove_session(self)
             self.journal.lease.on_lost = None
-            self._report_end(end)
+            self._report_end(self._make_result(end))
 
-    def _report_end(self, end: TurnEnd) -> None:
+    def _report_end(self, end: "RunResult[Any]") -> None:
         """Resolve the futures of the input in progress. After an error, or without the lease, also those of queued
         input, because nothing resumes by itself."""
         self.inbox.resolve_taken(end)
@@ -233,7 +264,7 @@ class LiveSession:
     async def _process_inbox(self) -> None:
         await self._run_compaction()
         while await self._prepare_turn():
-            self.inbox.resolve_taken(end := await self._run_turn())
+            self.inbox.resolve_taken(end := await self._run_turn_of_input())
             await self._run_compaction()
             if end.reason == "error" and self._has_pending_calls():
                 break  # the pending call would fail again at once
@@ -246,34 +277,78 @@ class LiveSession:
             return True
         return await self.inbox.take_next()
 
-    async def _run_turn(self) -> TurnEnd:
+    async def _run_turn_of_input(self) -> "RunResult[Any]":
+        """Run the turn in a task with the context variables of the task that added its input."""
+        origin = self.inbox.current
+        variables = origin.variables if origin else self._base_variables
+        return await asyncio.create_task(self._run_turn(origin), context=variables.copy())
+
+    async def _run_turn(self, origin: InputOrigin | None) -> "RunResult[Any]":
         self.in_turn = True
         try:
             if self.session_tools is not None and await self.session_tools.refresh_mcp_tools():
                 self._context = None
             context = self._agent_context()
-            return await Turn(context).run()
+            context.output = origin.output if origin else None
+            first = turn_start(self.session.messages)
+            end = await Turn(context).run()
+            return await self._finished_result(end, context, self.session.messages[first:])
         finally:
             self.in_turn = False
             if plan := self.plan():
                 self._publish_update(plan=to_builtins(plan))
 
+    async def _take_steering(self) -> list[Message]:
+        """Take input of a running turn. The calls that follow run with the context variables of its sender."""
+        before = self.inbox.current
+        messages = await self.inbox.take_steering()
+        origin = self.inbox.current
+        if self._context is not None and origin is not before:
+            self._context.call_context = origin.variables if origin else self._base_variables
+        return messages
+
+    def _make_result(self, end: TurnEnd) -> "RunResult[Any]":
+        """Return the result of input that started no turn."""
+        return RunResult(self._runtime.redact(end), session=self.session)
+
+    async def _finished_result(self, end: TurnEnd, context: AgentContext, messages: list[Message]) -> "RunResult[Any]":
+        """Return the result of a turn. Its event log is built from the transcript on first use."""
+        run, session = context.run, StoredSession.from_session(self.session)
+        children = [await self._store.load(id) for id in called_sessions(messages)] if run.agent_messages else []
+
+        def read_log() -> EventLog:
+            from outrider.engine.session_trace import log_of_turn  # lazy: few programs read it
+
+            return log_of_turn(SessionTranscript(session, messages), children)
+
+        return RunResult(
+            self._runtime.redact(end),
+            session=self.session,
+            usage=run.budget.usage,
+            messages=self._runtime.redact(run.agent_messages),
+            event_log=read_log,
+            output_type=context.output,
+            value=context.output_value,
+        )
+
     def open_side_context(self) -> AgentContext:
         """Open a second agent context for operations outside a turn, such as previews and manual calls."""
         return open_agent_context(
-            self.agent, self.journal, self._runtime.create_run_context(self.session, self.session_tools)
+            self.agent,
+            self.journal,
+            self._runtime.create_run_context(self.session, self.session_tools, deps=self._deps),
         )
 
     def _agent_context(self) -> AgentContext:
         """Return the agent context with a new run context. System prompt and tools are reused while agent and mode stay
         the same."""
         run, agent, mode = (
-            self._runtime.create_run_context(self.session, self.session_tools),
+            self._runtime.create_run_context(self.session, self.session_tools, deps=self._deps),
             self.agent,
             self.journal.session.mode,
         )
         if self._context is None or self._context.agent != agent or self._context.mode != mode:
-            self._context = open_agent_context(agent, self.journal, run, take_input=self.inbox.take_steering)
+            self._context = open_agent_context(agent, self.journal, run, take_input=self._take_steering)
         self._context.start_turn(run)
         return self._context
 

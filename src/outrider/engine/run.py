@@ -1,53 +1,92 @@
-"""`run`, `async_run` and `async_run_stream`: let agents process one message from a program."""
+"""`run`, `async_run` and their streams: let agents process one message from a program."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import msgspec
 
 from outrider._sync import run_sync
 from outrider.agents.delegation import open_agent_context
 from outrider.agents.hooks import Hooks
-from outrider.agents.output_type import MAX_REPAIRS, OutputType
+from outrider.agents.instructions import additional_instructions
+from outrider.agents.output_type import OutputType, as_output_type
 from outrider.agents.run_context import AgentContext, RunContext
 from outrider.agents.turn import Turn
-from outrider.agents.turn_state import TurnEnd
+from outrider.agents.turn_state import TurnEnd, has_pending_calls
 from outrider.config.environment import redactor_for
 from outrider.engine.approval_gate import ApproveFunction, function_channel, relay_remote_approvals
-from outrider.engine.runtime import EngineOptions, EngineRuntime, RunSpec, check_mode, create_memory_store
-from outrider.errors import OutputMismatch, SessionNotFoundError
+from outrider.engine.results import (
+    Out,
+    RunResult,
+    RunStream,
+    StreamEvent,
+    StreamState,
+    StreamTranslator,
+    SyncRunStream,
+    final_event,
+)
+from outrider.engine.runtime import (
+    EngineOptions,
+    EngineRuntime,
+    RunSpec,
+    check_attachments,
+    check_level,
+    check_mode,
+    create_memory_store,
+)
+from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError
 from outrider.event_bus import EventBus
 from outrider.models.clients import find_peers
-from outrider.sessions.journal import Journal, create_journal, resume_journal
-from outrider.sessions.records import SessionUpdate
+from outrider.sessions.journal import Journal
+from outrider.sessions.leases import LeaseOwner, current_process
+from outrider.sessions.records import SessionUpdate, check_metadata
 from outrider.sessions.redacted_store import redact_store
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
+from outrider.tools.threads import CALLBACK_SECONDS
 from outrider.tools.tool import Tool
 from outrider.tracing.console import EventLogger
 from outrider.tracing.event_log import EventLog
-from outrider.tracing.trace import Trace
 from outrider.types.agents import Agent, AgentMessage, Limits, Mode, Provider
-from outrider.types.events import (
-    AgentCalledEvent,
-    AgentReturnedEvent,
-    ErrorEvent,
-    Event,
-    LoopCompletedEvent,
-    PartDeltaEvent,
-    PartUpdatedEvent,
-    RetryScheduledEvent,
-)
+from outrider.types.events import Event
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, TextPart, ToolPart, is_withdrawn, tool_result
-from outrider.types.tool_state import Attachment, ToolPending
-from outrider.types.usage import Usage
+from outrider.types.modes import ApprovalLevel
+from outrider.types.parts import FilePart, TextPart
+from outrider.types.tool_state import Attachment
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeForm
 
 USER = "user"
+RunTools = Iterable[Tool | Callable[..., Any]]
+
+
+class RunKeywords(TypedDict, total=False):
+    """The keyword arguments of `run` and its relatives, except for `output_type`.
+
+    `session` continues a session, by its id in `store` or as an object; `owner` and `metadata` are for a new one.
+    `deps` is what tools and instruction functions find in their context. `instructions` are added to those of the entry
+    agent for this run. `approve` decides about calls that need approval. `callback_seconds` limits each call of a
+    function of the program, except for `approve`."""
+
+    attachments: Sequence[Attachment] | None
+    debug: bool
+    mode: Mode | None
+    session: Session | str | None
+    store: Store | None
+    bus: EventBus | None
+    limits: Limits | None
+    approve: ApproveFunction | None
+    hooks: Hooks | None
+    deps: Any
+    instructions: str
+    approval: ApprovalLevel | None
+    owner: str
+    metadata: Mapping[str, Any] | None
+    callback_seconds: float | None
 
 
 class RunSession:
@@ -57,40 +96,38 @@ class RunSession:
         self._entry = entry
         self.run_context = run_context
         self.journal = journal
-        self.value: Any = msgspec.UNSET
+        self._context: AgentContext | None = None
+
+    @property
+    def value(self) -> Any:
+        """The value of the output type, UNSET without one."""
+        return self._context.output_value if self._context else msgspec.UNSET
 
     async def run_entry_agent(
-        self, message: str, attachments: Sequence[Attachment] = (), output: OutputType | None = None
+        self,
+        message: str,
+        attachments: Sequence[Attachment] = (),
+        output: OutputType | None = None,
+        instructions: str = "",
     ) -> TurnEnd:
-        """Give the message to the entry agent and run its turn. With `output`, parse the answer into `value`."""
-        entry = self._entry
+        """Give the message to the entry agent and run its turn. Calls of a stored session that still wait for an
+        approval are decided first."""
+        entry, session = self._entry, self.journal.session
+        context = self._context = open_agent_context(entry, self.journal, self.run_context)
+        if session.messages and has_pending_calls(session.messages[-1]):
+            await Turn(context).run()
+            context.start_turn(self.run_context)
+        context.output = output
         self.run_context.agent_messages.append(
             AgentMessage("forward", USER, entry.name, message, "", tuple(attachments))
         )
-        files = [_file_part(attachment) for attachment in attachments]
-        await self.journal.add_message(Message("user", [TextPart(message), *files], agent=entry.name))
-        context = open_agent_context(entry, self.journal, self.run_context, output=output.schema if output else None)
+        parts = [TextPart(message), *(_file_part(attachment) for attachment in attachments)]
+        if instructions.strip():
+            parts.append(additional_instructions(instructions))
+        await self.journal.add_message(Message("user", parts, agent=entry.name))
         end = await Turn(context).run()
-        if output is not None:
-            end, self.value = await self._parse_output(end, output, context)
         self.run_context.agent_messages.append(AgentMessage("return", entry.name, USER, end.output, ""))
         return end
-
-    async def _parse_output(self, end: TurnEnd, output: OutputType, context: AgentContext) -> tuple[TurnEnd, Any]:
-        """Parse the answer as the output type. The model may repair an invalid answer `MAX_REPAIRS` times."""
-        for repairs_left in range(MAX_REPAIRS, -1, -1):
-            if end.reason != "completed":
-                return end, msgspec.UNSET
-            try:
-                return end, output.parse_answer(end.output)
-            except OutputMismatch as problem:
-                if not repairs_left:
-                    return TurnEnd("error", end.output, problem), msgspec.UNSET
-                repair = TextPart(output.repair_prompt(problem), synthetic=True)
-            await self.journal.add_message(Message("user", [repair]))
-            context.finish_output = None
-            end = await Turn(context).run()
-        return end, msgspec.UNSET
 
 
 @asynccontextmanager
@@ -103,23 +140,35 @@ async def open_run_session(
     session: Session | str | None = None,
     mode: Mode | None = None,
     approve: ApproveFunction | None = None,
+    new_session: Session | None = None,
+    deps: Any = None,
 ) -> AsyncGenerator[RunSession, None]:
-    """Open the runtime and the session of one run, and close them afterwards. `mode` overrides that of the session."""
+    """Open the runtime and the session of one run, and close them afterwards. `mode` overrides that of the session. A
+    session in the caller's store is leased, as in an engine."""
     redactor = redactor_for(spec.providers.values(), options.secrets)
     run_store = redact_store(store or create_memory_store(), redactor)
     runtime = EngineRuntime(
-        spec, options, store=run_store, bus=bus, redactor=redactor, approvals=function_channel(approve)
+        spec,
+        options,
+        store=run_store,
+        bus=bus,
+        redactor=redactor,
+        approvals=function_channel(approve),
+        lease_owner=LeaseOwner(run_store, current_process()) if store is not None else None,
     )
     try:
         # A run cannot switch to another model, so providers without an agent may lack credentials.
         await runtime.open(unused_providers=False)
+        fresh = new_session or Session(
+            workspace_directory=str(Path.cwd()), mode=mode or spec.entry.mode, agent=spec.entry.name
+        )
         async with (
             _relay_approvals(bus, spec, approve),
-            await _open_journal(session, spec.entry, mode, run_store, bus) as journal,
+            await _open_journal(fresh if session is None else session, run_store, runtime) as journal,
         ):
             if mode is not None and mode != journal.session.mode:
                 await journal.update_session(SessionUpdate(mode=mode))
-            yield RunSession(spec.entry, runtime.create_run_context(journal.session), journal)
+            yield RunSession(spec.entry, runtime.create_run_context(journal.session, deps=deps), journal)
     finally:
         await runtime.aclose()
 
@@ -133,23 +182,19 @@ def _relay_approvals(
     return relay_remote_approvals(bus, spec.providers.values(), approve)
 
 
-async def _open_journal(
-    session: Session | str | None, entry: Agent, mode: Mode | None, store: Store, bus: EventBus
-) -> Journal:
-    """Open a new session, a stored one, or one in memory that is not in the store yet."""
+async def _open_journal(session: Session | str, store: Store, runtime: EngineRuntime) -> Journal:
+    """Open a stored session, or one in memory that is not in the store yet."""
     if isinstance(session, str):
-        return await resume_journal(session, store, bus)
-    if session is None:
-        fresh = Session(workspace_directory=str(Path.cwd()), mode=mode or entry.mode, agent=entry.name)
-        return await create_journal(fresh, store, bus)
+        return await runtime.resume_session(session)
     try:
         await store.get(session.id)
     except SessionNotFoundError:
-        journal = await create_journal(session, store, bus)
-        if session.messages:
-            await store.append(session.id, session.messages)
+        messages = list(session.messages)
+        journal = await runtime.create_session(session)
+        if messages:
+            await journal.lease.append(messages)
         return journal
-    return await resume_journal(session.id, store, bus)
+    return await runtime.resume_session(session.id)
 
 
 def _file_part(attachment: Attachment) -> FilePart:
@@ -157,123 +202,44 @@ def _file_part(attachment: Attachment) -> FilePart:
     return FilePart(attachment.mime_type, url, attachment.name)
 
 
-class RunResult:
-    """The result of a run. `output` is the entry agent's last text or the value of the output type, `messages` all
-    calls and returns between agents, `session` the entry agent's transcript, `usage` the total of all agents."""
-
-    def __init__(
-        self,
-        *,
-        output: Any,
-        messages: list[AgentMessage],
-        event_log: EventLog,
-        session: Session,
-        usage: Usage,
-        termination_reason: str,
-    ) -> None:
-        self.output = output
-        self.messages = messages
-        self.event_log = event_log
-        self.session = session
-        self.usage = usage
-        self.termination_reason = termination_reason
-
-    @cached_property
-    def trace(self) -> Trace:
-        """The tree of spans, built from the event log on first use."""
-        return Trace(self.event_log)
-
-    def format_trace(self) -> str:
-        """Return the trace as an indented text."""
-        return self.trace.format_tree()
-
-    def __repr__(self) -> str:
-        return f"RunResult(output={self.output!r}, termination_reason={self.termination_reason!r})"
-
-
-StreamKind = Literal[
-    "token", "reasoning", "tool_call", "tool_result", "agent_call", "agent_return", "retry", "finish", "error"
-]
-_DELEGATION_TOOLS = ("call_agent", "finish")
-
-
-class StreamEvent(msgspec.Struct, frozen=True):
-    """One event of `async_run_stream`. `data` by type: token and reasoning {text}; tool_call {call_id, tool, input};
-    tool_result {call_id, tool, output, is_error}; agent_call {call_id, agent_name, message}; agent_return {call_id,
-    agent_name, output}; retry {attempt, delay_ms, error, withdrawn, model}; finish {output}; error {type, message}.
-
-    A retry with `withdrawn` takes back the text, reasoning and calls of this agent since its last step, because the
-    answer broke off; none of these calls has run. With `model` (PROVIDER/MODEL) another model continues."""
-
-    type: StreamKind
-    agent_name: str
-    data: dict[str, Any]
-
-
-class StreamTranslator:
-    """Translates bus events into stream events. Part events have no agent name, so the agent of each session is
-    cached."""
-
-    def __init__(self) -> None:
-        self._agents: dict[str, str] = {}
-        self._shown: set[str] = set()
-        self._failed: dict[str, ErrorEvent] = {}
-
-    def translate_event(self, event: Event) -> Iterator[StreamEvent]:
-        """Yield the stream events for one bus event; most types of events have none."""
-        if event.agent_name:
-            self._agents[event.session_id] = event.agent_name
-        agent = self._agents.get(event.session_id, "")
-        match event:
-            case PartDeltaEvent():
-                yield StreamEvent("reasoning" if event.field == "reasoning" else "token", agent, {"text": event.delta})
-            case PartUpdatedEvent(part=ToolPart() as part) if part.tool not in _DELEGATION_TOOLS:
-                yield from self._translate_call(part, agent)
-            case RetryScheduledEvent():
-                data: dict[str, Any] = {"attempt": event.attempt, "delay_ms": event.delay_ms, "error": event.error}
-                data |= {"withdrawn": bool(event.withdrawn), "model": event.model or None}
-                yield StreamEvent("retry", agent, data)
-            case AgentCalledEvent():
-                data = {"call_id": event.call_id, "agent_name": event.callee, "message": event.message}
-                yield StreamEvent("agent_call", agent, data)
-            case AgentReturnedEvent():
-                data = {"call_id": event.call_id, "agent_name": event.callee, "output": event.output}
-                yield StreamEvent("agent_return", agent, data)
-            case ErrorEvent():
-                self._failed[event.session_id] = event
-            case LoopCompletedEvent():
-                yield self._translate_end(event, agent)
-            case _:
-                pass
-
-    def _translate_call(self, part: ToolPart, agent: str) -> Iterator[StreamEvent]:
-        if is_withdrawn(part) and part.id not in self._shown:
-            return
-        if part.id not in self._shown and not (isinstance(part.state, ToolPending) and part.state.phase == "streaming"):
-            self._shown.add(part.id)
-            data = {"call_id": part.call_id, "tool": part.tool, "input": part.state.input}
-            yield StreamEvent("tool_call", agent, data)
-        result = tool_result(part)
-        if result is not None:
-            result_fields = {"output": result.content, "is_error": result.is_error}
-            yield StreamEvent("tool_result", agent, {"call_id": part.call_id, "tool": part.tool, **result_fields})
-
-    def _translate_end(self, event: LoopCompletedEvent, agent: str) -> StreamEvent:
-        error = self._failed.get(event.session_id)
-        if error is not None and event.termination_reason == "error":
-            return StreamEvent("error", agent, {"type": error.error_type, "message": error.message})
-        return StreamEvent("finish", agent, {"output": event.output})
-
-
-Parameters = ParamSpec("Parameters")
-ReturnType = TypeVar("ReturnType")
-
-
+@overload
 async def async_run(
     entry: Agent | str,
     message: str,
     agents: Iterable[Agent] = (),
-    tools: Iterable[Tool | Callable[..., Any]] = (),
+    tools: RunTools = (),
+    providers: Iterable[Provider] = (),
+    *,
+    output_type: None = None,
+    **options: Unpack[RunKeywords],
+) -> RunResult[str]: ...
+@overload
+async def async_run(
+    entry: Agent | str,
+    message: str,
+    agents: Iterable[Agent] = (),
+    tools: RunTools = (),
+    providers: Iterable[Provider] = (),
+    *,
+    output_type: "TypeForm[Out]",
+    **options: Unpack[RunKeywords],
+) -> RunResult[Out]: ...
+@overload
+async def async_run(
+    entry: Agent | str,
+    message: str,
+    agents: Iterable[Agent] = (),
+    tools: RunTools = (),
+    providers: Iterable[Provider] = (),
+    *,
+    output_type: dict[str, Any],
+    **options: Unpack[RunKeywords],
+) -> RunResult[Any]: ...
+async def async_run(
+    entry: Agent | str,
+    message: str,
+    agents: Iterable[Agent] = (),
+    tools: RunTools = (),
     providers: Iterable[Provider] = (),
     *,
     attachments: Sequence[Attachment] | None = None,
@@ -286,71 +252,174 @@ async def async_run(
     approve: ApproveFunction | None = None,
     output_type: Any = None,
     hooks: Hooks | None = None,
-) -> RunResult:
-    """Run agents on a message. With `output_type` the output is a value of that type.
+    deps: Any = None,
+    instructions: str = "",
+    approval: ApprovalLevel | None = None,
+    owner: str = "",
+    metadata: Mapping[str, Any] | None = None,
+    callback_seconds: float | None = CALLBACK_SECONDS,
+) -> RunResult[Any]:
+    """Run agents on a message. With `output_type` the output is a value of that type; a JSON schema as a dict gives
+    plain JSON values. `RunKeywords` describes the other arguments.
 
     Errors of models and tools are returned to the model. An error that ends the run is raised as OutriderError; its
     `details["result"]` holds the RunResult so far.
     """
     check_mode(mode, "the run")
-    output = None if output_type in (None, str) else OutputType(output_type)
+    check_level(approval, "the run")
+    check_message(message)
+    files = check_attachments(attachments)
+    output = as_output_type(output_type)
     spec = RunSpec.build(entry, agents, tools, providers)
-    options = EngineOptions(limits=limits, hooks=hooks or Hooks())
+    engine_options = EngineOptions(limits=limits, hooks=hooks or Hooks(), callback_seconds=callback_seconds)
+    new_session = Session(
+        workspace_directory=str(Path.cwd()),
+        mode=mode or spec.entry.mode,
+        agent=spec.entry.name,
+        approval=approval or "ask",
+        owner=owner,
+        metadata=check_metadata(metadata),
+    )
     run_bus, log = _create_bus(bus, debug=debug), EventLog()
     log.attach(run_bus)
     async with open_run_session(
-        spec, options, run_bus, store=store, session=session, mode=mode, approve=approve
+        spec,
+        engine_options,
+        run_bus,
+        store=store,
+        session=session,
+        mode=mode,
+        approve=approve,
+        new_session=new_session,
+        deps=deps,
     ) as run_session:
-        end = await run_session.run_entry_agent(message, attachments or (), output)
-        result = _create_result(run_session, end, log)
-    await run_bus.settled()
+        end = await run_session.run_entry_agent(message, files, output, instructions)
+        result: RunResult[Any] = RunResult(
+            end,
+            session=run_session.journal.session,
+            usage=run_session.run_context.budget.usage,
+            messages=run_session.run_context.agent_messages,
+            event_log=log,
+            output_type=output,
+            value=run_session.value,
+        )
+    await run_bus.settled(callback_seconds)
     if end.reason == "error" and end.error is not None:
         end.error.details["result"] = result
         raise end.error
     return result
 
 
-def _with_parameters_of(
-    template: Callable[Parameters, Any],
-) -> Callable[[Callable[..., ReturnType]], Callable[Parameters, ReturnType]]:
-    """Give a function the parameters of another one, for editors, type checkers and `help`."""
-
-    def named(function: Callable[..., ReturnType]) -> Callable[Parameters, ReturnType]:
-        function.__wrapped__ = template  # type: ignore[attr-defined]  where `inspect` finds the parameters
-        return cast("Callable[Parameters, ReturnType]", function)
-
-    return named
+def check_message(message: object) -> None:
+    """Raise ConfigurationError if a message is not a text."""
+    if not isinstance(message, str):
+        raise ConfigurationError(
+            f"the message of a run is a text, got {type(message).__name__}; an earlier conversation is passed as "
+            "session=Session(messages=…)"
+        )
 
 
-@_with_parameters_of(async_run)
-def run(*arguments: Any, **options: Any) -> RunResult:
+@overload
+def run(
+    entry: Agent | str,
+    message: str,
+    agents: Iterable[Agent] = (),
+    tools: RunTools = (),
+    providers: Iterable[Provider] = (),
+    *,
+    output_type: None = None,
+    **options: Unpack[RunKeywords],
+) -> RunResult[str]: ...
+@overload
+def run(
+    entry: Agent | str,
+    message: str,
+    agents: Iterable[Agent] = (),
+    tools: RunTools = (),
+    providers: Iterable[Provider] = (),
+    *,
+    output_type: "TypeForm[Out]",
+    **options: Unpack[RunKeywords],
+) -> RunResult[Out]: ...
+@overload
+def run(
+    entry: Agent | str,
+    message: str,
+    agents: Iterable[Agent] = (),
+    tools: RunTools = (),
+    providers: Iterable[Provider] = (),
+    *,
+    output_type: dict[str, Any],
+    **options: Unpack[RunKeywords],
+) -> RunResult[Any]: ...
+def run(*arguments: Any, **options: Any) -> RunResult[Any]:
     """`async_run` for synchronous code. It also works inside a running event loop, for example in a notebook."""
     return run_sync(lambda: async_run(*arguments, **options))
 
 
-@_with_parameters_of(async_run)
-async def async_run_stream(
+@overload
+def async_run_stream(
+    entry: Agent | str,
+    message: str,
+    agents: Iterable[Agent] = (),
+    tools: RunTools = (),
+    providers: Iterable[Provider] = (),
+    *,
+    output_type: None = None,
+    **options: Unpack[RunKeywords],
+) -> RunStream[str]: ...
+@overload
+def async_run_stream(
+    entry: Agent | str,
+    message: str,
+    agents: Iterable[Agent] = (),
+    tools: RunTools = (),
+    providers: Iterable[Provider] = (),
+    *,
+    output_type: "TypeForm[Out]",
+    **options: Unpack[RunKeywords],
+) -> RunStream[Out]: ...
+@overload
+def async_run_stream(
+    entry: Agent | str,
+    message: str,
+    agents: Iterable[Agent] = (),
+    tools: RunTools = (),
+    providers: Iterable[Provider] = (),
+    *,
+    output_type: dict[str, Any],
+    **options: Unpack[RunKeywords],
+) -> RunStream[Any]: ...
+def async_run_stream(
     *arguments: Any, bus: EventBus | None = None, debug: bool = False, **options: Any
+) -> RunStream[Any]:
+    """Run agents and return a stream of what happens. The last event is the entry agent's finish or error; then the
+    stream has the `result`. Closing the stream cancels the run."""
+    state: StreamState[Any] = StreamState(StreamTranslator(as_output_type(options.get("output_type"))))
+    entry: Any = options.get("entry", arguments[0] if arguments else "")
+    agent = entry.name if isinstance(entry, Agent) else str(entry)
+    run_bus = _create_bus(bus, debug=debug)
+    return RunStream(_iterate_run(state, agent, run_bus, lambda: async_run(*arguments, bus=run_bus, **options)), state)
+
+
+async def _iterate_run(
+    state: StreamState[Any], agent: str, bus: EventBus, start_run: Callable[[], Any]
 ) -> AsyncGenerator[StreamEvent, None]:
-    """Run agents and yield events as they happen. The last event is the entry agent's finish or error. Closing the
-    generator cancels the run."""
-    run_bus, translator = _create_bus(bus, debug=debug), StreamTranslator()
     queue: asyncio.Queue[StreamEvent | None] = asyncio.Queue()
 
     def pass_on(event: Event) -> None:
-        for translated in translator.translate_event(event):
+        for translated in state.translator.translate_event(event):
             queue.put_nowait(translated)
 
-    run_bus.subscribe_all(pass_on)
-    task = asyncio.create_task(async_run(*arguments, bus=run_bus, **options))
+    bus.subscribe_all(pass_on)
+    task: asyncio.Task[RunResult[Any]] = asyncio.create_task(start_run())
     task.add_done_callback(lambda _: queue.put_nowait(None))
     try:
-        has_ended = False
         while (event := await queue.get()) is not None:
-            has_ended = event.type in ("finish", "error")
             yield event
-        if not has_ended:
-            task.result()
+        error = _failure_of(task)
+        state.result = error.details["result"] if error else task.result()
+        yield final_event(agent, state.result, error)
     finally:
         task.cancel()
         await asyncio.wait([task])
@@ -358,23 +427,63 @@ async def async_run_stream(
             task.exception()
 
 
+def _failure_of(task: "asyncio.Task[RunResult[Any]]") -> OutriderError | None:
+    """Return the error that ended the run. One that prevented its start is raised."""
+    error = None if task.cancelled() else task.exception()
+    if isinstance(error, OutriderError) and "result" in error.details:
+        return error
+    task.result()
+    return None
+
+
+@overload
+def run_stream(
+    entry: Agent | str,
+    message: str,
+    agents: Iterable[Agent] = (),
+    tools: RunTools = (),
+    providers: Iterable[Provider] = (),
+    *,
+    output_type: None = None,
+    **options: Unpack[RunKeywords],
+) -> SyncRunStream[str]: ...
+@overload
+def run_stream(
+    entry: Agent | str,
+    message: str,
+    agents: Iterable[Agent] = (),
+    tools: RunTools = (),
+    providers: Iterable[Provider] = (),
+    *,
+    output_type: "TypeForm[Out]",
+    **options: Unpack[RunKeywords],
+) -> SyncRunStream[Out]: ...
+@overload
+def run_stream(
+    entry: Agent | str,
+    message: str,
+    agents: Iterable[Agent] = (),
+    tools: RunTools = (),
+    providers: Iterable[Provider] = (),
+    *,
+    output_type: dict[str, Any],
+    **options: Unpack[RunKeywords],
+) -> SyncRunStream[Any]: ...
+def run_stream(*arguments: Any, **options: Any) -> SyncRunStream[Any]:
+    """`async_run_stream` for synchronous code: iterate over it, or use it in a `with` block."""
+    return SyncRunStream(lambda: async_run_stream(*arguments, **options))
+
+
+for _function in (run, async_run_stream, run_stream):
+    _function.__wrapped__ = async_run  # type: ignore[attr-defined]  where `inspect` finds the parameters
+
+
 def _create_bus(outer: EventBus | None, *, debug: bool) -> EventBus:
     """Create a bus for this run, so that log and stream receive its events only; all events are forwarded to the
     caller's bus."""
     inner = EventBus()
     if outer is not None:
-        inner.subscribe_all(outer.publish)
+        inner.forward_to(outer)
     if debug:
         EventLogger(verbose=True).attach(inner)
     return inner
-
-
-def _create_result(run_session: RunSession, end: TurnEnd, log: EventLog) -> RunResult:
-    return RunResult(
-        output=end.output if run_session.value is msgspec.UNSET else run_session.value,
-        messages=run_session.run_context.agent_messages,
-        event_log=log,
-        session=run_session.journal.session,
-        usage=run_session.run_context.budget.usage,
-        termination_reason=end.reason,
-    )

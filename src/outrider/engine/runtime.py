@@ -3,21 +3,22 @@ context of each turn.
 
 `run()` needs neither built-in tools nor undo, so their modules are imported only if an engine is created with them."""
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, cast
 
 import msgspec
 
 from outrider.agents.budget import RunBudget
 from outrider.agents.hooks import Hooks
-from outrider.agents.run_context import RunContext, discard_output, no_call_wrapper
+from outrider.agents.run_context import AgentContext, RunContext, discard_output, no_call_wrapper
 from outrider.config.environment import search_path, with_environment_defaults
 from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, PermissionChecker, Rules
-from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits
-from outrider.errors import ConfigurationError
+from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits, end_child_sessions
+from outrider.errors import CallbackError, ConfigurationError
 from outrider.event_bus import EventBus
 from outrider.models.clients import CatalogPricing, LazyClient, adapt_to_local_models, shared_catalog, shared_client
 from outrider.permissions.modes import Decision
@@ -25,15 +26,19 @@ from outrider.permissions.redaction.event_filter import FILTERED_EVENTS, Redacti
 from outrider.permissions.redaction.redactor import Redactor
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.provider import ModelClient
+from outrider.sessions.journal import Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
+from outrider.tools.runner import describe_touched_files
+from outrider.tools.threads import CALLBACK_SECONDS, Callbacks, call_user_function
 from outrider.tools.tool import Tool, tools_by_name
-from outrider.types.agents import Agent, Limits, Provider
+from outrider.types.agents import Agent, Limits, Provider, SessionContext
 from outrider.types.ids import now_ms
 from outrider.types.modes import APPROVAL_LEVELS, MODES, UNATTENDED_MODES, ApprovalLevel, ReasoningEffort
 from outrider.types.origins import FlowSettings
 from outrider.types.parts import ModelRef, ToolPart
+from outrider.types.tool_state import Attachment
 
 if TYPE_CHECKING:
     from outrider.engine.session_tools import SessionTools, ToolEnvironment
@@ -44,6 +49,9 @@ if TYPE_CHECKING:
 
 
 Named = TypeVar("Named", Agent, Provider)
+DepsFactory = Callable[[SessionContext[Any]], Any]
+Redacted = TypeVar("Redacted")
+_log = logging.getLogger("outrider.engine")
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,13 +141,19 @@ class EngineKeywords(TypedDict, total=False):
     titles: bool | Agent
     approval: ApprovalLevel
     flow: FlowSettings
+    deps: "DepsFactory | None"
+    callback_seconds: float | None
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a run or an engine in one value. New sessions work in `workspace`, or else in the current folder.
     With `titles` a model generates session titles: the given agent, or the session's own model unless that is scripted
     or runs locally. `flow` says where sessions may send data without a question after they have read text of
-    others."""
+    others.
+
+    `deps` is a plain or async function that takes a `SessionContext` and returns the dependencies of that session. It
+    is called when a session is opened, in any process; a context manager that it returns, plain or async, is entered
+    then and exited when the session is closed. `callback_seconds` limits each call of a function of the program."""
 
     attended: bool = True
     workspace: Path | str | None = None
@@ -154,6 +168,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     titles: bool | Agent = False
     approval: ApprovalLevel = "ask"
     flow: FlowSettings = FlowSettings()
+    deps: "DepsFactory | None" = None
+    callback_seconds: float | None = CALLBACK_SECONDS
 
     @classmethod
     def from_keywords(cls, keywords: EngineKeywords) -> Self:
@@ -169,8 +185,9 @@ class EngineRuntime:
     """Open it before the first run context is created, and close it after the last turn. A run has no `lease_owner`."""
 
     __slots__ = (  # a process may have thousands of concurrent runs
-        "_approvals", "_bus", "_catalog", "_clients", "_options", "_pricing", "_recorder", "_redactor", "_stack",
-        "_store", "delegated_limits", "is_open", "lease_owner", "silence_seconds", "spec", "titles", "undo",
+        "_approvals", "_bus", "_catalog", "_clients", "_options", "_pricing", "_provider_names", "_recorder",
+        "_redactor", "_stack", "_store", "delegated_limits", "is_open", "lease_owner", "silence_seconds", "spec",
+        "titles", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -199,6 +216,7 @@ class EngineRuntime:
         self._catalog = options.catalog or shared_catalog()
         self._pricing = CatalogPricing(self._catalog, spec.providers)
         self._clients: dict[str, ModelClient] = {}
+        self._provider_names = {name: provider.vendor for name, provider in spec.providers.items()}
         self._recorder = self._create_recorder()
         self._stack = AsyncExitStack()
 
@@ -297,7 +315,55 @@ class EngineRuntime:
             session, environment, self._approvals, self.undo, find_secrets, flow=options.flow, rules=options.rules
         )
 
-    def create_run_context(self, session: Session, session_tools: "SessionTools | None" = None) -> RunContext:
+    async def create_session(self, session: Session) -> Journal:
+        """Store a new session and return its journal, with a lease if this runtime takes leases."""
+        return await create_journal(session, self._store, self._bus, lease_owner=self.lease_owner)
+
+    async def resume_session(self, session_id: str, *, take_over: bool = False, repeat_calls: bool = False) -> Journal:
+        """Open a stored session, with a lease if this runtime takes leases. The results of interrupted calls describe
+        the current state of their files."""
+        workspace = Path((await self._store.get(session_id)).workspace_directory or ".")
+        journal = await resume_journal(
+            session_id,
+            self._store,
+            self._bus,
+            lease_owner=self.lease_owner,
+            take_over=take_over,
+            describe=lambda call: describe_touched_files(call, workspace),
+            repeat_calls=repeat_calls,
+        )
+        await end_child_sessions(self._store, journal.session.messages)
+        if self.undo is not None:
+            await self.undo.recover_session(journal)
+        return journal
+
+    async def open_deps(self, session: Session, stack: AsyncExitStack) -> Any:
+        """Return the dependencies of a session; `stack` closes them. Raises CallbackError if the factory fails."""
+        factory, seconds = self._options.deps, self._options.callback_seconds
+        if factory is None:
+            return None
+        context: SessionContext[Any] = SessionContext(
+            session_id=session.id,
+            root_session_id=session.id,
+            owner=session.owner,
+            metadata=session.metadata,
+            agent=session.agent,
+        )
+        return await enter_dependencies(
+            await call_user_function("the deps factory", factory, context, seconds=seconds), stack, seconds
+        )
+
+    @property
+    def callback_seconds(self) -> float | None:
+        return self._options.callback_seconds
+
+    def redact(self, value: Redacted) -> Redacted:
+        """Return a copy of a value with secrets redacted."""
+        return self._redactor.redact_value(value)
+
+    def create_run_context(
+        self, session: Session, session_tools: "SessionTools | None" = None, *, deps: Any = None
+    ) -> RunContext:
         """Create the context of one turn. Its budget is new; everything else belongs to the engine or the session."""
         options = self._options
         built_in = session_tools.tools if session_tools else {}
@@ -335,6 +401,9 @@ class EngineRuntime:
             auto_compact=options.compacts,
             silence_seconds=self.silence_seconds,
             labels=cache(lambda: self._create_labels(session_tools)),
+            deps=deps,
+            callbacks=Callbacks(options.callback_seconds),
+            provider_names=self._provider_names,
         )
 
     def _create_egress_policy(self) -> "EgressPolicy":
@@ -362,7 +431,40 @@ class EngineRuntime:
         return environment is not None and environment.sandbox.confines
 
 
-def _ignore_call(call: ToolPart, decision: Decision) -> None:
+async def enter_dependencies(value: Any, stack: AsyncExitStack, seconds: float | None) -> Any:
+    """Return the dependencies, entered if they are a context manager. `stack` exits it; an exception there is logged,
+    because the session is closed in any case."""
+    kind = cast("Any", type(value))
+    is_async = hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__")
+    if not is_async and not (hasattr(kind, "__enter__") and hasattr(kind, "__exit__")):
+        return value
+    enter, leave = (value.__aenter__, value.__aexit__) if is_async else (value.__enter__, value.__exit__)
+    entered = await call_user_function("the context manager of the deps factory", enter, seconds=seconds)
+
+    async def close() -> None:
+        try:
+            name = "the context manager of the deps factory"
+            await call_user_function(name, leave, None, None, None, seconds=seconds)
+        except CallbackError:
+            _log.exception("the dependencies of a session could not be closed")
+
+    stack.push_async_callback(close)
+    return entered
+
+
+def check_attachments(attachments: Iterable[Any] | None) -> Sequence[Attachment]:
+    """Return the attachments. Raises ConfigurationError if one is of another type."""
+    files = list(attachments or ())
+    for file in files:
+        if not isinstance(file, Attachment):
+            raise ConfigurationError(
+                f"attachments has a value of type {type(file).__name__}; it has Attachment values, such as "
+                'Attachment("image/png", data=…) or Attachment("image/png", url="https://…")'
+            )
+    return files
+
+
+def _ignore_call(call: ToolPart, decision: Decision, context: AgentContext) -> None:
     pass
 
 

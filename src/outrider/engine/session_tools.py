@@ -5,6 +5,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from outrider.agents.run_context import AgentContext
 from outrider.engine.approval_gate import ApprovalChannel, Rules, function_channel
 from outrider.engine.child_sessions import OpenSessionTree
 from outrider.engine.undo import UndoRecorder
@@ -60,7 +62,11 @@ if TYPE_CHECKING:
 
 
 ATTENDED = "The user is present and can be asked."
-UNATTENDED = "No one can be asked: decide yourself. A call that needs an approval is denied."
+UNATTENDED = "No one can be asked: decide yourself; what needs approval is denied."
+
+
+_DENIED_TO_AGENT: ContextVar[DeniedReads | None] = ContextVar("denied_to_agent", default=None)
+"""What the agent of the running call may not read; each call runs in its own task, or after the one before it."""
 
 
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,14 +148,18 @@ class SessionTools:
         self._approvals = approvals
         self._rules = rules or Rules()
         self._denied = DeniedReads(self._rules.deny, session.workspace_directory or ".")
+        self._denied_by_rules: dict[tuple[str, ...], DeniedReads] = {}
         self.tree = OpenSessionTree(session)
         self._environment, self.extensions = environment, environment.extensions
         workspace = self._workspace = Path(session.workspace_directory or ".")
         self._outputs = OutputFolder(environment.data / "outputs" / session.id, OutputLimits(), find_secrets)
+        self._command_environment = (
+            environment.extensions.command_environment(workspace) if environment.extensions else None
+        )
         self.supervisor = ProcessSupervisor(
             folder=self._outputs,
             bus=environment.bus,
-            environment=environment.extensions.command_environment(workspace) if environment.extensions else None,
+            environment=self._command_environment,
             wrap=self._wrap_writable,
         )
         self.granted_paths = GrantedPaths(workspace)
@@ -160,7 +170,7 @@ class SessionTools:
             readable=[environment.data / "outputs"],
             private=environment.own_folders,
             granted=self.granted_paths.allows_path,
-            is_denied=self._denied.includes if self._rules.deny else lambda _: False,
+            is_denied=self._is_denied,
         )
         ledger = SeenVersions()
         lock = WorkspaceLock(environment.data, workspace)
@@ -280,13 +290,14 @@ class SessionTools:
         self._mcp_tools = now
         return True
 
-    def admit_call(self, call: ToolPart, decision: Decision) -> None:
+    def admit_call(self, call: ToolPart, decision: Decision, context: AgentContext) -> None:
         """Register an allowed call: its tool may open the path that it names, its command runs as it was decided, and a
-        changed MCP tool is accepted."""
+        changed MCP tool is accepted. Called in the task of the call."""
         tool = self.tools.get(call.tool, call.tool)
+        _DENIED_TO_AGENT.set(self._denied_to(context.deny_rules))
         self.granted_paths.add_call(call, tool)
         if declaration_of(tool).kind == "shell":
-            from outrider.outcomes.predict import predict_effect
+            from outrider.outcomes.predict import Registries, predict_effect
             from outrider.outcomes.runner import CommandPlan
             from outrider.permissions.information_flow import find_wanted_hosts, prints_remote_text
 
@@ -295,13 +306,16 @@ class SessionTools:
             confinement = (decision.confinement or "workspace") if self._sandbox.confines else "none"
             asks_first = confinement == "workspace" and decision.effect == "allow" and self._sandbox.overlays
             folder = str(call_directory(call.state.input) or "")
+            registries = Registries(self._workspace, self._environment.home, self._command_environment)
             plan = CommandPlan(
                 confinement,
                 keeps=decision.rule is not None or decision.effect == "ask",
-                predicted=predict_effect(command, workspace=self._workspace, folder=folder) if asks_first else None,
+                predicted=predict_effect(command, workspace=self._workspace, folder=folder, registries=registries)
+                if asks_first
+                else None,
                 flow=decision.flow,
                 open_hosts=self._open_hosts(call, decision),
-                wanted=find_wanted_hosts(command) if decision.flow else (),
+                wanted=find_wanted_hosts(command),
                 prints_remote=prints_remote_text(command),
             )
             self.commands.plan_call(call.call_id, plan)
@@ -371,13 +385,27 @@ class SessionTools:
         async with self._undo.record_paths(context, workspace, paths) if self._undo else _record_nothing():
             yield
 
+    def _denied_to(self, rules: tuple[str, ...]) -> DeniedReads | None:
+        """Return what the rules of an agent and its callers hide, None if they hide nothing."""
+        if not rules:
+            return None
+        return self._denied_by_rules.setdefault(rules, DeniedReads(rules, self._workspace))
+
+    def _is_denied(self, real_path: str) -> bool:
+        own = _DENIED_TO_AGENT.get()
+        return self._denied.includes(real_path) or (own is not None and own.includes(real_path))
+
+    def _find_denied(self) -> tuple[Path, ...]:
+        own = _DENIED_TO_AGENT.get()
+        return (*self._denied.find_paths(), *(own.find_paths() if own is not None else ()))
+
     def _command_policy(self, *, writable: bool) -> SandboxPolicy:
         environment = self._environment
         usual = default_policy(
             self._workspace,
             writable=writable,
             home=environment.home,
-            own_files=[*environment.own_folders, *self._secret_files.find(), *self._denied.find_paths()],
+            own_files=[*environment.own_folders, *self._secret_files.find(), *self._find_denied()],
             protected=find_protected_files(self._workspace) if writable else (),
             network="off" if self._is_network_closed else environment.network,
         )

@@ -37,6 +37,15 @@ async def stored_trace(archive: SessionArchive, session_id: str) -> Trace:
     return Trace(log)
 
 
+def log_of_turn(transcript: SessionTranscript, children: Sequence[SessionTranscript]) -> EventLog:
+    """Return the event log of some messages of a session and of the sessions that its agents opened."""
+    log = EventLog()
+    for read, called in ((transcript, [child.session for child in children]), *((child, []) for child in children)):
+        for event in TranscriptEvents(read, called).iterate_events():
+            log.record(event)
+    return log
+
+
 async def _tree_events(archive: SessionArchive, session_id: str) -> Sequence[Event]:
     """Return the events of a session tree, parents before children, each session in its own order. The trace nests
     them."""

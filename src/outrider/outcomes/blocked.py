@@ -100,7 +100,10 @@ def _blocked_paths(text: str, workspace: str) -> Iterator[BlockedAccess]:
     for line in text.splitlines():
         if not _READ_ONLY_SIGNS.search(line):
             continue
-        for match in _PATH_IN_LINE.finditer(line):
+        named = list(_PATH_IN_LINE.finditer(line))
+        if len(named) > 1 and named[0].start() == 0 and line.startswith(":", named[0].end()):
+            del named[0]  # the program that prints the message
+        for match in named:
             path = os.path.expanduser(match["path"].rstrip("."))  # noqa: PTH111
             if path.isprintable() and path != workspace and not path.startswith(f"{workspace}/"):
                 yield BlockedAccess("path", path)

@@ -48,9 +48,9 @@ class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """A command that has ended in its overlay. `content`, `title` and `metadata` are its tool result.
 
     With `failure` the call ends in an error with this reason, for example because the command reached its time limit.
-    `block_answered` is set when the question about `blocked` needs no answer any more. `committing` is set before the
-    first file of the workspace changes; `keep` then names the paths to commit. `recorded` are changes of a git folder
-    outside the workspace, and `keep_recorded` those to commit.
+    `block_answered` is set when the question about `blocked` needs no answer any more, `asked` when the question about
+    the changes was asked. `committing` is set before the first file of the workspace changes; `keep` then names the
+    paths to commit. `recorded` are changes of a git folder outside the workspace, and `keep_recorded` those to commit.
     """
 
     session_id: str
@@ -70,6 +70,7 @@ class PendingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     repository: OutsideRepository | None = None
     recorded: tuple[OverlayChange, ...] = ()
     keep_recorded: tuple[str, ...] = ()
+    asked: bool = False
 
 
 class OutcomeFolder:
@@ -146,6 +147,10 @@ class OutcomeFolder:
             stream.flush()
             os.fsync(descriptor)
         staged.replace(file)
+
+    def has_outcome(self, call_id: str) -> bool:
+        """Returns whether there is a stored outcome to load, with one system call."""
+        return os.access(self._call_folder(call_id) / _RECORD, os.F_OK)
 
     def load(self, call_id: str) -> PendingOutcome | None:
         """Returns the stored outcome of a call, None if there is none."""

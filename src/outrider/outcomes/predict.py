@@ -3,7 +3,8 @@ before the start. A prediction grants nothing and proves nothing."""
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -112,7 +113,91 @@ _REMOTE_URL = re.compile(
 _SCP_ADDRESS = re.compile(r"(?:[\w.-]+@)?([\w.-]+\.[\w.-]+):(?!//)")
 
 
-def predict_effect(command: str, *, workspace: Path, folder: str = "") -> PredictedEffect | None:
+class Registries:
+    """The package registries that commands use instead of the public ones.
+
+    They are named by options of the command, by `environment`, which is that of the command, or by settings of the
+    workspace and of the home folder that a sandboxed command can read. Reads text only and runs no package manager.
+    """
+
+    def __init__(self, workspace: Path, home: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
+        self._folders = (workspace, *([home] if home else ()))
+        self._workspace, self._environment = workspace, environment or {}
+
+    def replace_hosts(self, hosts: tuple[str, ...], arguments: Sequence[str], folder: str) -> tuple[str, ...]:
+        """Returns the hosts of the configured registries in place of the public ones; `folder` is where it runs."""
+        if hosts not in (_NPM, _PYPI):
+            return hosts
+        found = self._find_npm(arguments, folder) if hosts == _NPM else self._find_pypi(arguments, folder)
+        replacing, adding = ([host for url in urls if (host := _authority_of(url))] for urls in found)
+        return tuple(dict.fromkeys((*(replacing or hosts), *adding)))
+
+    def _find_npm(self, arguments: Sequence[str], folder: str) -> tuple[list[str], list[str]]:
+        """Returns the URLs that replace the public registry, and those of scopes."""
+        named = _option_values(arguments, "--registry")
+        for name in ("npm_config_registry", "NPM_CONFIG_REGISTRY"):
+            named = named or self._environment.get(name, "").split()
+        # The home folder's own .npmrc is hidden from commands.
+        files = (self._workspace / folder / ".npmrc", self._workspace / ".npmrc", self._workspace / ".yarnrc.yml")
+        listed = _NPM_REGISTRY.findall("\n".join(map(_read_settings, dict.fromkeys(files))))
+        return named or [url for scope, url in listed if not scope], [url for scope, url in listed if scope]
+
+    def _find_pypi(self, arguments: Sequence[str], folder: str) -> tuple[list[str], list[str]]:
+        """Returns the URLs that replace the public index, and additional ones."""
+        named = _option_values(arguments, "-i", "--index-url", "--default-index", "--index")
+        for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL"):
+            named = named or self._environment.get(name, "").split()
+        extra = (
+            _option_values(arguments, "--extra-index-url") + self._environment.get("PIP_EXTRA_INDEX_URL", "").split()
+        )
+        names = ("pip.conf", ".config/pip/pip.conf", ".pip/pip.conf", "uv.toml", "pyproject.toml")
+        paths = [path / name for path in (self._workspace / folder, *self._folders) for name in names]
+        settings = "\n".join(map(_read_settings, dict.fromkeys((*paths, Path("/etc/pip.conf")))))
+        listed = _PYPI_INDEX.findall(settings)
+        extra += [url for kind, url in listed if kind] + _PYPI_SOURCE.findall(settings)
+        return named or [url for kind, url in listed if not kind], extra
+
+
+_NPM_REGISTRY = re.compile(
+    r"^\s*(?:(@[\w.-]+:)?registry\s*=|npmRegistryServer:)\s*[\"']?(https?://[^\s\"']+)", re.MULTILINE
+)
+_PYPI_INDEX = re.compile(r"^\s*(extra-)?index-url\s*=\s*\[?\s*[\"']?(https?://[^\s\"',]+)", re.MULTILINE)
+_PYPI_SOURCE = re.compile(  # of uv, poetry and pdm
+    r"^\s*\[\[tool\.(?:uv\.index|poetry\.source|pdm\.source)\]\][^\[]*?\burl\s*=\s*[\"'](https?://[^\s\"']+)",
+    re.MULTILINE,
+)
+_MAX_SETTINGS = 100_000
+
+
+def _authority_of(url: str) -> str:
+    """Returns the host of a registry, with its port if it is not a usual one."""
+    try:
+        port = urlsplit(url).port
+    except ValueError:
+        return ""
+    host = _host_of(url)
+    return f"{host}:{port}" if host and port not in (None, 80, 443) else host
+
+
+def _option_values(arguments: Sequence[str], *names: str) -> list[str]:
+    pairs = [word.partition("=") for word in arguments]
+    values = [value for name, equals, value in pairs if equals and name in names]
+    return values + [after for word, after in pairwise(arguments) if word in names]
+
+
+def _read_settings(path: Path) -> str:
+    try:
+        if not path.is_file():
+            return ""
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(_MAX_SETTINGS)
+    except OSError:
+        return ""
+
+
+def predict_effect(
+    command: str, *, workspace: Path, folder: str = "", registries: Registries | None = None
+) -> PredictedEffect | None:
     """Returns what a command will publish, deploy or install, None if nothing of the kind is in its text."""
     if _NAMES.search(command) is None:
         return None
@@ -124,7 +209,7 @@ def predict_effect(command: str, *, workspace: Path, folder: str = "") -> Predic
         effect
         for analysed in script.commands
         if (words := [arg.values[0] if arg.values and arg.values[0] else arg.source_text for arg in analysed.argv])
-        and (effect := _effect_of(words, workspace)) is not None
+        and (effect := _effect_of(words, workspace, registries or Registries(workspace), folder)) is not None
     ]
     if not found:
         return None
@@ -139,7 +224,7 @@ def predict_effect(command: str, *, workspace: Path, folder: str = "") -> Predic
     )
 
 
-def _effect_of(words: Sequence[str], workspace: Path) -> PredictedEffect | None:
+def _effect_of(words: Sequence[str], workspace: Path, registries: Registries, folder: str) -> PredictedEffect | None:
     program, arguments = Path(words[0]).name, list(words[1:])
     if not _STAYS_LOCAL.isdisjoint(arguments):
         return None
@@ -154,7 +239,8 @@ def _effect_of(words: Sequence[str], workspace: Path) -> PredictedEffect | None:
     for row in _ROWS:
         if program in row.programs and (not row.subcommands or not row.subcommands.isdisjoint(names)):
             shown = " ".join([program, *plain[: 2 if ".".join(plain[:2]) in row.subcommands else 1]])
-            return msgspec.structs.replace(row.effect, text=f"`{shown}` {row.effect.text}")
+            hosts = registries.replace_hosts(row.effect.hosts, arguments, folder)
+            return msgspec.structs.replace(row.effect, text=f"`{shown}` {row.effect.text}", hosts=hosts)
     return None
 
 
@@ -175,16 +261,8 @@ def _push_effect(arguments: list[str], workspace: Path) -> PredictedEffect | Non
 
 def _remote_urls(workspace: Path, remote: str) -> Iterator[str]:
     """Yields the URLs of a remote, of all remotes without a name. Reads the configuration as text: it runs no git."""
-    try:
-        path = workspace / ".git" / "config"
-        if not path.is_file():
-            return
-        with path.open(encoding="utf-8", errors="replace") as file:
-            text = file.read(100_000)
-    except OSError:
-        return
     section = ""
-    for match in _REMOTE_URL.finditer(text):
+    for match in _REMOTE_URL.finditer(_read_settings(workspace / ".git" / "config")):
         if match[1]:
             section = match[1]
         elif section and remote in ("", section):

@@ -118,7 +118,7 @@ class CommandPlan(msgspec.Struct, frozen=True):
 
     `hosts` opens the network for these hosts, or for all if it is empty; `writable` are paths outside the workspace
     that the command may change. `predicted` is asked about before the start. With `flow` the session has read text of
-    others: the command runs without a network, except for `open_hosts`, and `wanted` are the hosts that it names.
+    others: the command runs without a network, except for `open_hosts`. `wanted` are the hosts that it names.
     `prints_remote`: with a network, its output may contain text of others.
     """
 
@@ -188,8 +188,7 @@ class SandboxedCommands:
         plan = self._plans.pop(context.call_id, CommandPlan())
         folder = self._open_folder(context.session_id)
         format_result = partial(_format_with_leftovers, format_result)
-        pending = await asyncio.to_thread(folder.load, context.call_id)
-        if pending is not None:
+        if folder.has_outcome(context.call_id) and (pending := await asyncio.to_thread(folder.load, context.call_id)):
             return await self._finish(context, folder, pending, plan, execute, format_result)
         if plan.predicted is not None and MODE_TABLE[self._settings.mode_of(context.session_id)].outcomes == "ask":
             plan = await self._ask_before_start(context, plan, plan.predicted)
@@ -371,7 +370,12 @@ class SandboxedCommands:
     def _find_blocked(self, result: CommandResult, plan: CommandPlan) -> tuple[BlockedAccess, ...]:
         """Returns what a command was denied. One that has lost its network may not say so in its output."""
         found = name_grants(find_blocked(result.text, result.exit_code, workspace=str(self._workspace)))
-        if found or plan.flow is None or result.exit_code == 0:
+        if result.exit_code == 0:
+            # The last program of a pipeline decides the exit code: `curl https://docs.example.org | head` succeeds.
+            named = {host.partition(":")[0] for host in plan.wanted}
+            hidden = find_blocked(result.text, None, workspace=str(self._workspace)) if named else ()
+            return tuple(access for access in hidden if access.kind == "network" and access.target in named)
+        if found or plan.flow is None:
             return found
         return tuple(BlockedAccess("network", host) for host in plan.wanted)
 
@@ -501,8 +505,10 @@ class SandboxedCommands:
             return await self._commit(context, folder, pending, paths, recorded)
         level = self._settings.level_of(context.session_id)
         keeps = plan.keeps or level in ("edits", "auto") or (not pending.recorded and self._may_write(context, changes))
-        if complete and keeps:
+        # A question may have been answered while the session was closed; a later rule does not replace the answer.
+        if complete and keeps and not pending.asked:
             return await self._commit(context, folder, pending, paths, recorded)
+        pending = msgspec.structs.replace(pending, asked=True)
         await asyncio.to_thread(folder.save, pending)
         await context.wait_for_answer()
         return await self._ask_and_commit(context, folder, pending)

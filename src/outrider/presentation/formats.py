@@ -3,7 +3,7 @@
 `sanitize_for_terminal` is offered here for front ends that print text with its tabs."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
 from outrider.permissions.redaction.terminal import escape_control_characters, sanitize_for_terminal
@@ -139,3 +139,29 @@ def format_age(seconds: float) -> str:
         if seconds >= size:
             return f"{format_count(int(seconds // size), unit)} ago"
     return "just now"
+
+
+def match_names(typed: str, names: Sequence[str], limit: int) -> list[str]:
+    """Return the paths that contain the typed letters in order; matches in the file name rank before the folders."""
+    typed = typed.strip('"').lower()
+    if not typed:
+        return list(names[:limit])
+    scored = ((score, name) for name in names if (score := _match_score(typed, name.lower())) is not None)
+    return [name for _, name in sorted(scored)[:limit]]
+
+
+def _match_score(typed: str, name: str) -> tuple[int, int] | None:
+    """Return the sort key of a match (lower is better), or None if the name does not match."""
+    own = name.rpartition("/")[2]
+    if own.startswith(typed):
+        return 0, len(name)
+    if typed in own:
+        return 1, len(name)
+    if typed in name:
+        return 2, len(name)
+    return (3, len(name)) if _has_letters_in_order(typed, name) else None
+
+
+def _has_letters_in_order(typed: Iterable[str], name: str) -> bool:
+    letters = iter(name)
+    return all(letter in letters for letter in typed)

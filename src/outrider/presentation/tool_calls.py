@@ -261,16 +261,24 @@ def vendor_tool_use(state: Mapping[str, Any]) -> VendorToolUse | None:
             return _vendor_result("code_interpreter", item.get("outputs"), str(item.get("code") or ""))
         case {"item": {"type": str(kind)} as item} if kind.endswith("_call"):
             return _vendor_call(kind.removesuffix("_call"), item.get("action") or item.get("arguments") or item)
-        case {"part": {"executableCode": {"code": str(code)}}}:
-            return _vendor_call("code_execution", {"code": code})
-        case {"part": {"codeExecutionResult": result}}:
-            return _vendor_result("code_execution", result)
-        case {"part": {"toolCall": {"toolType": str(name)} as call}}:
-            return _vendor_call(name.lower(), call.get("args"))
-        case {"part": {"toolResponse": {"toolType": str(name)} as response}}:
-            return _vendor_result(name.lower(), response.get("response"))
+        case {"part": {**part}}:
+            return _gemini_tool_use(part)
         case {"grounding": grounding}:
             return _vendor_result("web_search", grounding)
+        case _:
+            return None
+
+
+def _gemini_tool_use(part: Mapping[str, Any]) -> VendorToolUse | None:
+    match part:
+        case {"executableCode": {"code": str(code)}}:
+            return _vendor_call("code_execution", {"code": code})
+        case {"codeExecutionResult": result}:
+            return _vendor_result("code_execution", result)
+        case {"toolCall": {"toolType": str(name)} as call}:
+            return _vendor_call(name.lower(), call.get("args"))
+        case {"toolResponse": {"toolType": str(name)} as response}:
+            return _vendor_result(name.lower(), response.get("response"))
         case _:
             return None
 
@@ -318,9 +326,11 @@ def _find_texts(value: Any, names: tuple[str, ...]) -> Iterator[str]:
 
 
 def _find_objects(value: Any, depth: int = 6) -> Iterator[dict[str, Any]]:
+    inner: Iterable[Any] = cast("list[Any]", value) if isinstance(value, list) else ()
     if isinstance(value, dict):
-        yield cast("dict[str, Any]", value)
-    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        found = cast("dict[str, Any]", value)
+        yield found
+        inner = found.values()
     for one in inner if depth else ():
         yield from _find_objects(one, depth - 1)
 

@@ -6,16 +6,22 @@ sends a length and a launch request, then lines such as `kill 5`. The guard answ
 or the engine ends, the guard kills all descendants.
 """
 
+from __future__ import annotations
+
 import marshal
 import os
 import select
-import signal
-import socket
 import time
-from typing import Any
 
 from outrider.processes import platform
-from outrider.processes.sandbox.join import start_in_namespaces
+from outrider.processes.sandbox.join import JoinedCommand, start_in_namespaces
+
+TYPE_CHECKING = False  # importing typing takes longer than everything else here
+if TYPE_CHECKING:
+    import signal
+    from typing import Any
+else:
+    import _signal as signal
 
 ORPHAN_GRACE = 0.5
 KILL_INTERVAL = 0.02  # seconds between two rounds of SIGKILL; a round misses processes that start during it
@@ -46,69 +52,74 @@ def wait_readable(*descriptors: int | None, seconds: float | None = None) -> set
     return {descriptor for descriptor, _ in poller.poll(None if seconds is None else max(0.0, seconds) * 1000)}
 
 
-def guard_command(connection: socket.socket, streams: list[int], wakeup: int, engine: int | None) -> None:
+def guard_command(connection: int, streams: list[int], wakeup: int, engine: int | None) -> None:
     """Starts a command and returns when no descendant of it is alive.
 
-    `streams` are the command's standard input, output and error. `engine` is a pidfd of the engine, if available.
+    `connection` is the descriptor of the socket to the engine, `streams` are the command's standard input, output and
+    error. `engine` is a pidfd of the engine, if available.
     """
     size = int.from_bytes(_receive_exactly(connection, 4), "big")
     request: dict[str, Any] = marshal.loads(_receive_exactly(connection, size))
     try:
-        pid = _start_command(request, streams, connection)
+        started = _start_command(request, streams, connection, engine)
     except _StartFailure as failure:
         _send_line(connection, f"failed {failure}")
         return
     for descriptor in streams:
         os.close(descriptor)
+    pid, joined = (started, None) if isinstance(started, int) else (started.pid, started)
     _send_line(connection, f"started {pid}")
-    _CommandGuard(connection, engine, pid).run(wakeup)
+    _CommandGuard(connection, engine, pid, joined).run(wakeup)
 
 
 class _StartFailure(Exception):
     """The command could not be started; the message names the step and the reason."""
 
 
-def _start_command(request: dict[str, Any], streams: list[int], connection: socket.socket) -> int:
-    """Changes the guard's own working folder, because the command inherits it."""
+def _start_command(
+    request: dict[str, Any], streams: list[int], connection: int, engine: int | None
+) -> int | JoinedCommand:
+    """Starts a command and returns its process id, or the command if it runs in namespaces that this guard has joined.
+
+    Changes the guard's own working folder, because the command inherits it."""
     step = "workdir"
     try:
         os.chdir(request["workdir"])
         step = "program"
         if request["join"]:
-            return start_in_namespaces(request, streams, lambda lines: _report_leftovers(connection, lines))
+            return start_in_namespaces(request, streams, connection, engine)
         return platform.spawn_command(request["argv"], request["environment"], streams, request["limits"])
     except (OSError, ValueError) as error:
         raise _StartFailure(f"{step} {getattr(error, 'strerror', None) or error}".replace("\n", " ")) from error
 
 
-def _report_leftovers(connection: socket.socket, lines: list[str]) -> None:
-    for line in lines:
-        _send_line(connection, f"left {line}")
-
-
 class _CommandGuard:
     """The event loop of a command guard: reaps children and handles kill requests."""
 
-    def __init__(self, connection: socket.socket, engine: int | None, main_pid: int) -> None:
+    def __init__(self, connection: int, engine: int | None, main_pid: int, joined: JoinedCommand | None) -> None:
         self._connection = connection
         self._engine = engine
         self._main_pid = main_pid
+        self._joined = joined
         self._is_connected = True
         self._deadline: float | None = None
         self._kill_deadline = 0.0
-        platform.prefer_for_oom(main_pid)
+        if joined is None:
+            platform.prefer_for_oom(main_pid)
         self._oom_kills = platform.count_oom_kills()
 
     def run(self, wakeup: int) -> None:
         """Polls until no descendant is alive, or until killing times out."""
         while self._reap_children():
-            sources = (self._connection.fileno(), self._engine) if self._is_connected else ()
-            ready = wait_readable(wakeup, *sources, seconds=self._seconds_to_deadline())
+            sources = (self._connection, self._engine) if self._is_connected else ()
+            ready = wait_readable(wakeup, *sources, seconds=self._seconds_to_poll())
             if wakeup in ready:
                 os.read(wakeup, 4096)
-            if self._engine in ready or (self._connection.fileno() in ready and not self._read_requests()):
+            if self._engine in ready or (self._connection in ready and not self._read_requests()):
                 self._is_connected = False
                 self._terminate_all(ORPHAN_GRACE)
+            if self._joined is not None:
+                self._joined.enforce_limits()
             if self._seconds_to_deadline() == 0 and not self._kill_all():
                 return
 
@@ -122,14 +133,23 @@ class _CommandGuard:
             if pid == 0:
                 return True
             if pid == self._main_pid:
-                code = os.waitstatus_to_exitcode(status)
-                memory = code in KILLED_CODES and platform.count_oom_kills() > self._oom_kills
-                _send_line(self._connection, f"exited {code} {int(memory)}")
+                self._report_exit(os.waitstatus_to_exitcode(status))
+
+    def _report_exit(self, code: int) -> None:
+        if self._joined is not None:
+            code = self._joined.end(code, self._report_leftovers)
+            self._joined = None
+        memory = code in KILLED_CODES and platform.count_oom_kills() > self._oom_kills
+        _send_line(self._connection, f"exited {code} {int(memory)}")
+
+    def _report_leftovers(self, lines: list[str]) -> None:
+        for line in lines:
+            _send_line(self._connection, f"left {line}")
 
     def _read_requests(self) -> bool:
         """Handles kill requests; returns False if the engine has closed the connection."""
         try:
-            requests = self._connection.recv(4096).split()
+            requests = os.read(self._connection, 4096).split()
         except OSError:
             return False
         for grace in requests[1::2]:
@@ -157,23 +177,31 @@ class _CommandGuard:
             for number in numbers:
                 platform.send_signal(process, number)
 
+    def _seconds_to_poll(self) -> float | None:
+        """Returns when to look at the command again, at the latest; None if only events matter."""
+        poll = None if self._joined is None else self._joined.poll_seconds
+        deadline = self._seconds_to_deadline()
+        return deadline if poll is None else poll if deadline is None else min(poll, deadline)
+
     def _seconds_to_deadline(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
 
-def _receive_exactly(connection: socket.socket, size: int) -> bytes:
+def _receive_exactly(connection: int, size: int) -> bytes:
     """Returns exactly `size` bytes. Raises EOFError if the connection closes first."""
     received = bytearray()
     while len(received) < size:
-        chunk = connection.recv(size - len(received))
+        chunk = os.read(connection, size - len(received))
         if not chunk:
             raise EOFError("the engine closed the connection")
         received += chunk
     return bytes(received)
 
 
-def _send_line(connection: socket.socket, text: str) -> None:
+def _send_line(connection: int, text: str) -> None:
+    line = f"{text}\n".encode()
     try:
-        connection.sendall(f"{text}\n".encode())
+        while line:
+            line = line[os.write(connection, line) :]
     except OSError:  # the engine has ended; the poll reports that
         return

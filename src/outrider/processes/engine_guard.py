@@ -6,14 +6,24 @@ which kills them. It exits when the engine has closed the connection or ended, a
 Command guards are forked from here, so they are small and contain none of the engine's memory, files or keys.
 """
 
+from __future__ import annotations
+
+import gc
 import os
-import signal
-import socket
 import sys
 import time
 
 from outrider.processes import platform
 from outrider.processes.command_guard import guard_command, open_wakeup, wait_readable
+from outrider.processes.sandbox.join import receive_descriptors
+
+TYPE_CHECKING = False  # importing typing and socket takes longer than everything else here
+if TYPE_CHECKING:
+    import signal
+    import socket
+else:
+    import _signal as signal
+    import _socket as socket
 
 CONNECTION_CLOSED = 3  # exit code of an idle guard whose connection was closed
 PID_BYTES = 4
@@ -21,8 +31,8 @@ RETRY_SECONDS = 0.1  # wait before the next fork after a fork failed or a guard 
 
 
 def main() -> None:
-    """Runs the engine guard; the first argument is the engine's process id."""
-    engine = int(sys.argv[1])
+    """Runs the engine guard; the second argument is the engine's process id."""
+    engine = int(sys.argv[2])
     os.setsid()
     os.chdir("/")
     # The engine's program may have leaked inheritable descriptors.
@@ -31,6 +41,8 @@ def main() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     platform.become_subreaper()
+    gc.disable()  # a collection in a fork would write to every object, and so copy all memory
+    gc.freeze()
     handle = platform.open_pidfd(engine)
     if os.getppid() == engine:
         _EngineGuard(socket.socket(fileno=platform.INHERITED_DESCRIPTOR), handle).run()
@@ -92,15 +104,13 @@ class _EngineGuard:
         platform.become_subreaper()
         if self._engine in wait_readable(self._connection.fileno(), self._engine):
             return CONNECTION_CLOSED
-        _, descriptors, _, _ = socket.recv_fds(self._connection, 1, 4)
+        _, descriptors = receive_descriptors(self._connection, 4)
         if not descriptors:
             return CONNECTION_CLOSED
-        for descriptor in descriptors:  # received descriptors are inheritable; the command must not get them
-            os.set_inheritable(descriptor, False)  # noqa: FBT003  positional-only
         os.write(self._busy_writer, os.getpid().to_bytes(PID_BYTES, "big"))
         self._connection.close()
         connection, *streams = descriptors
-        guard_command(socket.socket(fileno=connection), streams, wakeup, self._engine)
+        guard_command(connection, streams, wakeup, self._engine)
         return 0
 
     def _reap_children(self) -> None:

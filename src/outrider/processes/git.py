@@ -5,6 +5,7 @@ Outrider's own git commands are executed here only. Commands in the sandbox get 
 
 import os
 import re
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,6 @@ from pathlib import Path
 import msgspec
 
 from outrider.errors import ConfigurationError, ProcessError
-from outrider.permissions.paths.safe_open import read_regular_file
 from outrider.processes.launch import GIT_VARIABLES, LaunchRequest, child_environment
 from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
 
@@ -113,9 +113,13 @@ def _has_plain_configuration(git: Path) -> bool:
     if git.is_symlink() or not git.is_dir() or (git / "commondir").exists() or (git / "config.worktree").exists():
         return False
     try:
-        content = read_regular_file(git / "config", _MAX_CONFIG_BYTES + 1)
+        descriptor = os.open(git / "config", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe could block
     except OSError:
         return False
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return False
+        content = file.read(_MAX_CONFIG_BYTES + 1)
     return len(content) <= _MAX_CONFIG_BYTES and _DRIVER_SECTION.search(content) is None
 
 

@@ -3,7 +3,7 @@
 import marshal
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -72,17 +72,16 @@ class LaunchRequest(msgspec.Struct, frozen=True):
 
     def encode(self) -> bytes:
         """Encodes the request for the command guard. Raises ProcessError for text that no system accepts."""
+        join = self.join if self.is_joined else None
         try:
             request = {
-                "argv": [_encode_argument(argument) for argument in (() if self.is_joined else self.argv)],
-                "environment": {
-                    _encode_argument(name): _encode_argument(value) for name, value in self.environment.items()
-                },
-                "workdir": _encode_argument(str(self.workdir)),
+                "argv": [] if join else _encode_arguments(self.argv),
+                "environment": dict(
+                    zip(_encode_arguments(self.environment), _encode_arguments(self.environment.values()), strict=True)
+                ),
+                "workdir": os.fsencode(self.workdir),
                 "limits": self.limits.by_name(),
-                "join": self.join
-                and self.is_joined
-                and {"holder": [_encode_argument(word) for word in self.join.holder], "init": self.join.init},
+                "join": join and {"holder": _encode_arguments(join.holder), "init": join.init},
             }
         except UnicodeEncodeError as error:
             raise ProcessError(f"the command cannot be started: {error}") from error
@@ -125,10 +124,12 @@ def _on_path(program: str, search_path: str | None) -> str | None:
     return which(program, path=search_path)
 
 
-def _encode_argument(argument: str) -> bytes:
-    if "\0" in argument:
+def _encode_arguments(arguments: Collection[str]) -> list[bytes]:
+    """Encodes all arguments at once, which is faster than one by one."""
+    encoded = os.fsencode("\0".join(arguments)).split(b"\0") if arguments else []
+    if len(encoded) != len(arguments):
         raise ProcessError("the command cannot be started: it contains a NUL character")
-    return os.fsencode(argument)
+    return encoded
 
 
 ALLOWED_VARIABLES = frozenset({

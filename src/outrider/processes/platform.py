@@ -1,23 +1,29 @@
 """Process functions that differ between operating systems: spawn, list descendants, send signals safely.
 
 On Linux every descendant of a command stays below its guard, because the guard is a child subreaper. On macOS and BSD
-a descendant that detaches itself twice cannot be found. Windows is not supported yet.
+a descendant that detaches itself twice cannot be found. Windows is not supported yet. The guards load this module, so
+it imports little.
 """
 
-import contextlib
+from __future__ import annotations
+
 import errno
 import fcntl
 import os
 import resource
-import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, NamedTuple, NoReturn
 
-from outrider.errors import ConfigurationError
+TYPE_CHECKING = False  # importing typing takes longer than everything else here
+if TYPE_CHECKING:
+    import signal
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any, NoReturn
+else:
+    import _signal as signal
 
 if sys.platform == "win32":
+    from outrider.errors import ConfigurationError
+
     raise ConfigurationError("Outrider does not support Windows yet; run it inside WSL")
 
 
@@ -27,6 +33,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 _F_SETPIPE_SZ = 1031
 PIPE_BYTES = 1 << 18  # the kernel allows an unprivileged user 64 MiB for all pipes
 INHERITED_DESCRIPTOR = 3
+PACKAGE_FOLDER = __file__.rpartition("/processes/")[0]
+# Makes modules of this package available to a new interpreter, which gets PACKAGE_FOLDER as its first argument. The
+# package itself is not executed: its public names need modules that take longer to import than a guard to start.
+IMPORT_SCRIPT = (
+    "import sys; package = type(sys)('outrider'); package.__path__ = [sys.argv[1]]; sys.modules['outrider'] = package"
+)
 _OOM_SCORE = b"300"  # added to the badness score of 0 to 1000; browsers use the same value for their tabs
 _RESET_SIGNALS = (
     signal.SIGPIPE,  # Python ignores SIGPIPE and SIGXFSZ
@@ -35,14 +47,16 @@ _RESET_SIGNALS = (
     signal.SIGINT,
     signal.SIGHUP,
 )
-_FileActions = list[tuple[int, int, int] | tuple[int, int, str, int, int]]
 
 
-class ProcessInstance(NamedTuple):
+class ProcessInstance:
     """A process id with its start time. The kernel reuses process ids, but not the pair."""
 
-    pid: int
-    start: str
+    __slots__ = ("pid", "start")
+
+    def __init__(self, pid: int, start: str) -> None:
+        self.pid = pid
+        self.start = start
 
 
 def spawn_program(argv: list[str], environment: Mapping[str, str], descriptor: int) -> int:
@@ -50,7 +64,7 @@ def spawn_program(argv: list[str], environment: Mapping[str, str], descriptor: i
     high = fcntl.fcntl(
         descriptor, fcntl.F_DUPFD_CLOEXEC, INHERITED_DESCRIPTOR + 1
     )  # onto itself it would stay close-on-exec
-    actions: _FileActions = [(os.POSIX_SPAWN_DUP2, high, INHERITED_DESCRIPTOR)]
+    actions: list[Any] = [(os.POSIX_SPAWN_DUP2, high, INHERITED_DESCRIPTOR)]
     actions += [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in range(INHERITED_DESCRIPTOR)]
     try:
         return os.posix_spawn(argv[0], argv, environment, file_actions=actions)
@@ -66,7 +80,7 @@ def spawn_command(
     `streams` are its standard streams; their numbers are above 2. Uses posix_spawn, which copies no memory, unless
     there are resource limits, which posix_spawn cannot set.
     """
-    program = _find_program(argv[0], environment)
+    program = find_program(argv[0], environment)
     if limits:
         return _fork_and_exec(lambda: os.execve(program, argv, environment), streams, limits)
     return os.posix_spawn(
@@ -117,7 +131,7 @@ def _prepare_child(streams: Sequence[int], limits: Sequence[tuple[str, int]]) ->
         resource.setrlimit(kind, (granted, granted))
 
 
-def _find_program(program: bytes, environment: dict[bytes, bytes]) -> bytes:
+def find_program(program: bytes, environment: dict[bytes, bytes]) -> bytes:
     """Searches the command's own PATH, since posix_spawn would use the PATH of this process."""
     if b"/" in program:
         return program
@@ -132,22 +146,19 @@ def become_subreaper() -> None:
         _call_prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-@cache
-def _load_libc() -> Any:
+def _call_prctl(option: int, value: int) -> None:
     import ctypes  # loaded late: only guard processes need it
 
-    return ctypes.CDLL(None)
-
-
-def _call_prctl(option: int, value: int) -> None:
-    _load_libc().prctl(option, value, 0, 0, 0)
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def open_pidfd(pid: int) -> int | None:
     """Returns a descriptor that becomes readable when the process ends, or None if the system has no pidfds."""
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
+        try:
             return os.pidfd_open(pid)
+        except (OSError, AttributeError):
+            return None
     return None
 
 
@@ -157,11 +168,12 @@ def send_signal(process: ProcessInstance, number: int) -> None:
     try:
         if start_time_of(process.pid) != process.start:
             return
-        with contextlib.suppress(OSError):
-            if sys.platform == "linux" and pidfd is not None:
-                signal.pidfd_send_signal(pidfd, number)
-            else:
-                os.kill(process.pid, number)
+        if sys.platform == "linux" and pidfd is not None:
+            signal.pidfd_send_signal(pidfd, number)
+        else:
+            os.kill(process.pid, number)
+    except OSError:  # it has ended
+        return
     finally:
         if pidfd is not None:
             os.close(pidfd)
@@ -179,10 +191,13 @@ def list_children(pid: int) -> list[ProcessInstance]:
     """Returns the live children of a process."""
     if not _CHILDREN_LISTED:
         return [ProcessInstance(child, start) for child, parent, start in _list_with_ps() if parent == pid]
-    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/task") as threads:
-        pids = [int(child) for thread in threads for child in _read_system_file(f"{thread.path}/children").split()]
-        return [ProcessInstance(child, start) for child in pids if (start := start_time_of(child))]
-    return []
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  importing pathlib is slow
+    except OSError:
+        return []
+    lines = (_read_system_file(f"/proc/{pid}/task/{thread}/children") for thread in threads)
+    pids = [int(child) for line in lines for child in line.split()]
+    return [ProcessInstance(child, start) for child in pids if (start := start_time_of(child))]
 
 
 def list_descendants(pid: int) -> list[ProcessInstance]:
@@ -210,29 +225,35 @@ def count_oom_kills() -> int:
 
 def prefer_for_oom(pid: int) -> None:
     """Makes the OOM killer prefer the command to the engine."""
-    with contextlib.suppress(OSError):
+    try:
         descriptor = os.open(f"/proc/{pid}/oom_score_adj", os.O_WRONLY)
         try:
             os.write(descriptor, _OOM_SCORE)
         finally:
             os.close(descriptor)
+    except OSError:
+        return
 
 
 def _read_system_file(path: str) -> bytes:
     """Returns the content of a /proc file, empty if it cannot be read. Uses os calls: pathlib is slow to import."""
     content = b""
-    with contextlib.suppress(OSError):
+    try:
         descriptor = os.open(path, os.O_RDONLY)
         try:
             while chunk := os.read(descriptor, 1 << 16):
                 content += chunk
         finally:
             os.close(descriptor)
+    except OSError:
+        return content
     return content
 
 
 def enlarge_pipe(descriptor: int) -> None:
     """Enlarges the pipe buffer, so that a fast writer blocks less often."""
     if LINUX:
-        with contextlib.suppress(OSError):
+        try:
             fcntl.fcntl(descriptor, _F_SETPIPE_SZ, PIPE_BYTES)
+        except OSError:
+            return

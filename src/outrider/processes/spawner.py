@@ -6,14 +6,12 @@ import os
 import signal
 import socket
 import sys
-from pathlib import Path
 
 from outrider.errors import ProcessError
 from outrider.processes import platform
 from outrider.processes.launch import LaunchRequest
 
-_GUARD_SCRIPT = "import sys; sys.path.append(sys.argv[2]); from outrider.processes.engine_guard import main; main()"
-_SOURCE_ROOT = Path(__file__).parents[2]
+_GUARD_SCRIPT = f"{platform.IMPORT_SCRIPT}; from outrider.processes.engine_guard import main; main()"
 CLOSE_TIMEOUT = 2.0
 # Commands can read the guard's environment in /proc, so it contains only what a Python interpreter may need.
 _GUARD_VARIABLES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT", "LANG")
@@ -69,7 +67,7 @@ class ProcessSpawner:
     def _start_guard(self) -> socket.socket:
         """Starts the engine guard and returns the connection to it. Raises ProcessError."""
         engine_end, guard_end = _open_socketpair()
-        argv = [self._python, "-I", "-S", "-c", _GUARD_SCRIPT, str(os.getpid()), str(_SOURCE_ROOT)]
+        argv = [self._python, "-I", "-S", "-c", _GUARD_SCRIPT, platform.PACKAGE_FOLDER, str(os.getpid())]
         environment = {name: os.environ[name] for name in _GUARD_VARIABLES if name in os.environ}
         try:
             with guard_end:

@@ -151,12 +151,19 @@ class HttpExchange:
         self._ended = True
         deltas: list[Delta] = []
         try:
-            for name, data in self._events.close():
-                self._feed_joined_events(name, data, deltas)
+            self._feed_rest(deltas)
             deltas.extend(self._decoder.close())
         except Exception as error:  # noqa: BLE001 - see _fail
             self._record_failure(broken or error)
         return self._return_deltas(deltas)
+
+    def _feed_rest(self, deltas: list[Delta]) -> None:
+        """Decodes an event that the stream has not terminated; it is often incomplete."""
+        try:
+            for name, data in self._events.close():
+                self._feed_joined_events(name, data, deltas)
+        except MalformedAnswerError as error:
+            raise NetworkError("the stream ended in the middle of an event", type="disconnected") from error
 
     def _expect_end(self) -> None:
         self._expects_end = True

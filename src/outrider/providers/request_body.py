@@ -138,10 +138,11 @@ _ALL_REJECTED = r"(built|hosted|server).{0,6}\btool|tool use with function calli
 
 def find_rejected_vendor_tools(settings: ModelSettings, message: str) -> frozenset[VendorTool]:
     """Returns the requested tools of the vendor that an error message refuses."""
-    found = [name for name in settings.vendor_tools if re.search(_REJECTED_VENDOR_TOOLS[name], message, re.IGNORECASE)]
-    if not found and re.search(_ALL_REJECTED, message, re.IGNORECASE):
-        found = settings.vendor_tools
-    return frozenset(found)
+    enabled = settings.vendor_tools
+    found: frozenset[VendorTool] = frozenset(
+        name for name in enabled if re.search(_REJECTED_VENDOR_TOOLS[name], message, re.IGNORECASE)
+    )
+    return found or (frozenset(enabled) if re.search(_ALL_REJECTED, message, re.IGNORECASE) else found)
 
 
 def own_tools(request: Request, vendor_tools: Collection[str]) -> list[ToolSpec]:

@@ -234,6 +234,7 @@ class ScriptedClient:
         return "scripted"
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        sent = _count_prompt(request.prompt)
         # The agent appends to its prompt after the request, so store a copy.
         request = msgspec.structs.replace(request, prompt=Prompt(request.prompt))
         self.requests.append(request)
@@ -252,7 +253,7 @@ class ScriptedClient:
                 case _:
                     yield item
                     await asyncio.sleep(self._delay)
-        for delta in _final_deltas(request, items):
+        for delta in _final_deltas(sent, items):
             yield delta
 
     async def aclose(self) -> None:
@@ -367,17 +368,27 @@ def _parse_mapping(item: Mapping[str, Any]) -> ScriptItem:
             )
 
 
-def _final_deltas(request: Request, items: list[ScriptItem]) -> Iterator[Delta]:
+def _final_deltas(sent: int, items: list[ScriptItem]) -> Iterator[Delta]:
     """Yields usage (estimated unless scripted) and the finish reason."""
     calls = any(isinstance(item, ToolUsePart | ToolPart) for item in items)
     if not any(isinstance(item, Tokens) for item in items):
-        yield UsageReport(_estimate_tokens(request, items))
+        yield UsageReport(_estimate_tokens(sent, items))
     finishes = [item for item in items if isinstance(item, Finish)]
     yield finishes[-1] if finishes else Finish("tool_use" if calls else "stop", "scripted")
 
 
-def _estimate_tokens(request: Request, items: list[ScriptItem]) -> Tokens:
-    sent = sum(len(str(part.to_api_format())) for message in request.prompt for part in message.content)
+def _count_prompt(prompt: Prompt) -> int:
+    """Returns the number of characters of a prompt; only new messages are counted."""
+    written = prompt.encoded("characters", _write_characters)
+    return len(written) - max(len(prompt) - 1, 0)  # without the commas between messages
+
+
+def _write_characters(message: ModelMessage) -> bytes:
+    """Returns one byte for each character."""
+    return "".join(str(part.to_api_format()) for part in message.content).encode("latin-1", "replace")
+
+
+def _estimate_tokens(sent: int, items: list[ScriptItem]) -> Tokens:
     written = sum(_count_characters(item) for item in items)
     return Tokens(input=sent // _CHARACTERS_PER_TOKEN + 1, output=written // _CHARACTERS_PER_TOKEN + 1)
 

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from outrider.agents.turn_state import TurnEnd
+from outrider.agents.turn_state import TurnOutcome
 from outrider.engine.child_sessions import DelegatedLimits
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import was_cut_off
+from outrider.engine.results import RunResult
 from outrider.event_bus import EventStream
 from outrider.permissions.modes import stricter_mode
 from outrider.types.deltas import (
@@ -120,7 +121,7 @@ class AnswerDeltaBuilder:
             case _:
                 pass
 
-    def finish_answer(self, end: TurnEnd) -> Iterator[Delta]:
+    def finish_answer(self, end: TurnOutcome) -> Iterator[Delta]:
         """Closes the open parts, sends the final output if it was not streamed, and yields Finish unless the turn
         failed."""
         if end.reason not in _FINISH_REASONS:
@@ -264,7 +265,7 @@ class PeerTurnRegistry:
         if failed := _failed_turn(end.result()):
             yield failed
 
-    async def _start_or_join_turn(self, turn: PeerTurn, content: list[Any]) -> asyncio.Future[TurnEnd]:
+    async def _start_or_join_turn(self, turn: PeerTurn, content: list[Any]) -> asyncio.Future[RunResult[str]]:
         engine, live = self._engine, self._engine.live[turn.session_id]
         if turn.is_repeat and not live.in_turn and was_cut_off(live.session):
             return asyncio.ensure_future(engine.go_on(turn.session_id))
@@ -322,7 +323,7 @@ async def _follow_events(
                 yield delta
 
 
-def _failed_turn(end: TurnEnd) -> FailedTurn | None:
+def _failed_turn(end: TurnOutcome) -> FailedTurn | None:
     if end.reason in ("completed", "length", "refusal"):
         return None
     return FailedTurn(end.reason, end.error.message if end.error else end.output)

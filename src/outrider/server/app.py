@@ -10,7 +10,7 @@ from starlette.routing import Match, Route
 
 from outrider.engine.engine import Engine
 from outrider.remote.agent_server import PeerTurnRegistry
-from outrider.server.auth import ListenAddress, RequestGuard
+from outrider.server.auth import AuditLog, BrowserLogins, ListenAddress, RequestGuard
 from outrider.server.endpoint import ApiEndpoint, error_response, make_handler
 from outrider.server.event_stream import SessionFeedRegistry
 from outrider.server.openapi import build_openapi
@@ -29,14 +29,9 @@ _MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-_MODE_OPTIONS = "".join(
-    f'<option value="{mode}" title="{text}">{mode}</option>' for mode, text in MODE_DESCRIPTIONS.items()
-).encode()
-_APPROVAL_OPTIONS = "".join(
-    f'<option value="{level}" title="asks about {text}">{level}</option>'
-    for level, text in APPROVAL_DESCRIPTIONS.items()
-).encode()
-_EFFORT_OPTIONS = "".join(f'<option value="{effort}">{effort}</option>' for effort in REASONING_EFFORTS).encode()
+_CHOICES = msgspec.json.encode(
+    {"modes": MODE_DESCRIPTIONS, "approvals": APPROVAL_DESCRIPTIONS, "efforts": REASONING_EFFORTS}
+)
 
 
 def page_routes() -> list[Route]:
@@ -47,9 +42,7 @@ def page_routes() -> list[Route]:
 
 
 def _static_route(url_path: str, path: Path) -> Route:
-    content, media_type = path.read_bytes().replace(b"<!-- modes -->", _MODE_OPTIONS), _MEDIA_TYPES[path.suffix]
-    content = content.replace(b"<!-- approval levels -->", _APPROVAL_OPTIONS)
-    content = content.replace(b"<!-- efforts -->", _EFFORT_OPTIONS)
+    content, media_type = path.read_bytes().replace(b"<!-- choices -->", _CHOICES), _MEDIA_TYPES[path.suffix]
 
     async def answer(_: Request) -> Response:
         return Response(content, media_type=media_type, headers={"cache-control": "no-cache"})
@@ -73,6 +66,8 @@ def create_app(
     token: str,
     version: str,
     state: ServerState = _EMPTY_STATE,
+    logins: BrowserLogins | None = None,
+    audit: AuditLog | None = None,
 ) -> RequestGuard:
     """Builds the application for an open engine. The caller owns `engine` and the objects in `state`, and closes
     them."""
@@ -85,7 +80,9 @@ def create_app(
         version,
     )
     app.state.background, app.state.questions = state.background, state.questions
-    return RequestGuard(app, address=address, token=token)
+    app.state.logins = logins or BrowserLogins()
+    app.state.url = address.browser_url
+    return RequestGuard(app, address=address, token=token, logins=app.state.logins, audit=audit)
 
 
 def all_routes(version: str) -> list[Route]:

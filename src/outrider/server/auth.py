@@ -5,9 +5,11 @@ import hmac
 import os
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
+from datetime import UTC, datetime
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -52,10 +54,109 @@ def secrets_equal(candidate: str, expected: str) -> bool:
     return hmac.compare_digest(candidate.encode("utf-8", "surrogateescape"), expected.encode())
 
 
-def derive_cookie(token: str) -> str:
-    """Returns the cookie value: a hash of the token, so that the cookie authenticates a browser without revealing the
-    token."""
-    return hashlib.sha256(f"outrider cookie {token}".encode()).hexdigest()
+LOGIN_SECONDS = 30 * 86_400
+LINK_SECONDS = 86_400
+
+
+class BrowserLogin(msgspec.Struct, frozen=True):
+    """A signed-in browser; only hashes are stored. `expires` is Unix time."""
+
+    id: str
+    cookie: str
+    secret: str
+    expires: float
+
+
+class BrowserLogins:
+    """Browsers that signed in with a one-time link.
+
+    A browser gets a secret that its page keeps in local storage and sends as a bearer token, and a cookie that opens
+    the page's files and nothing else: browsers send cookies to every port of a host, so another server on this machine
+    sees them. Logins are stored in `path`, so that they survive a restart of the server.
+    """
+
+    def __init__(self, path: Path | None = None, clock: Callable[[], float] = time) -> None:
+        self._path = path
+        self._clock = clock
+        self._codes: dict[str, float] = {}  # when the link expires, by the hash of its code
+        self._logins: dict[str, BrowserLogin] = {login.id: login for login in self._load()}
+
+    def create_code(self) -> str:
+        """Returns the code of a link that signs one browser in, once."""
+        code = secrets.token_urlsafe(TOKEN_BYTES)
+        self._codes[_hash_secret(code)] = self._clock() + LINK_SECONDS
+        return code
+
+    def redeem_code(self, code: str) -> bool:
+        expires = self._codes.pop(_hash_secret(code), None)
+        return expires is not None and expires > self._clock()
+
+    def sign_in(self) -> tuple[str, str]:
+        """Returns the cookie and the secret of a new login."""
+        cookie, secret = secrets.token_urlsafe(TOKEN_BYTES), secrets.token_urlsafe(TOKEN_BYTES)
+        login_id, expires = secrets.token_hex(8), self._clock() + LOGIN_SECONDS
+        self._logins[login_id] = BrowserLogin(login_id, _hash_secret(cookie), _hash_secret(secret), expires)
+        self._save()
+        return cookie, secret
+
+    def find_by_secret(self, secret: str) -> BrowserLogin | None:
+        return self._find("secret", secret)
+
+    def find_by_cookie(self, cookie: str) -> BrowserLogin | None:
+        return self._find("cookie", cookie)
+
+    def sign_out(self, login_id: str) -> None:
+        if self._logins.pop(login_id, None) is not None:
+            self._save()
+
+    def _find(self, field: str, value: str) -> BrowserLogin | None:
+        if not value:
+            return None
+        hashed, now = _hash_secret(value), self._clock()
+        return next((one for one in self._logins.values() if getattr(one, field) == hashed and one.expires > now), None)
+
+    def _load(self) -> list[BrowserLogin]:
+        if self._path is None:
+            return []
+        try:
+            found = msgspec.json.decode(self._path.read_bytes(), type=list[BrowserLogin])
+        except (OSError, msgspec.DecodeError):
+            return []  # browsers sign in again
+        return [login for login in found if login.expires > self._clock()]
+
+    def _save(self) -> None:
+        if self._path is None:
+            return
+        temporary = self._path.with_suffix(".new")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(msgspec.json.encode(list(self._logins.values())))
+        temporary.replace(self._path)
+
+
+def _hash_secret(secret: str) -> str:
+    """Secrets are long and random, so a plain hash cannot be inverted; comparing hashes reveals nothing of them."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+MAX_AUDIT_BYTES = 20 * 1024 * 1024
+
+
+class AuditLog:
+    """Appends one JSON object per denied request and per answered approval. At MAX_AUDIT_BYTES the file is renamed to
+    `.1`, which replaces the previous one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, action: str, **fields: object) -> None:
+        entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "action": action, **fields}
+        with suppress(OSError):  # a full disk must not stop the server
+            if self._path.exists() and self._path.stat().st_size > MAX_AUDIT_BYTES:
+                self._path.replace(self._path.with_suffix(".1"))
+            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(handle, "ab") as file:
+                file.write(msgspec.json.encode(entry) + b"\n")
 
 
 class RequestRateLimiter:
@@ -105,6 +206,13 @@ class ListenAddress(msgspec.Struct, frozen=True, kw_only=True):
         return f"{'https' if self.uses_tls else 'http'}://{host}:{self.port}"
 
     @property
+    def browser_url(self) -> str:
+        """The address for people: with the configured name if the server listens on all addresses."""
+        if not self.names or self.host not in ("0.0.0.0", "::"):
+            return self.url
+        return f"{'https' if self.uses_tls else 'http'}://{self.names[0]}:{self.port}"
+
+    @property
     def allowed_hosts(self) -> frozenset[str]:
         """The valid values of the Host header. Any other name means DNS rebinding: a foreign name that resolves to this
         server."""
@@ -151,11 +259,14 @@ SECURITY_HEADERS = [
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]  # fmt: skip
-SIGN_IN_PARAMETER = "token"  # query parameter of the browser link
+LOGIN_ID = "outrider.login"  # key of the ASGI scope
+CODE_PARAMETER, TOKEN_PARAMETER = "code", "token"  # query parameters of sign-in links
+SIGN_IN_PARAMETERS = frozenset({CODE_PARAMETER, TOKEN_PARAMETER})
 SIGN_IN_TEXT = """\
 This is an Outrider server, and this browser has not signed in.
 
-Open the link that `outrider serve` printed when it began: it ends in /?token=…
+Open the link that `outrider serve` printed when it started. A link signs in one browser, once:
+`outrider serve --link` prints another one.
 """
 
 
@@ -170,11 +281,21 @@ class RejectedRequest(msgspec.Struct, frozen=True):
 class RequestGuard:
     """ASGI middleware around the whole application, so that no route can omit a check."""
 
-    def __init__(self, app: AsgiApp, *, address: ListenAddress, token: str, body_bytes: int = MAX_BODY_BYTES) -> None:
+    def __init__(
+        self,
+        app: AsgiApp,
+        *,
+        address: ListenAddress,
+        token: str,
+        body_bytes: int = MAX_BODY_BYTES,
+        logins: BrowserLogins | None = None,
+        audit: AuditLog | None = None,
+    ) -> None:
         self._app = app
         self._address = address
         self._token = token
-        self._cookie = derive_cookie(token)
+        self._logins = logins or BrowserLogins()
+        self._audit = audit
         self._body_bytes = body_bytes
         self._rate = RequestRateLimiter(per_second=500, burst=2_000)
         self._failed_logins = RequestRateLimiter(per_second=1, burst=20)
@@ -193,12 +314,17 @@ class RequestGuard:
             return
         headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
         rejected = self._check_request(scope, headers)
+        if rejected is not None and self._audit is not None:
+            client = (scope.get("client") or ("",))[0]
+            self._audit.write(
+                "denied", reason=rejected.type, method=scope["method"], path=scope["path"][:300], client=client
+            )
         if rejected is not None and rejected.status == 401 and "text/html" in headers.get("accept", ""):
             await _send_response(send, 401, [(b"content-type", b"text/plain; charset=utf-8")], SIGN_IN_TEXT.encode())
         elif rejected is not None:
             await send_rejection(send, rejected)
         elif self._is_sign_in(scope):
-            await self._send_cookie(send)
+            await self._sign_browser_in(send)
         else:
             await self._app(scope, self._limit_body(receive), _add_security_headers(send))
 
@@ -210,12 +336,12 @@ class RequestGuard:
             return RejectedRequest(421, "wrong_host", "the Host header does not name this server")
         if not self._is_same_site(headers):
             return RejectedRequest(403, "foreign_origin", "cross-site requests are rejected")
-        if not self._rate.allow_request():
-            return RejectedRequest(429, "too_many_requests", "too many requests; try again in a moment")
         if not self._is_authenticated(scope, headers):
             if not self._failed_logins.allow_request():
                 return RejectedRequest(429, "too_many_requests", "too many requests without the token")
             return RejectedRequest(401, "no_token", "send the server's token: Authorization: Bearer …")
+        if not self._rate.allow_request():  # after the token: others cannot use up the owner's requests
+            return RejectedRequest(429, "too_many_requests", "too many requests; try again in a moment")
         return self._check_body(scope["method"], headers)
 
     def _is_same_site(self, headers: dict[str, str]) -> bool:
@@ -225,10 +351,17 @@ class RequestGuard:
     def _is_authenticated(self, scope: Scope, headers: dict[str, str]) -> bool:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return secrets_equal(given.strip(), self._token)
+            login = self._logins.find_by_secret(given.strip())
+            scope[LOGIN_ID] = login.id if login else ""
+            return login is not None or secrets_equal(given.strip(), self._token)
         if self._is_sign_in(scope):
-            return secrets_equal(parse_qs(scope["query_string"].decode("latin-1"))[SIGN_IN_PARAMETER][0], self._token)
-        return secrets_equal(_read_cookie(headers.get("cookie", ""), self.cookie_name), self._cookie)
+            query = parse_qs(scope["query_string"].decode("latin-1"))
+            if TOKEN_PARAMETER in query:
+                return secrets_equal(query[TOKEN_PARAMETER][0], self._token)
+            return self._logins.redeem_code(query[CODE_PARAMETER][0])
+        is_page_file = scope["path"] == "/" or scope["path"].startswith("/page/")
+        cookie = _read_cookie(headers.get("cookie", ""), self.cookie_name)
+        return is_page_file and scope["method"] == "GET" and self._logins.find_by_cookie(cookie) is not None
 
     def _check_body(self, method: str, headers: dict[str, str]) -> RejectedRequest | None:
         length = headers.get("content-length", "0")
@@ -243,14 +376,17 @@ class RequestGuard:
         return None
 
     def _is_sign_in(self, scope: Scope) -> bool:
-        """Returns whether this is the link that the server printed for browsers."""
-        query = scope["query_string"].decode("latin-1")
-        return scope["method"] == "GET" and scope["path"] == "/" and SIGN_IN_PARAMETER in parse_qs(query)
+        """Returns whether this is a link that signs a browser in."""
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        return scope["method"] == "GET" and scope["path"] == "/" and not query.keys().isdisjoint(SIGN_IN_PARAMETERS)
 
-    async def _send_cookie(self, send: Send) -> None:
+    async def _sign_browser_in(self, send: Send) -> None:
+        """Sends the cookie, and the secret in the fragment of the address, which no server and no log sees."""
+        cookie, secret = self._logins.sign_in()
         secure = "; Secure" if self._address.uses_tls else ""
-        cookie = f"{self.cookie_name}={self._cookie}; HttpOnly; SameSite=Strict; Path=/{secure}"
-        await _send_response(send, 303, [(b"location", b"/"), (b"set-cookie", cookie.encode())], b"")
+        value = f"{self.cookie_name}={cookie}; HttpOnly; SameSite=Strict; Path=/; Max-Age={LOGIN_SECONDS}{secure}"
+        headers = [(b"location", f"/#/sign-in/{secret}".encode()), (b"set-cookie", value.encode())]
+        await _send_response(send, 303, headers, b"")
 
     def _limit_body(self, receive: Receive) -> Receive:
         """Limits bodies without a Content-Length header while they arrive."""

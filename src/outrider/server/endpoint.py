@@ -30,7 +30,7 @@ from outrider.errors import (
     ToolFailure,
 )
 from outrider.remote.agent_server import PeerTurnRegistry
-from outrider.server.auth import BodyTooLargeError
+from outrider.server.auth import LOGIN_ID, BodyTooLargeError, BrowserLogins
 from outrider.server.event_stream import SessionFeedRegistry
 from outrider.server.state import BackgroundJobs
 
@@ -57,6 +57,9 @@ class RouteRequest(msgspec.Struct, Generic[Query, Body], frozen=True):
     last_event_id: str = ""
     background: BackgroundJobs | None = None
     questions: QuestionQueue | None = None
+    logins: BrowserLogins = msgspec.field(default_factory=BrowserLogins)
+    login_id: str = ""
+    server_url: str = ""
 
 
 class DocumentResponse(msgspec.Struct, frozen=True):
@@ -151,6 +154,9 @@ async def _parse_request(endpoint: ApiEndpoint, request: Request) -> RouteReques
         last_event_id=request.headers.get("last-event-id", ""),
         background=state.background,
         questions=state.questions,
+        logins=state.logins,
+        login_id=request.scope.get(LOGIN_ID, ""),
+        server_url=state.url,
     )
 
 

@@ -1,16 +1,22 @@
-"""Server-sent events of sessions: reads each session's changes once and sends them to all its listeners."""
+"""Server-sent events: the changes of each session are read once and sent to all its listeners, and one stream has the
+states of all sessions and the changes of those that a client follows."""
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, Literal, cast
 
 import msgspec
 
+from outrider.agents.turn_state import is_cut_off
+from outrider.engine.archive import StoredSession
 from outrider.engine.engine import Engine
+from outrider.engine.frontend import QuestionQueue, archive_of
+from outrider.errors import SessionNotFoundError, StoreError
+from outrider.presentation.items import ABORTED
 from outrider.server.payloads import change_payload, event_payload
-from outrider.server.session_tree import SessionTree
+from outrider.server.session_tree import SessionTree, find_root_session
 from outrider.types.events import (
     Event,
     MessageAddedEvent,
@@ -158,20 +164,21 @@ class SessionEventFeed:
     def is_idle(self) -> bool:
         return not self._listeners
 
-    async def stream_frames(self, after: int) -> AsyncGenerator[bytes]:
+    async def stream_batches(self, after: int) -> AsyncGenerator[FrameBatch]:
         """Yields every stored change after `after`, then live frames; each stored change exactly once."""
         listener = FeedListener()
         await self._add_listener(listener)
         try:
-            yield HEARTBEAT  # the listener is registered: a client may act after this comment without missing events
+            # The listener is registered: a client may act after this comment without missing events.
+            yield FrameBatch((SseFrame(HEARTBEAT),), HEARTBEAT, None)
             async with aclosing(self._engine.store.changes(self._session_id, after=after, follow=False)) as stored:
                 async for change in stored:
                     after = change.seq
-                    yield change_frame(change, views=self._views).body
+                    yield FrameBatch.from_frames([change_frame(change, views=self._views)])
             while (batch := await listener.next_batch()) is not None:
                 unseen = batch.newer_than(after)
                 after = unseen.last_seq or after
-                yield unseen.body
+                yield unseen
         finally:
             await self._remove_listener(listener)
 
@@ -288,29 +295,260 @@ class SessionEventFeed:
         self._keepalive_timer = asyncio.get_running_loop().call_later(KEEPALIVE_SECONDS, self._send_keepalive)
 
 
+LISTED_SESSIONS = 100
+REFRESH_SECONDS = 2.0  # how often sessions that other processes change are looked at
+EVENT_DELAY = 0.15  # seconds after an event of this process
+
+SessionState = Literal["idle", "working", "waiting", "failed", "interrupted"]
+
+
+class SessionSummary(msgspec.Struct, frozen=True):
+    """A session in a list. `state` follows from what is stored and from the turns of this process; `updated` is Unix
+    milliseconds."""
+
+    id: str
+    title: str = ""
+    workspace: str = ""
+    mode: str = ""
+    state: SessionState = "idle"
+    updated: int = 0
+    seq: int = 0
+    deleted: bool = False
+
+
+class SessionStateFeed:
+    """Compares the latest sessions with what was sent, while it has listeners."""
+
+    def __init__(self, engine: Engine, questions: QuestionQueue | None = None) -> None:
+        self._engine = engine
+        self._questions = questions
+        self._known: dict[str, SessionSummary] = {}
+        self._endings: dict[str, tuple[int, SessionState]] = {}  # (sequence number, state of the last turn)
+        self._listeners: set[asyncio.Queue[list[SessionSummary] | None]] = set()
+        self._reader: asyncio.Task[None] | None = None
+        self._is_due = asyncio.Event()
+
+    async def stream_changes(self) -> AsyncGenerator[list[SessionSummary]]:
+        """Yields all listed sessions, then those that changed."""
+        queue: asyncio.Queue[list[SessionSummary] | None] = asyncio.Queue()
+        if self._reader is None:
+            await self._refresh()
+            self._reader = self._reader or asyncio.create_task(self._keep_refreshing())
+        self._listeners.add(queue)
+        try:
+            yield list(self._known.values())
+            while (changed := await queue.get()) is not None:
+                yield changed
+        finally:
+            self._listeners.discard(queue)
+            if not self._listeners:
+                await self._stop_reader()
+
+    async def close(self) -> None:
+        for queue in self._listeners:
+            queue.put_nowait(None)
+        await self._stop_reader()
+
+    async def _stop_reader(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.cancel()
+            await asyncio.wait([reader])
+
+    async def _keep_refreshing(self) -> None:
+        loop = asyncio.get_running_loop()
+
+        def mark_due(event: Event) -> None:
+            if not isinstance(event, PartDeltaEvent | ToolInputDeltaEvent | ToolOutputEvent | PartUpdatedEvent):
+                loop.call_soon_threadsafe(self._is_due.set)
+
+        unsubscribe = self._engine.bus.subscribe_all(mark_due)
+        try:
+            while True:
+                await self._wait_until_due()
+                with suppress(StoreError):  # an outage of the store: the next refresh sends what is missing
+                    await self._refresh()
+        finally:
+            unsubscribe()
+
+    async def _wait_until_due(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REFRESH_SECONDS):
+                await self._is_due.wait()
+                await asyncio.sleep(EVENT_DELAY)
+        self._is_due.clear()
+
+    async def _refresh(self) -> None:
+        page = await archive_of(self._engine).list_page(LISTED_SESSIONS)
+        waiting = await self._waiting_sessions()
+        known = {session.id: await self._summarize(session, waiting) for session in page.sessions}
+        changed = [summary for summary in known.values() if self._known.get(summary.id) != summary]
+        gone = self._known.keys() - known.keys()
+        changed += [
+            SessionSummary(session_id, deleted=True) for session_id in gone if await self._is_deleted(session_id)
+        ]
+        self._known = known
+        self._endings = {session_id: ending for session_id, ending in self._endings.items() if session_id in known}
+        if changed:
+            for queue in self._listeners:
+                queue.put_nowait(changed)
+
+    async def _is_deleted(self, session_id: str) -> bool:
+        try:
+            await self._engine.store.get(session_id)
+        except SessionNotFoundError:
+            return True
+        return False
+
+    async def _waiting_sessions(self) -> set[str]:
+        asking = [approval.session_id for approval in await self._engine.approvals()]
+        asking += [question.session_id for question in self._questions.open_questions()] if self._questions else []
+        waiting: set[str] = set()
+        for session_id in dict.fromkeys(asking):
+            with suppress(SessionNotFoundError):
+                waiting.add(await find_root_session(self._engine, session_id))
+        return waiting
+
+    async def _summarize(self, session: StoredSession, waiting: set[str]) -> SessionSummary:
+        live = self._engine.live.get(session.id)
+        if session.id in waiting:
+            state: SessionState = "waiting"
+        elif live is not None and live.in_turn:
+            state = "working"
+        else:
+            state = await self._last_ending(session)
+        return SessionSummary(
+            session.id,
+            session.title,
+            session.workspace_directory,
+            session.mode,
+            state,
+            session.time.updated if session.time else 0,
+            session.seq,
+        )
+
+    async def _last_ending(self, session: StoredSession) -> SessionState:
+        """Reads the last messages of a session once for each of its changes."""
+        seq, state = self._endings.get(session.id, (-1, "idle"))
+        if seq == session.seq:
+            return state
+        try:
+            messages = (await self._engine.store.load(session.id, limit=3)).messages
+        except SessionNotFoundError:
+            return "idle"
+        if not is_cut_off(messages):
+            state = "idle"
+        else:
+            has_failed = messages[-1].error is not None and messages[-1].error.type != ABORTED
+            state = "failed" if has_failed else "interrupted"
+        self._endings[session.id] = (session.seq, state)
+        return state
+
+
 class SessionFeedRegistry:
     """The feeds of a server, by session id and by whether their clients want views."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, questions: QuestionQueue | None = None) -> None:
         self._engine = engine
         self._session_tree = SessionTree(engine)
         self._feeds: dict[tuple[str, bool], SessionEventFeed] = {}
+        self._session_states = SessionStateFeed(engine, questions)
+        self._outboxes: set[_Outbox] = set()
 
     async def stream_frames(self, session_id: str, after: int, *, views: bool = False) -> AsyncGenerator[bytes]:
+        async with aclosing(self.stream_batches(session_id, after, views=views)) as batches:
+            async for batch in batches:
+                yield batch.body
+
+    async def stream_batches(self, session_id: str, after: int, *, views: bool = False) -> AsyncGenerator[FrameBatch]:
         key, new = (session_id, views), SessionEventFeed(session_id, self._engine, self._session_tree, views=views)
         feed = self._feeds.setdefault(key, new)
         try:
-            async with aclosing(feed.stream_frames(after)) as frames:
-                async for frame in frames:
-                    yield frame
+            async with aclosing(feed.stream_batches(after)) as batches:
+                async for batch in batches:
+                    yield batch
         finally:
             if feed.is_idle:
                 self._feeds.pop(key, None)
 
+    async def stream_all(self, followed: Mapping[str, int], *, views: bool = False) -> AsyncGenerator[bytes]:
+        """Yields the states of the latest sessions, then every change of a state, and the changes and live events of
+        the sessions in `followed` after their sequence numbers. The stream ends when a followed session's does; the
+        client reconnects with its positions."""
+        outbox = _Outbox()
+        tasks = [
+            asyncio.create_task(self._copy_session(session_id, after, outbox, views=views))
+            for session_id, after in followed.items()
+        ]
+        tasks.append(asyncio.create_task(self._copy_states(outbox)))
+        for task in tasks:
+            task.add_done_callback(lambda _: outbox.close())
+        self._outboxes.add(outbox)
+        try:
+            yield HEARTBEAT
+            while (body := await outbox.take()) is not None:
+                yield body
+        finally:
+            self._outboxes.discard(outbox)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    async def _copy_session(self, session_id: str, after: int, outbox: "_Outbox", *, views: bool) -> None:
+        async with aclosing(self.stream_batches(session_id, after, views=views)) as batches:
+            async for batch in batches:
+                await outbox.put(b"".join(_name_session(session_id, frame) for frame in batch.frames))
+
+    async def _copy_states(self, outbox: "_Outbox") -> None:
+        async with aclosing(self._session_states.stream_changes()) as changes:
+            async for summaries in changes:
+                await outbox.put(b"event: sessions\ndata: %b\n\n" % _encode(summaries))
+
     async def close(self) -> None:
+        for outbox in self._outboxes:
+            outbox.close()
         for feed in list(self._feeds.values()):
             await feed.close()
+        await self._session_states.close()
         self._session_tree.close()
+
+
+def _name_session(session_id: str, frame: SseFrame) -> bytes:
+    """Returns the frame for a stream of several sessions: its data names the session."""
+    head, found, data = frame.body.partition(b"data: ")
+    if not found:
+        return frame.body
+    name, data = _encode(session_id), data.removesuffix(b"\n\n")
+    if frame.seq is None:
+        return b'%bdata: {"session_id":%b,"events":%b}\n\n' % (head, name, data)
+    return b'event: change\ndata: {"session_id":%b,"seq":%d,"change":%b}\n\n' % (name, frame.seq, data)
+
+
+class _Outbox:
+    """What waits to be sent to one client. A producer waits while the client is slow; its own buffer is bounded."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue(64)
+        self._closed = asyncio.Event()
+
+    async def put(self, body: bytes) -> None:
+        await self._queue.put(body)
+
+    async def take(self) -> bytes | None:
+        """Returns what waits; None after the outbox was closed and is empty."""
+        if self._queue.empty() and not self._closed.is_set():
+            waits = [asyncio.ensure_future(self._queue.get()), asyncio.ensure_future(self._closed.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+            if waits[0].done() and not waits[0].cancelled():
+                return cast("bytes", waits[0].result())
+        return None if self._queue.empty() else self._queue.get_nowait()
+
+    def close(self) -> None:
+        self._closed.set()
 
 
 def _is_transient(event: Event) -> bool:

@@ -15,7 +15,7 @@ from pydantic import Field
 from starlette.routing import BaseRoute
 
 from outrider.config.settings import Settings
-from outrider.engine.archive import SessionArchive, SessionTranscript, TurnEnd, open_archive
+from outrider.engine.archive import SessionArchive, SessionTranscript, TurnOutcome, open_archive
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import archive_of
@@ -148,7 +148,7 @@ class McpRunner:
         await self._engine.set_mode(session_id, effective_mode)
         return session_id
 
-    async def _run_turn(self, session_id: str, prompt: str) -> TurnEnd:
+    async def _run_turn(self, session_id: str, prompt: str) -> TurnOutcome:
         try:
             return await self._engine.prompt(session_id, prompt, sender=MCP_SENDER)
         except asyncio.CancelledError:

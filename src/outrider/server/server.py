@@ -5,7 +5,8 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -17,20 +18,33 @@ from outrider.engine.engine import Engine
 from outrider.engine.factory import create_store, standard_engine
 from outrider.engine.frontend import QuestionQueue
 from outrider.server.app import create_app
-from outrider.server.auth import AsgiApp, ListenAddress, check_exposure, load_or_create_token
+from outrider.server.auth import (
+    CODE_PARAMETER,
+    AsgiApp,
+    AuditLog,
+    BrowserLogins,
+    ListenAddress,
+    check_exposure,
+    load_or_create_token,
+)
+from outrider.server.connections import ConnectionGuard, raise_file_limit
 from outrider.server.event_stream import SessionFeedRegistry
-from outrider.server.state import ServerState, create_background_jobs
+from outrider.server.state import IdleSessionCloser, ServerState, create_background_jobs
+from outrider.types.events import ToolApprovalResultEvent
 
+DEFAULT_PORT = 8765
 LISTEN_BACKLOG = 512  # pending connections
+_ADDRESS_FIELDS = ("host", "socket", "names", "certificate", "key")
 SHUTDOWN_SECONDS = 3  # seconds to finish open responses
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of `outrider serve`. Port 0 selects a free port. `expose` allows other machines, which requires TLS;
-    `mcp` adds /mcp; `database` is a shared Postgres server for sessions and runs."""
+    """The options of `outrider serve`. Port 0 selects a free port; without a port it is DEFAULT_PORT, or a free one if
+    that is in use. `new_token` replaces the token and signs all browsers out. `expose` allows other machines, which
+    requires TLS; `mcp` adds /mcp; `database` is a shared Postgres server for sessions and runs."""
 
     host: str = "127.0.0.1"
-    port: int = 0
+    port: int | None = None
     socket: Path | None = None
     names: tuple[str, ...] = ()
     expose: bool = False
@@ -38,6 +52,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     key: Path | None = None
     mcp: bool = False
     database: str | None = None
+    new_token: bool = False
 
 
 async def run_server(
@@ -45,25 +60,36 @@ async def run_server(
 ) -> None:
     """Serves until SIGINT or SIGTERM. Calls `print_line` with the address once the server accepts requests, and with
     the browser link."""
-    requested = ListenAddress(**{name: getattr(options, name) for name in ListenAddress.__struct_fields__})
+    requested = ListenAddress(**{name: getattr(options, name) for name in _ADDRESS_FIELDS}, port=options.port or 0)
     check_exposure(requested, exposed=options.expose)
-    token = load_or_create_token(settings.data_folder / "server" / "token")
-    listening, address = bind_socket(requested)
+    folder = settings.data_folder / "server"
+    if options.new_token:
+        for name in ("token", "logins.json"):
+            (folder / name).unlink(missing_ok=True)
+    token = load_or_create_token(folder / "token")
+    logins, audit = BrowserLogins(folder / "logins.json"), AuditLog(folder / "audit.jsonl")
+    listening, address = _bind_default_port(requested) if options.port is None else bind_socket(requested)
+    raise_file_limit()
     async with AsyncExitStack() as stack:
         questions = QuestionQueue(providers=settings.providers)
         engine = await stack.enter_async_context(_open_engine(settings, options, questions))
-        feeds = SessionFeedRegistry(engine)
+        feeds = SessionFeedRegistry(engine, questions)
         routes = await stack.enter_async_context(_open_mcp_routes(engine, settings, version)) if options.mcp else ()
         background = await stack.enter_async_context(
             aclosing(create_background_jobs(settings, engine, options.database))
         )
         extras = ServerState(background=background, questions=questions, routes=routes)
-        app = create_app(engine, feeds, address=address, token=token, version=version, state=extras)
+        app = create_app(
+            engine, feeds, address=address, token=token, version=version, state=extras, logins=logins, audit=audit
+        )
+        stack.callback(engine.bus.subscribe(ToolApprovalResultEvent, partial(_record_answer, audit)))
+        await stack.enter_async_context(IdleSessionCloser(engine))
 
         def announce_address() -> None:
-            print_line(f"Outrider listens on {address.url} (token in {settings.data_folder / 'server' / 'token'})")
+            print_line(f"Outrider listens on {address.url} (token in {folder / 'token'})")
             if address.socket is None:
-                print_line(f"Open {address.url}/?token={token}")
+                link = f"{address.browser_url}/?{CODE_PARAMETER}={logins.create_code()}"
+                print_line(f"Open {link} (signs in one browser; `outrider serve --link` prints another link)")
 
         try:
             await OutriderServer(app, address, feeds, announce_address).serve([listening])
@@ -71,6 +97,12 @@ async def run_server(
             listening.close()
             if address.socket is not None:
                 address.socket.unlink(missing_ok=True)
+
+
+def _record_answer(audit: AuditLog, event: ToolApprovalResultEvent) -> None:
+    audit.write(
+        "approval", session=event.session_id, approval=event.approval_id, approved=event.approved, by=event.answered_by
+    )
 
 
 def _open_engine(
@@ -93,6 +125,14 @@ def _open_mcp_routes(
     from outrider.server.mcp import mcp_routes
 
     return mcp_routes(engine, settings, version)
+
+
+def _bind_default_port(requested: ListenAddress) -> tuple[socket.socket, ListenAddress]:
+    """A fixed port keeps bookmarks and logins of browsers valid."""
+    if requested.socket is None:
+        with suppress(OSError):
+            return bind_socket(msgspec.structs.replace(requested, port=DEFAULT_PORT))
+    return bind_socket(requested)
 
 
 def bind_socket(requested: ListenAddress) -> tuple[socket.socket, ListenAddress]:
@@ -153,6 +193,7 @@ class OutriderServer(uvicorn.Server):
                 date_header=False,
                 proxy_headers=False,
                 ws="none",
+                http=ConnectionGuard,
                 timeout_graceful_shutdown=SHUTDOWN_SECONDS,
                 ssl_certfile=address.certificate,
                 ssl_keyfile=address.key,

@@ -3,18 +3,20 @@
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 from starlette.routing import BaseRoute
 
 from outrider.config.settings import Settings
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import QuestionQueue
-from outrider.errors import ConfigurationError, SessionNotFoundError
+from outrider.engine.frontend import QuestionQueue, list_processes
+from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError
+from outrider.types.events import Event
 
 if TYPE_CHECKING:
     from outrider.background.jobs import JobClient
@@ -93,3 +95,51 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     background: BackgroundJobs | None = None
     questions: QuestionQueue | None = None
     routes: Sequence[BaseRoute] = ()
+
+
+IDLE_SECONDS = 60.0  # a session without events is closed after this
+CHECK_SECONDS = 10.0
+
+
+class IdleSessionCloser:
+    """Closes sessions in which nothing happens, so that a terminal can open them. A session stays open while it has a
+    turn, a process or an open question, and while a model or effort is chosen that ends with it."""
+
+    def __init__(self, engine: Engine, *, idle_seconds: float = IDLE_SECONDS) -> None:
+        self._engine = engine
+        self._idle_seconds = idle_seconds
+        self._active_at: dict[str, float] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._unsubscribe: Callable[[], object] = bool
+
+    async def __aenter__(self) -> Self:
+        self._unsubscribe = self._engine.bus.subscribe_all(self._note_event)
+        self._task = asyncio.create_task(self._keep_closing())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._unsubscribe()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _note_event(self, event: Event) -> None:
+        self._active_at[event.session_id] = monotonic()
+
+    async def _keep_closing(self) -> None:
+        while True:
+            await asyncio.sleep(min(CHECK_SECONDS, self._idle_seconds))
+            with suppress(OutriderError):  # an outage of the store: the sessions are closed later
+                await self.close_idle_sessions()
+
+    async def close_idle_sessions(self) -> None:
+        now = monotonic()
+        asking = {approval.session_id for approval in await self._engine.approvals()}
+        for session_id, live in list(self._engine.live.items()):
+            active_at = self._active_at.setdefault(session_id, now)
+            is_kept = live.in_turn or live.model or live.effort or session_id in asking
+            if is_kept or now - active_at < self._idle_seconds:
+                continue
+            if not any(process.alive for process in list_processes(self._engine, session_id)):
+                await self._engine.close(session_id)
+        self._active_at = {name: at for name, at in self._active_at.items() if name in self._engine.live}

@@ -72,6 +72,8 @@ class CassetteClients:
 class CassetteClient:
     """Answers requests from the cassette, with one client per conversation, to attribute a differing request."""
 
+    repeats_requests = True
+
     def __init__(self, provider: Provider, factory: CassetteTransportFactory, report: ReportDifference) -> None:
         self.name = provider.name
         self._provider = provider
@@ -175,7 +177,8 @@ class RecordedGate:
 
 
 def recorded_tools(tools: Mapping[str, Tool], recorded: RecordedCalls) -> dict[str, Tool]:
-    return {name: RecordedTool(tool, recorded=recorded) for name, tool in tools.items()}
+    # pyright: ignore is for `Tool.__new__`, which declares the arguments of tools from functions.
+    return {name: RecordedTool(tool, recorded=recorded) for name, tool in tools.items()}  # pyright: ignore
 
 
 async def replay(

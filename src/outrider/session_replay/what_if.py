@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from outrider.agents.turn_state import TurnEnd, is_cut_off
+from outrider.agents.turn_state import TurnOutcome, is_cut_off
 from outrider.engine.approval_gate import Rules
 from outrider.engine.engine import Engine
 from outrider.errors import ConfigurationError
@@ -189,7 +189,7 @@ class WhatIf(msgspec.Struct, frozen=True):
 
     original: Session
     session: Session
-    end: TurnEnd
+    end: TurnOutcome
     comparison: Comparison
 
     def text(self) -> str:

@@ -216,6 +216,12 @@ def is_same_machine(owner: ProcessIdentity) -> bool:
     return (owner.host, owner.boot) == (here.host, here.boot)
 
 
+def has_ended_here(owner: ProcessIdentity) -> bool:
+    """Returns whether a process of this machine has ended. Machines of the same name are told apart by their boot id,
+    so a process of another machine, which may be alive, never counts."""
+    return bool(owner.boot) and is_same_machine(owner) and is_process_alive(owner) is False
+
+
 @lru_cache(maxsize=1)
 def _process_identity(pid: int) -> ProcessIdentity:
     namespace = Path("/proc/self/ns/pid")

@@ -73,7 +73,7 @@ def _inspect_signature(function: Callable[..., Any], context_type: type) -> Tool
     takes_more = False
     for parameter in inspect.signature(function).parameters.values():
         hint = hints.get(parameter.name, Any)
-        if hint is context_type:
+        if hint is context_type or get_origin(hint) is context_type:
             context_parameter = parameter.name
         elif parameter.kind is parameter.VAR_KEYWORD:
             takes_more = True

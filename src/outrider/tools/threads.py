@@ -1,10 +1,11 @@
-"""Thread pool for synchronous tool functions.
+"""Thread pool for synchronous tool functions, and the call of functions that a program provides.
 
 The standard executor starts few threads on a small machine and joins them at exit. This pool starts one thread per
 concurrent call up to a limit, and uses daemon threads, so that a function that never returns does not block the exit.
 """
 
 import asyncio
+import inspect
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -12,6 +13,8 @@ from contextvars import copy_context
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
+
+from outrider.errors import CallbackError
 
 PoolJob = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
 
@@ -98,3 +101,57 @@ def _resolve_future(future: "asyncio.Future[Any]", result: Any, error: BaseExcep
         future.set_exception(RuntimeError("the function raised StopIteration"))
     else:
         future.set_exception(error)
+
+
+CALLBACK_SECONDS = 60.0
+_callback_threads = ThreadPool()
+
+
+class Callbacks:
+    """Calls functions of the program, each for at most `seconds`. Plain functions run in threads, one after the other,
+    because a program does not expect its hooks to run in parallel."""
+
+    def __init__(self, seconds: float | None = CALLBACK_SECONDS) -> None:
+        self.seconds = seconds
+        self._lock = asyncio.Lock()
+
+    async def call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Returns the value of the function. Raises CallbackError if it fails or takes too long."""
+        if is_async_function(function):
+            return await call_user_function(name, function, *arguments, seconds=self.seconds)
+        async with self._lock:
+            return await call_user_function(name, function, *arguments, seconds=self.seconds)
+
+
+async def call_user_function(
+    name: str, function: Callable[..., Any], *arguments: Any, seconds: float | None = CALLBACK_SECONDS
+) -> Any:
+    """Calls a function of the program, such as a hook, and returns its value. A plain function runs in a thread, where
+    it cannot block the event loop; `seconds` limits both kinds. Raises CallbackError if it fails or takes too long."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            if is_async_function(function):
+                return await function(*arguments)
+            if getattr(function, "__module__", "").startswith("outrider."):  # of the package itself: it returns at once
+                return function(*arguments)
+            value = await _callback_threads.run(partial(function, *arguments))
+            return await value if inspect.isawaitable(value) else value
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise CallbackError(name, "raised CancelledError") from error
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        if limit.expired():
+            raise CallbackError(name, f"did not return within {seconds:g} s") from error
+        text = str(error).strip()
+        raise CallbackError(name, f"failed ({type(error).__name__}{f': {text}' if text else ''})") from error
+
+
+def is_async_function(function: Callable[..., Any]) -> bool:
+    """Returns whether a function, method, partial or callable object is async."""
+    called: Any = function
+    return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(type(called).__call__)

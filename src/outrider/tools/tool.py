@@ -3,15 +3,17 @@
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from copy import deepcopy
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import msgspec
 
-from outrider.errors import ConfigurationError, ToolFailure
+from outrider.errors import CallbackError, ConfigurationError, ToolFailure
 from outrider.tools.schema import ToolSignature, compact_schema, convert_arguments, docstring_summary, read_signature
-from outrider.tools.threads import ThreadPool
+from outrider.tools.threads import Callbacks, ThreadPool
+from outrider.types.agents import Deps
 from outrider.types.origins import Origin, OriginKind, Origins, make_origin
 from outrider.types.request import ToolSpec
 from outrider.types.tool_declaration import (
@@ -23,10 +25,23 @@ from outrider.types.tool_declaration import (
     declaration_of,
 )
 from outrider.types.tool_state import Attachment
+from outrider.types.validate import is_object
 
 Policy = Literal["allow", "ask", "deny"]
-EvaluatePolicy = Callable[[Policy, dict[str, Any]], Policy]
-PreprocessArguments = Callable[[dict[str, Any]], dict[str, Any]]
+EvaluatePolicy = Callable[[Policy, dict[str, Any]], Policy | Awaitable[Policy]]
+PreprocessArguments = Callable[[dict[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]]
+
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec as ParamSpecWithDefault
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Parameters = ParamSpecWithDefault("Parameters", default=...)
+    Returned_co = TypeVarWithDefault("Returned_co", default=Any, covariant=True)
+else:
+    Parameters = ParamSpec("Parameters")
+    Returned_co = TypeVar("Returned_co", covariant=True)
+DecoratedParameters = ParamSpec("DecoratedParameters")
+DecoratedReturned = TypeVar("DecoratedReturned")
 
 _STRICTNESS: dict[Policy, int] = {"allow": 0, "ask": 1, "deny": 2}
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,128}")  # the longest name that an API accepts; some accept less
@@ -52,9 +67,12 @@ async def _store_nothing() -> None:
     """Default for calls that cannot outlive their process."""
 
 
-class ToolContext(msgspec.Struct, frozen=True):
+class ToolContext(msgspec.Struct, Generic[Deps], frozen=True):
     """Context of one call. A tool function receives it through a parameter of this type, which is not part of the
-    schema.
+    schema; `ToolContext[Db]` gives `deps` a type.
+
+    `deps` is what `run(deps=…)` or the factory of `Engine(deps=…)` provided, None without one. `owner` and `metadata`
+    are those of the session, also for called agents; `root_session_id` is the session of the entry agent.
 
     `wait_for_answer` stores that running the call again is safe from now on, because it only waits for the user's
     answer or repeats a stored step: after a crash it is run again instead of reported as interrupted. `resume_work`
@@ -72,6 +90,10 @@ class ToolContext(msgspec.Struct, frozen=True):
     resume_work: Callable[[], Awaitable[None]] = _store_nothing
     is_suspended: Callable[[], bool] = lambda: False
     preview: bool = False
+    deps: Deps = None  # type: ignore[assignment]
+    owner: str = ""
+    metadata: dict[str, Any] = {}
+    root_session_id: str = ""
 
 
 class ToolResult(msgspec.Struct, frozen=True):
@@ -106,7 +128,10 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     may run: the `diff` in the metadata of its result is shown, and a ToolFailure ends the call without a question.
 
     `evaluate_policy(base, args)` can only make the policy stricter. `preprocess_args(args)` runs before the permission
-    check.
+    check. Both may be async. If one fails, takes too long or returns an invalid value, the call is refused.
+
+    `repeats`: the number of equal calls with equal results in a row after which a turn ends; None for no limit, as for
+    a tool that polls. By default `Limits.repeats` applies.
     """
 
     read_only: bool = False
@@ -130,6 +155,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     destination: str = ""
     previews: bool = False
     declares: ToolDeclaration | None = None
+    repeats: int | msgspec.UnsetType | None = msgspec.UNSET
 
     def declare(self) -> ToolDeclaration:
         """Returns what calls do. Nothing follows from the name of a tool: one that declares nothing has unknown
@@ -156,33 +182,76 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(declared, **more) if more else declared
 
 
-class Tool:
-    """A function that a model can call: `@Tool`, `@Tool(timeout=5)`, `Tool(function)` or `Tool.from_schema(…)`."""
+class ToolKeywords(TypedDict, total=False):
+    """The keyword arguments of `Tool`, for type checkers and editors; see `ToolOptions` for their meaning."""
 
-    @overload
-    def __new__(cls, function: Callable[..., Any], /, **options: Any) -> Self: ...
-    @overload
-    def __new__(cls, /, **options: Any) -> Callable[[Callable[..., Any]], Self]: ...
-    def __new__(cls, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        if function is None:
-            return lambda decorated: cls(decorated, **options)  # pyright: ignore
-        return super().__new__(cls)
+    read_only: bool
+    timeout: float | None
+    policy: Policy
+    evaluate_policy: EvaluatePolicy | None
+    preprocess_args: PreprocessArguments | None
+    parallel: bool
+    repeatable: bool
+    asks: bool
+    delegates: bool
+    plan: bool
+    strict: bool
+    unsaid: tuple[str, ...]
+    path_parameters: tuple[str, ...]
+    path_operation: PathOperation | None
+    network: bool
+    url_parameters: tuple[str, ...]
+    display: CallKind | None
+    origins: tuple[Origin | OriginKind, ...] | None
+    destination: str
+    previews: bool
+    declares: ToolDeclaration | None
+    repeats: int | None
+
+
+class NamedToolKeywords(ToolKeywords, total=False):
+    """The keyword arguments of `Tool` with the name and the description, which are those of the function by default."""
+
+    name: str | None
+    description: str | None
+
+
+class Tool(Generic[Parameters, Returned_co]):
+    """A function that a model can call: `@Tool`, `@Tool(timeout=5)`, `Tool(function)` or `Tool.from_schema(…)`. Calling
+    the tool calls the function, with its parameters and its return type."""
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __new__(
+            cls, function: Callable[Parameters, Returned_co], /, **options: Unpack[NamedToolKeywords]
+        ) -> "Tool[Parameters, Returned_co]": ...
+        @overload
+        def __new__(cls, /, **options: Unpack[NamedToolKeywords]) -> "ToolDecorator": ...
+        def __new__(cls, function: Any = None, /, **options: Any) -> Any: ...
+
+    else:
+
+        def __new__(cls, function=None, /, **options):
+            if function is None:
+                return lambda decorated: cls(decorated, **options)
+            return super().__new__(cls)
 
     def __init__(
         self,
-        function: Callable[..., Any] | None = None,
+        function: Callable[Parameters, Returned_co] | None = None,
         /,
         *,
         name: str | None = None,
         description: str | None = None,
-        **options: Any,
+        **options: Unpack[ToolKeywords],
     ) -> None:
         if not callable(function):
             raise ConfigurationError(f"a tool is made from a function, got {type(function).__name__}")
-        self.function = function
+        self.function: Callable[..., Any] = function
         self.name = name or getattr(function, "__name__", type(function).__name__)
         self.description = docstring_summary(inspect.getdoc(function) or "") if description is None else description
-        self.options = _parse_options(self.name, options)
+        self.options = _parse_options(self.name, dict(options))
         _check_name(self.name)
         _check_declared_parameters(self.name, function, self.options)
         self._parameters: dict[str, Any] | None = None
@@ -204,7 +273,7 @@ class Tool:
         description: str,
         parameters: dict[str, Any],
         function: Callable[..., Any],
-        **options: Any,
+        **options: Unpack[ToolKeywords],
     ) -> Self:
         """Creates a tool with an explicit JSON schema. The function receives the model's arguments without
         conversion."""
@@ -250,12 +319,46 @@ class Tool:
         base = self.options.policy
         if self.options.evaluate_policy is None:
             return base
-        return max(base, self.options.evaluate_policy(base, arguments), key=_STRICTNESS.__getitem__)
+        return self._stricter_policy(self.options.evaluate_policy(base, arguments))
+
+    async def evaluate_policy(self, arguments: dict[str, Any], callbacks: Callbacks) -> Policy:
+        """Returns the same; `evaluate_policy` may be async. Raises CallbackError if it fails."""
+        evaluate = self.options.evaluate_policy
+        if evaluate is None:
+            return self.options.policy
+        name, given = f"evaluate_policy of tool {self.name}", deepcopy(arguments)
+        return self._stricter_policy(await callbacks.call(name, evaluate, self.options.policy, given))
+
+    def _stricter_policy(self, evaluated: object) -> Policy:
+        if evaluated not in ("allow", "ask", "deny"):
+            raise CallbackError(
+                f"evaluate_policy of tool {self.name}", f'returned {evaluated!r}; it returns "allow", "ask" or "deny"'
+            )
+        return max(self.options.policy, evaluated, key=_STRICTNESS.__getitem__)
 
     def prepare(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Returns the preprocessed arguments, which are used for the permission check, display and execution."""
         preprocess = self.options.preprocess_args
-        return arguments if preprocess is None else preprocess(dict(arguments))
+        return arguments if preprocess is None else self._checked_arguments(preprocess(dict(arguments)))
+
+    async def preprocess(self, arguments: dict[str, Any], callbacks: Callbacks) -> dict[str, Any]:
+        """Returns the same; `preprocess_args` may be async. Raises CallbackError if it fails."""
+        preprocess = self.options.preprocess_args
+        if preprocess is None:
+            return arguments
+        name = f"preprocess_args of tool {self.name}"
+        return self._checked_arguments(await callbacks.call(name, preprocess, deepcopy(arguments)))
+
+    def _checked_arguments(self, prepared: object) -> dict[str, Any]:
+        problem = "" if is_object(prepared) else f"returned a value of type {type(prepared).__name__}"
+        if is_object(prepared):
+            try:
+                msgspec.json.encode(prepared)
+            except (TypeError, ValueError, RecursionError) as error:
+                problem = f"returned arguments that are not JSON: {error}"
+            else:
+                return prepared
+        raise CallbackError(f"preprocess_args of tool {self.name}", f"{problem}; it returns the arguments as a dict")
 
     def check_arguments(self, arguments: dict[str, Any]) -> None:
         """Raises InvalidArguments if the function cannot be called with them. An explicit schema is not checked."""
@@ -285,12 +388,22 @@ class Tool:
             return to_tool_result(await self.function(**arguments))
         return to_tool_result(await _run_in_thread(self.function, arguments))
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned_co:
         """Calls the decorated function directly."""
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
+
+
+if TYPE_CHECKING:
+
+    class ToolDecorator(Tool[..., Any]):
+        """What `Tool(timeout=5)` returns: it makes a tool from a function. It is no tool; mypy needs the base class."""
+
+        def __call__(
+            self, function: Callable[DecoratedParameters, DecoratedReturned], /
+        ) -> Tool[DecoratedParameters, DecoratedReturned]: ...
 
 
 async def _run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
@@ -352,7 +465,7 @@ def tools_by_name(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "To
     duplicate name."""
     by_name: dict[str, Tool] = {}
     for given in tools:
-        tool = given if isinstance(given, Tool) else Tool(given)
+        tool: Tool = cast("Tool", given) if isinstance(given, Tool) else Tool(given)
         if tool.name in by_name:
             raise ConfigurationError(f"two tools are called {tool.name!r}")
         by_name[tool.name] = tool

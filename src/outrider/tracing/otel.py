@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -98,6 +99,73 @@ class TelemetryMetrics:
         self._tools.record(milliseconds / 1000, attributes)
 
 
+_EXPORTER_VARIABLES = (
+    "OTEL_TRACES_EXPORTER",
+    "OTEL_METRICS_EXPORTER",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+)
+
+
+def configure_telemetry(bus: EventBus, environ: Mapping[str, str]) -> Callable[[], None] | None:
+    """Exports the events of a bus as the standard variables of OpenTelemetry say (OTEL_EXPORTER_OTLP_ENDPOINT,
+    OTEL_TRACES_EXPORTER, OTEL_SERVICE_NAME and others). Returns a function that sends the rest and stops; None if no
+    variable asks for an export. Raises ConfigurationError if the SDK or an exporter is not installed."""
+    if environ.get("OTEL_SDK_DISABLED", "").lower() == "true" or not any(map(environ.get, _EXPORTER_VARIABLES)):
+        return None
+    try:
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise ConfigurationError(f"OTEL_ variables are set; to export: pip install {_SDK_PACKAGES}") from error
+    service = {} if environ.get("OTEL_SERVICE_NAME") else {"service.name": "outrider"}
+    resource = Resource.create(service)
+    tracers = TracerProvider(resource=resource)
+    for exporter in _load_exporters("traces", environ):
+        tracers.add_span_processor(BatchSpanProcessor(exporter))
+    readers = [PeriodicExportingMetricReader(exporter) for exporter in _load_exporters("metrics", environ)]
+    meters = MeterProvider(metric_readers=readers, resource=resource)
+    detach = OpenTelemetry(tracers, meters).attach(bus)
+
+    def stop() -> None:
+        detach()
+        tracers.shutdown()
+        meters.shutdown()
+
+    return stop
+
+
+_SDK_PACKAGES = "opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+
+
+def _load_exporters(signal: str, environ: Mapping[str, str]) -> list[Any]:
+    """Returns the exporters that OTEL_TRACES_EXPORTER or OTEL_METRICS_EXPORTER names; OTLP by default."""
+    from importlib.metadata import entry_points
+
+    named = environ.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip() or "otlp"
+    protocol = (
+        environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
+        or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+        or "http/protobuf"
+    )
+    exporters: list[Any] = []
+    for name in filter(None, (part.strip() for part in named.split(","))):
+        if name == "none":
+            continue
+        entry = f"otlp_proto_{protocol.partition('/')[0]}" if name == "otlp" else name
+        found = list(entry_points(group=f"opentelemetry_{signal}_exporter", name=entry))
+        if not found:
+            raise ConfigurationError(
+                f"the OpenTelemetry exporter {entry!r} is not installed: pip install {_SDK_PACKAGES}"
+            )
+        exporters.append(found[0].load()())
+    return exporters
+
+
 NANOSECONDS = 1_000_000  # in a millisecond
 PROVIDER_NAMES = {"google": "gcp.gemini", "openai-responses": "openai"}
 SUCCESS_REASONS = ("completed", "stop", "tool_use", "length")
@@ -138,6 +206,7 @@ class OpenTelemetry:
             bus.subscribe(ToolExecutionStartedEvent, self._tool_starts),
             bus.subscribe(ToolExecutionCompletedEvent, self._tool_ends),
             bus.subscribe(AgentCalledEvent, self._agent_is_called),
+            bus.add_call_scope(self._enter_tool_span),
         ]
 
         def detach() -> None:
@@ -208,6 +277,15 @@ class OpenTelemetry:
         extra = {TOOL_RESULT: event.output_preview} if self._content else {}
         self._end_span(self._open.pop((event.session_id, event.call_id), None), event, extra, reason)
 
+    def _enter_tool_span(self, session_id: str, call_id: str) -> AbstractContextManager[Any]:
+        """Makes the span of a call the current one, so that spans of its function are below it."""
+        span = self._open.get((session_id, call_id))
+        return (
+            nullcontext()
+            if span is None
+            else self._trace.use_span(span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
+        )
+
     def _start_span(
         self, event: Event, name: str, parent: Span | None, attributes: Mapping[str, Any], kind: Any = None
     ) -> Span:
@@ -241,7 +319,8 @@ def _common_attributes(event: Event, operation: str) -> dict[str, Any]:
 
 
 def _model_attributes(event: LLMRequestEvent | LLMResponseEvent) -> dict[str, str]:
-    return {PROVIDER: PROVIDER_NAMES.get(event.provider, event.provider), REQUEST_MODEL: event.model}
+    vendor = event.vendor or PROVIDER_NAMES.get(event.provider, event.provider)
+    return {PROVIDER: vendor, REQUEST_MODEL: event.model}
 
 
 def _with_error(attributes: dict[str, str], reason: str) -> dict[str, str]:

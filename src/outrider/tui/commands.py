@@ -522,9 +522,15 @@ async def open_session(ui: ScreenApi, session_id: str) -> None:
 
 
 async def continue_turn(ui: ScreenApi, _: str) -> None:
-    """Resume a turn that was interrupted."""
-    if ui.controller.session_id:
-        await ui.controller.continue_turn()
+    """Resume a turn that was interrupted; ask the model to continue after one that has ended."""
+    controller = ui.controller
+    session = controller.engine.live.get(controller.session_id)
+    if session is None or not session.session.messages:
+        ui.show_notice("there is nothing to continue yet", "warning")
+    elif was_cut_off(session.session):
+        await controller.continue_turn()
+    else:
+        await controller.send_prompt("continue", changed=ui.redraw)
 
 
 async def share_session(ui: ScreenApi, _: str) -> None:
@@ -622,7 +628,7 @@ COMMANDS: list[SlashCommand] = [
     SlashCommand("new", "start a new session", start_new_session),
     SlashCommand("resume", "continue an earlier session of this folder", resume_session, "[ID]"),
     SlashCommand("sessions", "find a session of any folder", find_sessions, "[WORDS]"),
-    SlashCommand("continue", "resume an interrupted turn", continue_turn),
+    SlashCommand("continue", "resume the last turn, or ask for more", continue_turn),
     SlashCommand("fork", "copy the session, completely or up to one of your messages", fork_session, "[TITLE]"),
     SlashCommand("undo", "revert the file changes of the last turn", undo_changes),
     SlashCommand("redo", "apply reverted file changes again", redo_changes),

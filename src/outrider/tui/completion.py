@@ -1,7 +1,7 @@
 """Completion in the composer: slash commands after `/`, workspace files after `@`; attachments of mentioned files."""
 
 import re
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from shlex import split
 from time import monotonic
@@ -12,7 +12,7 @@ import msgspec
 from rich.text import Text
 from textual.widgets import Static
 
-from outrider.presentation.formats import clean_line
+from outrider.presentation.formats import clean_line, match_names
 from outrider.tui.widgets.status import widget_palette
 from outrider.types.parts import FilePart
 
@@ -49,39 +49,13 @@ def complete_word(
         found = tuple(choice for choice in commands if choice.text.startswith(word))
         return CompletionResult(0, found) if found else None
     if word.startswith("@"):
-        matches = match_names(word[1:], files)
+        matches = match_names(word[1:], files, MAX_CHOICES)
         return (
             CompletionResult(start, tuple(CompletionChoice(f"@{_quote_name(name)}") for name in matches))
             if matches
             else None
         )
     return None
-
-
-def match_names(typed: str, names: Sequence[str]) -> list[str]:
-    """Return the paths that contain the typed letters in order; matches in the file name rank before the folders."""
-    typed = typed.strip('"').lower()
-    if not typed:
-        return list(names[:MAX_CHOICES])
-    scored = ((score, name) for name in names if (score := _match_score(typed, name.lower())) is not None)
-    return [name for _, name in sorted(scored)[:MAX_CHOICES]]
-
-
-def _match_score(typed: str, name: str) -> tuple[int, int] | None:
-    """Return the sort key of a match (lower is better), or None if the name does not match."""
-    own = name.rpartition("/")[2]
-    if own.startswith(typed):
-        return 0, len(name)
-    if typed in own:
-        return 1, len(name)
-    if typed in name:
-        return 2, len(name)
-    return (3, len(name)) if _has_letters_in_order(typed, name) else None
-
-
-def _has_letters_in_order(typed: Iterable[str], name: str) -> bool:
-    letters = iter(name)
-    return all(letter in letters for letter in typed)
 
 
 def _quote_name(name: str) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from outrider._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from outrider.types.agents import Agent, AgentMessage, Limits, Provider
+    from outrider.types.agents import Agent, AgentMessage, Limits, Provider, SessionContext
     from outrider.types.anthropic_blocks import part_from_anthropic
     from outrider.types.codec import (
         UnknownPart,
@@ -121,6 +121,7 @@ __all__ = [
     "RetryPolicy",
     "RetryTime",
     "RunningTime",
+    "SessionContext",
     "SnapshotPart",
     "StepFinishPart",
     "StepStartPart",
@@ -170,7 +171,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "outrider.types.agents": "Agent AgentMessage Limits Provider",
+        "outrider.types.agents": "Agent AgentMessage Limits Provider SessionContext",
         "outrider.types.anthropic_blocks": "part_from_anthropic",
         "outrider.types.codec": """
             UnknownPart decode_part decode_parts encode_part encode_parts is_agent_part is_compaction_part

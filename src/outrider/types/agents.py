@@ -1,11 +1,12 @@
 """Agent, Provider, Limits, and the messages that agents send each other."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 import msgspec
 
+from outrider.errors import ConfigurationError
 from outrider.types.modes import Mode, ReasoningEffort, VendorTool
 from outrider.types.request import RetryPolicy
 from outrider.types.tool_state import Attachment
@@ -35,10 +36,33 @@ class Provider(msgspec.Struct, frozen=True):
     def __rich_repr__(self) -> Any:
         yield repr(self)
 
+    @property
+    def vendor(self) -> str:
+        """The well-known name of who provides the models, as in the OpenTelemetry conventions; else the own name."""
+        host = self.base_url or ""
+        for ending, vendor in _VENDOR_HOSTS:
+            if ending in host:
+                return vendor
+        return _VENDORS.get(self.kind, self.name) if not host or "google" in host else self.name
+
+
+_VENDORS: dict[str, str] = {
+    "anthropic": "anthropic", "openai": "openai", "openai-responses": "openai", "google": "gcp.gemini",
+}  # fmt: skip
+_VENDOR_HOSTS = (
+    (".azure.com", "azure.ai.openai"), ("aiplatform.googleapis.com", "gcp.vertex_ai"), ("amazonaws.com", "aws.bedrock"),
+    ("api.anthropic.com", "anthropic"), ("api.openai.com", "openai"), ("deepseek.com", "deepseek"),
+    ("groq.com", "groq"), ("mistral.ai", "mistral_ai"), ("cohere.", "cohere"), ("perplexity.ai", "perplexity"),
+    ("api.x.ai", "x_ai"), ("ibm.com", "ibm.watsonx.ai"),
+)  # fmt: skip
+
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of a run, shared by all of its agents; None means unlimited. At most `calls_per_answer` calls of one
-    answer run; the model reads that the others did not."""
+    """Limits of a run, shared by all of its agents; None means unlimited. `cost` is in US dollars. At most
+    `calls_per_answer` calls of one answer run; the model reads that the others did not.
+
+    After `repeats` equal calls with equal results in a row the turn ends with the reason "repetition"; the model is
+    warned before. Calls whose results differ never end a turn. `Tool(repeats=…)` replaces the number for one tool."""
 
     turns: int | None = 100
     seconds: float | None = None
@@ -47,11 +71,81 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 8
     parallel_calls: int = 16
     calls_per_answer: int = 256
+    repeats: int | None = 24
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            *,
+            turns: int | None = 100,
+            seconds: float | None = None,
+            tokens: int | None = None,
+            cost: Decimal | float | None = None,
+            depth: int = 8,
+            parallel_calls: int = 16,
+            calls_per_answer: int = 256,
+            repeats: int | None = 24,
+        ) -> None: ...
+
+    def __post_init__(self) -> None:
+        for name, lowest in _LOWEST_LIMITS.items():
+            _check_limit(name, getattr(self, name), lowest)
+        if isinstance(self.cost, int | float):
+            msgspec.structs.force_setattr(self, "cost", Decimal(str(self.cost)))
+
+
+_LOWEST_LIMITS = {
+    "turns": 0, "seconds": 0, "tokens": 0, "cost": 0, "depth": 0,
+    "parallel_calls": 1, "calls_per_answer": 1, "repeats": 1,
+}  # fmt: skip
+
+
+def _check_limit(name: str, value: Any, lowest: int) -> None:
+    required = name in ("depth", "parallel_calls", "calls_per_answer")
+    if value is None and not required:
+        return
+    kinds, number = ((int, float, Decimal), "a number") if name in ("seconds", "cost") else ((int,), "a whole number")
+    if not isinstance(value, kinds) or isinstance(value, bool) or not float(value) >= lowest:
+        rest = "" if required else ", or None for no limit"
+        raise ConfigurationError(f"Limits({name}={value!r}): it is {number} of at least {lowest}{rest}")
+
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Deps = TypeVarWithDefault("Deps", default=Any)
+else:
+    Deps = TypeVar("Deps")
+
+
+class SessionContext(msgspec.Struct, Generic[Deps], frozen=True, kw_only=True):
+    """The session that a function of the program works for: a function that writes instructions, or one that creates
+    the dependencies of a session.
+
+    `deps` is what `run(deps=…)` or the factory of `Engine(deps=…)` provided, None without one. `owner` and `metadata`
+    are those that the session was created with; a called agent has those of its caller. `root_session_id` is the
+    session of the entry agent, `agent` the name of the agent that answers."""
+
+    deps: Deps = None  # type: ignore[assignment]
+    session_id: str = ""
+    root_session_id: str = ""
+    owner: str = ""
+    metadata: dict[str, Any] = {}
+    agent: str = ""
+
+
+if TYPE_CHECKING:
+    Instructions = str | Callable[[SessionContext[Any]], str | Awaitable[str]]
+else:
+    Instructions = str  # the decoded type
 
 
 class Agent(msgspec.Struct, frozen=True):
     """A named agent: instructions, a model and permissions.
 
+    `instructions` is a text, or a plain or async function that takes a `SessionContext` and returns one. It is called
+    once per turn; a text that differs from that of the turn before is added to the prompt after the conversation.
     `reasoning=None` requests reasoning from models that support it, True always, False never; `reasoning_effort="none"`
     turns it off where the API allows it. `tools=None` gives it every tool of the run; a tuple of names limits it to
     these. `stream=False` requests answers without streaming, for models and gateways that do not support it. `model`
@@ -60,7 +154,7 @@ class Agent(msgspec.Struct, frozen=True):
     tools that the vendor runs, for models that have them."""
 
     name: str
-    instructions: str
+    instructions: Instructions
     model: str
     provider: str
     max_output_tokens: int | None = None
@@ -84,7 +178,7 @@ class Agent(msgspec.Struct, frozen=True):
         def __init__(
             self,
             name: str,
-            instructions: str,
+            instructions: Instructions,
             model: str | Sequence[str],
             provider: str,
             max_output_tokens: int | None = None,
@@ -110,6 +204,31 @@ class Agent(msgspec.Struct, frozen=True):
             first, *others = given
             msgspec.structs.force_setattr(self, "model", first)
             msgspec.structs.force_setattr(self, "fallback_models", (*others, *self.fallback_models))
+        self._check_fields()
+
+    def _check_fields(self) -> None:
+        given: Any = self.instructions
+        if not isinstance(given, str) and not callable(given):
+            raise ConfigurationError(
+                f"agent {self.name!r}: the instructions are a text or a function, got {type(given).__name__}"
+            )
+        for tool in self.tools or ():
+            name: Any = tool
+            if not isinstance(name, str):
+                called = getattr(name, "name", None) or getattr(name, "__name__", repr(name))
+                raise ConfigurationError(
+                    f"agent {self.name!r}: `tools` has the names of tools; write {called!r} and pass the function to "
+                    "run(tools=[…]) or Engine(…, tools=[…])"
+                )
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns a copy with other values of the given fields."""
+        return msgspec.structs.replace(self, **changes)
+
+    @property
+    def fixed_instructions(self) -> str:
+        """The instructions, "" if a function writes them."""
+        return self.instructions if isinstance(self.instructions, str) else ""
 
     @property
     def provider_names(self) -> tuple[str, ...]:

@@ -64,6 +64,7 @@ class LLMRequestEvent(Event, frozen=True, tag="LLMRequestEvent"):
     has_tools: bool = False
     model: str = ""
     provider: str = ""
+    vendor: str = ""
 
 
 class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
@@ -82,6 +83,7 @@ class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
     cost: str | None = None
     model: str = ""
     provider: str = ""
+    vendor: str = ""
     withdrawn_tokens: int = 0
 
     @property

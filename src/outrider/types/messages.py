@@ -30,8 +30,11 @@ class MessageTime(msgspec.Struct, frozen=True):
     completed: int | None = None
 
 
+INSTRUCTIONS = "instructions"  # the metadata of texts that tell the model what to do, and of the messages they are for
+
+
 def _is_added(part: TextPart) -> bool:
-    return part.ignored or (part.synthetic and bool(part.origins))
+    return part.ignored or (part.synthetic and (bool(part.origins) or INSTRUCTIONS in part.metadata))
 
 
 class MessagePath(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """Somebody works with Outrider in an editor: talks, approves, refuses, cancels, and comes back."""
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from acp.schema import (
 )
 
 from tests.e2e.acp.editor import CANCELLED, Desk, Editor, call, say
+from tests.fixtures.http_server import Reply, serving
 
 
 async def test_an_answer_streams_in_with_its_thoughts_calls_and_plan(desk: Desk):
@@ -186,6 +188,24 @@ async def test_modes_and_models_are_switched_and_the_client_hears_of_it(desk: De
             await editor.agent.set_config_option(config_id="effort", session_id=opened.session_id, value="huge")
         with pytest.raises(acp.RequestError, match="unknown mode 'fly'; there are chat, plan"):
             await editor.agent.set_session_mode(session_id=opened.session_id, mode_id="fly")
+
+
+async def test_models_of_a_server_are_listed_as_soon_as_it_has_answered(desk: Desk):
+    listed = {"data": [{"id": "gpt-5.4", "created": 2}, {"id": "own-model", "created": 1}, {"id": "text-embedding-3"}]}
+    reply = Reply([json.dumps(listed).encode()], headers={"content-type": "application/json"})
+    async with serving(reply, reply) as server:
+        desk.write_script("One.")
+        with (desk.home / "config.toml").open("a") as file:
+            file.write(f'\n[providers.near]\nkind = "openai"\nbase_url = "{server.url}/v1"\n')
+        async with desk.editor() as editor:
+            opened = await editor.agent.new_session(cwd=str(desk.workspace), mcp_servers=[])
+            models = {option.id: option for option in opened.config_options}["model"]
+            assert "near/own-model" not in [option.value for option in models.options]
+            await editor.until(lambda: editor.of(ConfigOptionUpdate))
+            models = {option.id: option for option in editor.of(ConfigOptionUpdate)[-1].config_options}["model"]
+            assert [option.value for option in models.options] == ["script/demo", "near/gpt-5.4", "near/own-model"]
+            described = {option.value: option.description for option in models.options}
+            assert described["near/own-model"] is None
 
 
 async def test_an_accepted_plan_is_carried_out_in_the_same_turn(desk: Desk):

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from outrider.testing.simulator import Script, Simulator
 from outrider.types.parts import ToolUsePart
-from tests.fixtures.vendors.serving import VENDORS, Script, VendorServer, speaking
 
 SECONDS = 60
 
@@ -104,10 +104,10 @@ def call(tool: str, call_id: str = "call_1", **given: Any) -> ToolUsePart:
 
 
 @asynccontextmanager
-async def answering(program: Program, script: Script) -> AsyncIterator[VendorServer]:
+async def answering(program: Program, script: Script) -> AsyncIterator[Simulator]:
     """A model server that gives these answers to the program."""
-    async with speaking(VENDORS["openai"], script) as server:
-        program.url = server.url
+    async with Simulator(script) as server:
+        program.url = server.url("openai")
         yield server
 
 

@@ -35,7 +35,7 @@ async def test_an_interrupt_ends_the_turn_and_all_that_was_said_is_kept(program:
             pass
         interrupt(process)
         done = await ended(process)
-        await asyncio.wait_for(server.cut.wait(), SECONDS)
+        await asyncio.wait_for(server.disconnected.wait(), SECONDS)
     assert done.code == 130
     assert done.lines[-1]["termination_reason"] == "aborted"
     assert "I was about to say" in await kept(program)
@@ -137,7 +137,7 @@ async def test_a_pipe_receives_no_control_sequences(program: Program):
 
 async def test_colours_are_used_where_they_are_wanted_and_nowhere_else(program: Program):
     async with answering(
-        program, lambda body: [call("read", file_path="notes.txt")] if len(body["messages"]) == 2 else "x"
+        program, lambda body: [call("read", file_path="notes.txt")] if len(body.body["messages"]) == 2 else "x"
     ):
         colourful = await program.on_a_terminal("run", "go")
         program.extra = {"NO_COLOR": "1"}

@@ -246,3 +246,41 @@ async def test_a_killed_resident_worker_is_restarted_by_following_its_run(progra
             assert followed.code == 0, followed.err
         finally:
             await program.run("worker", "--stop")
+
+
+async def until_waiting(program: Program, run_id: str) -> Any:
+    async with asyncio.timeout(SECONDS):
+        while (shown := (await program.run("jobs", "show", run_id, "--json")).json)["state"] != "waiting":
+            await asyncio.sleep(0.1)
+    return shown
+
+
+async def test_an_answer_on_the_command_line_has_the_widths_of_every_front_end(program: Program):
+    edits = [call("write", f"call_{name}", file_path=f"notes/{name}.txt", content=name) for name in "abc"]
+    async with answering(program, [edits[:2], edits[2:], "done"]):
+        submitted = await program.run("jobs", "submit", "--no-worker", "--json", "--mode", "agent", "write")
+        run_id = submitted.lines[0]["id"]
+        worker = await program.start("worker")
+        await until_waiting(program, run_id)
+        shown = (await program.run("jobs", "show", run_id)).out
+        assert "  1. write" in shown
+        assert "  2. write" in shown
+        widths = [
+            line.split("--width ")[1].split(": ") for line in shown.splitlines() if "--width " in line and ": " in line
+        ]
+        folder = next(name for name, _, rule in widths if "/notes/**" in rule)
+        refused = await program.run("jobs", "approve", run_id, "--no-worker", "--width", folder)
+        assert (refused.code, "--for" in refused.err) == (1, True)
+        refused = await program.run("jobs", "approve", run_id, "--no-worker", "--for", "always", "--width", "nonsense")
+        assert (refused.code, "offers no width 'nonsense'" in refused.err) == (2, True)
+        refused = await program.run("jobs", "approve", run_id, "--no-worker", "--call", "3")
+        assert (refused.code, "has no call 3" in refused.err) == (1, True)
+        denied = await program.run("jobs", "deny", run_id, "--no-worker", "--call", "2")
+        assert denied.code == 0, denied.err
+        done = await program.run("jobs", "approve", run_id, "--no-worker", "--for", "project", "--width", folder)
+        assert done.code == 0, done.err
+        await program.run("jobs", "follow", run_id)
+        interrupt(worker)
+        assert (await ended(worker)).code == 0
+    assert sorted(path.name for path in (program.workspace / "notes").iterdir()) == ["a.txt", "c.txt"]
+    assert "may write /notes/**" in (await program.run("permissions", "list")).out

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from outrider.testing.simulator import SIMULATED_APIS, MaxTokens, SimulatedError
 from tests.e2e.cli.program import Program, answering, call, ended
 from tests.fixtures.http_server import Reply, serving
-from tests.fixtures.vendors.serving import VENDORS
-from tests.fixtures.vendors.vendor import Refusal, Stop
 
 READING = call("read", file_path="notes.txt")
 TOUCHING = call("shell", command="touch made.txt")
@@ -22,7 +21,7 @@ async def test_an_answer_is_printed_and_nothing_else(program: Program):
     async with answering(program, ["Hello ", "never"]) as server:
         done = await program.run("run", "say", "hello")
     assert (done.code, done.out, done.err) == (0, "Hello \n", "")
-    assert server.vendor.texts(server.requests[0]) == ["say hello"]
+    assert server.requests[0].texts == ["say hello"]
 
 
 async def test_text_of_every_step_comes_in_order_and_calls_leave_no_trace_on_stdout(program: Program):
@@ -62,7 +61,7 @@ async def test_json_is_one_object_with_all_that_happened(program: Program):
 
 async def test_a_discarded_outcome_is_said_with_the_ways_to_keep_it(program: Program):
     made = program.workspace / "made.txt"
-    async with answering(program, lambda body: "Done." if "tool" in str(body["messages"][-1]) else TOUCHING):
+    async with answering(program, lambda body: "Done." if "tool" in str(body.body["messages"][-1]) else TOUCHING):
         done = await program.run("run", "go")
         assert (done.code, made.exists()) == (3, False)
         assert "denied, because approval is needed" in done.err
@@ -82,7 +81,7 @@ async def test_a_command_that_the_sandbox_keeps_from_the_network_is_said(program
         done = await program.run("run", "go")
     assert done.code == 3
     assert "approval is needed" in done.err
-    assert "blocked its access to example.org" in str(server.requests[-1])
+    assert "blocked its access to example.org" in str(server.requests[-1].body)
 
 
 async def test_stream_json_is_one_event_a_line_from_start_to_result(program: Program):
@@ -111,7 +110,7 @@ async def test_a_prompt_comes_from_stdin_and_from_files(program: Program):
         assert (await program.run("run", stdin="all of it\n")).code == 0
         assert (await program.run("run", "review", "-", stdin="a diff")).code == 0
         assert (await program.run("run", "@task.md", "@me first of all")).code == 0
-    texts = [server.vendor.texts(body)[0] for body in server.requests if len(server.vendor.texts(body)) == 1]
+    texts = [body.texts[0] for body in server.requests if len(body.texts) == 1]
     assert texts == ["all of it\n", "review\n\na diff", "do this\n\n@me first of all"]
 
 
@@ -120,7 +119,7 @@ async def test_a_locale_that_knows_no_utf_8_takes_nothing_away(program: Program)
     async with answering(program, ["ok ✓"]) as server:
         done = await program.run("run", "grüße ✓")
     assert (done.code, done.out) == (0, "ok \\u2713\n")
-    assert server.vendor.texts(server.requests[0]) == ["grüße ✓"]
+    assert server.requests[0].texts == ["grüße ✓"]
     assert (await program.run("serve", "--help")).code == 0
 
 
@@ -140,7 +139,7 @@ async def test_files_are_attached(program: Program):
     async with answering(program, ["A picture, and milk."]) as server:
         done = await program.run("run", "-f", "shot.png", "--file", "notes.txt", "what is it?")
     assert done.code == 0
-    content = json.dumps(server.requests[0]["messages"][-1]["content"])
+    content = json.dumps(server.requests[0].body["messages"][-1]["content"])
     assert "data:image/png;base64,iVBORw0KGgo=" in content
     assert "remember the milk" in content
 
@@ -214,17 +213,17 @@ async def test_a_refused_call_of_background_mode_ends_with_code_3(program: Progr
 
 
 async def test_a_limit_ends_the_run_with_code_4_and_what_was_said_is_kept(program: Program):
-    async with answering(program, lambda _: [f"Step {len(_['messages'])}.", READING]):
+    async with answering(program, lambda _: [f"Step {len(_.body['messages'])}.", READING]):
         done = await program.run("run", "--max-turns", "2", "-o", "json", "never stop")
     assert done.code == 4
     assert done.json["termination_reason"] == "limit"
     assert "2 turns" in done.err
-    async with answering(program, [["cut off", Stop()]]):
+    async with answering(program, [["cut off", MaxTokens()]]):
         assert (await program.run("run", "write a book")).code == 4
 
 
 async def test_a_provider_that_refuses_is_code_5_with_its_own_words(program: Program):
-    async with answering(program, [Refusal(401, "Incorrect API key provided", "invalid_request_error")]):
+    async with answering(program, [SimulatedError(401, "Incorrect API key provided", "invalid_request_error")]):
         done = await program.run("run", "-o", "json", "hello")
     assert done.code == 5
     assert "Incorrect API key provided" in done.err
@@ -232,13 +231,13 @@ async def test_a_provider_that_refuses_is_code_5_with_its_own_words(program: Pro
 
 
 async def test_a_session_goes_on_by_id_by_its_end_and_by_continue(program: Program):
-    async with answering(program, lambda body: f"answer {len(body['messages'])}") as server:
+    async with answering(program, lambda body: f"answer {len(body.body['messages'])}") as server:
         first = (await program.run("run", "-o", "json", "my name is Ada")).json["session_id"]
         second = (await program.run("run", "-o", "json", "-s", first[-8:], "what is my name?")).json
         third = (await program.run("run", "-o", "json", "-c", "and again?")).json
     assert {first, second["session_id"], third["session_id"]} == {first}
-    asked = [body for body in server.requests if server.vendor.texts(body)[-1] == "and again?"]
-    assert server.vendor.texts(asked[0]) == ["my name is Ada", "what is my name?", "and again?"]
+    asked = [body for body in server.requests if body.texts[-1] == "and again?"]
+    assert asked[0].texts == ["my name is Ada", "what is my name?", "and again?"]
 
 
 async def test_plan_mode_reads_and_does_not_write(program: Program):
@@ -254,11 +253,11 @@ async def test_other_instructions_take_the_place_of_the_agents_own(program: Prog
     (program.workspace / "pirate.md").write_text("Talk like a pirate.")
     async with answering(program, ["Arr."]) as server:
         assert (await program.run("run", "--system", "@pirate.md", "hello")).code == 0
-    assert "Talk like a pirate." in json.dumps(server.requests[0]["messages"][0])
+    assert "Talk like a pirate." in json.dumps(server.requests[0].body["messages"][0])
 
 
 async def test_a_broken_answer_is_requested_again_and_a_pipe_reads_the_whole_one_only(program: Program):
-    vendor = VENDORS["openai"]
+    vendor = SIMULATED_APIS["openai"]
     frames = [frame for frame in vendor.stream(["It is a long answer."]) if isinstance(frame, bytes)]
     busy = Reply([b'{"error": {"message": "busy"}}'], 503, {"content-type": "application/json", "retry-after": "0.1"})
     async with serving(Reply(frames[:2], after="drop"), busy, Reply(frames)) as server:
@@ -272,7 +271,7 @@ async def test_a_broken_answer_is_requested_again_and_a_pipe_reads_the_whole_one
 
 
 async def test_a_turn_that_an_outage_ended_is_continued_by_another_process(program: Program):
-    vendor = VENDORS["openai"]
+    vendor = SIMULATED_APIS["openai"]
     frames = [frame for frame in vendor.stream(["It is a long answer."]) if isinstance(frame, bytes)]
     async with serving(Reply(frames[:2], after="drop")) as server:
         program.url = f"{server.url}{vendor.base}"
@@ -283,5 +282,5 @@ async def test_a_turn_that_an_outage_ended_is_continued_by_another_process(progr
     async with answering(program, ["and it ends.", "More."]) as again:
         assert (await program.run("run", "--continue")).out == "and it ends.\n"
         assert (await program.run("run", "--continue")).out == "More.\n"  # the turn has ended, so the model is asked
-    assert "cut off" in again.vendor.texts(again.requests[0])[-1]
-    assert again.vendor.texts(again.requests[1])[-1] == "continue"
+    assert "cut off" in again.requests[0].texts[-1]
+    assert again.requests[1].texts[-1] == "continue"

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from outrider.server.app import all_routes
+from outrider.server.auth import LINK_SECONDS, LOGIN_SECONDS, BrowserLogins
 from tests.e2e.server.serving import TOKEN, served
 
 # From what is really served, so that no route can be forgotten; each of the page's files is one.
@@ -128,20 +129,68 @@ async def test_guessing_is_slowed_down_and_does_not_lock_the_owner_out(tmp_path)
         assert (await client.ask("GET", "/api/health"))[0] == 200
 
 
-async def test_a_browser_signs_in_with_the_link_and_stays_in_with_a_cookie(tmp_path):
+async def test_a_browser_signs_in_with_a_link_and_gets_a_secret_that_no_other_server_sees(tmp_path):
     async with served(tmp_path, []) as client:
         url = client.address.url
-        async with client.http.get(f"{url}/?token={TOKEN}", allow_redirects=False) as answer:
+        link = (await client.ask("POST", "/api/login-links"))[1]["url"]
+        async with client.http.get(link, allow_redirects=False) as answer:
             assert answer.status == 303
-            cookie = answer.headers["Set-Cookie"]
-        assert "HttpOnly" in cookie
-        assert "SameSite=Strict" in cookie
-        assert TOKEN not in cookie
-        value = cookie.partition(";")[0]
-        async with client.http.get(f"{url}/api/health", headers={"Cookie": value}) as answer:
+            cookie, place = answer.headers["Set-Cookie"], answer.headers["Location"]
+        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie and "Max-Age" in cookie
+        secret = place.removeprefix("/#/sign-in/")
+        assert TOKEN not in cookie + place and secret not in cookie
+        value = {"Cookie": cookie.partition(";")[0]}
+        async with client.http.get(f"{url}/page/app.js", headers=value) as answer:
             assert answer.status == 200
-        async with client.http.get(f"{url}/?token=wrong", allow_redirects=False) as answer:
-            assert answer.status == 401
+        for method, path in ROUTES:  # a server on another port of this machine receives the cookie: it opens nothing
+            if path.startswith("/page/") or path == "/":
+                continue
+            async with client.http.request(method, url + path, headers=value) as answer:
+                assert answer.status in (401, 429), f"{method} {path}"
+        bearer = {"Authorization": f"Bearer {secret}"}
+        async with client.http.get(f"{url}/api/health", headers=bearer) as answer:
+            assert answer.status == 200
+        for used in (link, f"{url}/?token=wrong", f"{url}/?code=wrong"):
+            async with client.http.get(used, allow_redirects=False) as answer:
+                assert answer.status in (401, 429), "a link works once"
+        async with client.http.post(f"{url}/api/sign-out", headers=bearer) as answer:
+            assert answer.status == 204
+        async with client.http.get(f"{url}/api/health", headers=bearer) as answer:
+            assert answer.status in (401, 429)
+
+
+def test_logins_and_links_expire_and_survive_a_restart(tmp_path):
+    now = [1000.0]
+    logins = BrowserLogins(tmp_path / "logins.json", clock=lambda: now[0])
+    cookie, secret = logins.sign_in()
+    code = logins.create_code()
+    assert secret not in (tmp_path / "logins.json").read_text() and cookie not in (tmp_path / "logins.json").read_text()
+    again = BrowserLogins(tmp_path / "logins.json", clock=lambda: now[0])
+    assert again.find_by_secret(secret) and again.find_by_cookie(cookie)
+    assert not again.find_by_secret(cookie) and not again.find_by_cookie(secret) and not again.find_by_secret("")
+    now[0] += LINK_SECONDS + 1
+    assert not logins.redeem_code(code)
+    now[0] += LOGIN_SECONDS
+    assert not logins.find_by_secret(secret)
+
+
+async def test_others_cannot_use_up_the_requests_of_the_owner(tmp_path):
+    async with served(tmp_path, []) as client:
+        strangers = [client.http.get(client.address.url + "/api/health") for _ in range(300)]
+        for stranger in asyncio.as_completed(strangers):
+            (await stranger).close()
+        assert [(await client.ask("GET", "/api/health"))[0] for _ in range(40)] == [200] * 40
+
+
+async def test_connections_without_a_request_do_not_lock_the_owner_out(tmp_path):
+    async with served(tmp_path, []) as client:
+        half_open = [await asyncio.open_connection("127.0.0.1", client.address.port) for _ in range(400)]
+        for _, writer in half_open:
+            writer.write(b"GET /api/health HTTP/1.1\r\nHost: x\r\n")
+        assert (await client.ask("GET", "/api/health"))[0] == 200
+        assert await asyncio.wait_for(half_open[0][0].read(), 10) == b"", "the oldest one is closed"
+        for _, writer in half_open:
+            writer.close()
 
 
 async def test_every_answer_forbids_what_a_page_must_not_do(tmp_path):

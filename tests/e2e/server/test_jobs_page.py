@@ -90,7 +90,7 @@ async def test_a_person_schedules_a_run_sees_when_it_is_due_pauses_and_ends_the_
         await page.goto(f"{runs.client.address.url}/#/jobs")
         await page.get_by_text("No runs yet.").wait_for()
         assert await page.locator(".schedules").is_hidden()
-        await page.select_option("#job-after", "again and again")
+        await page.select_option("#job-after", "on a schedule")
         await page.fill("#job-cron", "30 6 * * *")
         await page.fill("#job-prompt", "<b>look for dead links</b>")
         await page.press("#job-prompt", "Control+Enter")

@@ -1,6 +1,7 @@
 """The web page in a real browser: what a person sees and does."""
 
 import asyncio
+import re
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -10,13 +11,15 @@ from typing import Any
 import pytest
 
 from outrider import Agent, Engine, Provider, Tool
+from outrider.errors import NetworkError
 from outrider.providers.scripted import call
 from outrider.server.app import create_app
-from outrider.server.auth import ListenAddress
+from outrider.server.auth import BrowserLogins, ListenAddress
 from outrider.server.event_stream import SessionFeedRegistry
 from outrider.server.server import OutriderServer, bind_socket
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.tools.tool import ToolResult
+from outrider.types.deltas import Retry
 from outrider.types.events import Event
 from tests.e2e.server.serving import TOKEN, Client, served
 from tests.fixtures.browser import BROWSER, CHROMIUM
@@ -102,7 +105,7 @@ async def test_what_others_do_in_the_session_is_seen(tmp_path):
     async with served(tmp_path, ["from elsewhere"]) as client, browsing(client) as page:
         session_id = await client.create(title="shared")
         await page.goto(f"{client.address.url}/#/{session_id}")
-        await page.get_by_text("Nothing has been said yet.").wait_for()
+        await page.get_by_text("This session has no messages yet.").wait_for()
         await client.engine.prompt(session_id, "typed in a terminal")
         await page.get_by_text("from elsewhere").wait_for()
         await page.get_by_text("typed in a terminal").first.wait_for()
@@ -131,56 +134,12 @@ async def test_a_plan_is_accepted_and_carried_out(tmp_path):
         assert await page.locator("#mode").input_value() == "agent"
 
 
-async def test_parts_that_come_before_their_message_are_shown_in_it(tmp_path):
-    """The feed gives a value that changed with its last number, which is behind those of its parts."""
-    story = """async () => {
-        const { Transcript } = await import("/page/js/transcript.js");
-        const known = new Transcript();
-        known.change({ type: "message", message: { id: "2", role: "user" } });
-        known.change({ type: "part", part: { id: "a", message_id: "3", type: "text", text: "said" } });
-        known.change({ type: "part", part: { id: "b", message_id: "1", type: "text", text: "older than the page" } });
-        known.change({ type: "message", message: { id: "3", role: "assistant", finish: "stop" } });
-        return known.messages.map((one) => [one.id, one.role, one.finish ?? "", one.parts.map((part) => part.text)]);
-    }"""
-    async with served(tmp_path, []) as client, browsing(client) as page:
-        assert await page.evaluate(story) == [["2", "user", "", []], ["3", "assistant", "stop", ["said"]]]
-
-
-async def test_what_is_answered_stands_before_the_answer_also_when_it_comes_after_its_first_words(tmp_path):
-    story = """async () => {
-        const { Transcript } = await import("/page/js/transcript.js");
-        const known = new Transcript();
-        known.change({ type: "message", message: { id: "1", role: "user" } });
-        known.delta({ message_id: "4", part_id: "a", field: "text", delta: "the answer" });
-        known.change({ type: "message", message: { id: "3", role: "user" } });
-        known.change({ type: "message", message: { id: "4", role: "assistant", finish: "stop" } });
-        known.change({ type: "message", message: { id: "5", role: "user" } });
-        return known.messages.map((one) => one.id);
-    }"""
-    async with served(tmp_path, []) as client, browsing(client) as page:
-        assert await page.evaluate(story) == ["1", "3", "4", "5"]
-
-
 async def test_what_the_page_does_not_know_is_shown_all_the_same(tmp_path):
-    """A part and an item of a kind that is newer than the page, and an event of the program itself."""
-    story = """async () => {
-        const { Transcript } = await import("/page/js/transcript.js");
-        const { Conversation } = await import("/page/js/conversation.js");
-        const known = new Transcript();
-        known.change({ type: "message", message: { id: "1", role: "assistant" }, view: {} });
-        const view = { kind: "hologram", title: "hologram", subject: "a cat", body: "it **purrs**" };
-        known.change({ type: "part", part: { id: "a", message_id: "1", type: "hologram" }, view });
-        known.change({ type: "part", part: { id: "b", message_id: "1", type: "step-start" }, view: null });
-        const place = document.createElement("div");
-        new Conversation(place, known, () => {});
-        return [...place.querySelectorAll("[data-part]")].map((shown) => shown.innerText ?? shown.textContent);
-    }"""
+    """An event of the program itself. (Parts of unknown kinds: web/test/transcript.test.ts.)"""
     async with served(tmp_path, ["hello"]) as client, browsing(client) as page:
-        [shown] = await page.evaluate(story)
-        assert "hologram" in shown and "a cat" in shown and "purrs" in shown
         session_id = await client.create()
         await page.goto(f"{client.address.url}/#/{session_id}")
-        await page.get_by_text("Nothing has been said yet.").wait_for()
+        await page.get_by_text("This session has no messages yet.").wait_for()
         for _ in range(2):
             client.engine.bus.publish(DeployedEvent(session_id=session_id))
         await page.locator("#conversation .note").get_by_text("deployed").wait_for()
@@ -233,7 +192,7 @@ async def test_the_keys_do_what_the_hint_says(tmp_path):
         await page.keyboard.press("d")
         await page.get_by_role("tab", name="Session").focus()
         await page.keyboard.press("ArrowRight")
-        assert await page.get_by_role("tab", name="Trace").get_attribute("aria-selected") == "true"
+        assert await page.get_by_role("tab", name="Changes").get_attribute("aria-selected") == "true"
         await page.get_by_role("button", name="Close the details").click()
         assert await page.locator("#panel").is_hidden()
         await page.locator("#conversation").focus()
@@ -279,12 +238,15 @@ async def test_the_page_is_looked_at(look, tmp_path):
 
 
 @asynccontextmanager
-async def running(store: Any, script: Any, listening: Any, address: Any) -> AsyncIterator[Engine]:
+async def running(
+    store: Any, script: Any, listening: Any, address: Any, logins: BrowserLogins
+) -> AsyncIterator[Engine]:
     """A server that can be ended and followed by another at the same address; who knocks in between waits."""
     provider = Provider("scripted", "scripted", options={"script": script, "delay": 0.01})
     async with Engine([Agent("writer", "You write.", "model-1", "scripted")], [provider], store=store) as engine:
         feeds = SessionFeedRegistry(engine)
-        server = OutriderServer(create_app(engine, feeds, address=address, token=TOKEN, version="0"), address, feeds)
+        app = create_app(engine, feeds, address=address, token=TOKEN, version="0", logins=logins)
+        server = OutriderServer(app, address, feeds)
         serving = asyncio.create_task(server.serve([listening.dup()]))
         try:
             yield engine
@@ -296,11 +258,12 @@ async def running(store: Any, script: Any, listening: Any, address: Any) -> Asyn
 @pytest.mark.timeout(300)
 async def test_after_a_restart_of_the_server_nothing_is_missed_and_nothing_seen_twice(tmp_path):
     listening, address = bind_socket(ListenAddress())
+    logins = BrowserLogins(tmp_path / "logins.json")
     async with AsyncExitStack() as opened:
         opened.callback(listening.close)
         store = await opened.enter_async_context(SqliteStore(tmp_path / "sessions.db"))
         first = await opened.enter_async_context(AsyncExitStack())
-        engine = await first.enter_async_context(running(store, ["the first answer"], listening, address))
+        engine = await first.enter_async_context(running(store, ["the first answer"], listening, address, logins))
         session_id = await engine.create()
         async with browsing(Client(None, address, engine)) as page:
             await page.goto(f"{address.url}/#/{session_id}")
@@ -311,7 +274,7 @@ async def test_after_a_restart_of_the_server_nothing_is_missed_and_nothing_seen_
             provider = Provider("scripted", "scripted", options={"script": ["said meanwhile"]})
             async with Engine([Agent("writer", "", "m", "scripted")], [provider], store=store) as terminal:
                 await terminal.prompt(session_id, "two")
-            async with running(store, ["the last answer"], listening, address):
+            async with running(store, ["the last answer"], listening, address, logins):
                 await page.get_by_text("said meanwhile").wait_for()
                 await page.locator("#state:not(.away)").wait_for(state="attached")
                 await say(page, "three")
@@ -319,3 +282,65 @@ async def test_after_a_restart_of_the_server_nothing_is_missed_and_nothing_seen_
                 texts = await page.locator("#conversation .text, #conversation .markdown").all_inner_texts()
                 assert texts == ["one", "the first answer", "two", "said meanwhile", "three", "the last answer"]
                 await page.goto("about:blank")
+
+
+async def test_the_reasoning_effort_is_chosen_for_the_session(tmp_path):
+    async with served(tmp_path, ["Done."]) as client, browsing(client) as page:
+        session_id = await client.create()
+        await page.goto(f"{client.address.url}/#/{session_id}")
+        await page.select_option("#effort", "high")
+        async with asyncio.timeout(30):
+            while (
+                session_id not in client.engine.live or client.engine.live[session_id].agent.reasoning_effort != "high"
+            ):
+                await asyncio.sleep(0.01)
+        await say(page, "think about it")
+        await page.get_by_text("Done.").wait_for()
+        assert await page.locator("#effort").input_value() == "high"
+        await page.select_option("#effort", "none")
+        async with asyncio.timeout(30):
+            while client.engine.live[session_id].agent.reasoning_effort != "none":
+                await asyncio.sleep(0.01)
+
+
+async def test_text_that_is_withdrawn_is_struck_out_while_the_retry_counts_down(tmp_path):
+    go_on = asyncio.Event()
+    failed = [Retry(number, 9_000, f"overloaded {number}", 12) for number in (1, 2, 3)]
+    script = [["It was a dark night.", *failed, go_on, "It was a bright day."]]
+    async with served(tmp_path, script) as client, browsing(client) as page:
+        await page.click("#new-session")
+        await say(page, "tell me a story")
+        struck = page.locator(".message.assistant .withdrawn", has_text="It was a dark night.")
+        await struck.wait_for()
+        assert "line-through" in await struck.evaluate("element => getComputedStyle(element).textDecorationLine")
+        state = page.locator("#state")
+        await state.get_by_text("attempt 3 of 12 failed: overloaded 3").wait_for()
+        first = re.match(r"retrying in (\d+) s", await state.inner_text())
+        assert first is not None
+        await state.get_by_text(f"retrying in {int(first[1]) - 2} s").wait_for()
+        await page.locator(".note", has_text="attempt 3 failed: overloaded 3").wait_for()
+        assert await page.locator(".note", has_text="failed: overloaded").count() == 1
+        go_on.set()
+        await page.get_by_text("It was a bright day.").wait_for()
+        await page.reload()
+        await page.locator(".withdrawn", has_text="dark night").wait_for()
+        assert await page.locator(".note", has_text="failed: overloaded").count() == 1
+        assert await page.locator(".withdrawn", has_text="bright day").count() == 0
+
+
+async def test_after_a_failure_the_page_offers_to_continue_with_this_or_another_model(tmp_path):
+    script = [NetworkError("the network is gone"), NetworkError("still gone"), "Here again.", "And done."]
+    async with served(tmp_path, script) as client, browsing(client) as page:
+        await page.click("#new-session")
+        await say(page, "hello?")
+        await page.locator(".failure", has_text='Send "continue" to try again, or choose another model').wait_for()
+        await page.locator("#continue").click()
+        await page.locator(".failure", has_text="still gone").wait_for()
+        await page.focus("#next-model")
+        await page.locator("#next-model option", has_text="scripted/model-1").wait_for(state="attached")
+        await page.select_option("#next-model", "scripted/model-1")
+        await page.get_by_text("Here again.").wait_for()
+        await page.locator("#continue").wait_for(state="hidden")
+        [session] = (await client.engine.store.list(limit=9)).sessions
+        stored = await client.engine.store.load(session.id)
+        assert [message.role for message in stored.messages].count("user") == 1

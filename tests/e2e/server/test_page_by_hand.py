@@ -141,7 +141,7 @@ async def test_an_answer_for_the_folder_holds_in_the_next_session_there(tmp_path
         await question.get_by_role("button", name="This folder").click()
         await page.get_by_text("First answer").wait_for()
         await page.click("#new-session")
-        await page.get_by_text("Nothing has been said yet.").wait_for()
+        await page.get_by_text("This session has no messages yet.").wait_for()
         await say(page, "make it again")
         await page.get_by_text("Second answer").wait_for()
 

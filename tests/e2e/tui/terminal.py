@@ -299,7 +299,18 @@ class Xterm(ScreenReader):
         self._owners: list[subprocess.Popen[bytes]] = []
         self._environ = {**environ, "DISPLAY": server.display, "LC_ALL": "C.UTF-8"}
         self._environ.pop("TERM", None)
-        options = ["-u8", "-tn", "xterm-256color", "-fn", "fixed", "-geometry", f"{columns}x{rows}", "-l", "-lf", str(self._log)]
+        options = [
+            "-u8",
+            "-tn",
+            "xterm-256color",
+            "-fn",
+            "fixed",
+            "-geometry",
+            f"{columns}x{rows}",
+            "-l",
+            "-lf",
+            str(self._log),
+        ]
         program = [sys.executable, "-m", "outrider", *arguments]
         self.process = subprocess.Popen(["xterm", *options, "-e", *program], cwd=cwd, env=self._environ)
         self._window = self._find_window()

@@ -124,6 +124,17 @@ async def test_model_agent_and_theme_are_chosen(home, workspace):
         await until(lambda: app.theme == "outrider-dark")
 
 
+async def test_after_a_failure_the_next_steps_are_named_and_continue_works(home, workspace):
+    write_script(home, [[{"error": "the model is on holiday"}], "Here again.", "And more."])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "hello")
+        await until(lambda: any("Ctrl+O chooses another model · /continue tries again" in note for note in notes(app)))
+        await say(app, pilot, "/continue")
+        await until(lambda: "Here again." in said(app) and idle(app))
+        await say(app, pilot, "/continue")  # the turn has ended, so the model is asked
+        await until(lambda: "And more." in said(app) and idle(app))
+
+
 async def test_a_fork_ends_before_the_words_that_are_chosen_and_offers_them_again(home, workspace):
     write_script(home, ["One.", "Two.", "Three."])
     async with application(home, workspace) as (app, pilot):

@@ -13,7 +13,6 @@ from outrider import (
     Limits,
     Message,
     OutriderError,
-    Provider,
     Session,
     Tool,
     ToolPart,
@@ -22,7 +21,7 @@ from outrider import (
 from outrider.events import Event, ToolApprovalRequestedEvent
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import StoredSession
-from tests.fixtures.vendors.serving import VENDORS, Script, VendorServer, speaking
+from outrider.testing.simulator import SIMULATED_APIS, Script, Simulator
 
 Way = Literal["run", "engine"]
 
@@ -45,16 +44,16 @@ class Ended(msgspec.Struct):
 class Tale:
     """Everybody who takes part in a story of one vendor, and all that was heard."""
 
-    def __init__(self, server: VendorServer, way: Way, *, stream: bool) -> None:
+    def __init__(self, server: Simulator, kind: Any, way: Way, *, stream: bool) -> None:
         self.server = server
-        self.vendor = server.vendor
+        self.vendor = SIMULATED_APIS[kind]
         self.bus = EventBus()
         self.events: list[Event] = []
         self.bus.subscribe_all(self.events.append)
         self._way = way
         self._stream = stream
         retry = {"attempts": 3, "first_window": 0.01}
-        self.provider = Provider("vendor", server.vendor.kind, "key", server.url, options={"retry": retry})  # type: ignore[arg-type]
+        self.provider = server.provider(kind, "vendor", retry=retry)
 
     def agent(self, name: str = "writer", instructions: str = "You write.", **fields: Any) -> Agent:
         return Agent(name, instructions, self.vendor.model, "vendor", stream=self._stream, **fields)
@@ -117,6 +116,6 @@ class Tale:
 @asynccontextmanager
 async def telling(kind: str, script: Script, way: Way = "run", *, stream: bool = True):
     """Whatever is told, no request may break the vendor's rules."""
-    async with speaking(VENDORS[kind], script) as server:
-        yield Tale(server, way, stream=stream)
-        assert server.refused == []
+    async with Simulator(script) as server:
+        yield Tale(server, kind, way, stream=stream)
+        assert server.rejected == []

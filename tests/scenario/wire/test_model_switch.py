@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from outrider import Agent, Attachment, FilePart, Provider, Session, Tool, ToolResult, async_run
+from outrider import Agent, Attachment, FilePart, Session, Tool, ToolResult, async_run
 from outrider.providers.scripted import call
-from tests.fixtures.vendors.model_rules import SEALS, model_of
-from tests.fixtures.vendors.serving import VendorServer, speaking
-from tests.fixtures.vendors.vendor import Stop, Thought
+from outrider.testing.simulator import MaxTokens, SimulatedReasoning, Simulator
+from outrider.testing.simulator_rules import SIGNATURES
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
 MODELS = [
@@ -44,14 +43,13 @@ TOOLS = [Tool(look), Tool(fail)]
 
 def turn(kind: str, number: int) -> list[Any]:
     """Two steps: reasoning with parallel calls, one of which fails, then an answer."""
-    thought = [Thought("hm", SEALS[kind])] if kind in SEALS else []
+    thought = [SimulatedReasoning("hm")] if kind in SIGNATURES else []
     calls = [call("look", f"{CALL_IDS[kind]}_{number}", path="a.png"), call("fail", f"f{number}-{CALL_IDS[kind]}")]
     return [[*thought, "Let me see.", *calls], [*thought, "It is a dot."]]
 
 
-async def answer(server: VendorServer, kind: str, model: str, session: Session, message: Any) -> None:
-    options = {"dialect": "openai"} if kind == "openai" else {}
-    provider = Provider("vendor", kind, "key", server.url, options=options)  # type: ignore[arg-type]
+async def answer(server: Simulator, kind: Any, model: str, session: Session, message: Any) -> None:
+    provider = server.provider(kind, "vendor")
     agent = Agent("writer", "You write.", model, "vendor")
     await async_run(agent, message, agents=[agent], tools=TOOLS, providers=[provider], session=session)
 
@@ -61,12 +59,12 @@ async def test_a_turn_of_one_model_is_continued_by_another_and_back(first, secon
     session = Session()
     refused: list[str] = []
     for number, (kind, model) in enumerate((first, second, first)):
-        async with speaking(model_of(kind, model), turn(kind, number)) as server:
+        async with Simulator(turn(kind, number)) as server:
             picture = FilePart("image/png", f"data:image/png;base64,{PIXEL}", "dot.png")
             session.add_user_message([f"What is this? ({number})", picture])
             await answer(server, kind, model, session, "Look at it.")
             assert len(server.requests) == 2
-            refused += server.refused
+            refused += server.rejected
     assert refused == []
 
 
@@ -74,26 +72,25 @@ async def test_a_turn_of_one_model_is_continued_by_another_and_back(first, secon
 async def test_an_answer_that_waits_for_results_is_continued_by_another_model(first, second):
     """The first model makes calls and its next request fails; the second one gets the results."""
     session = Session()
-    async with speaking(model_of(*first), [turn(first[0], 0)[0], Stop()]) as server:
+    async with Simulator([turn(first[0], 0)[0], MaxTokens()]) as server:
         await answer(server, *first, session, "Look at it.")
-        assert server.refused == []
+        assert server.rejected == []
     del session.messages[-1]  # the answer that broke off
-    async with speaking(model_of(*second), [turn(second[0], 1)[1]]) as server:
-        options = {"dialect": "openai"} if second[0] == "openai" else {}
-        provider = Provider("vendor", second[0], "key", server.url, options=options)  # type: ignore[arg-type]
+    async with Simulator([turn(second[0], 1)[1]]) as server:
+        provider = server.provider(second[0], "vendor")
         agent = Agent("writer", "You write.", second[1], "vendor")
         await async_run(agent, "", agents=[agent], tools=TOOLS, providers=[provider], session=session)
-        assert server.refused == []
+        assert server.rejected == []
         (request,) = server.requests
-        assert server.vendor.results(request)
+        assert request.results
 
 
 @each_pair
 async def test_an_empty_answer_and_a_broken_one_do_not_stop_the_next_model(first, second):
     session = Session()
-    thought = [Thought("hm", SEALS[first[0]])] if first[0] in SEALS else []
-    async with speaking(model_of(*first), [[*thought, Stop()]]) as server:
+    thought = [SimulatedReasoning("hm")] if first[0] in SIGNATURES else []
+    async with Simulator([[*thought, MaxTokens()]]) as server:
         await answer(server, *first, session, "Go.")
-    async with speaking(model_of(*second), ["Done."]) as server:
+    async with Simulator(["Done."]) as server:
         await answer(server, *second, session, "Go on.")
-        assert (server.refused, len(server.requests)) == ([], 1)
+        assert (server.rejected, len(server.requests)) == ([], 1)

@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
-from outrider import Agent, Provider, Session, Tool, async_run
+from outrider import Agent, Session, Tool, async_run
 from outrider.providers.scripted import call
-from tests.fixtures.vendors.serving import VENDORS, speaking
-from tests.fixtures.vendors.vendor import Body, Refusal, Thought
+from outrider.testing.simulator import (
+    SIMULATED_APIS,
+    Body,
+    SimulatedError,
+    SimulatedReasoning,
+    SimulatedRequest,
+    Simulator,
+)
 
 TURNS = 30
 LOOKBACK = 20
@@ -71,23 +77,23 @@ class PrefixCache:
 
 def script(kind: str, turn: int) -> list[Any]:
     """A turn: some calls, then an answer; every fifth turn has sixteen calls at once."""
-    thought = [] if kind == "openai" else [Thought("hm")]
+    thought = [] if kind == "openai" else [SimulatedReasoning("hm")]
     count = 16 if turn % 5 == 0 else 2
     calls = [call("look", f"c{turn}-{number}", name=f"file{number}") for number in range(count)]
     return [[*thought, "Let me see.", *calls], [*thought, f"That was turn {turn}."]]
 
 
-@pytest.mark.parametrize("kind", list(VENDORS))
+@pytest.mark.parametrize("kind", list(SIMULATED_APIS))
 @pytest.mark.parametrize("caching", ["auto", "marks"])
 async def test_a_long_session_is_read_from_the_cache(kind, caching):
     if caching == "marks" and kind != "anthropic":
         pytest.skip("only Anthropic has marks")
     session, answers = Session(), [answer for turn in range(TURNS) for answer in script(kind, turn)]
     tools = [Tool(lambda name: f"{name}: " + "text " * 100, name="look", description="Look at a file. " * 40)]
-    async with speaking(VENDORS[kind], answers) as server:
-        options = {"caching": caching} if kind == "anthropic" else {"dialect": "openai"} if kind == "openai" else {}
-        provider = Provider("vendor", kind, "key", server.url, options=options)  # type: ignore[arg-type]
-        agent = Agent("writer", f"You write.\n\n{RULES}", VENDORS[kind].model, "vendor")
+    async with Simulator(answers) as server:
+        options = {"caching": caching} if kind == "anthropic" else {}
+        provider = server.provider(kind, "vendor", **options)
+        agent = Agent("writer", f"You write.\n\n{RULES}", SIMULATED_APIS[kind].model, "vendor")
         for turn in range(TURNS):
             await async_run(
                 agent,
@@ -97,21 +103,22 @@ async def test_a_long_session_is_read_from_the_cache(kind, caching):
                 providers=[provider],
                 session=session,
             )
-        assert server.refused == []
+        assert server.rejected == []
         cache = AnthropicCache() if kind == "anthropic" else PrefixCache()
-        read = [cache.read(body) for body in server.requests]
+        read = [cache.read(request.body) for request in server.requests]
     cacheable = sum(length for _, length in read[:-1])  # what the request before had
     cached = sum(found for found, _ in read[1:])
     assert cached / cacheable >= 0.95, f"{cached / cacheable:.1%}"
 
 
 async def test_a_gateway_that_rejects_the_mark_of_the_request_gets_marks_in_blocks():
-    def answer(body: Body) -> Any:
-        return Refusal(400, "cache_control: Extra inputs are not permitted") if "cache_control" in body else "Done."
+    def answer(request: SimulatedRequest) -> Any:
+        refusal = SimulatedError(400, "cache_control: Extra inputs are not permitted")
+        return refusal if "cache_control" in request.body else "Done."
 
-    async with speaking(VENDORS["anthropic"], answer) as server:
-        provider = Provider("vendor", "anthropic", "key", server.url)
+    async with Simulator(answer) as server:
+        provider = server.provider("anthropic", "vendor")
         agent = Agent("writer", "You write.", "claude-sonnet-4-5", "vendor")
         await async_run(agent, "go", agents=[agent], tools=[], providers=[provider])
-        assert "cache_control" not in server.requests[-1]
-        assert server.requests[-1]["messages"][-1]["content"][-1]["cache_control"] == {"type": "ephemeral"}
+        assert "cache_control" not in server.requests[-1].body
+        assert server.requests[-1].body["messages"][-1]["content"][-1]["cache_control"] == {"type": "ephemeral"}

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from outrider import Agent, Provider, Tool, async_run
+from outrider import Agent, Tool, async_run
+from outrider.testing.simulator import Simulator
 from outrider.types.modes import REASONING_EFFORTS
-from tests.fixtures.vendors.model_rules import model_of
-from tests.fixtures.vendors.serving import speaking
 
 ADD = Tool(lambda a, b: str(a + b), name="add")
 MODELS = [
@@ -42,16 +41,16 @@ def reasoning_in(kind: str, body: Any) -> Any:
 
 
 async def request_of(
-    kind: str, model: str, *, tools: bool = False, dialect: str = "", **fields: Any
+    kind: Any, model: str, *, tools: bool = False, dialect: str = "", **fields: Any
 ) -> tuple[Any, Any]:
     """The request that the model accepted, and why it refused others before."""
-    async with speaking(model_of(kind, model), ["done"] * 3) as server:
-        options = {"dialect": dialect or "openai"} if kind == "openai" else {}
-        provider = Provider("vendor", kind, "key", server.url, options=options)  # type: ignore[arg-type]
+    async with Simulator(["done"] * 3) as server:
+        options = {"dialect": dialect} if dialect else {}
+        provider = server.provider(kind, "vendor", **options)
         agent = Agent("writer", "You write.", model, "vendor", **fields)
         await async_run(agent, "go", agents=[agent], tools=[ADD] if tools else [], providers=[provider])
         assert len(server.requests) == 1
-        return server.requests[0], server.refused
+        return server.requests[0].body, server.rejected
 
 
 @pytest.mark.parametrize(("kind", "model", "expected"), MODELS)
@@ -116,10 +115,10 @@ async def test_unknown_levels_of_a_new_model_are_learned_from_one_refusal():
 
 
 async def test_what_was_learned_holds_for_the_next_request():
-    async with speaking(model_of("openai", "gpt-4.1"), ["one", "two"]) as server:
-        provider = Provider("vendor", "openai", "key", server.url)
+    async with Simulator(["one", "two"]) as server:
+        provider = server.provider("openai", "vendor", dialect="compatible")
         agent = Agent("writer", "You write.", "gpt-4.1", "vendor", reasoning=True)
         for _ in range(2):
             await async_run(agent, "go", agents=[agent], tools=[], providers=[provider])
-        assert len(server.refused) == 1
-        assert [reasoning_in("openai", body) for body in server.requests] == [None, None]
+        assert len(server.rejected) == 1
+        assert [reasoning_in("openai", request.body) for request in server.requests] == [None, None]

@@ -7,11 +7,10 @@ from msgspec.structs import replace
 
 from outrider import RequestDiffers, Session, Tool, ToolPart, replay, what_if
 from outrider.providers.scripted import call
-from tests.fixtures.vendors.serving import VENDORS
-from tests.fixtures.vendors.vendor import Refusal, Thought
+from outrider.testing.simulator import SIMULATED_APIS, SimulatedError, SimulatedReasoning
 from tests.scenario.wire.telling import telling
 
-each = pytest.mark.parametrize("kind", list(VENDORS))
+each = pytest.mark.parametrize("kind", list(SIMULATED_APIS))
 both = pytest.mark.parametrize("stream", [True, False])
 
 
@@ -24,7 +23,7 @@ def add(a: int, b: int) -> int:
 @each
 @both
 async def test_a_session_goes_again_without_a_server(kind, stream, tmp_path: Path):
-    asks = [Thought("hm"), "Let me see.", call("add", "c1", a=1, b=2), call("add", "c2", a=3, b=4)]
+    asks = [SimulatedReasoning("hm"), "Let me see.", call("add", "c1", a=1, b=2), call("add", "c2", a=3, b=4)]
     async with telling(kind, [asks, "It is 3 and 7.", "You are welcome."], stream=stream) as tale:
         session = Session()
         async with tale.engine([tale.agent()], [add], session, cassettes=tmp_path) as held:
@@ -40,8 +39,8 @@ async def test_a_session_goes_again_without_a_server(kind, stream, tmp_path: Pat
 
 @each
 async def test_refusals_and_retries_go_again_and_nobody_waits(kind, tmp_path: Path):
-    overloaded = VENDORS[kind].overloaded
-    script = [overloaded, [call("add", "c1", a=1, b=2)], Refusal(400, "no numbers, please"), "fine"]
+    overloaded = SIMULATED_APIS[kind].overloaded
+    script = [overloaded, [call("add", "c1", a=1, b=2)], SimulatedError(400, "no numbers, please"), "fine"]
     async with telling(kind, script) as tale:
         session = Session()
         async with tale.engine([tale.agent()], [add], session, cassettes=tmp_path) as held:
@@ -75,7 +74,7 @@ async def test_a_fork_asks_the_provider_and_its_request_is_accepted(kind, tmp_pa
             (asked,) = (await held.open(session.id)).messages[1].get_parts_by_type(ToolPart)
             found = await what_if(held, session.id, results={asked.call_id: "4"})
             assert found.end.output == "So it is 4."
-            assert tale.vendor.results(tale.server.requests[2]) == ["4"]
+            assert tale.server.requests[2].results == ["4"]
             assert (found.comparison.a.answer, found.comparison.b.answer) == ("It is 3.", "So it is 4.")
         again = await replay(held, found.session.id)
         assert again.same, again.text()

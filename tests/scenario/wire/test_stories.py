@@ -30,11 +30,11 @@ from outrider.events import (
     ToolInputDeltaEvent,
 )
 from outrider.providers.scripted import call
-from tests.fixtures.vendors.serving import VENDORS
-from tests.fixtures.vendors.vendor import Refusal, Searched, Stop, Thought
+from outrider.testing.simulator import SIMULATED_APIS, MaxTokens, ServerSearch, SimulatedError, SimulatedReasoning
+from outrider.testing.simulator_rules import SIGNATURES
 from tests.scenario.wire.telling import telling
 
-KINDS = list(VENDORS)
+KINDS = list(SIMULATED_APIS)
 EVERY = [(kind, way, stream) for kind in KINDS for way in ("run", "engine") for stream in (True, False)]
 every = pytest.mark.parametrize(("kind", "way", "stream"), EVERY)
 each = pytest.mark.parametrize("kind", KINDS)
@@ -53,8 +53,8 @@ async def test_a_plain_answer_ends_the_turn(kind, way, stream):
         ended = await tale.told("hi")
         assert (ended.output, ended.reason) == ("Hello there.", "completed")
         (request,) = tale.server.requests
-        assert tale.vendor.texts(request) == ["hi"]
-        assert tale.vendor.system(request) == "You write."
+        assert request.texts == ["hi"]
+        assert request.system == "You write."
         assert (len(tale.heard(PartDeltaEvent)) > 1) is stream
 
 
@@ -63,7 +63,7 @@ async def test_a_call_is_run_and_its_result_goes_back(kind, way, stream):
     async with telling(kind, [["Let me see.", call("add", "c1", a=1, b=2)], "It is 3."], way, stream=stream) as tale:
         ended = await tale.told(tools=[add])
         assert ended.output == "It is 3."
-        assert tale.vendor.results(tale.server.requests[1]) == ["3"]
+        assert tale.server.requests[1].results == ["3"]
         assert ended.answers[0].tokens.total == 30
 
 
@@ -82,7 +82,7 @@ async def test_calls_of_one_answer_run_side_by_side_and_their_results_keep_their
     async with telling(kind, [asks, "done"], way, stream=stream) as tale:
         ended = await tale.told(tools=[meet])
         assert ended.output == "done"
-        assert tale.vendor.results(tale.server.requests[1]) == ["met 0", "met 1", "met 2"]
+        assert tale.server.requests[1].results == ["met 0", "met 1", "met 2"]
 
 
 @every
@@ -95,7 +95,7 @@ async def test_what_goes_wrong_in_a_call_is_read_by_the_model(kind, way, stream)
     async with telling(kind, [asks, "I see."], way, stream=stream) as tale:
         ended = await tale.told(tools=[broken, add])
         assert ended.output == "I see."
-        fire, missing, unknown = tale.vendor.results(tale.server.requests[1])
+        fire, missing, unknown = tale.server.requests[1].results
         assert "the disk is on fire" in fire
         assert "`b` is missing" in missing
         assert "no tool called 'gone'" in unknown
@@ -110,7 +110,7 @@ async def test_a_declined_call_ends_in_error_and_the_turn_goes_on(kind, way, str
     async with telling(kind, [[call("risky", "c1"), call("add", "c2", a=1, b=1)], "fine"], way, stream=stream) as tale:
         ended = await tale.told(tools=[risky, add], allow=allow)
         assert (ended.output, ran) == ("fine", [])
-        declined, added = tale.vendor.results(tale.server.requests[1])
+        declined, added = tale.server.requests[1].results
         assert ("nobody is there" if allow is None else "The user said no") in declined
         assert added == "2"
 
@@ -121,18 +121,17 @@ async def test_an_approved_call_runs(kind, way):
     risky = Tool(lambda: "ran", name="risky", policy="ask")
     async with telling(kind, [[call("risky", "c1")], "fine"], way) as tale:
         ended = await tale.told(tools=[risky], allow=True)
-        assert tale.vendor.results(tale.server.requests[1]) == ["ran"]
+        assert tale.server.requests[1].results == ["ran"]
         assert isinstance(ended.calls[0].state, ToolCompleted)
 
 
 @every
 async def test_an_agent_asks_another_and_each_has_its_own_conversation(kind, way, stream):
     def answer(body):
-        vendor = VENDORS[kind]
-        if vendor.system(body).startswith("You are the clerk."):
-            assert vendor.texts(body) == ["Count to 2."]
+        if body.system.startswith("You are the clerk."):
+            assert body.texts == ["Count to 2."]
             return "1, 2."
-        given = vendor.results(body)
+        given = body.results
         return (
             f"The clerk said: {given[0]}"
             if given
@@ -163,7 +162,7 @@ async def test_cancelling_while_the_model_speaks_keeps_what_it_said_and_lets_the
                 await running
         assert session.messages[-1].get_text_content() == "half an answer"
         assert session.messages[-1].error.type == "aborted"  # pyright: ignore
-        await asyncio.wait_for(tale.server.cut.wait(), 30)
+        await asyncio.wait_for(tale.server.disconnected.wait(), 30)
         again = await tale.told("again", session=session)
         assert again.output == "fresh start"
 
@@ -171,7 +170,8 @@ async def test_cancelling_while_the_model_speaks_keeps_what_it_said_and_lets_the
 @each
 async def test_aborting_in_an_engine_keeps_what_was_said_and_the_session_goes_on(kind):
     never = asyncio.Event()
-    async with telling(kind, [[Thought("hm"), "half ", call("add", "c1", a=1, b=1), never], "fresh start"]) as tale:
+    script = [[SimulatedReasoning("hm"), "half ", call("add", "c1", a=1, b=1), never], "fresh start"]
+    async with telling(kind, script) as tale:
         session = Session()
         async with tale.engine([tale.agent()], [add], session) as engine:
             prompting = asyncio.ensure_future(engine.prompt(session.id, "go"))
@@ -182,12 +182,12 @@ async def test_aborting_in_an_engine_keeps_what_was_said_and_the_session_goes_on
             (part,) = (await engine.open(session.id)).messages[-1].get_parts_by_type(ToolPart)
             assert part.state.reason == "canceled"  # pyright: ignore
             assert (await engine.prompt(session.id, "again")).output == "fresh start"
-            assert len(tale.vendor.results(tale.server.requests[1])) == 1
+            assert len(tale.server.requests[1].results) == 1
 
 
 @every
 async def test_a_refusal_of_the_provider_ends_the_turn_with_its_words_and_everything_kept(kind, way, stream):
-    script = [[call("add", "c1", a=1, b=2)], Refusal(400, "this model does not like numbers")]
+    script = [[call("add", "c1", a=1, b=2)], SimulatedError(400, "this model does not like numbers")]
     async with telling(kind, script, way, stream=stream) as tale:
         ended = await tale.told(tools=[add])
         assert isinstance(ended.error, InvalidRequestError)
@@ -199,7 +199,7 @@ async def test_a_refusal_of_the_provider_ends_the_turn_with_its_words_and_everyt
 
 @every
 async def test_an_overloaded_provider_is_asked_again_and_the_retry_is_kept(kind, way, stream):
-    overloaded = VENDORS[kind].overloaded
+    overloaded = SIMULATED_APIS[kind].overloaded
     async with telling(kind, [overloaded, overloaded, "at last"], way, stream=stream) as tale:
         ended = await tale.told()
         assert ended.output == "at last"
@@ -211,7 +211,7 @@ async def test_an_overloaded_provider_is_asked_again_and_the_retry_is_kept(kind,
 
 @each
 async def test_a_provider_that_stays_overloaded_ends_the_turn_and_the_next_one_begins_afresh(kind):
-    overloaded = VENDORS[kind].overloaded
+    overloaded = SIMULATED_APIS[kind].overloaded
     async with telling(kind, [overloaded, overloaded, overloaded, "back again"]) as tale:
         ended = await tale.told()
         assert isinstance(ended.error, OutriderError)
@@ -222,16 +222,16 @@ async def test_a_provider_that_stays_overloaded_ends_the_turn_and_the_next_one_b
 
 @every
 async def test_an_overflow_is_compacted_once_and_the_turn_goes_on(kind, way, stream):
-    vendor = VENDORS[kind]
+    vendor = SIMULATED_APIS[kind]
     session = Session()
     for number in range(6):
         session.add_user_message(f"question {number}")
         session.add_assistant_message(f"answer {number} {LONG}")
 
     def answer(body):
-        if "about to be shortened" in vendor.texts(body)[-1]:
+        if "about to be shortened" in body.texts[-1]:
             return "## Goal\nto answer"
-        shortened = any("Summary of the conversation" in text for text in vendor.texts(body))
+        shortened = any("Summary of the conversation" in text for text in body.texts)
         return "in short" if shortened else vendor.overflow
 
     async with telling(kind, answer, way, stream=stream) as tale:
@@ -246,13 +246,13 @@ async def test_an_overflow_is_compacted_once_and_the_turn_goes_on(kind, way, str
 
 @each
 async def test_a_context_that_still_overflows_ends_the_turn(kind):
-    vendor = VENDORS[kind]
+    vendor = SIMULATED_APIS[kind]
     session = Session()
     session.add_user_message("question")
     session.add_assistant_message(f"answer {LONG}")
 
     def answer(body):
-        return "a summary" if "about to be shortened" in vendor.texts(body)[-1] else vendor.overflow
+        return "a summary" if "about to be shortened" in body.texts[-1] else vendor.overflow
 
     async with telling(kind, answer) as tale:
         assert isinstance((await tale.told("and now?", session=session)).error, ContextOverflowError)
@@ -272,33 +272,34 @@ async def test_structured_output_is_asked_for_in_the_vendors_own_way_and_mended(
         entry = tale.agent()
         result = await async_run(entry, "which city?", [entry], [], [tale.provider], output_type=City)
         assert result.output == City("Oslo", 700000)
-        schema = tale.vendor.schema(tale.server.requests[0])
+        schema = tale.server.requests[0].output_schema
         assert schema is not None
         assert schema["properties"].keys() == {"name", "people"}
-        assert "people" in tale.vendor.texts(tale.server.requests[1])[-1]
+        assert "people" in tale.server.requests[1].texts[-1]
 
 
 @each
 @pytest.mark.parametrize("stream", [True, False])
 async def test_reasoning_goes_back_with_its_seal_and_never_to_another_vendor(kind, stream):
-    first = [Thought("let me think", "c2VhbA=="), call("add", "c1", a=1, b=2)]
+    first = [SimulatedReasoning("let me think"), call("add", "c1", a=1, b=2)]
     async with telling(kind, [first, "It is 3."], stream=stream) as tale:
         ended = await tale.told(tools=[add])
-        sealed = tale.vendor.seals(tale.server.requests[1])
-        assert sealed == ([] if kind == "openai" else ["c2VhbA=="])
+        sealed = tale.server.requests[1].signatures
+        assert sealed == ([] if kind == "openai" else [SIGNATURES[kind]])
     other = KINDS[KINDS.index(kind) - 1]
     async with telling(other, ["Hello."]) as tale:
         await tale.told("and you?", session=ended.session)
-        assert "c2VhbA==" not in str(tale.server.requests[0])
-        assert tale.vendor.results(tale.server.requests[0]) == ["3"]
+        assert not any(signature in str(tale.server.requests[0].body) for signature in SIGNATURES.values())
+        assert tale.server.requests[0].results == ["3"]
 
 
 @every
 async def test_calls_of_an_answer_that_was_cut_are_not_run_and_the_model_is_told(kind, way, stream):
-    async with telling(kind, [["so ", call("add", "c1", a=1, b=2), Stop()], "again then"], way, stream=stream) as tale:
+    script = [["so ", call("add", "c1", a=1, b=2), MaxTokens()], "again then"]
+    async with telling(kind, script, way, stream=stream) as tale:
         ended = await tale.told(tools=[add])
         assert ended.output == "again then"
-        assert "may not be whole" in tale.vendor.results(tale.server.requests[1])[0]
+        assert "may not be whole" in tale.server.requests[1].results[0]
 
 
 @each
@@ -320,8 +321,8 @@ async def test_input_that_steers_is_heard_with_the_next_request(kind):
                 await asyncio.sleep(0.001)
             go_on.set()
             assert (await first).output == (await steered).output == "as you wish"
-        assert tale.vendor.results(tale.server.requests[1]) == ["done"]
-        assert tale.vendor.texts(tale.server.requests[1]) == ["start", "be quick"]
+        assert tale.server.requests[1].results == ["done"]
+        assert tale.server.requests[1].texts == ["start", "be quick"]
 
 
 @pytest.mark.parametrize("way", ["run", "engine"])
@@ -332,15 +333,34 @@ async def test_input_that_steers_is_heard_with_the_next_request(kind):
     ids=["extra", "name"],
 )
 async def test_an_answer_that_the_vendor_paused_for_a_tool_of_its_own_goes_on(way, stream, enabled):
-    script = [["Let me search.", Searched("cats")], "Cats purr."]
+    script = [["Let me search.", ServerSearch("cats")], "Cats purr."]
     async with telling("anthropic", script, way, stream=stream) as tale:
         searching = tale.agent(**enabled)
         ended = await tale.told(agents=[searching], tools=[add])
         first, second = tale.server.requests
-        assert sorted(tool["name"] for tool in first["tools"]) == ["add", "web_search"]
-        assert second["messages"][-1]["role"] == "assistant"
-        assert second["messages"][-1]["content"][-1]["type"] == "server_tool_use"
+        assert sorted(tool["name"] for tool in first.body["tools"]) == ["add", "web_search"]
+        assert second.body["messages"][-1]["role"] == "assistant"
+        assert second.body["messages"][-1]["content"][-1]["type"] == "server_tool_use"
         assert (ended.output, ended.reason) == ("Cats purr.", "completed")
+
+
+@pytest.mark.parametrize("way", ["run", "engine"])
+async def test_an_answer_that_was_paused_and_never_continued_is_followed_by_new_input(way):
+    """The request that continues the search fails; its use has no result when the user writes again."""
+    script = [["Let me search.", Searched("cats")], Refusal(400, "something else is wrong"), "Cats purr."]
+    async with telling("anthropic", script, way) as tale:
+        searching = tale.agent(vendor_tools=("web_search",))
+        session = Session()
+        first = await tale.told(agents=[searching], tools=[add], session=session)
+        assert first.reason == "error"
+        session = first.session
+        ended = await tale.told("and now?", agents=[searching], tools=[add], session=session)
+        assert ended.output == "Cats purr."
+        assert tale.server.refused == []
+        sent = tale.server.requests[-1]["messages"]
+        assert [
+            block["type"] for message in sent if message["role"] == "assistant" for block in message["content"]
+        ] == ["text"]
 
 
 async def test_a_context_that_fills_is_compacted_before_it_overflows():
@@ -350,13 +370,13 @@ async def test_a_context_that_fills_is_compacted_before_it_overflows():
         session.add_assistant_message(f"answer {number} " + "word " * 20_000)
 
     def answer(body):
-        return "## Goal\nto answer" if "about to be shortened" in str(body["messages"][-1]) else "short again"
+        return "## Goal\nto answer" if "about to be shortened" in str(body.body["messages"][-1]) else "short again"
 
     async with telling("anthropic", answer) as tale:
         ended = await tale.told("and now?", session=session)
         summarising, asking = tale.server.requests
         assert ended.output == "short again"
-        assert len(str(asking)) < len(str(summarising)) / 3
+        assert len(str(asking.body)) < len(str(summarising.body)) / 3
         (told,) = tale.heard(ContextCompactionEvent)
         assert told.tokens_after < told.tokens_before / 3
         states = [event.new_state for event in tale.heard(StateChangedEvent)]
@@ -365,11 +385,13 @@ async def test_a_context_that_fills_is_compacted_before_it_overflows():
 
 async def test_money_is_limited_before_it_is_spent():
     """The answer may be no longer than what is left pays for."""
-    async with telling("anthropic", lambda body: [call("add", f"c{new_id()}", a=len(body["messages"]), b=1)]) as tale:
+    async with telling(
+        "anthropic", lambda body: [call("add", f"c{new_id()}", a=len(body.body["messages"]), b=1)]
+    ) as tale:
         result = await async_run(
             tale.agent(), "go", [], [add], [tale.provider], limits=Limits(cost=Decimal("0.006"), turns=20)
         )
-        rooms = [body["max_tokens"] for body in tale.server.requests]
+        rooms = [body.body["max_tokens"] for body in tale.server.requests]
         assert result.termination_reason == "limit"
         assert result.usage.total_cost is not None
         assert result.usage.total_cost <= Decimal("0.006")

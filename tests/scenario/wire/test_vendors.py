@@ -8,17 +8,17 @@ import pytest
 
 from outrider import Tool
 from outrider.providers.scripted import call
-from tests.fixtures.vendors.serving import VENDORS, VendorServer, speaking
+from outrider.testing.simulator import SIMULATED_APIS, Simulator
 from tests.scenario.wire.telling import telling
 
 ASKS = ["Let me see.", call("add", "c1", a=1, b=2), call("add", "c2", a=3, b=4)]
-each = pytest.mark.parametrize("kind", list(VENDORS))
+each = pytest.mark.parametrize("kind", list(SIMULATED_APIS))
 
 
 async def good_request(kind: str) -> Any:
     async with telling(kind, [ASKS, "done"]) as tale:
         await tale.told(tools=[Tool(lambda a, b: str(a + b), name="add")])
-        return tale.server.requests[1]
+        return tale.server.requests[1].body
 
 
 def conversation(body: Any) -> list[Any]:
@@ -46,23 +46,23 @@ def is_answer(one: Any) -> bool:
 @pytest.mark.parametrize("damage", [without_last_result, without_calls])
 async def test_a_request_whose_calls_and_results_do_not_match_is_refused(kind, damage):
     body = await good_request(kind)
-    assert VENDORS[kind].problem(body) is None
+    assert SIMULATED_APIS[kind].problem(body) is None
     broken = copy.deepcopy(body)
     damage(kind, broken)
-    assert VENDORS[kind].problem(broken)
+    assert SIMULATED_APIS[kind].problem(broken)
 
 
 @each
 async def test_a_request_without_a_message_is_refused(kind):
     body = await good_request(kind)
     conversation(body).clear()
-    assert VENDORS[kind].problem(body)
+    assert SIMULATED_APIS[kind].problem(body)
 
 
-def ask_anthropic(server: VendorServer, stream: bool) -> tuple[str, list[Any]]:
+def ask_anthropic(server: Simulator, stream: bool) -> tuple[str, list[Any]]:
     import anthropic
 
-    client = anthropic.Anthropic(api_key="k", base_url=server.url, max_retries=0)
+    client = anthropic.Anthropic(api_key="k", base_url=server.url("anthropic"), max_retries=0)
     asked: Any = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
     with client:
         if stream:
@@ -74,13 +74,13 @@ def ask_anthropic(server: VendorServer, stream: bool) -> tuple[str, list[Any]]:
     return text, [block.input for block in message.content if block.type == "tool_use"]
 
 
-def ask_chat(server: VendorServer, stream: bool) -> tuple[str, list[Any]]:
+def ask_chat(server: Simulator, stream: bool) -> tuple[str, list[Any]]:
     import json
 
     import openai
 
     asked: Any = {"model": "m", "messages": [{"role": "user", "content": "x"}]}
-    with openai.OpenAI(api_key="k", base_url=server.url, max_retries=0) as client:
+    with openai.OpenAI(api_key="k", base_url=server.url("openai"), max_retries=0) as client:
         if stream:
             with client.chat.completions.stream(**asked) as answer:
                 message = answer.get_final_completion().choices[0].message
@@ -90,12 +90,12 @@ def ask_chat(server: VendorServer, stream: bool) -> tuple[str, list[Any]]:
     return message.content or "", [json.loads(one.function.arguments) for one in calls]
 
 
-def ask_responses(server: VendorServer, stream: bool) -> tuple[str, list[Any]]:
+def ask_responses(server: Simulator, stream: bool) -> tuple[str, list[Any]]:
     import json
 
     import openai
 
-    with openai.OpenAI(api_key="k", base_url=server.url, max_retries=0) as client:
+    with openai.OpenAI(api_key="k", base_url=server.url("openai-responses"), max_retries=0) as client:
         if stream:
             with client.responses.stream(model="m", input="x") as answer:
                 response: Any = answer.get_final_response()
@@ -105,10 +105,10 @@ def ask_responses(server: VendorServer, stream: bool) -> tuple[str, list[Any]]:
     return response.output_text, [json.loads(item.arguments) for item in calls]
 
 
-def ask_google(server: VendorServer, stream: bool) -> tuple[str, list[Any]]:
+def ask_google(server: Simulator, stream: bool) -> tuple[str, list[Any]]:
     from google import genai
 
-    client = genai.Client(api_key="k", http_options={"base_url": server.url})
+    client = genai.Client(api_key="k", http_options={"base_url": server.url("google")})
     asked: Any = {"model": "gemini-2.5-flash", "contents": "x"}
     chunks = client.models.generate_content_stream(**asked) if stream else [client.models.generate_content(**asked)]
     parts = [part for chunk in chunks for part in (chunk.candidates or [])[0].content.parts or ()]  # pyright: ignore
@@ -128,7 +128,7 @@ CLIENTS = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_vendors_own_client_reads_what_the_fake_says(kind, stream):
-    async with speaking(VENDORS[kind], [ASKS]) as server:
+    async with Simulator([ASKS]) as server:
         text, inputs = await asyncio.to_thread(CLIENTS[kind], server, stream)
         assert text == "Let me see."
         assert inputs == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]

@@ -12,11 +12,13 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 from outrider import Engine
 from outrider.background.database import RunDatabase
-from outrider.background.retries import RunRetries, choose_wait
+from outrider.background.retries import ProviderMonitor, RunRetries, choose_wait
 from outrider.background.worker import Worker
 from outrider.config.file import BackgroundTable, RunRetryTable
 from outrider.errors import AuthenticationError, NetworkError, OverloadedError, RateLimitError, StalledStreamError
+from outrider.event_bus import EventBus
 from outrider.sessions.memory_store import MemoryStore
+from outrider.types.events import LLMRequestEvent, LLMResponseEvent, RetryScheduledEvent
 from outrider.types.ids import now_ms
 from tests.scenario.stories import agent, scripted
 
@@ -124,6 +126,25 @@ def test_a_shorter_pause_does_not_replace_a_longer_one(tmp_path: Path):
     retries.plan_retry("one", RateLimitError("later", provider="far", retry_after=100.0))
     retries.plan_retry("two", OverloadedError("busy", provider="far"))
     assert retries.list_paused()["far"] >= 100_000
-    retries.resume_provider("far")
+    retries.finish_run("run", "far")
     assert retries.list_paused() == {}
+    database.close()
+
+
+async def test_a_provider_is_paused_while_requests_still_repeat_and_resumed_by_its_first_answer(tmp_path: Path):
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    await asyncio.to_thread(database.migrate)
+    retries, bus = RunRetries(database), EventBus()
+    monitor = ProviderMonitor(retries, clock=lambda: 1000)
+    stop = monitor.attach(bus)
+    bus.publish(LLMRequestEvent(message_count=1, has_tools=False, session_id="s", provider="far"))
+    for attempt in (1, 2, 3):
+        assert retries.list_paused() == {}
+        bus.publish(RetryScheduledEvent(attempt=attempt, delay_ms=500, error="529", session_id="s"))
+    await asyncio.wait_for(monitor.store_changes(), 10)
+    assert retries.list_paused() == {"far": 1500}
+    bus.publish(LLMResponseEvent(stop_reason="stop", session_id="s"))
+    await asyncio.wait_for(monitor.store_changes(), 10)
+    assert retries.list_paused() == {}
+    stop()
     database.close()

@@ -7,9 +7,10 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 from outrider.background.database import JsonSerializer, RunDatabase
 from outrider.background.records import RunOutcome, derive_run_state
 from outrider.errors import ConfigurationError
+from tests.fixtures.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "reason", "state"),
     [
         ("DELAYED", None, "delayed"),

@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from outrider.engine.diagnostics import known_models
-from outrider.engine.frontend import list_models
+from outrider.engine.frontend import describe_model, list_models
 from outrider.models.clients import CatalogPricing
 from outrider.models.live_models import fetch_models, is_chat_model
 from outrider.providers.catalog import ModelCatalog
 from outrider.types.agents import Agent, Provider
+from outrider.types.parts import ModelRef
 from outrider.types.usage import Tokens
 from tests.fixtures.http_server import Reply, serving
 
@@ -105,3 +106,11 @@ async def test_the_list_has_prices_and_context_sizes_of_the_catalog():
         facts = {"llama-3": {"context_limit": 8192, "prices": {"input": "0.2", "output": "0.6"}}}
         (found,) = await known_models([Provider("here", "openai", "k", f"{server.url}/v1")], facts)
     assert (found.name, found.context_limit, found.input_price) == ("here/llama-3", 8192, Decimal("0.2"))
+
+
+def test_a_model_is_described_by_context_and_prices_and_an_unknown_one_by_nothing():
+    providers = [Provider("vendor", "anthropic", "key"), Provider("near", "openai", base_url="http://127.0.0.1:1/v1")]
+    said = describe_model(providers, ModelRef("vendor", "claude-sonnet-4-5"))
+    assert said == "200k context · $3 in, $15 out per 1M tokens"  # not the rates for long prompts
+    assert describe_model(providers, ModelRef("near", "own-model")) == ""
+    assert describe_model(providers, ModelRef("gone", "x")) == ""

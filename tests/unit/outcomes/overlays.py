@@ -5,19 +5,9 @@ import stat
 import subprocess
 from pathlib import Path
 
-import pytest
-
 from outrider.processes.launch import LaunchRequest
-from outrider.processes.sandbox.detect import find_sandbox
 from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, read_changes
 from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
-
-
-def sandbox_or_skip(scratch: Path) -> Sandbox:
-    found = find_sandbox(scratch)
-    if not found.overlays:
-        pytest.skip(f"no overlays here: {found.gaps}")
-    return found
 
 
 class OverlayRun:

@@ -4,6 +4,7 @@ import pytest
 
 from outrider.outcomes.blocked import find_blocked, name_grants, needs_writable_view
 from outrider.types.outcomes import BlockedAccess
+from tests.fixtures.cases import for_each
 
 WORKSPACE = "/home/me/project"
 NETWORK = {
@@ -73,7 +74,7 @@ NETWORK = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("program", NETWORK)
+@for_each("program", NETWORK)
 def test_hosts_are_named_as_the_program_named_them(program: str):
     output, host = NETWORK[program]
     found = find_blocked(output, 1, workspace=WORKSPACE)
@@ -85,6 +86,9 @@ def test_hosts_are_named_as_the_program_named_them(program: str):
     [
         ("touch: cannot touch '/etc/x': Read-only file system", "/etc/x"),
         ("bash: line 1: /home/me/.bashrc: Read-only file system", "/home/me/.bashrc"),
+        ("/bin/bash: line 1: /etc/x: Read-only file system", "/etc/x"),
+        ("/usr/bin/touch: cannot touch '/etc/x': Read-only file system", "/etc/x"),
+        ("/etc/x: Read-only file system", "/etc/x"),
         ("OSError: [Errno 30] Read-only file system: '/usr/lib/python3/x.py'", "/usr/lib/python3/x.py"),
         ("Error: EROFS: read-only file system, mkdir '/home/me/.npm/_cacache'", "/home/me/.npm/_cacache"),
     ],

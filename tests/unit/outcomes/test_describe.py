@@ -16,6 +16,7 @@ from outrider.outcomes.describe import (
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
 from outrider.outcomes.repository import list_protected
 from outrider.processes.sandbox.overlay import FileStamp, OverlayChange, OverlayFolders, read_changes
+from tests.fixtures.cases import for_each
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def described(workspace: Path, folders: OverlayFolders):
     return describe_outcome(pending, folders.upper)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "cache"),
     [
         ("src/__pycache__/a.cpython-311.pyc", True), ("__pycache__", True), (".pytest_cache/v/x", True),

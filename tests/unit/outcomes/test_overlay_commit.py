@@ -13,7 +13,7 @@ from outrider.outcomes.commit import commit_outcome, find_conflicts, remove_stag
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
 from outrider.processes.sandbox.sandbox import Sandbox
 from outrider.sessions import failpoints
-from tests.unit.outcomes.overlays import OverlayRun, run_plainly, sandbox_or_skip, tree_of
+from tests.unit.outcomes.overlays import OverlayRun, run_plainly, tree_of
 
 SETUP = """
     mkdir -p src/deep full empty 'a b'
@@ -54,11 +54,6 @@ SCRIPTS = {
     "all at once": "rm -r src; echo a > src; rm one.txt; mkdir one.txt; mv full f2; chmod 700 empty; ln -s f2 full",
 }
 SCRIPTS_WITH_OLD_NAME = {"non UTF-8 removed"}
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
-    return sandbox_or_skip(tmp_path_factory.mktemp("scratch"))
 
 
 def prepare(sandbox: Sandbox, root: Path, name: str = "") -> OverlayRun:

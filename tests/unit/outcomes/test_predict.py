@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.outcomes.predict import predict_effect
+from outrider.outcomes.predict import Registries, predict_effect
+from tests.fixtures.cases import for_each
 
 CONFIG = """[core]
     bare = false
@@ -25,7 +26,7 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "hosts"),
     [
         ("git push origin main", ("github.com",)),
@@ -59,7 +60,7 @@ def test_what_the_sandbox_cannot_do_is_predicted_as_outside(command: str, worksp
     assert effect.wanted == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     "command",
     [
         "git push local",
@@ -86,3 +87,42 @@ def test_without_a_repository_the_host_of_a_push_is_unknown(tmp_path: Path):
     assert effect is not None
     assert effect.hosts == ()
     assert [access.kind for access in effect.wanted] == ["network"]
+
+
+SETTINGS = {
+    ".npmrc": "registry=https://npm.corp.example/\n@team:registry=https://team.corp.example/npm/\n",
+    "web/.npmrc": "registry = https://web.corp.example/\n",
+    "pyproject.toml": '[[tool.uv.index]]\nname = "corp"\nurl = "https://uv.corp.example/simple"\n',
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "folder", "environment", "hosts"),
+    [
+        ("npm ci", "", {}, ("npm.corp.example", "team.corp.example")),
+        ("npm ci", "web", {}, ("web.corp.example", "npm.corp.example", "team.corp.example")),
+        ("npm i --registry http://other.example:4873/x left-pad", "", {}, ("other.example:4873", "team.corp.example")),
+        ("yarn add x", "", {"npm_config_registry": "https://env.example"}, ("env.example", "team.corp.example")),
+        ("pip install x", "", {}, ("pip.corp.example", "extra.corp.example", "uv.corp.example")),
+        ("pip install -i https://a.example/simple x", "", {}, ("a.example", "extra.corp.example", "uv.corp.example")),
+        (
+            "uv sync --index-url=https://b.example/",
+            "",
+            {"PIP_EXTRA_INDEX_URL": "https://c.example/"},
+            ("b.example", "c.example", "extra.corp.example", "uv.corp.example"),
+        ),
+        ("cargo add x", "", {}, ("index.crates.io", "static.crates.io", "crates.io")),
+    ],
+)
+def test_configured_registries_replace_the_public_ones(command, folder, environment, hosts, tmp_path):
+    workspace, home = tmp_path / "workspace", tmp_path / "home"
+    for name, text in SETTINGS.items():
+        (workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        (workspace / name).write_text(text)
+    (home / ".config" / "pip").mkdir(parents=True)
+    pip = "[global]\nindex-url = https://pip.corp.example/simple\nextra-index-url = https://extra.corp.example/simple\n"
+    (home / ".config" / "pip" / "pip.conf").write_text(pip)
+    known = Registries(workspace, home, environment)
+    effect = predict_effect(command, workspace=workspace, folder=folder, registries=known)
+    assert effect is not None
+    assert effect.hosts == hosts

@@ -22,18 +22,13 @@ from outrider.processes.git import GitRunner
 from outrider.processes.sandbox.overlay import OverlayChange
 from outrider.processes.sandbox.sandbox import SandboxPolicy
 from tests.unit.background.repositories import run_git
-from tests.unit.outcomes.overlays import OverlayRun, sandbox_or_skip
+from tests.unit.outcomes.overlays import OverlayRun
 
 AUTHOR = "export GIT_AUTHOR_NAME=Ann GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=Ann GIT_COMMITTER_EMAIL=a@b HOME=/tmp; "
 
 DIVERGE = (
     "git checkout -q old; echo b > a.txt; git commit -qam b; git checkout -q main; echo c > a.txt; git commit -qam c;"
 )
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory):
-    return sandbox_or_skip(tmp_path_factory.mktemp("scratch"))
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from outrider.permissions import contain
 from tests.fixtures.analysis import judge as decide
+from tests.fixtures.cases import for_each
 
 WINDOWS = "C:\\b\\ws"
 
@@ -61,7 +62,7 @@ def test_a_further_root_that_is_gone_takes_nothing_away_from_the_others(place: P
     assert contain(place / "gone" / "x", root=workspace, cwd=workspace, extra_roots=[place / "gone"]).kind == "outside"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "op", "kind"),
     [
         ("~\\.ssh\\id_rsa", "read", "outside"),

@@ -11,6 +11,7 @@ from outrider.permissions import Decision
 from outrider.permissions import decide as decide_call
 from outrider.types.modes import APPROVAL_LEVELS, MODES
 from tests.fixtures.analysis import judge as decide
+from tests.fixtures.cases import for_each
 
 
 @pytest.fixture
@@ -69,14 +70,14 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("tool", "arguments", "effects"), TABLE)
+@for_each(("tool", "arguments", "effects"), TABLE)
 def test_every_mode_treats_every_kind_of_call_as_the_table_says(
     tool: str, arguments: dict[str, Any], effects: str, workspace: Path
 ):
     assert [judged(workspace, tool, arguments, mode) for mode in MODES] == effects.split()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tool", "arguments"),
     [
         ("read", {}), ("read", {"file_path": 7}), ("read", {"file_path": ""}), ("write", {"file_path": "a\0b"}),
@@ -111,8 +112,8 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize(("command", "confinement"), COMMANDS)
-@pytest.mark.parametrize("mode", ["plan", "agent", "background"])
+@for_each(("command", "confinement"), COMMANDS)
+@for_each("mode", ["plan", "agent", "background"])
 def test_a_command_without_a_rule_runs_inside_the_sandbox(command: str, confinement: str, mode: Any, workspace: Path):
     for level in APPROVAL_LEVELS:
         for tool in ("shell", "bash", "process"):
@@ -120,7 +121,7 @@ def test_a_command_without_a_rule_runs_inside_the_sandbox(command: str, confinem
             assert (found.effect, found.rule, found.confinement) == ("allow", None, confinement), (tool, level)
 
 
-@pytest.mark.parametrize(("command", "_"), COMMANDS)
+@for_each(("command", "_"), COMMANDS)
 def test_no_command_without_a_rule_runs_where_there_is_no_sandbox(command: str, _: str, workspace: Path):
     for mode, effect in (("plan", "deny"), ("agent", "ask"), ("background", "deny")):
         for level in APPROVAL_LEVELS:
@@ -279,7 +280,7 @@ def test_a_patch_may_delete_and_create(workspace: Path):
     assert judged(workspace, "apply_patch", patch, allow=["apply_patch(src/**)"]) == "allow"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("url", "pattern", "effect"),
     [
         ("https://docs.example.org/a", "docs.example.org", "allow"),
@@ -333,7 +334,7 @@ def test_a_broken_rule_never_allows_and_always_forbids(workspace: Path):
     assert judged(workspace, "read", {"path": "README.md"}, deny=["no rule"]) == "deny"
 
 
-@pytest.mark.parametrize(
+@for_each(
     "command",
     [
         "rm x", "/bin/rm x", "sudo rm x",

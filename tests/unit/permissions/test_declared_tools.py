@@ -14,6 +14,7 @@ from outrider.presentation.tool_calls import call_kind, has_output_for_people
 from outrider.types import ToolPart
 from outrider.types.modes import MODES
 from outrider.types.tool_declaration import KNOWN_NAMES
+from tests.fixtures.cases import for_each
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ CLOCK = Tool(lambda: "12:00", name="clock", read_only=True)
 MINE = Tool(lambda: "", name="mine")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("tool", "arguments", "effects"),
     [
         (COUNT, {"path": "a.txt"}, "deny allow allow allow"),
@@ -123,8 +124,8 @@ OPTIONS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("options", "arguments"), OPTIONS)
+@for_each("name", NAMES)
+@for_each(("options", "arguments"), OPTIONS)
 def test_the_name_of_a_tool_of_ones_own_decides_nothing(
     workspace: Path, name: str, options: dict[str, Any], arguments: dict[str, Any]
 ):

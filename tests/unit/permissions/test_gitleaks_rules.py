@@ -15,6 +15,7 @@ from outrider.permissions.redaction.gitleaks_rules import GitleaksRule, load_rul
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET, Redactor, redact_patterns
 from outrider.permissions.redaction.secret_patterns import find_secret_spans
 from outrider.types.events import PartDeltaEvent
+from tests.fixtures.cases import for_each
 
 RULES = load_rules()
 SCRIPT = Path(__file__).parents[3] / "scripts/update-secret-rules"
@@ -50,7 +51,7 @@ def examples(rule: GitleaksRule, count: int = 3) -> list[tuple[str, str]]:
     raise AssertionError(f"no example for {rule.id}")
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@for_each("rule", RULES)
 def test_generated_keys_of_every_rule_are_redacted(rule: GitleaksRule):
     for text, secret in examples(rule):
         for written in (text, f"see {text} there", f'{{"a": "{text}"}}', f"{text}, and", f"x\n{text}\n"):
@@ -59,7 +60,7 @@ def test_generated_keys_of_every_rule_are_redacted(rule: GitleaksRule):
             assert HIDDEN_SECRET in clean
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
+@for_each("rule", RULES)
 def test_a_streamed_key_is_redacted_as_the_whole_text_is(rule: GitleaksRule):
     for text, secret in examples(rule, 1):
         for size in (1, 5, 24):
@@ -74,7 +75,7 @@ def test_a_streamed_key_is_redacted_as_the_whole_text_is(rule: GitleaksRule):
             assert longest < 24, (rule.id, size, secret, received)
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.kind == "prefix"], ids=lambda rule: rule.id)
+@for_each("rule", [rule for rule in RULES if rule.kind == "prefix"])
 def test_an_unfinished_key_is_held_back(rule: GitleaksRule):
     text, secret = examples(rule, 1)[0]
     mark = next(mark for mark, _ in rule.marks if mark.lower() in text.lower())
@@ -109,7 +110,7 @@ def test_ordinary_text_with_keywords_stays(text: str):
     assert redact_patterns(text) == text
 
 
-@pytest.mark.parametrize("rule", RULES[::7], ids=lambda rule: rule.id)
+@for_each("rule", RULES[::7])
 def test_adversarial_text_takes_linear_time(rule: GitleaksRule):
     found = [text for text, _ in examples(rule)]
     start = time.process_time()

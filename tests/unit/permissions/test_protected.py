@@ -12,9 +12,10 @@ from outrider.permissions.paths.protected import (
     may_create_bare_repository,
     pattern_matches_secret,
 )
+from tests.fixtures.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("path", "read", "write"),
     [
         (".env", True, True),
@@ -87,7 +88,7 @@ def test_it_is_said_which_name_protects():
     assert find_protected_name([".cargo", "credentials"], "read") == ".cargo"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "secrets"),
     [
         (".env", True),

@@ -8,6 +8,7 @@ import pytest
 
 from outrider.permissions import decide as decide_call
 from tests.fixtures.analysis import judge as decide
+from tests.fixtures.cases import for_each
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ def pairs(table: dict[str, str]) -> list[tuple[str, str]]:
     return [(rule, command) for rule, commands in table.items() for command in commands.split("|")]
 
 
-@pytest.mark.parametrize(("rule", "command"), pairs(OVERSTEPPED))
+@for_each(("rule", "command"), pairs(OVERSTEPPED))
 def test_a_rule_does_not_reach_what_it_does_not_name(rule: str, command: str, workspace: Path):
     found = decide("shell", {"command": command}, mode="agent", allow=[f"shell({rule})"], workspace=workspace)
     assert found.effect == "ask", found
@@ -99,7 +100,7 @@ def test_a_rule_does_not_reach_what_it_does_not_name(rule: str, command: str, wo
     assert (found.rule, found.confinement) == (None, "workspace"), found
 
 
-@pytest.mark.parametrize(("rule", "command"), pairs(COVERED))
+@for_each(("rule", "command"), pairs(COVERED))
 def test_a_rule_reaches_plain_uses_of_what_it_names(rule: str, command: str, workspace: Path):
     found = decide("shell", {"command": command}, mode="agent", allow=[f"shell({rule})"], workspace=workspace)
     assert found.effect == "allow", found
@@ -112,7 +113,7 @@ def test_git_alone_is_judged_too(tmp_path: Path):
     assert decide("shell", {"command": "git"}, mode="agent", allow=["shell(git *)"], workspace=tmp_path).effect == "ask"
 
 
-@pytest.mark.parametrize("command", split(DENIED))
+@for_each("command", split(DENIED))
 def test_what_is_forbidden_stays_so_behind_whatever_runs_it(command: str, workspace: Path):
     deny = ["shell(rm *)"]
     found = decide_call("shell", {"command": command}, mode="background", deny=deny, workspace=workspace)
@@ -120,7 +121,7 @@ def test_what_is_forbidden_stays_so_behind_whatever_runs_it(command: str, worksp
     assert found.rule == "shell(rm *)"
 
 
-@pytest.mark.parametrize("command", split(NOT_DENIED))
+@for_each("command", split(NOT_DENIED))
 def test_a_forbidden_name_that_nothing_runs_hinders_nobody(command: str, workspace: Path):
     deny = ["shell(rm *)"]
     found = decide_call("shell", {"command": command}, mode="background", deny=deny, workspace=workspace)

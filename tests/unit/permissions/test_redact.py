@@ -17,11 +17,12 @@ from outrider.permissions.redaction.redactor import (
     secret_values,
 )
 from outrider.types.codec import UnknownPart
+from tests.fixtures.cases import for_each
 
 LONG = "a1B2" * 10
 
 
-@pytest.mark.parametrize(
+@for_each(
     "secret",
     [
         f"sk-{LONG}",
@@ -80,7 +81,7 @@ CRYPT = "./aB9" * 20
 SEED = " ".join(["legal", "winner", "thank", "year"] * 3)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "secret"),
     [
         ("mysql -u root -phunterhunter db", "hunterhunter"),
@@ -152,7 +153,7 @@ def test_ordinary_text_is_left_alone(text: str):
     assert redact_patterns(text) == text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "secret"),
     [
         ("ANTHROPIC_API_KEY", True),
@@ -350,7 +351,7 @@ def test_what_was_redacted_once_is_left_alone():
         assert redact_patterns(clean) == clean
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         "api_key = os.environ['X']",
@@ -374,7 +375,7 @@ def test_code_and_prose_are_left_alone(text: str):
     assert redact_patterns(text) == text
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "secret"),
     [
         ("mysql -u root:hunter2!", "hunter2!"),

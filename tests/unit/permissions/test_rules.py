@@ -6,6 +6,7 @@ import pytest
 
 from outrider.permissions.rules import match_path, match_words, parse_rule
 from tests.fixtures.analysis import judge as decide
+from tests.fixtures.cases import for_each
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_what_cannot_be_read_is_broken(text: str):
     assert parse_rule(text).parse_error
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rule", "words", "named"),
     [
         ("npm test", "npm test", 2),
@@ -53,7 +54,7 @@ def test_words_match_one_by_one(rule: str, words: str, named: int | None):
     assert match_words(parse_rule(f"shell({rule})"), words.split()) == named
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "path", "matches"),
     [
         ("*.py", "a.py", True),
@@ -91,7 +92,7 @@ def workspace(tmp_path: Path) -> Path:
     return tmp_path / "ws"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rule", "command"),
     [
         ("make *", "make test"),
@@ -124,7 +125,7 @@ def test_a_rule_covers_what_it_says(rule: str, command: str, workspace: Path):
     assert found.rule == f"shell({rule})"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("rule", "command"),
     [
         ("make *", "make > x"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider.permissions.shell.analysis import analyse_script
+from tests.fixtures.cases import for_each
 
 HERE = Path(__file__).parent
 FALSE_PROOFS = [
@@ -95,7 +96,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(place / "ws")
 
 
-@pytest.mark.parametrize("command", FALSE_PROOFS)
+@for_each("command", FALSE_PROOFS)
 def test_is_not_proven_read_only(command: str, workspace: str):
     link = Path(workspace) / "link_out"
     link.unlink(missing_ok=True)
@@ -105,7 +106,7 @@ def test_is_not_proven_read_only(command: str, workspace: str):
     assert analyse(command.replace("⏎", "\n"), Path(workspace))
 
 
-@pytest.mark.parametrize("command", PROVEN)
+@for_each("command", PROVEN)
 def test_is_proven_read_only(command: str, workspace: str):
     (Path(workspace) / "link_out").unlink(missing_ok=True)
     assert analyse_script(command, root=workspace, cwd=workspace).unproven_reasons == ()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.analysis import judge as decide
+from tests.fixtures.cases import for_each
 
 HERE = Path(__file__).parent
 ASKED = HERE.joinpath("asked.txt").read_text(encoding="utf-8").splitlines()
@@ -40,19 +41,19 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "ws"
 
 
-@pytest.mark.parametrize("command", ASKED)
+@for_each("command", ASKED)
 def test_what_is_not_proven_harmless_does_not_run_unasked(command: str, workspace: Path):
     found = decide("shell", {"command": command.replace("⏎", "\n")}, mode="plan", workspace=workspace)
     assert found.effect == "deny"
 
 
-@pytest.mark.parametrize("command", RUN)
+@for_each("command", RUN)
 def test_plain_work_runs_unasked(command: str, workspace: Path):
     found = decide("shell", {"command": command.replace("⏎", "\n")}, mode="plan", workspace=workspace)
     assert found.effect == "allow", found.reason
 
 
-@pytest.mark.parametrize(
+@for_each(
     "char",
     [
         "\x00",

@@ -21,6 +21,7 @@ from outrider.types.events import (
     ToolOutputEvent,
 )
 from outrider.types.parts import TextPart
+from tests.fixtures.cases import for_each
 from tests.security.canaries import canaries
 
 KNOWN = "correct horse battery"
@@ -63,7 +64,7 @@ def ended(part_id: str = "p") -> PartUpdatedEvent:
     return PartUpdatedEvent(part=part, session_id="s")
 
 
-@pytest.mark.parametrize("secret", [*canaries(40, seed=5), KNOWN])
+@for_each("secret", [*canaries(40, seed=5), KNOWN])
 def test_a_secret_in_pieces_is_hidden_and_everything_else_is_told(secret: str):
     dice = random.Random(secret)
     for context in CONTEXTS:

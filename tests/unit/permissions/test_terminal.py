@@ -1,10 +1,10 @@
 """Nothing that a model, a tool or a file says can make a terminal act."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.permissions.redaction.terminal import escape_control_characters, is_fully_visible, sanitize_for_terminal
+from tests.fixtures.cases import for_each
 from tests.security.payloads import PAYLOADS, harmless
 
 
@@ -12,7 +12,7 @@ def test_there_are_more_than_five_hundred_payloads():
     assert len(PAYLOADS) >= 500
 
 
-@pytest.mark.parametrize("payload", PAYLOADS)
+@for_each("payload", PAYLOADS)
 def test_no_payload_leaves_anything_a_terminal_acts_on(payload: str):
     clean = sanitize_for_terminal(f"before{payload}after")
     assert harmless(clean)
@@ -20,7 +20,7 @@ def test_no_payload_leaves_anything_a_terminal_acts_on(payload: str):
     assert not is_fully_visible(f"before{payload}after") or payload in clean
 
 
-@pytest.mark.parametrize("payload", PAYLOADS)
+@for_each("payload", PAYLOADS)
 def test_a_line_of_a_log_spells_out_what_a_terminal_would_act_on(payload: str):
     line = escape_control_characters(f"before{payload}after")
     assert harmless(line)

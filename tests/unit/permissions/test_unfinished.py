@@ -3,9 +3,10 @@
 import pytest
 
 from outrider.permissions.redaction.redactor import Redactor
+from tests.fixtures.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     "begun",
     [
         "ghp_abc",
@@ -18,7 +19,7 @@ from outrider.permissions.redaction.redactor import Redactor
         "-----BEGIN RSA PRIVATE KEY-----\nMII b",
     ],
 )
-@pytest.mark.parametrize("before", ["", "use ", "use it, ", "words " * 2_000])
+@for_each("before", ["", "use ", "use it, ", "words " * 2_000])
 def test_a_key_that_has_begun_is_kept_back_from_its_first_letter_on(before: str, begun: str):
     assert Redactor().redact_complete(before + begun) == before
 

@@ -18,9 +18,10 @@ from outrider.presentation.formats import (
     group_git_files,
     shorten,
 )
+from tests.fixtures.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("seconds", "text"),
     [
         (0, "0ms"),

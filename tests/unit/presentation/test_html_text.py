@@ -12,6 +12,7 @@ from outrider.presentation.share_page import (
     render_diffs,
     render_markdown,
 )
+from tests.fixtures.cases import for_each
 
 ALLOWED_TAGS = frozenset(
     (
@@ -62,7 +63,7 @@ def test_a_table_is_aligned_by_classes():
     assert "style" not in html
 
 
-@pytest.mark.parametrize(
+@for_each(
     "hostile",
     [
         "<script>alert(1)</script>",

@@ -55,6 +55,7 @@ from outrider.types.parts import (
     AgentPart,
     CompactionPart,
     FilePart,
+    ModelRef,
     PatchPart,
     ReasoningPart,
     RetryPart,
@@ -68,6 +69,7 @@ from outrider.types.parts import (
 )
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolPending
 from outrider.types.usage import Tokens
+from tests.fixtures.cases import for_each
 
 SESSION = "s1"
 
@@ -201,14 +203,14 @@ SHOWN = {
 }
 
 
-@pytest.mark.parametrize("kind", STORED_KINDS, ids=lambda kind: kind.type)
+@for_each("kind", STORED_KINDS)
 def test_every_kind_of_part_has_its_item_or_is_bookkeeping(kind: type):
     part, item = SHOWN[kind.type]
     assert isinstance(part, kind)
     assert type(part_item(part)) is item
 
 
-@pytest.mark.parametrize("cls", EVENT_TYPES.values(), ids=lambda cls: cls.__name__)
+@for_each("cls", EVENT_TYPES.values())
 def test_every_event_is_handled(cls: type[Event]):
     required = {
         field.name: {int: 1, bool: True, dict: {}, Tokens: Tokens()}.get(field.type, "x")  # type: ignore[call-overload]
@@ -385,6 +387,24 @@ def test_parts_of_a_failed_attempt_are_withdrawn_in_every_view():
     assert page.count('<del class="withdrawn">') == 3
     for item in list(message_items(message))[:3]:
         assert all(any(span.style.strike for span in line.spans) for line in item_lines(item, 60, DARK))
+
+
+def test_failed_attempts_without_output_are_one_line():
+    message = Message("assistant", [])
+    message.join(SESSION)
+    retries = [RetryPart(number, f"busy {number}", RetryTime(1)) for number in (1, 2, 3)]
+    half = TextPart("half", ignored=True, metadata={"withdrawn": True})
+    moved = RetryPart(1, "gone", RetryTime(1), model=ModelRef("p", "m"))
+    parts = [*retries, half, RetryPart(4, "busy 4", RetryTime(1)), moved]
+    view = TranscriptView(SESSION)
+    for part in parts:
+        message.add_part(part)
+        view.apply(PartUpdatedEvent(session_id=SESSION, part=part))
+    expected = ["attempt 3 failed: busy 3", "half", "attempt 4 failed: busy 4", "continued with p/m: gone"]
+    assert [item.text for item in view.items] == expected
+    assert [item.text for item in message_items(message)] == expected
+    view.apply(PartUpdatedEvent(session_id=SESSION, part=retries[2]))  # stored once more
+    assert [item.text for item in view.items] == expected
 
 
 def test_a_wait_is_counted_down_and_silence_is_shown():

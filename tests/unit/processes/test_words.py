@@ -9,9 +9,10 @@ from outrider.errors import ProcessError
 from outrider.processes.launch import LaunchRequest, ResourceLimits, build_argv, child_environment, find_bash
 from outrider.processes.output import plain_text
 from outrider.processes.process import exit_status_of
+from tests.fixtures.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("code", "out_of_memory", "because", "words"),
     [
         (0, False, None, "exit code 0"),
@@ -65,7 +66,7 @@ def test_what_the_user_adds_to_the_environment_counts():
     assert child_environment({"PATH": "/bin"}, {"MY_OWN_TOKEN": "wanted", "TERM": "xterm"})["MY_OWN_TOKEN"] == "wanted"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("written", "seen"),
     [
         ("plain\ttext\n", "plain\ttext\n"),

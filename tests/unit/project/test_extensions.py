@@ -9,9 +9,9 @@ from outrider.engine.factory import standard_engine
 from outrider.errors import ConfigurationError
 from outrider.project.trust import WorkspaceTrust, find_project
 from outrider.providers.scripted import call
+from outrider.testing.simulator import Simulator
 from outrider.types.parts import CompactionPart, ToolPart
 from tests.fixtures.standard import Place
-from tests.fixtures.vendors.serving import VENDORS, speaking
 
 
 @pytest.fixture
@@ -114,11 +114,11 @@ async def test_what_is_said_of_a_model_and_of_compaction_counts(place, automatic
         "[models.'claude-sonnet-4-6']\ncontext_limit = 6000\noutput_limit = 500"
     )
 
-    def answer(body) -> str:
-        return "a summary" if "about to be shortened" in str(body["messages"][-1]) else "an answer"
+    def answer(request) -> str:
+        return "a summary" if "about to be shortened" in request.texts[-1] else "an answer"
 
-    async with speaking(VENDORS["anthropic"], answer) as server:
-        environ = {**place.environ, "ANTHROPIC_BASE_URL": server.url}
+    async with Simulator(answer) as server:
+        environ = {**place.environ, "ANTHROPIC_BASE_URL": server.url()}
         settings = read_settings(cwd=place.workspace, environ=environ)
         async with standard_engine(settings, workspace=place.workspace, attended=False) as engine:
             session = await engine.create(workspace=place.workspace)

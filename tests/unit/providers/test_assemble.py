@@ -22,6 +22,7 @@ from outrider.types.deltas import (
     TextDelta,
     UsageReport,
 )
+from tests.fixtures.cases import for_each
 from tests.fixtures.strategies import objects
 
 
@@ -92,7 +93,7 @@ def test_input_that_can_be_understood_is(raw, value):
     assert parse_tool_input(raw) == (value, None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("raw", "words"),
     [
         ('{"path": "a', "not valid JSON"),

@@ -1,7 +1,5 @@
 """Files that an API would refuse are named in words: one of them in a conversation would end it for good."""
 
-import pytest
-
 from outrider.providers.anthropic.client import AnthropicWire
 from outrider.providers.google.client import GoogleWire
 from outrider.providers.openai.chat_client import ChatWire
@@ -11,6 +9,7 @@ from outrider.types.agents import Provider
 from outrider.types.parts import FilePart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Prompt, Request
 from outrider.types.tool_state import Attachment
+from tests.fixtures.cases import for_each
 
 WIRES: dict[str, WireFormat] = {
     "anthropic": AnthropicWire(Provider("p", "anthropic", "k")),
@@ -27,8 +26,8 @@ def sent(name: str, *parts: object, model: str = "m") -> bytes:
     return WIRES[name].build_request(Request(model, Prompt([ModelMessage("user", parts)]))).body
 
 
-@pytest.mark.parametrize("name", WIRES)
-@pytest.mark.parametrize(
+@for_each("name", WIRES)
+@for_each(
     ("mime", "url", "refused_by"),
     [
         ("image/png", "data:image/png;base64,AAAA", ()),

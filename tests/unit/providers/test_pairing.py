@@ -6,6 +6,7 @@ from outrider.errors import InvalidRequestError
 from outrider.providers.scripted import MESSAGE_RULES, check_messages
 from outrider.types.parts import ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage
+from tests.fixtures.cases import for_each
 
 KINDS = list(MESSAGE_RULES)
 
@@ -84,7 +85,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("messages", "words", "kinds"), BAD.values(), ids=BAD)
+@for_each(("messages", "words", "kinds"), BAD.values())
 def test_a_bad_conversation_is_refused_in_words(messages: list[ModelMessage], words: str, kinds: list[str]):
     for kind in kinds:
         with pytest.raises(InvalidRequestError) as caught:

@@ -17,9 +17,10 @@ from outrider.errors import (
     ServerError,
 )
 from outrider.providers.error_mapping import build_provider_error, parse_retry_after
+from tests.fixtures.cases import for_each
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "expected"),
     [
         (400, InvalidRequestError), (401, AuthenticationError), (402, QuotaExceededError),
@@ -35,7 +36,7 @@ def test_without_words_the_status_decides(status: int, expected: type[ProviderEr
     assert str(status) in error.message
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("status", "type_", "code", "message", "expected"),
     [
         (401, "invalid_request_error", "invalid_api_key", "Incorrect API key provided", AuthenticationError),
@@ -148,7 +149,7 @@ def test_a_page_of_a_gateway_is_cut_to_a_readable_length():
     assert len(build_provider_error("x" * 100_000, status=502).message) < 3000
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("headers", "seconds"),
     [
         ({}, None),

@@ -13,6 +13,7 @@ from outrider.providers.request_body import object_schema, tool_parameters
 from outrider.types.agents import Provider
 from outrider.types.parts import TextPart
 from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
+from tests.fixtures.cases import for_each
 
 TEXT, NUMBER = {"type": "string"}, {"type": "number"}
 A = {"type": "object", "properties": {"kind": {"const": "a"}, "path": TEXT}, "required": ["kind", "path"]}
@@ -20,7 +21,7 @@ B = {"type": "object", "properties": {"kind": {"const": "b"}, "size": NUMBER}, "
 EITHER = {"kind": {"anyOf": [{"const": "a"}, {"const": "b"}]}, "path": TEXT, "size": NUMBER}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("given", "taken"),
     [
         (A, A),

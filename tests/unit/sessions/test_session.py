@@ -27,6 +27,7 @@ from outrider import (
 from outrider.events import MessageAddedEvent
 from outrider.types.ids import is_id
 from tests.fixtures import strategies
+from tests.fixtures.cases import for_each
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}
 
@@ -126,7 +127,7 @@ CONVERSATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", CONVERSATIONS)
+@for_each("name", CONVERSATIONS)
 def test_set_messages_then_to_api_format_gives_back_an_equal_list(name):
     session = Session()
     session.set_messages(CONVERSATIONS[name])

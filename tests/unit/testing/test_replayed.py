@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from outrider.providers.scripted import call
-from tests.fixtures.vendors.serving import VENDORS, speaking
+from outrider.testing.simulator import SIMULATED_APIS, Simulator
 from tests.unit.testing.test_plugin import run_pytest
 
 USER_TEST = '''
@@ -42,10 +42,10 @@ async def test_agents_are_recorded_once_and_replayed_after(tmp_path: Path, kind:
         fields = {"kind": vendor.kind, "url": url, "model": vendor.model, "instructions": instructions}
         (tmp_path / "test_mine.py").write_text(USER_TEST.format(**fields))
 
-    vendor = VENDORS[kind]
+    vendor = SIMULATED_APIS[kind]
     asks, tells = [call("add", "c1", a=1, b=2)], "It is 3."
-    async with speaking(vendor, [asks, tells, asks, tells, "Then it is 4."]) as server:
-        write(server.url)
+    async with Simulator([asks, tells, asks, tells, "Then it is 4."]) as server:
+        write(server.url(kind))
         code, printed = await run_pytest(tmp_path, "--outrider-record")
         assert code == 0, printed
         assert len(server.requests) == 5

@@ -35,6 +35,7 @@ from outrider import (
 )
 from outrider import types as outrider_types
 from tests.fixtures import strategies
+from tests.fixtures.cases import for_each
 
 SAMPLE = {"type": "holo", "id": new_id(), "session_id": new_id(), "message_id": new_id(), "angle": [1, {"x": None}]}
 
@@ -231,8 +232,8 @@ def owned(part):
     return part
 
 
-@pytest.mark.parametrize("field", ["id", "session_id", "message_id"])
-@pytest.mark.parametrize("value", ["", "not-a-uuid", 7, None])
+@for_each("field", ["id", "session_id", "message_id"])
+@for_each("value", ["", "not-a-uuid", 7, None])
 def test_each_stored_part_has_id_session_id_and_message_id_which_are_uuids(field, value):
     part = owned(TextPart("x"))
     validate_part(part)

@@ -11,6 +11,7 @@ from outrider import TextPart
 from outrider import events as public
 from outrider.types.events import EVENT_TYPES, Event, PartUpdatedEvent, event_from_dict
 from tests.fixtures import strategies
+from tests.fixtures.cases import for_each
 
 DESIGNED = {
     "LoopStartedEvent": {"session_id": "s", "user_message": "hi"},
@@ -49,7 +50,7 @@ BESIDES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "fields"), DESIGNED.items())
+@for_each(("name", "fields"), DESIGNED.items())
 def test_an_event_takes_its_fields_by_keyword(name, fields):
     event = getattr(public, name)(**fields)
     assert {field: getattr(event, field) for field in fields} == fields
@@ -58,12 +59,12 @@ def test_an_event_takes_its_fields_by_keyword(name, fields):
     assert (event.agent_name, event.call_id, event.parent_call_id) == ("", "", "")
 
 
-@pytest.mark.parametrize("name", BESIDES)
+@for_each("name", BESIDES)
 def test_the_other_events_exist_and_can_be_imported(name):
     assert issubclass(getattr(public, f"{name}Event"), Event)
 
 
-@pytest.mark.parametrize("name", public.__all__)
+@for_each("name", public.__all__)
 def test_every_name_of_the_facade_resolves(name):
     assert getattr(public, name) is not None
 

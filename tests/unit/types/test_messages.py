@@ -20,6 +20,7 @@ from outrider import (
 )
 from outrider import types as outrider_types
 from outrider.types.origins import make_origin
+from tests.fixtures.cases import for_each
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}
 
@@ -95,7 +96,7 @@ def test_sdk_objects_are_read_like_dicts():
     ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("block", "cls"),
     [
         ({"type": "text", "text": "x"}, TextPart),

@@ -3,14 +3,13 @@
 import json
 import time
 
-import pytest
-
 from outrider.types.partial_json import JsonSpan, find_json_objects, find_value_end, parse_partial_object, read_string
+from tests.fixtures.cases import for_each
 
 WHOLE = '{"a": "x\\n\\u00e9\\ud83d\\ude00", "b": [1, {"c": null}, "d,]"], "e": {"f": true}}'
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "value"),
     [
         ('{"command": "ls -', {"command": "ls -"}),

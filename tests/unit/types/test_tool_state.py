@@ -22,6 +22,7 @@ from outrider import (
 )
 from outrider.types.tool_state import TOOL_STATES, VALID_TRANSITIONS, move
 from tests.fixtures import strategies
+from tests.fixtures.cases import for_each
 
 PENDING = ToolPending(input={"path": "a"}, raw='{"path": "a"}', phase="ready")
 RUNNING = PENDING.start(1_000, title="read a")
@@ -30,8 +31,8 @@ ERROR = RUNNING.fail("no such file", 1_200)
 STATES = {"pending": PENDING, "running": RUNNING, "completed": COMPLETED, "error": ERROR}
 
 
-@pytest.mark.parametrize("before", STATES)
-@pytest.mark.parametrize("after", STATES)
+@for_each("before", STATES)
+@for_each("after", STATES)
 def test_the_order_is_pending_then_running_then_completed_or_error(before, after):
     current, to = STATES[before], STATES[after]
     if after == before:
@@ -147,7 +148,7 @@ def test_compacting_an_output_keeps_it_and_is_done_once():
     assert compacted.compact(9_999) is compacted
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("state", "word"),
     [
         (ToolPending(), "generating"),

@@ -93,7 +93,7 @@ async def choose_placement(arguments: Namespace, jobs: "JobClient", settings: "S
 
 async def _is_run(jobs: "JobClient", name: str) -> bool:
     """Whether `name` is the end of a run id. Checked before times, since a short id may consist of digits only."""
-    return len(name) >= 8 and any(run.id.endswith(name) for run in await jobs.list_runs(limit=1000))
+    return len(name) >= 8 and bool(await jobs.find_run_ids(name))
 
 
 def _delay_until(after: str, now: datetime) -> float | None:
@@ -327,18 +327,27 @@ def deny_calls(arguments: Namespace) -> int:
 
 
 def _answer_approvals(arguments: Namespace, *, allow: bool) -> int:
-    """Answer all open approvals of a run, and start a worker, since a waiting run has none."""
+    """Answer open approvals of a run, and start a worker, since a waiting run has none."""
+    lasting = {"scope": arguments.scope, "width": arguments.width} if allow else {}
+    if allow and arguments.width and arguments.scope == "once":
+        raise OutriderError("--width describes a lasting answer; add --for session, project or always")
+    if allow and arguments.outside:
+        lasting["choice"] = "outside"
 
     async def answer_open_approvals(jobs: "JobClient") -> "Run":
         run = await find_run(jobs, arguments.run)
         approvals = await jobs.open_approvals(run.id)
         if not approvals:
             raise OutriderError(f"run {short_id(run.id)} is not waiting for approval")
-        for approval in approvals:
+        numbers: list[int] = arguments.call or list(range(1, len(approvals) + 1))
+        if unknown := [number for number in numbers if not 1 <= number <= len(approvals)]:
+            raise OutriderError(f"run {short_id(run.id)} has no call {unknown[0]}; it waits for {len(approvals)}")
+        chosen = [approvals[number - 1] for number in numbers]
+        for approval in chosen:
+            await jobs.answer_approval(approval.id, allow=allow, by="the command line", **lasting)
             Console().print_stderr(
                 f"{'approved' if allow else 'denied'}: {approval.tool} {msgspec.json.encode(approval.input).decode()}"
             )
-            await jobs.answer_approval(approval.id, allow=allow, by="the command line")
         return run
 
     run = run_with_jobs(arguments, answer_open_approvals)
@@ -441,13 +450,30 @@ def _approval_lines(run: "Run", approvals: "Sequence[Approval]") -> list[str]:
     """List the open approvals with their complete input, since the user decides on exactly this."""
     if not approvals:
         return []
-    calls = [f"  {approval.tool} {msgspec.json.encode(approval.input).decode()}" for approval in approvals]
     name = short_id(run.id)
+    lasting = "  (--for session, project or always, with --width)" if any(known.widths for known in approvals) else ""
     return [
         "",
         "Waiting for approval:",
-        *calls,
-        f"Answer: outrider jobs approve {name}, or: outrider jobs deny {name}",
+        *(line for number, approval in enumerate(approvals, 1) for line in _question_lines(number, approval)),
+        f"Answer: outrider jobs approve {name}, or: outrider jobs deny {name}{lasting}",
+    ]
+
+
+def _question_lines(number: int, approval: "Approval") -> list[str]:
+    """Return the call, why it is asked about, what it would change or has changed, and what a lasting answer covers."""
+    from outrider.presentation.approvals import approval_view  # lazy: most runs wait for nothing
+
+    view = approval_view(approval)
+    widths = [
+        f"       --width {width.id}: {width.label}: {width.rule_text}"
+        + (f" ({width.history})" if width.history else "")
+        for width in view.widths
+    ]
+    return [
+        f"  {number}. {approval.tool} {msgspec.json.encode(approval.input).decode()}",
+        *(f"       {text}" for text in (approval.description, *view.facts) if text),
+        *widths,
     ]
 
 

@@ -4,6 +4,7 @@ import asyncio
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.util import find_spec
+from time import monotonic
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -12,7 +13,7 @@ from outrider.cli import exit_codes
 from outrider.cli.output import Console, format_table
 from outrider.cli.setup import user_folders
 from outrider.engine.archive import short_id
-from outrider.errors import ConfigurationError, OutriderError
+from outrider.errors import ConfigurationError, OutriderError, StoreUnavailableError
 from outrider.presentation.formats import format_age, format_cost, format_count, format_tokens
 from outrider.types.ids import now_ms
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 NO_WORKER_MESSAGE = "No worker is running. The next submit starts one; to start one here: outrider worker"
+NO_SHARED_WORKER_MESSAGE = "No worker is alive for this database. To start one here: outrider worker --database …"
+_OUTAGE_SECONDS = 60.0  # how long a command waits for an unavailable database
 
 
 def run_with_jobs(arguments: Namespace, work: "Callable[[JobClient], Awaitable[T]]") -> T:
@@ -30,20 +33,33 @@ def run_with_jobs(arguments: Namespace, work: "Callable[[JobClient], Awaitable[T
     require_background()
 
     async def open_and_run() -> T:
+        from outrider.background.database import is_outage
         from outrider.background.factory import standard_jobs
 
-        async with standard_jobs(user_folders(), arguments.database) as jobs:
-            return await work(jobs)
+        deadline, has_begun, is_announced = monotonic() + _OUTAGE_SECONDS, False, False
+        while True:
+            try:
+                async with standard_jobs(user_folders(), arguments.database) as jobs:
+                    has_begun = True
+                    return await work(jobs)
+            except Exception as problem:
+                is_outage_error = isinstance(problem, StoreUnavailableError) or is_outage(problem)
+                if has_begun or not is_outage_error or monotonic() > deadline:
+                    raise
+                if not is_announced:
+                    Console().print_stderr(f"Waiting for database: {problem}", "yellow")
+                is_announced = True
+            await asyncio.sleep(1)
 
     return asyncio.run(open_and_run())
 
 
 async def find_run(jobs: "JobClient", name: str) -> "Run":
     """Return the run whose id ends with `name`. Raises OutriderError unless exactly one matches."""
-    found = [run for run in await jobs.list_runs(limit=1000) if run.id.endswith(name)]
+    found = await jobs.find_run_ids(name)
     if len(found) != 1:
         raise OutriderError(f"{match_count_text(len(found), 'run')} an id that ends with {name!r}")
-    return found[0]
+    return await jobs.get_run(found[0])
 
 
 def match_count_text(count: int, name: str) -> str:
@@ -54,7 +70,7 @@ def match_count_text(count: int, name: str) -> str:
 async def warn_without_worker(jobs: "JobClient", runs: "Sequence[Run]") -> None:
     """Warn if runs are queued and no worker is running."""
     if await jobs.unattended_runs(runs):
-        Console().print_stderr(NO_WORKER_MESSAGE, "yellow")
+        Console().print_stderr(NO_SHARED_WORKER_MESSAGE if jobs.is_shared else NO_WORKER_MESSAGE, "yellow")
 
 
 def format_usage(outcome: "RunOutcome") -> str:
@@ -86,11 +102,17 @@ def print_runs(arguments: Namespace, runs: "Sequence[Run]") -> int:
 def print_run_table(console: Console, runs: "Sequence[Run]") -> None:
     now = now_ms()
     rows = [
-        (short_id(run.id), run.state, format_age((now - (run.created or now)) / 1000), str(run.attempts), run.prompt)
+        (short_id(run.id), format_state(run), format_age((now - created) / 1000), str(run.attempts), run.prompt)
         for run in runs
+        for created in [run.created or now]
     ]
     for line in format_table(("run", "state", "submitted", "attempts", "prompt"), rows, console.width):
         console.print(line)
+
+
+def format_state(run: "Run") -> str:
+    """Return the state of a run, and what it waits for."""
+    return f"{run.state}, waiting for {run.waiting_for}" if run.waiting_for else run.state
 
 
 def require_background() -> None:

@@ -30,7 +30,7 @@ from outrider.cli.commands.run_output import (
 from outrider.cli.output import Console
 from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.config.settings import Settings, remember_shown_files
-from outrider.engine.archive import TurnEnd, short_id
+from outrider.engine.archive import TurnEnd, TurnOutcome, short_id
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import is_denied_file
@@ -353,7 +353,7 @@ class RunCommand:
         self._console.print_stderr(f"outrider: continue this turn with: {command}")
 
 
-async def _prompt_or_continue(engine: Engine, session_id: str, parts: Sequence[PartBase]) -> TurnEnd:
+async def _prompt_or_continue(engine: Engine, session_id: str, parts: Sequence[PartBase]) -> TurnOutcome:
     """Run a turn with the prompt. Without one, resume a turn that was cut off, or let the model continue."""
     if parts:
         return await engine.prompt(session_id, parts)
@@ -364,7 +364,7 @@ async def _prompt_or_continue(engine: Engine, session_id: str, parts: Sequence[P
     return await engine.prompt(session_id, CONTINUE_PROMPT)
 
 
-async def _run_turn(target: RunTarget, parts: Sequence[PartBase], interrupts: InterruptState) -> TurnEnd:
+async def _run_turn(target: RunTarget, parts: Sequence[PartBase], interrupts: InterruptState) -> TurnOutcome:
     """Run the turn until it ends or is interrupted. After an abort, wait a second for its end, then cancel it."""
     async with asyncio.TaskGroup() as tasks:
         turn = tasks.create_task(_prompt_or_error(target, parts))
@@ -378,7 +378,7 @@ async def _run_turn(target: RunTarget, parts: Sequence[PartBase], interrupts: In
     return TurnEnd("aborted") if turn.cancelled() else turn.result()
 
 
-async def _prompt_or_error(target: RunTarget, parts: Sequence[PartBase]) -> TurnEnd:
+async def _prompt_or_error(target: RunTarget, parts: Sequence[PartBase]) -> TurnOutcome:
     """Run the turn; convert an error raised before the turn starts into a turn end."""
     try:
         return await target.prompt(parts)

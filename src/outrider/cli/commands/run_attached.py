@@ -13,7 +13,7 @@ from outrider.cli.commands.run_output import CONTINUE_PROMPT, RunInfo, RunTarget
 from outrider.cli.main import program_version
 from outrider.cli.setup import settings_from_arguments
 from outrider.config.settings import Settings
-from outrider.engine.archive import TurnEnd
+from outrider.engine.archive import TurnOutcome
 from outrider.errors import ConfigurationError, OutriderError, ServerAwayError
 from outrider.presentation.approvals import UNATTENDED_DENIAL, UNATTENDED_OUTCOME
 from outrider.remote.client import ServerAddress, resolve_server
@@ -109,7 +109,7 @@ class RemoteTurn:
         if deny_approvals:
             engine.bus.subscribe(ToolApprovalRequestedEvent, self._deny_approval)
 
-    async def prompt(self, parts: Sequence[PartBase]) -> TurnEnd:
+    async def prompt(self, parts: Sequence[PartBase]) -> TurnOutcome:
         parts = parts or [TextPart(CONTINUE_PROMPT)]
         copies = [msgspec.structs.replace(part) for part in parts]  # Message takes ownership of its parts
         self._text = Message("user", copies).get_text_content()

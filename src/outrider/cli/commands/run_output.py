@@ -12,7 +12,7 @@ import msgspec
 from outrider.cli import exit_codes
 from outrider.cli.dispatch import exit_code_for
 from outrider.cli.output import NOTICE_STYLES, Console, truncate_text
-from outrider.engine.archive import TurnEnd
+from outrider.engine.archive import TurnOutcome
 from outrider.errors import OutriderError
 from outrider.permissions.redaction.terminal import remove_escape_sequences
 from outrider.presentation import approvals as reasons
@@ -214,7 +214,7 @@ class HeadlessResult(msgspec.Struct, frozen=True):
     """The result of one turn; `interrupted` is the exit code to use if it was aborted."""
 
     info: RunInfo
-    end: TurnEnd
+    end: TurnOutcome
     stats: RunStats
     duration_ms: int
     interrupted: int = exit_codes.INTERRUPTED
@@ -569,5 +569,5 @@ class RunTarget(NamedTuple):
 
     info: RunInfo
     subscribe: Callable[[Callable[[Event], None]], object]
-    prompt: Callable[[Sequence[PartBase]], Awaitable[TurnEnd]]
+    prompt: Callable[[Sequence[PartBase]], Awaitable[TurnOutcome]]
     abort: Callable[[], Awaitable[None]]

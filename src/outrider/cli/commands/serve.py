@@ -1,7 +1,9 @@
 """`outrider serve`, `acp` and `mcp`: start the HTTP server, the editor agent and the MCP server."""
 
 import asyncio
+import json
 import sys
+import urllib.request
 from argparse import Namespace
 from functools import partial
 from importlib.util import find_spec
@@ -20,6 +22,8 @@ def start_server(arguments: Namespace) -> int:
         raise ConfigurationError("the server is not installed: pip install 'outrider[server]'")
     if arguments.mcp and find_spec("mcp") is None:
         raise ConfigurationError("the Model Context Protocol is not installed: pip install 'outrider[mcp]'")
+    if arguments.link:
+        return _print_login_link(arguments)
     options = import_object("outrider.server.server:ServeOptions")(
         host=arguments.host,
         port=arguments.port,
@@ -30,6 +34,7 @@ def start_server(arguments: Namespace) -> int:
         key=_absolute_path(arguments.tls_key),
         mcp=arguments.mcp,
         database=arguments.database,
+        new_token=arguments.new_token,
     )
     serve = import_object("outrider.server.server:run_server")
     try:
@@ -38,6 +43,23 @@ def start_server(arguments: Namespace) -> int:
         return exit_codes.SUCCESS  # Ctrl+C is the normal way to stop a server
     except OSError as error:
         raise ConfigurationError(f"the server cannot listen on this address: {error}") from error
+    return exit_codes.SUCCESS
+
+
+def _print_login_link(arguments: Namespace) -> int:
+    """Ask the running server for a link, with the token that only its owner can read."""
+    default_port = import_object("outrider.server.server:DEFAULT_PORT")
+    read_token = import_object("outrider.server.auth:read_token")
+    folder = settings_from_arguments(arguments).data_folder
+    url = f"{'https' if arguments.tls_cert else 'http'}://{arguments.host}:{arguments.port or default_port}"
+    headers = {"Authorization": f"Bearer {read_token(folder / 'server' / 'token')}"}
+    request = urllib.request.Request(f"{url}/api/login-links", method="POST", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            link = json.load(response)["url"]
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"no Outrider server with this token answers on {url}: {error}") from error
+    sys.stdout.write(f"{link}\n")
     return exit_codes.SUCCESS
 
 

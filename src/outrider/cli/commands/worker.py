@@ -5,8 +5,10 @@ import os
 import plistlib
 import shlex
 import sys
+import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -14,17 +16,22 @@ from urllib.parse import urlsplit
 import msgspec
 
 from outrider.cli import exit_codes
-from outrider.cli.commands.jobs_common import require_background
+from outrider.cli.commands.jobs_common import require_background, run_with_jobs
 from outrider.cli.commands.run import handle_interrupts
 from outrider.cli.main import program_version
-from outrider.cli.output import Console
+from outrider.cli.output import Console, format_table
 from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.config.paths import AppFolders
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError
+from outrider.presentation.formats import format_age
+from outrider.types.ids import now_ms
 
 if TYPE_CHECKING:
+    from outrider.background.heartbeat import WorkerInfo
+    from outrider.background.jobs import JobClient
     from outrider.background.local_worker import WorkerLock
+    from outrider.background.worker import Worker
     from outrider.config.settings import Settings
 
 
@@ -151,15 +158,18 @@ def run_worker(arguments: Namespace) -> int:
     """Run a worker, or the action of `--status`, `--stop`, `--restart` or `--print-unit`."""
     require_background()
     if arguments.status:
-        return _print_status()
+        return _print_status(arguments)
     if arguments.stop:
         return _stop_worker()
     if arguments.restart:
         return _restart_worker(settings_from_arguments(arguments))
     if arguments.print_unit:
         return print_unit(arguments, user_folders(), os.environ)
-    from outrider.background.local_worker import WorkerLock, collect_launch_values
+    from outrider.background.local_worker import WorkerLock, collect_launch_values, supervise_worker
     from outrider.config.paths import make_private_folder
+
+    if arguments.resident and not arguments.supervised:
+        return supervise_worker([sys.executable, "-m", "outrider", *sys.argv[1:], "--supervised"], _log_line)
 
     settings = settings_from_arguments(arguments)
     lock = WorkerLock(
@@ -187,16 +197,30 @@ def ensure_worker_running(arguments: Namespace, settings: "Settings | None" = No
         Console().print_stderr(_WORKER_DIFFERS, "yellow")
 
 
+def _log_line(text: str) -> None:
+    sys.stderr.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+    sys.stderr.flush()
+
+
 async def _serve_runs(arguments: Namespace, settings: "Settings", lock: "WorkerLock | None") -> None:
     """Execute runs until a signal arrives, or until a resident worker is idle. Releases the worker lock at the end."""
     from outrider.background.factory import standard_worker
     from outrider.background.local_worker import configure_worker_log, wait_until_idle, worker_log_path
+    from outrider.tracing.otel import configure_telemetry
 
-    configure_worker_log(sys.stderr)
+    configure_worker_log(sys.stderr, json=arguments.log_format == "json")
+    console = Console()
     with handle_interrupts() as interrupts:
-        async with standard_worker(settings, arguments.database, runs=arguments.runs) as worker:
+        async with AsyncExitStack() as stack:
+            options = {"runs": arguments.runs, "grace": arguments.grace, "listen_url": arguments.listen_url}
+            worker = await stack.enter_async_context(
+                standard_worker(settings, arguments.database, version=program_version(), **options)
+            )
+            if stop_telemetry := configure_telemetry(worker.bus, os.environ):
+                stack.push_async_callback(asyncio.to_thread, stop_telemetry)
+            await _serve_health(arguments, worker, stack)
             hint = "it stops when idle" if arguments.resident else "Ctrl+C stops it and releases its runs"
-            Console().print_stderr(f"Worker {short_id(worker.id)} is waiting for runs; {hint}.")
+            console.print_stderr(f"Worker {short_id(worker.id)} is waiting for runs; {hint}.")
             stop_tasks: list[asyncio.Task[Any]] = [asyncio.create_task(interrupts.requested.wait())]
             if arguments.resident and lock is not None:
                 idle = wait_until_idle(
@@ -205,9 +229,27 @@ async def _serve_runs(arguments: Namespace, settings: "Settings", lock: "WorkerL
                 stop_tasks.append(asyncio.create_task(idle))
             await _wait_for_first(stop_tasks)
             if interrupts.requested.is_set():
-                Console().print_stderr("Releasing runs and stopping; press Ctrl+C again to exit immediately.")
+                console.print_stderr(
+                    f"Stopping: running calls have {worker.grace:g} s to end, then all runs are released;"
+                    " a second signal (Ctrl+C) exits immediately."
+                )
+                await worker.drain()  # before the endpoints close
         if lock is not None:
             lock.release()
+
+
+async def _serve_health(arguments: Namespace, worker: "Worker", stack: AsyncExitStack) -> None:
+    """Serve the endpoints of `--health` until the stack is closed."""
+    from outrider.background.health import HealthServer
+
+    if arguments.health is None:
+        return
+    server = HealthServer(worker.metrics, lambda: worker.status, worker.job_client.read_queue_gauges)
+    try:
+        port = await stack.enter_async_context(server.serve(*arguments.health))
+    except OSError as problem:
+        raise ConfigurationError(f"the worker cannot listen on the address of --health: {problem}") from problem
+    Console().print_stderr(f"Health: http://{arguments.health[0]}:{port}/readyz")
 
 
 async def _wait_for_first(tasks: list[asyncio.Task[Any]]) -> None:
@@ -219,16 +261,39 @@ async def _wait_for_first(tasks: list[asyncio.Task[Any]]) -> None:
         await asyncio.wait(rest)
 
 
-def _print_status() -> int:
+def _print_status(arguments: Namespace) -> int:
+    """Print the workers that share the database, and what they wait for. Return a failure if none is alive."""
     from outrider.background.local_worker import WorkerLock, worker_log_path
 
-    holder, console = WorkerLock(user_folders().data).holder(), Console()
-    if holder is None:
-        console.print("No worker is running on this machine.")
-        return exit_codes.FAILURE
-    log = worker_log_path(user_folders())
-    console.print(f"A worker is running as process {holder.pid}; if it was started automatically, its log is {log}")
-    return exit_codes.SUCCESS
+    workers, paused = run_with_jobs(arguments, _load_status)
+    console, live = Console(), [worker for worker in workers if worker.state not in ("dead", "silent")]
+    if not workers:
+        console.print("No worker is running for this database." if arguments.database else "No worker is running.")
+    else:
+        rows = [_status_row(worker) for worker in workers]
+        for line in format_table(
+            ("worker", "machine", "process", "state", "runs", "version", "up"), rows, console.width
+        ):
+            console.print(line)
+    for provider, until in paused.items():
+        console.print(f"Runs of provider {provider} wait: next attempt in {max(until - now_ms(), 0) / 1000:.0f} s.")
+    if arguments.database is None and (holder := WorkerLock(user_folders().data).holder()):
+        log = worker_log_path(user_folders())
+        console.print(f"A worker is running as process {holder.pid}; if it was started automatically, its log is {log}")
+        return exit_codes.SUCCESS
+    return exit_codes.SUCCESS if live else exit_codes.FAILURE
+
+
+async def _load_status(jobs: "JobClient") -> "tuple[Sequence[WorkerInfo], dict[str, int]]":
+    return await jobs.list_workers(), await jobs.list_paused_providers()
+
+
+def _status_row(worker: "WorkerInfo") -> tuple[str, ...]:
+    status = worker.status
+    state = f"silent for {worker.age:.0f} s" if worker.state == "silent" else worker.state
+    up = format_age((now_ms() - status.started) / 1000) if status.started else ""
+    runs = f"{status.runs}/{status.capacity}" if status.capacity else ""
+    return short_id(worker.id), worker.owner.host, str(worker.owner.pid), state, runs, status.version, up
 
 
 def _restart_worker(settings: "Settings") -> int:

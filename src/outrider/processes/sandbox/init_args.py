@@ -124,6 +124,7 @@ def compile_init_script() -> str:
     return str(compiled)
 
 
+@cache
 def list_runtime_paths() -> tuple[str, ...]:
     """Returns the paths of the interpreter and of Outrider: visible in the sandbox, and never writable."""
     folders = (sys.base_prefix, sys.prefix, str(Path(INIT_SCRIPT).parents[2]))

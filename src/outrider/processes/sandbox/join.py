@@ -1,28 +1,42 @@
 """Starts a command in the namespaces of bubblewrap without a new interpreter inside the sandbox.
 
-Bubblewrap starts a holder, a program that only waits, so that its namespaces exist. A fork of the command guard joins
-them, forks the command with its restrictions and monitors it. This is the work of the sandbox init, which takes ten
-milliseconds longer, because it starts as a script.
+Bubblewrap starts a holder, a program that only waits, so that its namespaces exist. The command guard joins their user
+namespace. One of its threads joins the others, applies the restrictions to itself and spawns the command, which
+inherits both. Namespaces, capabilities, Landlock and seccomp belong to a thread, so the guard itself stays outside and
+monitors the command. A fork does this where a thread cannot; it costs more, because an interpreter's memory is copied
+page by page.
 """
 
+from __future__ import annotations
+
+import _thread
+import fcntl
 import marshal
 import os
 import select
-import signal
-import socket
 import sys
-from collections.abc import Callable, Sequence
+import time
 from itertools import islice
-from typing import Any, NoReturn
 
 from outrider.processes import platform
 from outrider.processes.sandbox import init
 
+TYPE_CHECKING = False  # importing typing takes longer than everything else here
+if TYPE_CHECKING:
+    import signal
+    import socket
+    from collections.abc import Callable, Sequence
+    from typing import Any, NoReturn
+else:
+    import _signal as signal
+    import _socket as socket
+
 LEFTOVER_SECONDS = 0.1  # how long children of an ended command may take to end by themselves
 MAX_LEFTOVERS, MAX_COMMAND_LINE = 10, 200
-_HOLDER_FAILED = 1
 _MAX_STARTS, _MAX_ERRORS = 5, 4096
 _KILL_SECONDS = 10.0
+_GET_OWNER = 0xB701  # NS_GET_USERNS: opens the user namespace that owns a namespace
+_UNSHARE_FOLDER = 0x200  # CLONE_FS: a thread has its own working folder and root
 _NAMESPACE_BITS = {
     "user": 0x10000000,
     "mnt": 0x00020000,
@@ -32,19 +46,22 @@ _NAMESPACE_BITS = {
     "uts": 0x04000000,
     "cgroup": 0x02000000,
 }
+_HOLDER_ENVIRONMENT: dict[str, str] = {}  # neither bubblewrap nor the holder reads a variable
 # The holder ignores SIGTERM as its parent does, so that the command can handle it and exit first.
 _RESET_IN_HOLDER = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGHUP)
-
-ReportLeftovers = Callable[[list[str]], None]
-"""Reports the command lines of processes that a command left running."""
+_RESET_IN_COMMAND = (*_RESET_IN_HOLDER, signal.SIGTERM, signal.SIGCHLD)
 
 
 def main() -> NoReturn:
     """Runs the launch request in the second argument, to try whether this machine lets a process join namespaces."""
     platform.become_subreaper()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     request = marshal.loads(bytes.fromhex(sys.argv[2]))
-    pid = start_in_namespaces(request, [os.dup(number) for number in range(3)], lambda _: None)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    command = start_in_namespaces(request, [os.dup(number) for number in range(3)])
+    while (ended := os.waitpid(command.pid, os.WNOHANG))[0] == 0:
+        command.enforce_limits()
+        signal.sigtimedwait([signal.SIGCHLD], init.POLL_SECONDS)
+    code = command.end(os.waitstatus_to_exitcode(ended[1]), lambda _: None)
     try:
         while True:  # process 1 of a container may reap no orphans, and bubblewrap would stay as a zombie
             os.wait()
@@ -52,79 +69,98 @@ def main() -> NoReturn:
         os._exit(code)
 
 
-def start_in_namespaces(request: dict[str, Any], streams: Sequence[int], report: ReportLeftovers) -> int:
-    """Starts a command in new namespaces; returns the process id of its monitor, which exits with the command's code.
+def start_in_namespaces(request: dict[str, Any], streams: Sequence[int], *interrupts: int | None) -> JoinedCommand:
+    """Starts a command in new namespaces.
 
-    `request` is a launch request with a join part, `streams` are the command's standard streams.
+    `request` is a launch request with a join part, `streams` are the command's standard streams. If a descriptor of
+    `interrupts` becomes readable before the namespaces exist, or if they cannot be created, the result is a command
+    that consists of bubblewrap alone.
     """
     inner: dict[str, Any] = marshal.loads(request["join"]["init"])
-    errors = os.memfd_create("errors")
-    holder, channel = _start_holder(request, inner["seccomp"], request["join"]["holder"], errors)
-    pid = os.fork()
-    if pid == 0:
+    os.dup2(streams[2], 2)  # for error messages
+    holder = _Holder(inner["seccomp"])
+    is_ready = holder.start(request["join"]["holder"], interrupts)
+    command = JoinedCommand(holder.pid)
+    if is_ready:
         try:
-            os.dup2(streams[2], 2)  # for error messages
-            if not _is_ready(channel):
-                holder, channel = _start_holder_again(request, inner["seccomp"], errors)
-            _run_monitor(request, inner, streams, _open_namespace_init(holder), report)
+            command.join(request["environment"], inner, streams)
         except OSError as error:
-            init.print_error(f"the sandbox could not be set up: {error}")
-        finally:
-            os._exit(init.RESTRICT_FAILED)
-    channel.close()
-    os.close(errors)
-    return pid
+            command.fail(init.report_start_error(inner, error, command.failure_code))
+    return command
 
 
-def _start_holder(
-    request: dict[str, Any], seccomp: bytes, argv: Sequence[bytes], errors: int
-) -> tuple[int, socket.socket]:
-    """Starts bubblewrap with the seccomp filter of the command; returns its process id and a connection to the holder.
+class _Holder:
+    """Bubblewrap with the seccomp filter of the command, and the program in it that holds the namespaces.
 
     Without Landlock the command can write to the memory of all processes in the namespace. A process there without
     the filter would be a way around it.
     """
-    program, *arguments = argv
-    filter_file = os.memfd_create("seccomp")
-    ours, theirs = socket.socketpair()
+
+    def __init__(self, seccomp: bytes) -> None:
+        self.pid = -1
+        self._seccomp = seccomp
+        self._errors = os.memfd_create("errors")
+        self._connections: list[int] = []  # stay open: the holder ends with its input
+
+    def start(self, argv: list[bytes], interrupts: Sequence[int | None]) -> bool:
+        """Starts bubblewrap; returns whether its namespaces exist. Prints its messages if they do not.
+
+        Files that were to be hidden may have disappeared since the mounts were listed, such as sockets. Bubblewrap is
+        started again without them then.
+        """
+        for _ in range(_MAX_STARTS):
+            is_ready = self._start(argv, interrupts)
+            if is_ready or is_ready is None:
+                return bool(is_ready)
+            needed = _drop_missing(argv)
+            if needed == argv:
+                break
+            argv = needed
+        os.write(2, os.pread(self._errors, _MAX_ERRORS, 0))
+        return False
+
+    def _start(self, argv: list[bytes], interrupts: Sequence[int | None]) -> bool | None:
+        """Returns True when the holder answers, after all mounts, False if it ends, None after an interrupt."""
+        program, *arguments = argv
+        os.ftruncate(self._errors, 0)
+        os.lseek(self._errors, 0, os.SEEK_SET)
+        filter_file = os.memfd_create("seccomp")
+        from_holder, output = os.pipe()
+        input_, to_holder = os.pipe()
+        try:
+            os.write(filter_file, self._seccomp)
+            os.lseek(filter_file, 0, os.SEEK_SET)
+            streams = (input_, output, self._errors, filter_file)
+            high = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 10) for stream in streams]
+            self.pid = os.posix_spawn(
+                program,
+                [program, b"--seccomp", b"3", *arguments],
+                _HOLDER_ENVIRONMENT,
+                file_actions=[(os.POSIX_SPAWN_DUP2, source, number) for number, source in enumerate(high)],
+                setsigdef=_RESET_IN_HOLDER,
+                setsigmask=[],
+                setsid=True,
+            )
+            for descriptor in high:
+                os.close(descriptor)
+        finally:
+            for descriptor in (input_, output, filter_file):
+                os.close(descriptor)
+        self._connections += (to_holder, from_holder)
+        return _wait_for_answer(to_holder, from_holder, interrupts)
+
+
+def _wait_for_answer(to_holder: int, from_holder: int, interrupts: Sequence[int | None]) -> bool | None:
     try:
-        os.write(filter_file, seccomp)
-        os.lseek(filter_file, 0, os.SEEK_SET)
-        streams = (theirs.fileno(), theirs.fileno(), errors, filter_file)
-        pid = os.posix_spawn(
-            program,
-            [program, b"--seccomp", b"3", *arguments],
-            request["environment"],
-            file_actions=[(os.POSIX_SPAWN_DUP2, source, number) for number, source in enumerate(streams)],
-            setsigdef=_RESET_IN_HOLDER,
-            setsigmask=[],
-            setsid=True,
-        )
-    finally:
-        theirs.close()
-        os.close(filter_file)
-    return pid, ours
-
-
-def _start_holder_again(request: dict[str, Any], seccomp: bytes, errors: int) -> tuple[int, socket.socket]:
-    """Starts bubblewrap without mounts over files that have disappeared since the mounts were listed, such as sockets.
-
-    Exits with the messages of bubblewrap if it fails for another reason.
-    """
-    argv: list[bytes] = request["join"]["holder"]
-    for _ in range(_MAX_STARTS):
-        needed = _drop_missing(argv)
-        if needed == argv:
-            break
-        argv = needed
-        os.ftruncate(errors, 0)
-        os.lseek(errors, 0, os.SEEK_SET)
-        holder, channel = _start_holder(request, seccomp, argv, errors)
-        if _is_ready(channel):
-            return holder, channel
-        channel.close()
-    os.write(2, os.pread(errors, _MAX_ERRORS, 0))
-    os._exit(_HOLDER_FAILED)
+        os.write(to_holder, b"+")
+    except OSError:
+        return False
+    poller = select.poll()
+    for descriptor in (from_holder, *interrupts):
+        if descriptor is not None:
+            poller.register(descriptor, select.POLLIN)
+    ready = {descriptor for descriptor, _ in poller.poll()}
+    return os.read(from_holder, 1) != b"" if from_holder in ready else None
 
 
 def _drop_missing(argv: list[bytes]) -> list[bytes]:
@@ -141,111 +177,265 @@ def _drop_missing(argv: list[bytes]) -> list[bytes]:
     return kept
 
 
-def _run_monitor(
-    request: dict[str, Any],
-    inner: dict[str, Any],
-    streams: Sequence[int],
-    namespace_init: tuple[int, int],
-    report: ReportLeftovers,
-) -> NoReturn:
-    """Joins the namespaces, forks the command and waits for it. Runs in a fork of the command guard."""
-    signal.set_wakeup_fd(-1)
-    init.raise_priority()
-    _join_namespaces(*namespace_init)
-    proxy = init.connect_to_proxy(inner["proxy_socket"], inner["port"]) if inner["proxy_socket"] else None
-    holders = set(init.list_proc())
-    signal.pthread_sigmask(signal.SIG_BLOCK, init.WAITED_SIGNALS)
-    pid = os.fork()
-    if pid == 0:
-        init.exec_command(
-            inner, lambda: _prepare_command(request["environment"], inner, streams), others=len(holders) + 2
-        )
-    init.clear_capabilities()
-    _JoinedMonitor(inner, pid, proxy, namespace_init[1], holders, report).run()
+class JoinedCommand:
+    """A command in the namespaces of a holder, and the monitor of its limits. `pid` is the process to wait for."""
 
+    def __init__(self, holder: int) -> None:
+        self.pid = holder
+        self.failure_code = init.RESTRICT_FAILED
+        self._holder = holder
+        self._failed: int | None = None
+        self._namespace_init = -1
+        self._holders: set[int] = set()
+        self._limits: _LimitMonitor | None = None
 
-def _is_ready(channel: socket.socket) -> bool:
-    """Waits until the holder sends a byte back, when all mounts exist; returns False if it has ended."""
-    try:
-        channel.sendall(b"+")
-        return channel.recv(1) != b""
-    except ConnectionError:
-        return False
+    def join(self, environment: dict[bytes, bytes], inner: dict[str, Any], streams: Sequence[int]) -> None:
+        """Joins the namespaces and spawns the command. Raises OSError."""
+        namespace_init = _find_namespace_init(self._holder)
+        self._namespace_init = os.pidfd_open(namespace_init)
+        if init.list_children(self._holder) != [namespace_init]:  # the process id could belong to another process
+            raise OSError("bubblewrap has ended")
+        self._holders = {self._holder, *init.list_descendants()}
+        new = [name for name in _NAMESPACE_BITS if _namespace_of(namespace_init, name) != _namespace_of("self", name)]
+        if not {"mnt", "pid"} <= set(new):
+            raise OSError("bubblewrap has created no namespaces")
+        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208  the command must not get a descriptor of the guard
+            _prevent_inheritance(int(name))
+        init.raise_priority()
+        launch = _InnerLaunch(environment, inner, streams, len(self._holders) + 1)
+        if _has_nested_user_namespace(namespace_init):
+            found = launch.spawn_in_fork(self._namespace_init, new)
+        else:
+            found = launch.spawn_in_thread(self._namespace_init, new)
+        self.failure_code = launch.failure_code
+        if isinstance(found, OSError):
+            raise found
+        self.pid, disk, proxy = found
+        self._limits = _LimitMonitor(inner | {"disk": disk}, self.pid, proxy, self._list_pids)
 
+    def fail(self, code: int) -> None:
+        """Ends the holder of a command that did not start; `code` becomes its exit code."""
+        self._failed = code
+        os.kill(self._holder, signal.SIGKILL)
 
-def _open_namespace_init(holder: int) -> tuple[int, int]:
-    """Returns the process id and a pidfd of process 1 of the namespace, the only child of bubblewrap itself."""
-    children = init.list_children(holder)
-    if len(children) != 1:
-        raise OSError(f"bubblewrap has {len(children)} child processes")
-    pidfd = os.pidfd_open(children[0])
-    if init.list_children(holder) != children:  # the process id could belong to another process by now
-        raise OSError("bubblewrap has ended")
-    return children[0], pidfd
+    @property
+    def poll_seconds(self) -> float | None:
+        """How often `enforce_limits` must be called, None if the command did not start."""
+        return init.POLL_SECONDS if self._limits is not None else None
 
+    def enforce_limits(self) -> None:
+        """Kills the command if it exceeds a limit."""
+        if self._limits is not None and (reason := self._limits.find_exceeded_limit()):
+            self._kill_namespace()
+            init.print_error(f"the command was killed: {reason}")
 
-def _join_namespaces(pid: int, pidfd: int) -> None:
-    new = [name for name in _NAMESPACE_BITS if _namespace_of(pid, name) != _namespace_of(os.getpid(), name)]
-    init.check_result(init.libc.setns(pidfd, sum(_NAMESPACE_BITS[name] for name in new)))
-    if not {"mnt", "pid"} <= set(new):
-        raise OSError("bubblewrap has created no namespaces")
+    def end(self, code: int, report: Callable[[list[str]], None]) -> int:
+        """Ends all processes that the command left, after a moment, and reports them; returns the exit code."""
+        if self._limits is not None:
+            self._report_leftovers(report)
+            self._kill_namespace()
+            self._limits.close()
+            self._limits = None
+        os.dup2(0, 2)  # closes the command's standard error
+        if self._failed is not None:
+            return self._failed
+        return code if code >= 0 else 128 - code
 
-
-def _namespace_of(pid: int, name: str) -> int:
-    return os.stat(f"/proc/{pid}/ns/{name}").st_ino  # noqa: PTH116
-
-
-def _prepare_command(environment: dict[bytes, bytes], inner: dict[str, Any], streams: Sequence[int]) -> None:
-    """Sets up what the command inherits, in its process."""
-    os.setsid()
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    os.chdir(inner["workdir"])
-    os.environb.clear()
-    os.environb.update(environment | {b"PWD": inner["workdir"]})
-    init.drop_capabilities(with_bounds=True)
-
-
-class _JoinedMonitor(init.CommandMonitor):
-    """Monitors from outside the process namespace; killing process 1 of the namespace ends everything in it."""
-
-    def __init__(
-        self,
-        request: dict[str, Any],
-        main: int,
-        proxy_connection: Any,
-        namespace_init: int,
-        holders: set[int],
-        report: ReportLeftovers,
-    ) -> None:
-        super().__init__(request, main, proxy_connection)
-        self._namespace_init = namespace_init
-        self._holders = holders
-        self._report = report
-
-    def list_pids(self) -> list[int]:
-        return [pid for pid in init.list_proc() if pid not in self._holders]
-
-    def on_ended(self) -> None:
-        """Waits a moment for children of the ended command, then reports those that still run."""
-        for _ in range(int(LEFTOVER_SECONDS / 0.01)):
-            if not (running := self._list_running()):
+    def _report_leftovers(self, report: Callable[[list[str]], None]) -> None:
+        deadline = time.monotonic() + LEFTOVER_SECONDS
+        while running := self._list_running():
+            if time.monotonic() > deadline:
+                report(running)
                 return
-            signal.sigtimedwait(init.WAITED_SIGNALS, 0.01)
-            self.reap_children()
-        if running := self._list_running():
-            self._report(running)
+            time.sleep(0.01)
 
     def _list_running(self) -> list[str]:
         """Returns the start of some command lines. The command chooses how many there are, and how long they are."""
-        lines = (init.read_file(f"/proc/{pid}/cmdline", MAX_COMMAND_LINE) for pid in self.list_pids())
+        lines = (init.read_file(f"/proc/{pid}/cmdline", MAX_COMMAND_LINE) for pid in self._list_pids())
         shown = islice((line for line in lines if line), MAX_LEFTOVERS)
         return [" ".join(line.replace(b"\0", b" ").decode(errors="replace").split()) for line in shown]
 
-    def kill_all(self) -> None:
+    def _list_pids(self) -> list[int]:
+        return [pid for pid in init.list_descendants() if pid not in self._holders]
+
+    def _kill_namespace(self) -> None:
+        """Kills process 1 of the namespace and waits for its end, with which everything in the namespace has ended."""
         try:
             signal.pidfd_send_signal(self._namespace_init, signal.SIGKILL)
         except OSError:
             return
         select.select([self._namespace_init], [], [], _KILL_SECONDS)
+
+
+class _InnerLaunch:
+    """Spawns a command inside the namespaces. The result is its process id, a descriptor of the disk that its limit is
+    about, and the connection to its proxy or None; or the error."""
+
+    def __init__(
+        self, environment: dict[bytes, bytes], inner: dict[str, Any], streams: Sequence[int], others: int
+    ) -> None:
+        self.failure_code = init.RESTRICT_FAILED
+        self._environment = environment
+        self._inner = inner
+        self._streams = streams
+        self._others = others
+
+    def spawn_in_thread(self, namespace_init: int, names: list[str]) -> tuple[int, int, int | None] | OSError:
+        """Joins the user namespace and spawns the command in a thread, which joins the other ones."""
+        oom_score = os.open("/proc/self/oom_score_adj", os.O_RDWR)
+        usual_score = os.read(oom_score, 16)
+        if "user" in names:  # only a process with a single thread can join one
+            _join(namespace_init, ["user"])
+        results: list[tuple[int, int, int | None] | OSError] = []
+        ended = _thread.allocate_lock()
+        ended.acquire()
+
+        def run() -> None:
+            try:
+                init.check_result(init.libc.unshare(_UNSHARE_FOLDER))
+                _join(namespace_init, [name for name in names if name != "user"])
+                results.append(self._spawn_inside())
+            except OSError as error:
+                results.append(error)
+            finally:
+                ended.release()
+
+        os.write(oom_score, init.OOM_SCORE)  # the command inherits it
+        _thread.start_new_thread(run, ())
+        ended.acquire()
+        os.pwrite(oom_score, usual_score, 0)
+        os.close(oom_score)
+        init.clear_capabilities()
+        return results[0]
+
+    def spawn_in_fork(self, namespace_init: int, names: list[str]) -> tuple[int, int, int | None] | OSError:
+        """Spawns the command in a fork, which then ends, so that the command becomes a child of this process.
+
+        Bubblewrap has created a user namespace inside the one that owns the others. They can be joined only together,
+        and a process that has joined another process namespace cannot start threads.
+        """
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                signal.set_wakeup_fd(-1)
+                self._run_fork(namespace_init, names, theirs)
+            finally:
+                os._exit(init.RESTRICT_FAILED)
+        theirs.close()
+        message, descriptors = receive_descriptors(ours, 2, size=1 << 12)
+        ours.close()
+        os.waitpid(pid, 0)
+        if not message:
+            return OSError("the process that starts the command has ended")
+        self.failure_code, command, number, text = marshal.loads(message)
+        if command:
+            disk, *proxy = descriptors
+            return command, disk, next(iter(proxy), None)
+        return OSError(number, text)
+
+    def _run_fork(self, namespace_init: int, names: list[str], channel: socket.socket) -> None:
+        """Runs in the fork: sends the process id of the command and the descriptors, or the error."""
+        command, descriptors, number, text = 0, list[int](), 0, ""
+        try:
+            init.write_file("/proc/self/oom_score_adj", init.OOM_SCORE)
+            _join(namespace_init, names)
+            command, disk, proxy = self._spawn_inside()
+            descriptors = [disk] if proxy is None else [disk, proxy]
+        except OSError as error:
+            number, text = error.errno or 0, error.strerror or str(error)
+        sent = b"".join(descriptor.to_bytes(4, sys.byteorder) for descriptor in descriptors)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, sent)] if sent else []
+        channel.sendmsg([marshal.dumps((self.failure_code, command, number, text))], rights)
+
+    def _spawn_inside(self) -> tuple[int, int, int | None]:
+        """Restricts the current thread and spawns the command, which inherits the restrictions."""
+        inner = self._inner
+        proxy = init.connect_to_proxy(inner["proxy_socket"], inner["port"]) if inner["proxy_socket"] else None
+        disk = os.open(inner["disk"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.chdir(inner["workdir"])
+        variables = self._environment | {b"PWD": inner["workdir"]}
+        variables |= {os.fsencode(name): os.fsencode(value) for name, value in inner["environment"].items()}
+        init.drop_capabilities(with_bounds=True)
+        init.apply_restrictions(inner, self._others)
+        self.failure_code = init.EXEC_FAILED
+        pid = os.posix_spawn(
+            platform.find_program(inner["argv"][0], variables),
+            inner["argv"],
+            variables,
+            file_actions=[(os.POSIX_SPAWN_DUP2, stream, number) for number, stream in enumerate(self._streams)],
+            setsigdef=_RESET_IN_COMMAND,
+            setsigmask=[],
+            setsid=True,
+        )
+        return pid, disk, None if proxy is None else proxy.detach()
+
+
+def receive_descriptors(connection: socket.socket, most: int, size: int = 1) -> tuple[bytes, list[int]]:
+    """Receives a message and up to `most` descriptors; both are empty if the other side has closed the connection.
+
+    As `socket.recv_fds`, but does not import that module. The descriptors are not inheritable.
+    """
+    message, controls, _, _ = connection.recvmsg(size, socket.CMSG_LEN(most * 4))
+    descriptors = [
+        int.from_bytes(data[start : start + 4], sys.byteorder)
+        for level, kind, data in controls
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS)
+        for start in range(0, len(data) // 4 * 4, 4)
+    ]
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, False)  # noqa: FBT003  positional-only
+    return message, descriptors
+
+
+def _join(namespace_init: int, names: list[str]) -> None:
+    init.check_result(init.libc.setns(namespace_init, sum(_NAMESPACE_BITS[name] for name in names)))
+
+
+def _has_nested_user_namespace(pid: int) -> bool:
+    """Returns whether the user namespace of a process is not the one that owns its mount namespace."""
+    descriptor = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY)
+    try:
+        owner = fcntl.ioctl(descriptor, _GET_OWNER)
+    finally:
+        os.close(descriptor)
+    try:
+        return os.fstat(owner).st_ino != _namespace_of(pid, "user")
+    finally:
+        os.close(owner)
+
+
+class _LimitMonitor(init.CommandMonitor):
+    """Checks the limits of a joined command from outside its namespaces."""
+
+    def __init__(
+        self, request: dict[str, Any], main: int, proxy_connection: Any, list_pids: Callable[[], list[int]]
+    ) -> None:
+        super().__init__(request, main, proxy_connection)
+        self.list_pids = list_pids
+
+    def close(self) -> None:
+        """Closes the descriptors of the sandbox: an overlay stays mounted while one of its files is open."""
+        os.close(self._disk)
+        if self._proxy_connection is not None:
+            os.close(self._proxy_connection)
+
+
+def _find_namespace_init(holder: int) -> int:
+    """Returns the process id of process 1 of the namespace, the only child of bubblewrap itself."""
+    children = init.list_children(holder)
+    if len(children) != 1:
+        raise OSError(f"bubblewrap has {len(children)} child processes")
+    return children[0]
+
+
+def _namespace_of(pid: int | str, name: str) -> int:
+    return os.stat(f"/proc/{pid}/ns/{name}").st_ino  # noqa: PTH116
+
+
+def _prevent_inheritance(descriptor: int) -> None:
+    if descriptor > 2:
+        try:
+            os.set_inheritable(descriptor, False)  # noqa: FBT003  positional-only
+        except OSError:  # the descriptor that listed the others
+            return

@@ -13,6 +13,7 @@ from outrider.processes.sandbox.overlay import OverlayFolders
 
 Access = Literal["writable", "read-only", "hidden"]
 GIB = 1 << 30
+_PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)  # opens a path without rights to its content, on Linux
 
 
 class SandboxLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,14 +175,27 @@ def _exposes_hidden(real: str, workspace: str, hidden: Iterable[str]) -> bool:
     return not is_within(real, workspace) and any(is_within(real, secret) for secret in hidden)
 
 
-def real_path(path: Path) -> str | None:
+def real_path(path: str | Path) -> str | None:
     """Resolves links; returns None if the path does not exist or the user cannot reach it."""
-    if not os.access(path, os.F_OK):  # one system call; realpath makes one per folder
+    if not os.access(path, os.F_OK):  # most paths of a policy do not exist
         return None
     try:
-        return os.path.realpath(path, strict=True)
+        return _ask_kernel_for_path(path) or os.path.realpath(path, strict=True)
     except OSError:
         return None
+
+
+def _ask_kernel_for_path(path: str | Path) -> str | None:
+    """Resolves a path with three system calls, where realpath makes one per folder. Returns None if /proc is missing or
+    the file has just been deleted. Raises OSError if it cannot be opened."""
+    descriptor = os.open(path, _PATH_ONLY | os.O_CLOEXEC)
+    try:
+        found = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return found if found.startswith("/") and not found.endswith(" (deleted)") else None
 
 
 def access_above(path: str, zones: AccessZones) -> Access | None:

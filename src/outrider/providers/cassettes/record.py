@@ -160,11 +160,14 @@ class NonHttpWire:
         return self._family
 
     def build_request(self, request: Request) -> HttpRequest:
+        settings = msgspec.structs.asdict(request.settings)
+        if not request.settings.vendor_tools:
+            del settings["vendor_tools"]  # recordings of version 0.1 do not have it
         body: dict[str, Any] = {
             "model": request.model,
             "system": request.system,
             "tools": request.tools,
-            "settings": request.settings,
+            "settings": settings,
             "messages": [message.to_api_format() for message in request.prompt],
         }
         return HttpRequest(f"model://{self._name}/{request.model}", {}, msgspec.json.encode(body, enc_hook=repr))
@@ -203,6 +206,7 @@ class RecordingClient:
 
     def __init__(self, client: ModelClient, cassette: Cassette, *, secrets: Collection[str] = ()) -> None:
         self.name = client.name
+        self.repeats_requests = getattr(client, "repeats_requests", False)
         self._scrubber = SecretScrubber(secrets)
         self._client = client
         self._cassette = cassette

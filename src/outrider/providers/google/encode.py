@@ -197,7 +197,7 @@ _VENDOR_TOOLS: dict[VendorTool, Fields] = {
 def _tool_fields(request: Request, generation: float, rejected: Collection[str]) -> Fields:
     """Returns functions and tools of the vendor. Models before Gemini 3 reject both in one request."""
     settings = request.settings
-    vendor_tools = [name for name in settings.vendor_tools if name not in rejected]
+    vendor_tools: list[VendorTool] = [name for name in settings.vendor_tools if name not in rejected]
     functions = own_tools(request, vendor_tools)
     if functions and generation < 3:
         vendor_tools, functions = [], list(request.tools)

@@ -5,7 +5,7 @@
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, Literal, assert_never
 
 import msgspec
@@ -79,6 +79,7 @@ class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
 
 _OPENAI_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 _THREE_EFFORTS = ("low", "medium", "high")
+_dialect_with_thinking = partial(ChatDialect, reasoning="thinking")
 
 DIALECTS = (
     ChatDialect(
@@ -114,29 +115,22 @@ DIALECTS = (
         stream_options=False,
         call_ids=r"[a-zA-Z0-9]{9}",
     ),
-    ChatDialect(
+    _dialect_with_thinking(
         name="deepseek",
         hosts=("api.deepseek.com",),
-        reasoning="thinking",
         reasoners="deepseek-(?!reasoner)",
         empty_reasoning=True,
         schemas=False,
     ),
-    ChatDialect(
+    _dialect_with_thinking(
         name="moonshot",
         hosts=("api.moonshot.ai", "api.moonshot.cn"),
-        reasoning="thinking",
         reasoners=r"kimi-(k2\.[5-9]|k[3-9]|latest)",
         efforts=(),
         empty_reasoning=True,
     ),
-    ChatDialect(
-        name="zai",
-        hosts=("api.z.ai", "bigmodel.cn"),
-        reasoning="thinking",
-        reasoners=r"glm-(4\.[5-9]|[5-9])",
-        efforts=(),
-        schemas=False,
+    _dialect_with_thinking(
+        name="zai", hosts=("api.z.ai", "bigmodel.cn"), reasoners=r"glm-(4\.[5-9]|[5-9])", efforts=(), schemas=False
     ),
     ChatDialect(
         name="alibaba",

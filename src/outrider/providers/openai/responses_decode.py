@@ -344,7 +344,7 @@ class ResponsesDecoder:
         if data[:1] != b"{":
             return self._read_non_object(event, data.strip())
         message = decode_json(decode_event, data, mark_surrogates=True)
-        if not message.type:
+        if not message.type or event == "error":
             message.type = event
         react = _EVENT_HANDLERS.get(message.type)
         if react is not None:

@@ -166,7 +166,7 @@ def encode_body_fields(request: Request, traits: ResponsesTraits = NO_TRAITS) ->
         fields["include"] = [ENCRYPTED_REASONING]
     if request.conversation and PROMPT_CACHE_KEY not in rejected:
         fields[PROMPT_CACHE_KEY] = request.conversation
-    vendor_tools = [name for name in settings.vendor_tools if name not in rejected]
+    vendor_tools: list[VendorTool] = [name for name in settings.vendor_tools if name not in rejected]
     if "code_execution" in vendor_tools:
         fields["include"] = [*fields.get("include", ()), _CODE_OUTPUTS]
     if request.tools or vendor_tools:

@@ -11,9 +11,11 @@ import msgspec
 
 from outrider.engine.archive import Approval, UsageRow
 from outrider.engine.child_sessions import DelegatedLimits
+from outrider.engine.engine import Engine
 from outrider.engine.frontend import archive_of, list_models
 from outrider.presentation.item_views import UsageView, usage_view
 from outrider.remote.agent_server import FailedTurn
+from outrider.server.auth import CODE_PARAMETER
 from outrider.server.endpoint import ApiEndpoint, NonNegativeInt, NoPayload, RouteRequest, SseResponse
 from outrider.types.agents import Limits, Mode
 from outrider.types.codec import load_part
@@ -74,7 +76,11 @@ async def get_usage(request: RouteRequest[UsageQuery, NoPayload]) -> list[UsageR
 async def get_session_usage(request: RouteRequest[NoPayload, NoPayload]) -> UsageRowWithView:
     session_id = request.path["session_id"]
     await request.engine.store.get(session_id)
-    rows = await request.engine.store.statistics("model", session_id=session_id)
+    rows = [
+        row
+        for one in [session_id, *await _descendants(request.engine, session_id)]
+        for row in await request.engine.store.statistics("model", session_id=one)
+    ]
     return _add_usage_view(
         UsageRow(
             key=session_id,
@@ -84,6 +90,24 @@ async def get_session_usage(request: RouteRequest[NoPayload, NoPayload]) -> Usag
             unpriced=sum(row.unpriced for row in rows),
         )
     )
+
+
+async def _descendants(engine: Engine, session_id: str) -> list[str]:
+    """Returns the sessions of the agents that a session called, and of those that they called."""
+    found: list[str] = []
+    waiting = [session_id]
+    while waiting:
+        parent = waiting.pop()
+        after: str | None = None
+        while True:
+            page = await archive_of(engine).list_page(500, after=after, parent=parent)
+            children = [session.id for session in page.sessions if session.id not in found]
+            found += children
+            waiting += children
+            after = page.next
+            if after is None:
+                break
+    return found
 
 
 def _add_usage_view(row: UsageRow) -> UsageRowWithView:
@@ -99,7 +123,27 @@ async def get_health(request: RouteRequest[NoPayload, NoPayload]) -> HealthStatu
     )
 
 
+class LoginLink(msgspec.Struct, frozen=True):
+    """A link that signs one browser in, once, within a day."""
+
+    url: str
+
+
+async def create_login_link(request: RouteRequest[NoPayload, NoPayload]) -> LoginLink:
+    return LoginLink(f"{request.server_url}/?{CODE_PARAMETER}={request.logins.create_code()}")
+
+
+async def sign_out(request: RouteRequest[NoPayload, NoPayload]) -> None:
+    """Ends the login of the browser that asks. The server's token stays valid."""
+    request.logins.sign_out(request.login_id)
+
+
 INFO_ROUTES = (
+    ApiEndpoint(method="POST", path="/api/login-links", name="create_login_link",
+                summary="Create a link that signs in one browser", handler=create_login_link,
+                response_type=LoginLink, status=201),
+    ApiEndpoint(method="POST", path="/api/sign-out", name="sign_out", summary="Sign this browser out",
+                handler=sign_out, status=204),
     ApiEndpoint(method="GET", path="/api/agents", name="agents", summary="List the agents", handler=list_agents,
                 response_type=list[AgentCard]),
     ApiEndpoint(method="GET", path="/api/models", name="models", summary="List the models of all providers",
@@ -107,7 +151,8 @@ INFO_ROUTES = (
     ApiEndpoint(method="GET", path="/api/usage", name="usage", summary="Tokens and cost by day, model, agent or tool",
                 handler=get_usage, query=UsageQuery, response_type=list[UsageRowWithView]),
     ApiEndpoint(method="GET", path="/api/sessions/{session_id}/usage", name="session_usage",
-                summary="Tokens and cost of a session", handler=get_session_usage, response_type=UsageRowWithView),
+                summary="Tokens and cost of a session and of the agents that it called", handler=get_session_usage,
+                response_type=UsageRowWithView),
     ApiEndpoint(method="GET", path="/api/health", name="health", summary="Check that the server and its store work",
                 handler=get_health, response_type=HealthStatus),
 )  # fmt: skip

@@ -1,5 +1,8 @@
 """Endpoints for sessions: list, create, read, change, export, import, follow and open."""
 
+import asyncio
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -16,6 +19,7 @@ from outrider.engine.archive import (
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import archive_of, context_limit, was_cut_off
 from outrider.engine.session_trace import stored_trace
+from outrider.errors import SessionNotFoundError
 from outrider.server.endpoint import (
     ApiEndpoint,
     DocumentResponse,
@@ -115,6 +119,8 @@ async def list_sessions(request: RouteRequest[SessionsQuery, NoPayload]) -> Sess
 
 async def create_session(request: RouteRequest[NoPayload, NewSession]) -> StoredSession:
     new = request.body
+    if new.workspace is not None and not await asyncio.to_thread(Path(new.workspace).is_dir):
+        raise ValueError(f"the workspace is not a folder of this machine: {new.workspace}")
     session_id = await request.engine.create(
         title=new.title, mode=new.mode, agent=new.agent, workspace=new.workspace, approval=new.approval
     )
@@ -202,6 +208,31 @@ async def follow_session(request: RouteRequest[FollowQuery, NoPayload]) -> SseRe
     return SseResponse(request.feeds.stream_frames(session_id, after, views=request.query.views))
 
 
+class AllEventsQuery(msgspec.Struct, frozen=True):
+    """`follow` are SESSION:SEQ pairs with commas between them: the sessions whose changes and events are sent, and the
+    last change of each that the client has. With `views` changes come with what to show."""
+
+    follow: str = ""
+    views: bool = False
+
+
+MAX_FOLLOWED = 50
+
+
+async def follow_all(request: RouteRequest[AllEventsQuery, NoPayload]) -> SseResponse:
+    followed: dict[str, int] = {}
+    for pair in filter(None, request.query.follow.split(",")):
+        session_id, _, seq = pair.rpartition(":")
+        if not session_id or not seq.isdecimal():
+            raise ValueError("`follow` must be SESSION:SEQ pairs with commas between them")
+        with suppress(SessionNotFoundError):  # deleted meanwhile: the list of sessions says so
+            await request.engine.store.get(session_id)
+            followed[session_id] = int(seq)
+    if len(followed) > MAX_FOLLOWED:
+        raise ValueError(f"at most {MAX_FOLLOWED} sessions can be followed by one stream")
+    return SseResponse(request.feeds.stream_all(followed, views=request.query.views))
+
+
 SESSION_PATH = "/api/sessions/{session_id}"
 SESSION_ROUTES = (
     ApiEndpoint(method="GET", path="/api/sessions", name="list_sessions",
@@ -213,6 +244,9 @@ SESSION_ROUTES = (
                 summary="Delete every session that no process owns", handler=clear_sessions, response_type=ClearResult),
     ApiEndpoint(method="GET", path="/api/search", name="search", summary="Search titles, text and tool output",
                 handler=search_sessions, query=SearchQuery, response_type=list[SearchHit]),
+    ApiEndpoint(method="GET", path="/api/events", name="follow_all",
+                summary="Stream the states of sessions, and the changes and events of followed ones",
+                handler=follow_all, query=AllEventsQuery, response_type="text/event-stream"),
     ApiEndpoint(method="POST", path="/api/import", name="import_session", summary="Import an exported session",
                 handler=import_session, query=ImportQuery, body=msgspec.Raw, response_type=ImportResult, status=201),
     ApiEndpoint(method="POST", path="/api/import-from", name="import_from",

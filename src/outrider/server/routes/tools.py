@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -23,10 +24,12 @@ from outrider.engine.frontend import (
     send_input,
     send_to_background,
     session_tool_specs,
+    workspace_files,
 )
 from outrider.engine.undo_history import RestoreResult
 from outrider.errors import OutriderError, ProcessError, ToolFailure
-from outrider.server.endpoint import ApiEndpoint, NonNegativeInt, NoPayload, RouteRequest, SseResponse
+from outrider.presentation.formats import match_names
+from outrider.server.endpoint import ApiEndpoint, NonNegativeInt, NoPayload, PageLimit, RouteRequest, SseResponse
 from outrider.server.event_stream import HEARTBEAT
 from outrider.server.routes.sessions import SESSION_PATH
 from outrider.types.parts import ToolPart
@@ -210,6 +213,19 @@ TOOL_ROUTES = (
 )  # fmt: skip
 
 
+class WorkspaceQuery(msgspec.Struct, frozen=True):
+    """`query` are letters of a path in their order."""
+
+    query: str = ""
+    limit: PageLimit = 20
+
+
+async def find_workspace_files(request: RouteRequest[WorkspaceQuery, NoPayload]) -> list[str]:
+    session = await request.engine.store.get(request.path["session_id"])
+    names = await workspace_files(Path(session.workspace_directory))
+    return match_names(request.query.query, names, request.query.limit)
+
+
 class RestoreQuery(msgspec.Struct, frozen=True):
     """`to` is a message or call id: everything from there on is undone; without it, the last turn."""
 
@@ -238,6 +254,9 @@ async def restore_files(request: RouteRequest[NoPayload, RestoreRequest]) -> Res
 
 
 FILE_ROUTES = (
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/workspace", name="find_files",
+                summary="Find files of the workspace by letters of their paths", handler=find_workspace_files,
+                query=WorkspaceQuery, response_type=list[str]),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/files", name="look_at_files", summary="Preview an undo or redo",
                 handler=preview_restore, query=RestoreQuery, response_type=RestoreResult),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/files", name="restore_files", summary="Undo or redo file changes",

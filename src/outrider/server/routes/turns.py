@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from outrider.engine.archive import Approval
-from outrider.engine.engine import Engine, TurnEnd
+from outrider.engine.archive import Approval, TurnOutcome
+from outrider.engine.engine import Engine
 from outrider.engine.frontend import AskedQuestion
 from outrider.engine.plans import ProposedPlan
 from outrider.errors import SessionInUseError
@@ -50,7 +50,7 @@ class TurnResult(msgspec.Struct, frozen=True):
     error_type: str = ""
 
     @classmethod
-    def from_turn_end(cls, end: TurnEnd) -> "TurnResult":
+    def from_turn_end(cls, end: TurnOutcome) -> "TurnResult":
         if end.error is None:
             return cls(end.reason, end.output)
         return cls(end.reason, end.output, end.error.message, type(end.error).__name__)

@@ -34,13 +34,15 @@ _log = logging.getLogger("outrider.sessions")
 
 
 class TransactionPool:
-    """Runs transactions on up to MAX_CONNECTIONS pooled connections and retries them after a lost connection.
+    """Runs transactions on up to `max_connections` pooled connections and retries them after a lost connection.
 
     While the server cannot be reached, a transaction waits up to `outage_seconds`. Writes are fenced by the token of
     their lease, so a late one cannot overwrite what another owner has written in between.
     """
 
-    def __init__(self, url: str, schema: str, outage_seconds: float = 0.0) -> None:
+    def __init__(
+        self, url: str, schema: str, outage_seconds: float = 0.0, max_connections: int = MAX_CONNECTIONS
+    ) -> None:
         self.outage_seconds = outage_seconds
         self._outage_start: float | None = None
         self._url = url
@@ -49,7 +51,7 @@ class TransactionPool:
             url,
             kwargs={"autocommit": True, "connect_timeout": CONNECT_TIMEOUT_SECONDS},
             min_size=1,
-            max_size=MAX_CONNECTIONS,
+            max_size=max_connections,
             open=False,
             configure=self._set_search_path,
             reconnect_timeout=POOL_RECONNECT_SECONDS,
@@ -61,6 +63,14 @@ class TransactionPool:
         db = await psycopg.AsyncConnection.connect(self._url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_SECONDS)
         await self._set_search_path(db)
         return db
+
+    async def run_alone(self, body: Callable[[Connection], Awaitable[T]]) -> T:
+        """Runs `body`, which begins its own transactions, on a connection outside the pool."""
+        try:
+            async with await self.connect() as db:
+                return await body(db)
+        except psycopg.Error as error:
+            raise to_store_error(error) from error
 
     async def run(self, body: TransactionBody[T]) -> T:
         """Runs `body` in a transaction and retries after a lost connection or a serialization error, with backoff.

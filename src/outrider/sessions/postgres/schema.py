@@ -10,6 +10,7 @@ from outrider.errors import StoreVersionError
 from outrider.sessions.failpoints import failpoint
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+BACKUP_BATCH_PAGES = 4096  # 32 MB of a table
 MAX_IDENTIFIER_LENGTH = 63  # Postgres truncates longer identifiers
 
 
@@ -21,10 +22,12 @@ def backup_schema_name(schema: str, version: int) -> str:
 async def backup_tables(db: Connection, schema: str, version: int) -> str:
     """Copies all tables into a backup schema and returns its name.
 
-    Runs in the migration's transaction, so an existing backup is complete, and locks the tables against writes. An
-    existing backup of the same version stays unchanged.
+    Runs in a transaction of its own, so an existing backup is complete; one of the same version stays unchanged. The
+    transaction reads one snapshot and copies in batches: other workers read and write meanwhile.
     """
     copy = backup_schema_name(schema, version)
+    await db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    await db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
     found = await db.execute("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (copy,))
     if await found.fetchone():
         return copy
@@ -38,9 +41,14 @@ async def backup_tables(db: Connection, schema: str, version: int) -> str:
 
 
 async def _copy_table(db: Connection, source: sql.Identifier, target: sql.Identifier) -> None:
-    await db.execute(sql.SQL("LOCK TABLE {} IN SHARE MODE").format(source))
     await db.execute(sql.SQL("CREATE TABLE {} (LIKE {} INCLUDING ALL)").format(target, source))
-    await db.execute(sql.SQL("INSERT INTO {} OVERRIDING SYSTEM VALUE SELECT * FROM {}").format(target, source))
+    insert = sql.SQL("INSERT INTO {} OVERRIDING SYSTEM VALUE SELECT * FROM {}").format(target, source)
+    pages = await (await db.execute("SELECT pg_relation_size(%s::regclass) / 8192", (source.as_string(db),))).fetchone()
+    for page in range(0, (pages[0] if pages else 0) + 1, BACKUP_BATCH_PAGES):
+        batch = sql.SQL(" WHERE ctid >= {} AND ctid < {}").format(
+            sql.Literal(f"({page},0)"), sql.Literal(f"({page + BACKUP_BATCH_PAGES},0)")
+        )
+        await db.execute(insert + batch)
 
 
 async def _advance_identity(db: Connection, schema: str, table: str) -> None:
@@ -126,37 +134,72 @@ ALTER TABLE sessions ADD COLUMN owner text NOT NULL DEFAULT '', ADD COLUMN metad
 CREATE INDEX sessions_by_owner ON sessions (owner, active) WHERE owner <> ''
 """
 
+# Every step reads the open inbox items and approvals; the others only grow.
+_OPEN_ITEM_INDEXES = """
+CREATE INDEX inbox_open ON inbox (session, key) WHERE NOT taken;
+CREATE INDEX approvals_open ON approvals (session, key) WHERE answer = 'open'
+"""
+
 # Entry n migrates schema version n to n + 1. Entries are only added, never changed.
-MIGRATIONS = (_TABLES, _OWNER_COLUMNS)
+MIGRATIONS = (_TABLES, _OWNER_COLUMNS, _OPEN_ITEM_INDEXES)
 _LOCK = 0x4F757472
 
 
 async def migrate_schema(db: Connection, schema: str, migrations: Sequence[str] = MIGRATIONS) -> str | None:
     """Migrates the tables to the newest schema in one transaction. An advisory lock serialises concurrent starts.
+    `db` is not in a transaction.
 
     Backs up older tables first and returns the schema of the backup. Raises StoreVersionError for newer tables.
+    Workers of older versions continue while it runs and afterwards: migrations only add.
     """
     async with db.transaction():
-        await db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
-        await db.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
-        await db.execute("CREATE TABLE IF NOT EXISTS outrider_version (version integer NOT NULL)")
-        version = await _schema_version(db)
-        if version > len(migrations):
-            raise StoreVersionError(
-                f"the tables in schema {schema} have version {version}; this program reads versions up to "
-                f"{len(migrations)}. Update Outrider, or use another schema.",
-                found=version,
-                supported=len(migrations),
-            )
-        if version == len(migrations):
-            return None
-        backup = await backup_tables(db, schema, version) if version else None
-        for tables in migrations[version:]:
-            for statement in tables.split(";\n"):
-                await db.execute(statement.encode())
-            failpoint("FP-mid-migration")
-        await db.execute("INSERT INTO outrider_version VALUES (%s)", (len(migrations),))
-        return backup
+        version = await _prepare_version(db, schema, migrations)
+    backup = None
+    if 0 < version < len(migrations):
+        async with db.transaction():
+            backup = await backup_tables(db, schema, version)
+    try:
+        async with db.transaction():
+            version = await _prepare_version(db, schema, migrations)
+            await _apply_migrations(db, migrations, version)
+    except BaseException:
+        if backup is not None:
+            await db.execute(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(backup)))
+        raise
+    return backup
+
+
+async def is_current_schema(db: Connection, schema: str) -> bool:
+    """Returns whether the tables exist in the version of this program."""
+    found = await db.execute("SELECT to_regclass(%s)", (sql.Identifier(schema, "outrider_version").as_string(db),))
+    row = await found.fetchone()
+    return row is not None and row[0] is not None and await _schema_version(db) == len(MIGRATIONS)
+
+
+async def _prepare_version(db: Connection, schema: str, migrations: Sequence[str]) -> int:
+    """Returns the version of the tables, 0 for none."""
+    await db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+    await db.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+    await db.execute("CREATE TABLE IF NOT EXISTS outrider_version (version integer NOT NULL)")
+    version = await _schema_version(db)
+    if version > len(migrations):
+        raise StoreVersionError(
+            f"the tables in schema {schema} have version {version}; this program reads versions up to "
+            f"{len(migrations)}. Update Outrider, or use another schema.",
+            found=version,
+            supported=len(migrations),
+        )
+    return version
+
+
+async def _apply_migrations(db: Connection, migrations: Sequence[str], version: int) -> None:
+    if version == len(migrations):
+        return
+    for tables in migrations[version:]:
+        for statement in tables.split(";\n"):
+            await db.execute(statement.encode())
+        failpoint("FP-mid-migration")
+    await db.execute("INSERT INTO outrider_version VALUES (%s)", (len(migrations),))
 
 
 async def _schema_version(db: Connection) -> int:

@@ -5,8 +5,8 @@ from typing import Any, Self, TypeVar
 
 from outrider.errors import SessionNotFoundError
 from outrider.sessions.postgres import reads, search, writes
-from outrider.sessions.postgres.connection import NotificationListener, TransactionPool
-from outrider.sessions.postgres.schema import Connection, migrate_schema
+from outrider.sessions.postgres.connection import MAX_CONNECTIONS, NotificationListener, TransactionPool
+from outrider.sessions.postgres.schema import Connection, is_current_schema, migrate_schema
 from outrider.sessions.records import (
     Approval,
     ApprovalAnswer,
@@ -40,23 +40,31 @@ class PostgresStore:
     """Stores sessions in a Postgres database. `async with` connects and creates or migrates the tables in `schema`.
 
     While the server cannot be reached, a request waits up to `outage_seconds` and then raises StoreUnavailableError;
-    without waiting, it is repeated for about a second."""
+    without waiting, it is repeated for about a second. Besides its pool of up to `max_connections` it opens one more
+    connection to follow changes."""
 
     prompt = False
 
     def __init__(
-        self, url: str, *, schema: str = "outrider", clock: Callable[[], int] = now_ms, outage_seconds: float = 0.0
+        self,
+        url: str,
+        *,
+        schema: str = "outrider",
+        clock: Callable[[], int] = now_ms,
+        outage_seconds: float = 0.0,
+        max_connections: int = MAX_CONNECTIONS,
     ) -> None:
         self._schema = schema
         self._clock = clock
-        self._pool = TransactionPool(url, schema)
+        self._pool = TransactionPool(url, schema, max_connections=max_connections)
         self._outage_seconds = outage_seconds
         self._listeners = NotificationListener(self._pool)
 
     async def open(self) -> Self:
         """Connects and migrates the tables. Raises StoreUnavailableError if the server cannot be reached."""
         try:
-            await self._run_transaction(lambda db: migrate_schema(db, self._schema))
+            if not await self._run_transaction(lambda db: is_current_schema(db, self._schema)):
+                await self._pool.run_alone(lambda db: migrate_schema(db, self._schema))
         except BaseException:
             await self.close()
             raise
@@ -182,20 +190,12 @@ class PostgresStore:
         choice: OutcomeChoice = "keep",
         width: str = "",
     ) -> Approval:
-        return await self._run_transaction(
-            lambda db: writes.answer_approval(
-                db,
-                approval_id,
-                answer,
-                self._clock(),
-                scope=scope,
-                by=by,
-                words=words,
-                keep=keep,
-                choice=choice,
-                width=width,
+        def respond(stored: Approval, at: int) -> Approval:
+            return stored.answered_with(
+                answer, scope=scope, by=by, words=words, at=at, keep=keep, choice=choice, width=width
             )
-        )
+
+        return await self._run_transaction(lambda db: writes.answer_approval(db, approval_id, respond, self._clock()))
 
     async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]:
         return await self._run_transaction(lambda db: writes.list_approvals(db, session_id, only_open=only_open))

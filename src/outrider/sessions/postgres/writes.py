@@ -4,15 +4,16 @@ Each function runs inside one transaction. With `retried`, an earlier attempt ma
 was lost before the response to COMMIT arrived.
 """
 
+from collections.abc import Callable
+
 import msgspec
 
 from outrider.errors import PartValidationError, StoreError
+from outrider.sessions.leases import has_ended_here
 from outrider.sessions.postgres.reads import RowDict, fetch_rows, session_row
 from outrider.sessions.postgres.schema import Connection
 from outrider.sessions.records import (
     Approval,
-    ApprovalAnswer,
-    ApprovalScope,
     InboxItem,
     Lease,
     ProcessIdentity,
@@ -37,7 +38,6 @@ from outrider.sessions.rows.session_rows import (
     with_fingerprint,
 )
 from outrider.sessions.session import SessionTime
-from outrider.types.outcomes import OutcomeChoice
 
 MAX_LEXEMES, MAX_LEXEME_CHARACTERS = 20_000, 200
 CHANNEL = "outrider_changes"
@@ -213,8 +213,11 @@ _COPY_BLOB_USES = """
 
 
 def current_lease(row: RowDict) -> Lease | None:
-    """Returns the lease if it is valid by the server's clock."""
-    return _lease_decoder.decode(row["lease"]) if row["lease"] is not None and row["held"] else None
+    """Returns the lease if it is valid by the server's clock and its process is not known to have ended."""
+    if row["lease"] is None or not row["held"]:
+        return None
+    lease = _lease_decoder.decode(row["lease"])
+    return None if has_ended_here(lease.owner) else lease
 
 
 def split_lexemes(text: str) -> list[str]:
@@ -339,25 +342,14 @@ async def put_approval(db: Connection, approval: Approval, now: int) -> Approval
 
 
 async def answer_approval(
-    db: Connection,
-    approval_id: str,
-    answer: ApprovalAnswer,
-    now: int,
-    *,
-    scope: ApprovalScope,
-    by: str,
-    words: str,
-    keep: tuple[str, ...] | None,
-    choice: OutcomeChoice,
-    width: str = "",
+    db: Connection, approval_id: str, respond: Callable[[Approval, int], Approval], now: int
 ) -> Approval:
+    """Stores what `respond` returns for the stored approval and the time, if it is another one."""
     rows = await fetch_rows(db, "SELECT body FROM approvals WHERE id = %s FOR UPDATE", approval_id)
     if not rows:
         raise StoreError(f"there is no approval {approval_id}")
     stored = decode_approval(rows[0]["body"])
-    answered = stored.answered_with(
-        answer, scope=scope, by=by, words=words, at=now, keep=keep, choice=choice, width=width
-    )
+    answered = respond(stored, now)
     if answered is not stored:
         _, seq = await advance_sequence(db, stored.session_id, 1, now)
         await db.execute(

@@ -235,20 +235,12 @@ class SqliteStore:
         choice: OutcomeChoice = "keep",
         width: str = "",
     ) -> Approval:
-        answered = await self._writer.run(
-            lambda db: writes.answer_approval(
-                db,
-                approval_id,
-                answer,
-                self._clock(),
-                scope=scope,
-                by=by,
-                words=words,
-                keep=keep,
-                choice=choice,
-                width=width,
+        def respond(stored: Approval, at: int) -> Approval:
+            return stored.answered_with(
+                answer, scope=scope, by=by, words=words, at=at, keep=keep, choice=choice, width=width
             )
-        )
+
+        answered = await self._writer.run(lambda db: writes.answer_approval(db, approval_id, respond, self._clock()))
         self._listeners.notify_session(answered.session_id)
         return answered
 

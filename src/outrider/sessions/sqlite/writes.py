@@ -1,7 +1,7 @@
 """SQL that writes sessions, rows and leases. Each function runs inside the writer's transaction."""
 
 import sqlite3
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -10,8 +10,6 @@ from outrider.errors import PartValidationError, StoreError
 from outrider.sessions.leases import boot_clock_ms, is_process_alive, is_same_machine
 from outrider.sessions.records import (
     Approval,
-    ApprovalAnswer,
-    ApprovalScope,
     InboxItem,
     Lease,
     ProcessIdentity,
@@ -37,7 +35,6 @@ from outrider.sessions.rows.session_rows import (
 )
 from outrider.sessions.session import SessionTime
 from outrider.sessions.sqlite.reads import session_row
-from outrider.types.outcomes import OutcomeChoice
 
 _decoder = msgspec.json.Decoder(Lease)
 
@@ -351,25 +348,14 @@ def put_approval(db: sqlite3.Connection, approval: Approval, now: int) -> Approv
 
 
 def answer_approval(
-    db: sqlite3.Connection,
-    approval_id: str,
-    answer: ApprovalAnswer,
-    now: int,
-    *,
-    scope: ApprovalScope,
-    by: str,
-    words: str,
-    keep: tuple[str, ...] | None,
-    choice: OutcomeChoice,
-    width: str = "",
+    db: sqlite3.Connection, approval_id: str, respond: Callable[[Approval, int], Approval], now: int
 ) -> Approval:
+    """Stores what `respond` returns for the stored approval and the time, if it is another one."""
     row = db.execute("SELECT body FROM approvals WHERE id = ?", (approval_id,)).fetchone()
     if row is None:
         raise StoreError(f"there is no approval {approval_id}")
     stored = decode_approval(row[0])
-    answered = stored.answered_with(
-        answer, scope=scope, by=by, words=words, at=now, keep=keep, choice=choice, width=width
-    )
+    answered = respond(stored, now)
     if answered is not stored:
         _, seq = advance_sequence(db, stored.session_id, 1, now)
         db.execute(

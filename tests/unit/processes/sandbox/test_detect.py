@@ -54,6 +54,13 @@ def test_a_sandbox_that_starts_commands_and_does_not_confine_them_is_refused():
 
 
 @linux
+def test_a_bubblewrap_without_overlays_is_recognised_by_its_version(tmp_path: Path):
+    assert detect.find_old_version(program(tmp_path, "echo bubblewrap 0.8.0")) == "bubblewrap 0.8.0 has no overlays"
+    assert detect.find_old_version(program(tmp_path, "echo bubblewrap 0.11.0")) == ""
+    assert detect.find_old_version(program(tmp_path, "echo a version of its own")) == ""  # a trial decides
+
+
+@linux
 def test_what_is_found_works_or_says_why_not(tmp_path: Path):
     sandbox = detect.find_sandbox(tmp_path)
     assert (detect.try_sandbox(sandbox) is None) is sandbox.confines

@@ -11,6 +11,7 @@ from outrider.types.anthropic_blocks import part_from_anthropic
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage
 from outrider.types.tool_state import Attachment
+from tests.fixtures.cases import for_each
 
 FAMILY = "anthropic"
 
@@ -24,7 +25,7 @@ def blocks(*parts: ModelPart, family: str = FAMILY) -> list[dict[str, Any]]:
     return json.loads(written)["content"] if written else []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "block",
     [
         {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}},

@@ -7,6 +7,7 @@ import pytest
 from outrider.providers.anthropic.encode import FALLBACK_MAX_TOKENS, PROBE_MAX_TOKENS, encode_prefix, encode_settings
 from outrider.providers.anthropic.models import traits_for_model
 from outrider.types.request import ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
+from tests.fixtures.cases import for_each
 
 TOOL = ToolSpec("read", "Reads.", {"type": "object", "properties": {}})
 MARK = {"type": "ephemeral"}
@@ -19,7 +20,7 @@ def tuned(
     return encode_settings(request, traits_for_model(model), limit)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "version"),
     [
         ("claude-3-5-haiku-20241022", (3, 5)),

@@ -28,6 +28,7 @@ from outrider.providers.client import WireClient
 from outrider.types.deltas import Delta, Retry, TextDelta
 from outrider.types.ids import new_id
 from outrider.types.request import RetryPolicy
+from tests.fixtures.cases import for_each
 from tests.fixtures.http_server import Reply, Server, serving
 from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, words
 
@@ -239,7 +240,7 @@ def test_what_looks_like_a_key_is_hidden_wherever_it_stands():
     assert looks not in str(SecretScrubber().scrub_chunks(chunks, CALL))
 
 
-@pytest.mark.parametrize("cut", range(1, len(SECRET)))
+@for_each("cut", range(1, len(SECRET)))
 def test_a_secret_across_two_chunks_is_hidden(cut: int):
     chunks = [
         RecordedChunk.from_bytes(f"a {SECRET[:cut]}".encode(), 1),

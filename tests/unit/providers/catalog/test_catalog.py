@@ -12,6 +12,7 @@ from outrider.errors import ConfigurationError
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.models_dev import ModelCapabilities, ModelFacts, ModelPrices, ModelsDevListing, PriceTier
 from outrider.types.usage import CacheTokens, Tokens
+from tests.fixtures.cases import for_each
 
 OPENROUTER = "https://openrouter.ai/api/v1"
 USED = Tokens(input=1_000, output=500, reasoning=10, cache=CacheTokens(read=2_000, write=300))
@@ -83,7 +84,7 @@ def test_one_model_costs_the_same_under_all_its_names(
     assert catalog.output_limit(kind, model, base_url=base_url) == 64_000
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "model", "base_url", "context", "output"),
     [
         ("anthropic", "us.anthropic.claude-sonnet-4-5-20250929-v1:0", None, 200_000, 64_000),
@@ -128,7 +129,7 @@ def test_an_older_release_with_its_own_price_is_not_charged_like_the_newer_one(c
     assert catalog.cost_of("openai", "gpt-4o-2024-08-06", tokens) == Decimal("2.5")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "model", "base_url"),
     [
         ("anthropic", "claude-sonnet-4-5-turbo", None),

@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from outrider.providers.local.prompt import ProtocolKeywords
 from outrider.types.deltas import Delta, PartEnd, PartStart, TextDelta
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
+from tests.fixtures.cases import for_each
 
 WORDS = ProtocolKeywords("answer", "tool")
 
@@ -64,7 +64,7 @@ def test_a_value_that_was_asked_for_is_given_out_as_json():
     assert json.loads(part.text) == {"n": [1, {"deep": "}"}]}
 
 
-@pytest.mark.parametrize("cut", range(20, 40))
+@for_each("cut", range(20, 40))
 def test_a_call_that_was_cut_off_stays_without_an_end(cut):
     (part,) = parts_of('{"tool": "write", "content": "a long text"}'[:cut], whole=False)
     assert isinstance(part, ToolPart)

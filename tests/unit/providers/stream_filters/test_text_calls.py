@@ -3,13 +3,13 @@
 import json
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.providers.stream_filters.stream_filter import TextSplitFilter
 from outrider.providers.stream_filters.text_tool_calls import TextCallScanner
 from outrider.types.deltas import InputDelta, PartEnd, PartStart, TextDelta
+from tests.fixtures.cases import for_each
 from tests.fixtures.soak import examples
 from tests.unit.providers.stream_filters.drive import answer_of, chunks_of, parts_of
 
@@ -160,20 +160,20 @@ TEXT = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 10_000])
-@pytest.mark.parametrize(("text", "expected"), GOOD.values(), ids=GOOD)
+@for_each("size", [1, 2, 5, 10_000])
+@for_each(("text", "expected"), GOOD.values())
 def test_a_call_is_found_in_every_form(text: str, expected: list[tuple[object, ...]], size: int):
     assert split(text, size) == expected
 
 
-@pytest.mark.parametrize("size", [1, 3, 10_000])
-@pytest.mark.parametrize(("text", "tool"), DAMAGED.values(), ids=DAMAGED)
+@for_each("size", [1, 3, 10_000])
+@for_each(("text", "tool"), DAMAGED.values())
 def test_a_damaged_call_is_still_a_call_that_says_what_is_wrong(text: str, tool: str, size: int):
     assert split(text, size) == [("tool", tool, {}, "damaged")]
 
 
-@pytest.mark.parametrize("size", [1, 2, 10_000])
-@pytest.mark.parametrize("text", TEXT.values(), ids=TEXT)
+@for_each("size", [1, 2, 10_000])
+@for_each("text", TEXT.values())
 def test_text_that_calls_nothing_leaves_byte_for_byte(text: str, size: int):
     assert split(text, size) == [("text", text)]
 

@@ -8,6 +8,7 @@ from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.stream_filters.stream_filter import TextSplitFilter
 from outrider.providers.stream_filters.think_tags import TAG_NAMES, ThinkTagScanner
 from outrider.types.deltas import Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
+from tests.fixtures.cases import for_each
 from tests.fixtures.soak import examples
 from tests.unit.providers.stream_filters.drive import chunks_of, deltas_of, parts_of
 
@@ -82,8 +83,8 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("text", "expected"), CASES.values(), ids=CASES)
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 10_000])
+@for_each(("text", "expected"), CASES.values())
+@for_each("size", [1, 2, 3, 7, 10_000])
 def test_tags_count_where_they_should(text: str, expected: list[tuple[object, ...]], size: int):
     assert split(text, size) == expected
 

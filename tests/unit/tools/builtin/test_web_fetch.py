@@ -12,6 +12,7 @@ from outrider.http.client import is_public
 from outrider.tools.builtin.web_fetch import web_fetch_tool
 from outrider.tools.html_to_markdown import html_to_text
 from outrider.tools.web_client import FetchLimits
+from tests.fixtures.cases import for_each
 from tests.fixtures.http_server import Reply, serving
 from tests.unit.tools.builtin.desk import Desk
 
@@ -152,7 +153,7 @@ async def test_a_name_that_changes_its_address_is_caught_when_the_connection_ope
         assert server.requests == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     "address",
     ["10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1", "239.1.1.1",
      "240.0.0.1", "255.255.255.255", "192.0.0.1", "192.0.2.1", "198.18.0.1", "::", "::1", "fe80::1", "fc00::1",
@@ -170,7 +171,7 @@ def test_addresses_that_are_public(address: str):
     assert is_public(ip_address(address))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("html", "text"),
     [
         ("<ul><li>a<li>b<ol><li>c</ol></ul>", "- a\n- b\n  1. c"),
@@ -195,7 +196,7 @@ def test_html_becomes_text_whatever_is_wrong_with_it(html: str, text: str):
     assert html_to_text(html, "https://h.example/d/")[0] == text
 
 
-@pytest.mark.parametrize(
+@for_each(
     "piece", ["<a ", "<!--", "<", "</", "<a b='", '<a ">', "<div>", "<a href=x>", "<svg>", "<ul><li>", "&#",
               "<ol><li>x", "<li>x", "<table><tr><td>x", "<blockquote>x<br>", "<p>x", "<b>", "<dd>x", "<pre>\n"]
 )  # fmt: skip

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from outrider.errors import ConfigurationError
 from outrider.tools.mcp.config import HttpServer, StdioServer, hide_secrets, parse_config
+from tests.fixtures.cases import for_each
 
 
 def read(servers, environment=None):
@@ -60,7 +61,7 @@ def test_what_a_variable_holds_is_not_expanded_again():
     assert server.command == "${B}"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("entry", "words"),
     [
         ({}, ".command: is missing"),

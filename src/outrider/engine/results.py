@@ -1,0 +1,409 @@
+"""What a run returns: `RunResult`, its stream of events, and the stream for synchronous code."""
+
+import asyncio
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import copy_context
+from decimal import Decimal
+from functools import cached_property
+from queue import SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
+
+import msgspec
+
+from outrider.agents.output_type import OutputType
+from outrider.agents.turn_state import TerminationReason, TurnEnd
+from outrider.errors import LimitReachedError, OutputUnavailableError, OutriderError
+from outrider.sessions.session import Session
+from outrider.tracing.event_log import EventLog
+from outrider.tracing.trace import Trace
+from outrider.types.agents import AgentMessage
+from outrider.types.events import (
+    AgentCalledEvent,
+    AgentReturnedEvent,
+    ErrorEvent,
+    Event,
+    LLMRequestEvent,
+    LoopCompletedEvent,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+    RetryScheduledEvent,
+)
+from outrider.types.parts import ToolPart, is_withdrawn, tool_result
+from outrider.types.tool_state import ToolPending
+from outrider.types.usage import Usage
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Out = TypeVarWithDefault("Out", default=Any)
+else:
+    Out = TypeVar("Out")
+
+
+class RunResult(Generic[Out]):
+    """How a run or a turn ended, and what it produced.
+
+    `output` is the value of the output type, or the text if none was requested. `text` is the entry agent's last text
+    in any case. `termination_reason` (also `reason`) says why it ended, `limit` which limit was reached, `error` what
+    failed. `messages` are the calls and returns between agents, `session` is the entry agent's transcript, `usage` and
+    `cost` are the total of all agents."""
+
+    def __init__(
+        self,
+        end: TurnEnd,
+        *,
+        session: Session,
+        usage: Usage | None = None,
+        messages: Sequence[AgentMessage] = (),
+        event_log: EventLog | Callable[[], EventLog] | None = None,
+        output_type: OutputType | None = None,
+        value: Any = msgspec.UNSET,
+    ) -> None:
+        self.text = end.output
+        self.termination_reason: TerminationReason = end.reason
+        self.error = end.error
+        self.session = session
+        self.usage = usage or Usage()
+        self.messages = list(messages)
+        self._event_log = event_log
+        self._output_type = output_type
+        self._value = value
+
+    @property
+    def output(self) -> Out:
+        """The value of the output type. Raises OutputUnavailableError if the run ended without one."""
+        if self._output_type is None:
+            return cast("Out", self.text)
+        if self._value is msgspec.UNSET:
+            why = f" ({self.error.message})" if self.error else ""
+            raise OutputUnavailableError(
+                f"the run ended with the reason {self.reason!r}{why} before there was a value of "
+                f"{self._output_type.name}; `result.text` has the text so far",
+                reason=self.reason,
+                result=self,
+            )
+        return self._value
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether a value of another type than `str` was requested."""
+        return self._output_type is not None
+
+    @property
+    def reason(self) -> TerminationReason:
+        return self.termination_reason
+
+    @property
+    def limit(self) -> str | None:
+        """The name of the limit that ended the run, such as "turns" or "cost"; None for another end."""
+        return self.error.limit if isinstance(self.error, LimitReachedError) else None
+
+    @property
+    def cost(self) -> Decimal | None:
+        """The cost of all agents in US dollars, None if a price is unknown."""
+        return self.usage.total_cost
+
+    @cached_property
+    def event_log(self) -> EventLog:
+        """The records of what the agents did."""
+        log = self._event_log
+        return log if isinstance(log, EventLog) else log() if log is not None else EventLog()
+
+    @cached_property
+    def trace(self) -> Trace:
+        """The tree of spans, built from the event log on first use."""
+        return Trace(self.event_log)
+
+    def format_trace(self) -> str:
+        """Return the trace as an indented text."""
+        return self.trace.format_tree()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what can be pickled: the event log and the session as JSON values."""
+        state = {**self.__dict__, "_event_log": self.event_log.to_json(), "session": self.session.to_dict()}
+        for name in ("event_log", "trace", "error"):
+            state.pop(name, None)
+        error = self.error
+        state["_failure"] = None if error is None else (type(error).__name__, error.message, self.limit)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        failure = state.pop("_failure")
+        self.__dict__.update(state)
+        self.session = Session.from_dict(state["session"])
+        self._event_log = EventLog.from_json(state["_event_log"])
+        self.error = None
+        if failure is not None:
+            self.error = OutriderError(failure[1], type=failure[0])
+            if failure[2] is not None:
+                self.error = LimitReachedError(failure[2], "", "")
+                self.error.message = failure[1]
+
+    def __repr__(self) -> str:
+        shown = f"output={self._value!r}" if self._value is not msgspec.UNSET else f"text={self.text!r}"
+        limit = f", limit={self.limit!r}" if self.limit else ""
+        return f"RunResult({shown}, termination_reason={self.termination_reason!r}{limit})"
+
+
+StreamKind = Literal[
+    "token",
+    "reasoning",
+    "partial",
+    "tool_call",
+    "tool_result",
+    "agent_call",
+    "agent_return",
+    "retry",
+    "finish",
+    "error",
+]
+_DELEGATION_TOOLS = ("call_agent", "finish")
+
+
+class StreamEvent(msgspec.Struct, frozen=True):
+    """One event of a stream. `data` by type: token and reasoning {text}; partial {value}; tool_call {call_id, tool,
+    input}; tool_result {call_id, tool, output, is_error}; agent_call {call_id, agent_name, message}; agent_return
+    {call_id, agent_name, output}; retry {attempt, delay_ms, error, withdrawn, model}; finish {output}; error {type,
+    message}.
+
+    `finish` or `error` of the entry agent is the last event, and there is one of them. A `finish` also has the `value`
+    of a run with an output type, and `reason` and `limit` if the run ended early. `partial` has the value so far of a
+    run with an output type.
+
+    A retry with `withdrawn` takes back the text, reasoning and calls of this agent since its last step, because the
+    answer broke off; none of these calls has run. With `model` (PROVIDER/MODEL) another model continues."""
+
+    type: StreamKind
+    agent_name: str
+    data: dict[str, Any]
+
+
+class StreamTranslator:
+    """Translates bus events into stream events. Part events have no agent name, so the agent of each session is
+    cached. With an output type, the text of the entry agent is parsed while it arrives."""
+
+    def __init__(self, output: OutputType | None = None) -> None:
+        self._agents: dict[str, str] = {}
+        self._shown: set[str] = set()
+        self._failed: dict[str, ErrorEvent] = {}
+        self._output = output
+        self._text = ""
+        self._parse_at = 0
+        self.partial: Any = None
+
+    def translate_event(self, event: Event) -> Iterator[StreamEvent]:
+        """Yield the stream events for one bus event; most types of events have none."""
+        if event.agent_name:
+            self._agents[event.session_id] = event.agent_name
+        agent = self._agents.get(event.session_id, "")
+        match event:
+            case PartDeltaEvent():
+                yield StreamEvent("reasoning" if event.field == "reasoning" else "token", agent, {"text": event.delta})
+                yield from self._translate_partial(event, agent)
+            case PartUpdatedEvent(part=ToolPart() as part) if part.tool not in _DELEGATION_TOOLS:
+                yield from self._translate_call(part, agent)
+            case AgentCalledEvent():
+                data = {"call_id": event.call_id, "agent_name": event.callee, "message": event.message}
+                yield StreamEvent("agent_call", agent, data)
+            case AgentReturnedEvent():
+                data = {"call_id": event.call_id, "agent_name": event.callee, "output": event.output}
+                yield StreamEvent("agent_return", agent, data)
+            case LLMRequestEvent() | RetryScheduledEvent():
+                yield from self._translate_request(event, agent)
+            case ErrorEvent():
+                self._failed[event.session_id] = event
+            case LoopCompletedEvent() if event.parent_call_id:  # the stream itself reports the end of the entry agent
+                yield self._translate_end(event, agent)
+            case _:
+                pass
+
+    def _translate_request(self, event: LLMRequestEvent | RetryScheduledEvent, agent: str) -> Iterator[StreamEvent]:
+        """Forget the text of the answer before; a retry has an event of its own."""
+        if not event.parent_call_id:
+            self._text, self._parse_at = "", 0
+        if isinstance(event, RetryScheduledEvent):
+            data: dict[str, Any] = {"attempt": event.attempt, "delay_ms": event.delay_ms, "error": event.error}
+            yield StreamEvent("retry", agent, data | {"withdrawn": bool(event.withdrawn), "model": event.model or None})
+
+    def _translate_end(self, event: LoopCompletedEvent, agent: str) -> StreamEvent:
+        error = self._failed.get(event.session_id)
+        if error is not None and event.termination_reason == "error":
+            return StreamEvent("error", agent, {"type": error.error_type, "message": error.message})
+        return StreamEvent("finish", agent, {"output": event.output})
+
+    def _translate_call(self, part: ToolPart, agent: str) -> Iterator[StreamEvent]:
+        if is_withdrawn(part) and part.id not in self._shown:
+            return
+        if part.id not in self._shown and not (isinstance(part.state, ToolPending) and part.state.phase == "streaming"):
+            self._shown.add(part.id)
+            data = {"call_id": part.call_id, "tool": part.tool, "input": part.state.input}
+            yield StreamEvent("tool_call", agent, data)
+        result = tool_result(part)
+        if result is not None:
+            result_fields = {"output": result.content, "is_error": result.is_error}
+            yield StreamEvent("tool_result", agent, {"call_id": part.call_id, "tool": part.tool, **result_fields})
+
+    def _translate_partial(self, event: PartDeltaEvent, agent: str) -> Iterator[StreamEvent]:
+        if self._output is None or event.field != "text" or event.parent_call_id:
+            return
+        self._text += event.delta
+        if len(self._text) < self._parse_at:
+            return
+        self._parse_at = len(self._text) * 51 // 50 + 4  # each attempt reads the whole text
+        value = self._output.parse_partial(self._text)
+        if value is not None and value != self.partial:
+            self.partial = value
+            yield StreamEvent("partial", agent, {"value": value})
+
+
+def final_event(agent: str, result: "RunResult[Any] | None", error: OutriderError | None) -> StreamEvent:
+    """Return the last event of a stream."""
+    if error is not None or result is None:
+        message = error.message if error else "the run ended without a result"
+        return StreamEvent("error", agent, {"type": type(error or OutriderError("")).__name__, "message": message})
+    data: dict[str, Any] = {"output": result.text}
+    if result.reason != "completed":
+        data |= {"reason": result.reason, "limit": result.limit}
+    elif result.is_typed:
+        data["value"] = result.output
+    return StreamEvent("finish", agent, data)
+
+
+class StreamState(Generic[Out]):
+    """What a stream and its generator share. The stream has no other reference to the generator's frame, so that it is
+    collected, and the run cancelled, when the program leaves the loop."""
+
+    def __init__(self, translator: StreamTranslator) -> None:
+        self.translator = translator
+        self.result: RunResult[Out] | None = None
+
+
+class RunStream(Generic[Out], AsyncIterator[StreamEvent]):
+    """The events of a run, from its start to one `finish` or `error`. `result` is set after the last event; `partial`
+    is the value so far of a run with an output type. Closing the stream, leaving its `async with` block or deleting it
+    cancels the run."""
+
+    def __init__(self, events: AsyncGenerator[StreamEvent, None], state: StreamState[Out]) -> None:
+        self._events = events
+        self._state = state
+
+    @property
+    def result(self) -> RunResult[Out]:
+        """The result of the run. Raises OutriderError before the last event."""
+        if self._state.result is None:
+            raise OutriderError("this stream has no result yet; read its events to the end first")
+        return self._state.result
+
+    @property
+    def partial(self) -> Out | None:
+        """The newest value that the text so far contains; None before there is one."""
+        return self._state.translator.partial
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StreamEvent:
+        return await self._events.__anext__()
+
+    async def aclose(self) -> None:
+        """Cancel the run, if it is active."""
+        await self._events.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class SyncRunStream(Generic[Out], Iterator[StreamEvent]):
+    """`RunStream` for synchronous code: an event loop in another thread executes the run. `close`, leaving the `with`
+    block or deleting the stream cancels it."""
+
+    def __init__(self, open_stream: "Callable[[], RunStream[Out]]") -> None:
+        self._worker = _StreamThread(open_stream)
+        self._is_started = False
+        self._cancel = weakref.finalize(self, self._worker.cancel)
+
+    @property
+    def result(self) -> RunResult[Out]:
+        """The result of the run. Raises OutriderError before the last event."""
+        stream = self._worker.stream
+        if stream is None:
+            raise OutriderError("this stream has no result yet; read its events to the end first")
+        return stream.result
+
+    @property
+    def partial(self) -> Out | None:
+        """The newest value that the text so far contains; None before there is one."""
+        return self._worker.stream.partial if self._worker.stream else None
+
+    def __next__(self) -> StreamEvent:
+        if not self._cancel.alive:
+            raise StopIteration
+        if not self._is_started:
+            self._is_started = True
+            self._worker.start()
+        event = self._worker.received.get()
+        if isinstance(event, StreamEvent):
+            return event
+        self._cancel.detach()
+        self._worker.thread.join()
+        if event is not None:
+            raise event
+        raise StopIteration
+
+    def close(self) -> None:
+        """Cancel the run, if it is active, and wait for its end."""
+        if self._cancel() is not None and self._is_started:
+            self._worker.thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _StreamThread(Generic[Out]):
+    """The thread of a synchronous stream. It has no reference to the stream, so that the stream can be deleted."""
+
+    def __init__(self, open_stream: "Callable[[], RunStream[Out]]") -> None:
+        self._open_stream = open_stream
+        self._task: Future[Callable[[], object]] = Future()  # set once the run can be cancelled
+        self.received: SimpleQueue[StreamEvent | BaseException | None] = SimpleQueue()
+        self.stream: RunStream[Out] | None = None
+        self.thread = Thread(target=copy_context().run, args=(self._run_loop,), name="outrider-stream", daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def cancel(self) -> bool:
+        self._task.add_done_callback(_cancel_task)
+        return True
+
+    def _run_loop(self) -> None:
+        try:
+            asyncio.run(self._pass_events())
+        except BaseException as error:  # noqa: BLE001  raised again in the caller's thread
+            self.received.put(error)
+        else:
+            self.received.put(None)
+
+    async def _pass_events(self) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._task.set_result(lambda: loop.call_soon_threadsafe(task.cancel))
+        self.stream = self._open_stream()
+        async with self.stream as events:
+            async for event in events:
+                self.received.put(event)
+
+
+def _cancel_task(task: "Future[Callable[[], object]]") -> None:
+    with suppress(RuntimeError):  # the loop is closed: the run has already ended
+        task.result()()

@@ -1,0 +1,239 @@
+"""The chaos judge: jobs, workers and faults through the public command line only.
+
+Each job makes a few shell commands, each of which appends one line to a file: an effect that must not happen twice. A
+model server answers every request from what it is shown, or with 529 during an outage of the provider."""
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+
+ROOT = Path(__file__).parents[3]
+STEPS = 3
+_END = b"data: [DONE]\n\n"
+_OVERLOADED = b'{"error": {"type": "overloaded_error", "message": "Overloaded"}}'
+
+
+class ModelServer:
+    """OpenAI's chat API on loopback. A prompt "job N" gets STEPS commands, one after the other, then an answer."""
+
+    def __init__(self, effects: Path, pause: float) -> None:
+        self._effects = effects
+        self._pause = pause
+        self.overloaded_until = 0.0
+        self.requests = self.refused = 0
+        self.url = ""
+
+    def answer(self, body: bytes) -> tuple[int, bytes]:
+        self.requests += 1
+        if time.monotonic() < self.overloaded_until:
+            self.refused += 1
+            return 529, _OVERLOADED
+        messages = json.loads(body)["messages"]
+        done = sum(message["role"] == "tool" for message in messages)
+        name = next(found[1] for m in messages if (found := re.search(r"job (\w+)", json.dumps(m.get("content")))))
+        if done >= STEPS:
+            events = [_chunk({"role": "assistant", "content": f"{name} is done"}), _chunk({}, "stop")]
+        else:
+            command = f"sleep {self._pause}; echo {name}-{done} >> {self._effects}; sleep {self._pause}"
+            function = {"name": "shell", "arguments": json.dumps({"command": command})}
+            call = {"index": 0, "id": f"{name}-{done}", "type": "function", "function": function}
+            events = [_chunk({"role": "assistant", "tool_calls": [call]}), _chunk({}, "tool_calls")]
+        usage = {"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 8, "total_tokens": 108}}
+        return 200, b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in [*events, usage]) + _END
+
+
+def _chunk(delta: dict[str, object], finish: str | None = None) -> dict[str, object]:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "mock", "choices": [choice]}
+
+
+@contextmanager
+def serving(model: ModelServer) -> Iterator[ModelServer]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            status, answer = model.answer(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(status)
+            self.send_header("content-type", "text/event-stream" if status == 200 else "application/json")
+            self.send_header("content-length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield model
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+CONFIG = """
+model = "mock/mock"
+[providers.mock]
+kind = "openai"
+base_url = "{url}"
+api_key_env = "MOCK_API_KEY"
+[background]
+runs = 4
+[background.retry]
+first_window = {window}
+largest_window = {window}
+[rules]
+allow = ["shell"]
+"""
+
+
+class Site:
+    """Three machines, which share a database and a folder for effects: each has its own data folder and worker."""
+
+    def __init__(self, folder: Path, server: Any, *, pause: float = 0.1, window: float = 20) -> None:
+        self.folder = folder
+        self.server = server
+        self.work = folder / "work"
+        self.work.mkdir()
+        self.effects = self.work / "effects"
+        self.effects.touch()
+        self.model = ModelServer(self.effects, pause)
+        self._window = window
+        self._name = f"chaos_{os.getpid()}_{random.randrange(10**9)}"
+        with psycopg.connect(server.get_uri(), autocommit=True) as db:
+            db.execute(f"CREATE DATABASE {self._name}".encode())
+        self.url = urlunsplit(urlsplit(server.get_uri())._replace(path=f"/{self._name}"))
+        self.workers: list[subprocess.Popen[bytes] | None] = [None] * 3
+
+    def configure(self) -> None:
+        for number in range(3):
+            (home := self.home(number)).mkdir()
+            (home / "config.toml").write_text(CONFIG.format(url=self.model.url, window=self._window))
+
+    def home(self, number: int) -> Path:
+        return self.folder / f"machine{number}"
+
+    def environ(self, number: int) -> dict[str, str]:
+        return os.environ | {
+            "PYTHONPATH": str(ROOT / "src"),
+            "OUTRIDER_HOME": str(self.home(number)),
+            "OUTRIDER_DATABASE_URL": self.url,
+            "MOCK_API_KEY": "none",
+        }
+
+    def run(self, *arguments: str, check: bool = True) -> str:
+        """The output of a command of the first machine."""
+        command = [sys.executable, "-m", "outrider", *arguments]
+        ended = subprocess.run(
+            command, env=self.environ(0), cwd=self.work, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert not check or ended.returncode == 0, f"{arguments}: {ended.returncode}\n{ended.stderr}"
+        return ended.stdout
+
+    def submit(self, count: int) -> None:
+        """Submits jobs, several at a time: each is a command of its own."""
+        names = [f"job j{number}" for number in range(count)]
+
+        def submit_some(first: int) -> None:
+            for name in names[first::4]:
+                self.run("jobs", "submit", name, "--no-worktree", "--no-sandbox", "--user", f"user{len(name) % 3}")
+
+        threads = [threading.Thread(target=submit_some, args=(first,)) for first in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def start(self, number: int) -> None:
+        """Starts the worker of a machine, as its service manager would."""
+        with (self.home(number) / "worker.log").open("ab") as log:
+            self.workers[number] = subprocess.Popen(
+                [sys.executable, "-m", "outrider", "worker", "--no-sandbox"],
+                env=self.environ(number),
+                cwd=self.work,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def end(self, number: int, how: int = signal.SIGKILL) -> None:
+        if (worker := self.workers[number]) is not None:
+            worker.send_signal(signal.SIGCONT)
+            worker.send_signal(how)
+            worker.wait(60)
+            self.workers[number] = None
+
+    def pause(self, number: int, seconds: float) -> None:
+        """Stops the process of a worker for longer than the others wait for it."""
+        if (worker := self.workers[number]) is not None:
+            worker.send_signal(signal.SIGSTOP)
+            time.sleep(seconds)
+            worker.send_signal(signal.SIGCONT)
+
+    def cut_connections(self) -> None:
+        statement = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+        with psycopg.connect(self.server.get_uri(), autocommit=True) as db:
+            db.execute(statement, (self._name,))
+
+    def restart_database(self, seconds: float) -> None:
+        self.server.stop()
+        time.sleep(seconds)
+        self.server.ensure_postgres_running()
+
+    def states(self) -> Counter[str]:
+        lines = self.run("jobs", "list", "--limit", "100000", "--json").splitlines()
+        return Counter(json.loads(line)["state"] for line in lines)
+
+    def wait_for_end(self, count: int, seconds: float) -> Counter[str]:
+        """The states when all jobs are over, or when the time is."""
+        deadline = time.monotonic() + seconds
+        while (states := self.states())["done"] + states["failed"] + states["canceled"] < count:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(2)
+        return states
+
+    def faults(self, states: Counter[str], count: int) -> list[str]:
+        """Everything that must not be: failed and stuck jobs, and effects that happened twice."""
+        happened = Counter(self.effects.read_text().split())
+        found = [f"{name} happened {times} times" for name, times in happened.items() if times > 1]
+        if states != Counter(done=count):
+            found.append(f"states: {dict(states)}")
+            found += self.run("jobs", "list", "--failed", check=False).splitlines()[:5]
+        return found
+
+    def close(self) -> None:
+        for number in range(3):
+            self.end(number)
+
+
+@contextmanager
+def site(folder: Path, server: Any, *, pause: float = 0.1, window: float = 20) -> Iterator[Site]:
+    there = Site(folder, server, pause=pause, window=window)
+    with serving(there.model):
+        there.configure()
+        try:
+            yield there
+        finally:
+            there.close()

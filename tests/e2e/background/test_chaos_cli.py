@@ -1,0 +1,78 @@
+"""Nothing fails, nothing is stuck and no effect happens twice, whatever happens to workers, database and provider."""
+
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+pytest.importorskip("psycopg", reason="SKIPPED: no tests against Postgres, since psycopg is not installed")
+
+from tests.e2e.background.chaos import STEPS, Site, site
+from tests.e2e.background.test_outages import server
+
+__all__ = ["server"]
+
+
+def overload(there: Site, seconds: float) -> None:
+    there.model.overloaded_until = time.monotonic() + seconds
+
+
+def replace(there: Site, number: int, how: int) -> None:
+    there.end(number, how)
+    there.start(number)
+
+
+@pytest.mark.slow
+def test_kills_pauses_cut_connections_a_restart_and_an_overload_fail_nothing(tmp_path: Path, server: Any):
+    count = 8
+    with site(tmp_path, server, pause=0.5, window=2) as there:
+        for number in range(3):
+            there.start(number)
+        there.submit(count)
+        replace(there, 0, signal.SIGKILL)
+        overload(there, 3)
+        there.cut_connections()
+        there.restart_database(3)
+        there.pause(1, 5)
+        replace(there, 2, signal.SIGTERM)
+        states = there.wait_for_end(count, 60)
+        assert not there.faults(states, count)
+        assert "alive" in there.run("worker", "--status")
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not os.environ.get("OUTRIDER_SOAK"), reason="SKIPPED: the long form runs in `make soak`")
+@pytest.mark.timeout(3600)
+def test_three_hundred_jobs_survive_an_hour_of_faults(tmp_path: Path, server: Any):
+    """300 jobs, three restarts of Postgres of 3, 20 and 60 s, two minutes of 529, kills, pauses and cut connections."""
+    count, order = 300, random.Random(7)
+    with site(tmp_path, server, pause=0.2, window=20) as there:
+        for number in range(3):
+            there.start(number)
+        submitting = threading.Thread(target=there.submit, args=(count,))
+        submitting.start()
+        for seconds in (3, 20, 60):
+            for _ in range(6):
+                match order.randrange(4):
+                    case 0:
+                        replace(there, order.randrange(3), signal.SIGKILL)
+                    case 1:
+                        there.pause(order.randrange(3), 8)
+                    case 2:
+                        there.cut_connections()
+                    case _:
+                        replace(there, order.randrange(3), signal.SIGTERM)
+                time.sleep(order.uniform(1, 5))
+            submitting.join()
+            there.restart_database(seconds)
+            if seconds == 20:
+                overload(there, 120)
+        states = there.wait_for_end(count, 1800)
+        assert not there.faults(states, count)
+        assert len(there.effects.read_text().split()) <= count * STEPS

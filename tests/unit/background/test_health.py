@@ -1,0 +1,113 @@
+"""What operators see of a worker: endpoints, metrics, JSON log lines, and a supervisor that starts it again."""
+
+import asyncio
+import json
+import logging
+import sys
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+
+from outrider.background.health import HealthServer, JsonLogFormatter, WorkerMetrics, format_metrics
+from outrider.background.heartbeat import WorkerStatus
+
+
+async def ask(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"{method} {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    await writer.wait_closed()
+    head, _, body = answer.partition("\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+class Queue:
+    """A shared queue that may be out of reach."""
+
+    is_away = False
+
+    async def read(self) -> dict[str, dict[str, float]]:
+        if self.is_away:
+            raise ConnectionError("the database is away")
+        return {"outrider_queue_runs_state": {"queued": 7}}
+
+
+async def test_endpoints_tell_a_live_worker_from_one_that_takes_no_runs():
+    metrics, status, queue = WorkerMetrics(), WorkerStatus(runs=2, capacity=4), Queue()
+    metrics.record_run("done", 1.5)
+    server = HealthServer(metrics, lambda: status, queue.read)
+    async with server.serve("127.0.0.1", 0) as port:
+        assert await ask(port, "/livez") == (200, "ok\n")
+        assert await ask(port, "/readyz?verbose") == (200, "ok\n")
+        code, text = await ask(port, "/metrics")
+        assert code == 200
+        assert 'outrider_worker_runs_total{state="done"} 1' in text
+        assert 'outrider_queue_runs_state{state="queued"} 7' in text
+        queue.is_away = True
+        metrics.last_heartbeat = monotonic() - 30
+        assert await ask(port, "/livez") == (200, "ok\n"), "an outage is no reason to restart the process"
+        assert await ask(port, "/readyz") == (503, "waiting for database for 30 s\n")
+        assert "outrider_queue_runs_state" not in (await ask(port, "/metrics"))[1]
+        status = WorkerStatus(is_draining=True)
+        assert await ask(port, "/readyz") == (503, "draining\n")
+        metrics.last_attempt = monotonic() - 90
+        assert (await ask(port, "/livez"))[0] == 503
+        assert (await ask(port, "/other"))[0] == 404
+        assert (await ask(port, "/livez", "POST"))[0] == 405
+        assert await ask(port, "/metrics", "HEAD") == (200, "")
+
+
+def test_metrics_are_described_once_and_labels_are_escaped():
+    labels = [{"provider": 'a"b\\c\n'}, {"provider": "d"}]
+    text = format_metrics(("paused", "gauge", "Paused.", label, 1.0) for label in labels)
+    assert text == (
+        '# HELP paused Paused.\n# TYPE paused gauge\npaused{provider="a\\"b\\\\c\\n"} 1\npaused{provider="d"} 1\n'
+    )
+
+
+def test_a_log_line_is_one_json_object_with_its_exception():
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError:
+        record = logging.LogRecord("outrider.worker", logging.WARNING, "", 0, "run %s", ("x",), sys.exc_info())
+    line = JsonLogFormatter().format(record)
+    decoded = json.loads(line)
+    assert "\n" not in line
+    assert (decoded["level"], decoded["message"]) == ("warning", "run x")
+    assert "ValueError: first" in decoded["exception"]
+
+
+SUPERVISED = """
+import os, sys, signal
+from pathlib import Path
+starts = Path(sys.argv[1])
+starts.write_text(starts.read_text() + "x")
+if len(starts.read_text()) < 3:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+SUPERVISOR = """
+import sys
+from outrider.background import local_worker
+local_worker._FIRST_PAUSE_SECONDS = 0.01
+sys.exit(local_worker.supervise_worker([sys.executable, "-c", *sys.argv[1:]], print))
+"""
+
+
+async def test_a_killed_worker_is_started_again_and_one_that_ends_is_not(tmp_path: Path):
+    (starts := tmp_path / "starts").touch()
+    command = [sys.executable, "-c", SUPERVISOR, SUPERVISED, str(starts)]
+    child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    output, _ = await asyncio.wait_for(child.communicate(), 60)
+    assert (child.returncode, starts.read_text()) == (0, "xxx")
+    assert output.decode().count("ended with code -9; it is started again") == 2
+
+
+async def test_a_worker_that_always_fails_is_given_up(tmp_path: Path):
+    command = [sys.executable, "-c", SUPERVISOR, "raise SystemExit(2)"]
+    child = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    output, _ = await asyncio.wait_for(child.communicate(), 120)
+    assert (child.returncode, output.count(b"started again")) == (2, 7)

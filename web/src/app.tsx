@@ -1,0 +1,321 @@
+// The page: which session or job is shown, the bar above it and the keys.
+import { signal, useSignalEffect } from "@preact/signals";
+import { useEffect, useLayoutEffect, useMemo, useState } from "preact/hooks";
+import { get, patch, post, sessionPath, ApiError } from "./api";
+import { Composer, type PageChoices, type PageCommand } from "./composer";
+import { Conversation } from "./conversation";
+import { feed } from "./feed";
+import { JobList, JobView } from "./jobs";
+import { CommandPalette, type PaletteEntry } from "./palette";
+import { Panel, type PanelTab } from "./panel";
+import { Questions } from "./questions";
+import { SessionModel } from "./session-model";
+import { countWaiting, markSeen, Sidebar, switchTheme } from "./sidebar";
+import type { MessageActions } from "./parts";
+import type { Session } from "./types";
+
+const pageError = signal<Error | null>(null);
+const reportError = (error: unknown): void => void (pageError.value = error as Error);
+
+interface Place {
+  kind: "home" | "session" | "jobs" | "job";
+  id: string;
+  messageId: string;
+}
+
+function readPlace(): Place {
+  const [first = "", second = ""] = location.hash.replace(/^#\/?/, "").split("/").map(decodeURIComponent);
+  if (first === "jobs") return { kind: second ? "job" : "jobs", id: second, messageId: "" };
+  return first ? { kind: "session", id: first, messageId: second } : { kind: "home", id: "", messageId: "" };
+}
+
+// A run belongs to its worker: opening it as a session here would take it away.
+const isJob = (id: string): Promise<boolean> => get(`/jobs/${encodeURIComponent(id)}`).then(() => true, () => false);
+
+export function App({ choices }: { choices: PageChoices }) {
+  const [place, setPlace] = useState(readPlace);
+  const [model, setModel] = useState<SessionModel | null>(null);
+  const [panel, setPanel] = useState<PanelTab | null>(null);
+  const [lastTab, setLastTab] = useState<PanelTab>("session");
+  const [isMenuOpen, setMenuOpen] = useState(false);
+  const [isPaletteOpen, setPaletteOpen] = useState(false);
+  const [isSignedOut, setSignedOut] = useState(false);
+  const [jobTitle, setJobTitle] = useState<[string, string]>(["", ""]);
+
+  useEffect(() => {
+    const update = (): void => setPlace(readPlace());
+    addEventListener("hashchange", update);
+    return () => removeEventListener("hashchange", update);
+  }, []);
+  useEffect(() => {
+    pageError.value = null;
+    setMenuOpen(false);
+    if (place.kind !== "session") {
+      setModel(null);
+      return;
+    }
+    const opened = new SessionModel(place.id);
+    setModel(opened);
+    opened.load().then(
+      async () => {
+        if (opened.transcript.session.value?.mode === "background" && (await isJob(place.id))) location.replace(`#/jobs/${place.id}`);
+        if (place.messageId) await opened.reveal(place.messageId);
+      },
+      opened.report,
+    );
+    return () => opened.close();
+  }, [place.kind, place.id]);
+
+  useEffect(() => {
+    const onSignedOut = (): void => setSignedOut(true);
+    document.addEventListener("outrider-signed-out", onSignedOut);
+    return () => document.removeEventListener("outrider-signed-out", onSignedOut);
+  }, []);
+
+  const createSession = async (): Promise<void> => {
+    try {
+      location.hash = `#/${(await post<Session>("/sessions", {})).id}`;
+    } catch (error) {
+      reportError(error);
+    }
+  };
+  const openPanel = (tab: PanelTab | null): void => {
+    if (tab) setLastTab(tab);
+    setPanel(tab);
+  };
+
+  useLayoutEffect(() => {
+    const onKeyDown = (event: KeyboardEvent): void => {
+      const target = event.target as HTMLElement;
+      const isTyping = /^(input|textarea|select)$/i.test(target.tagName);
+      if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
+        event.preventDefault();
+        setPaletteOpen(true);
+        return;
+      }
+      if (event.key === "Escape") {
+        if (isMenuOpen) setMenuOpen(false);
+        else if (target.id === "input" || !isTyping) model?.stop();
+        return;
+      }
+      if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+      const keys: Record<string, () => void> = {
+        "/": () => document.getElementById("search")?.focus(),
+        n: () => void createSession(),
+        d: () => openPanel(panel ? null : lastTab),
+        i: () => document.getElementById("input")?.focus(),
+        q: () => document.querySelector<HTMLElement>(".question")?.focus(),
+        "?": () => setPaletteOpen(true),
+      };
+      if (!keys[event.key]) return;
+      event.preventDefault();
+      keys[event.key]!();
+    };
+    document.addEventListener("keydown", onKeyDown);
+    return () => document.removeEventListener("keydown", onKeyDown);
+  });
+  useEffect(() => {
+    document.body.classList.toggle("with-panel", panel !== null);
+    document.body.classList.toggle("with-menu", isMenuOpen);
+  }, [panel, isMenuOpen]);
+
+  const palette: PaletteEntry[] = [
+    { name: "New session", key: "n", run: () => void createSession() },
+    { name: "Search sessions", key: "/", run: () => document.getElementById("search")?.focus() },
+    { name: "Show or hide details", key: "d", run: () => openPanel(panel ? null : lastTab) },
+    { name: "Review changes", run: () => openPanel("changes") },
+    { name: "Background jobs", run: () => void (location.hash = "#/jobs") },
+    { name: "Settings", run: () => openPanel("settings") },
+    { name: "Light or dark", run: switchTheme },
+    { name: "Sign this browser out", run: () => void signOut().catch(reportError) },
+    ...(model ? [{ name: "Stop the turn", key: "Esc", run: () => model.stop() }, { name: "Go to the open question", key: "q", run: () => document.querySelector<HTMLElement>(".question")?.focus() }] : []),
+  ];
+  if (isSignedOut) return <SignedOut />;
+  return (
+    <>
+      <a class="skip" href="#composer" onClick={(event) => { event.preventDefault(); document.getElementById("input")?.focus(); }}>Skip to the input</a>
+      <Sidebar currentId={place.kind === "session" ? place.id : undefined} isJobs={place.kind === "jobs" || place.kind === "job"} onNew={createSession}
+        onError={reportError} onUsage={() => openPanel("usage")} onSettings={() => openPanel("settings")} />
+      <main id="main" tabIndex={-1} onClick={() => isMenuOpen && setMenuOpen(false)}>
+        <header id="bar">
+          <button id="menu" class="quiet" aria-label="Sessions" aria-controls="sidebar" aria-expanded={isMenuOpen} onClick={(event) => { event.stopPropagation(); setMenuOpen(!isMenuOpen); }}>☰</button>
+          {model ? <SessionBar key={model.id} model={model} /> : <PlainBar place={place} job={jobTitle} />}
+          <button id="panel-toggle" class="quiet" aria-controls="panel" aria-expanded={panel !== null} onClick={() => openPanel(panel ? null : lastTab)}>Details</button>
+        </header>
+        <ErrorNotice model={model} />
+        {place.kind === "jobs" ? <JobList onError={reportError} /> : null}
+        {place.kind === "job" ? <JobView key={place.id} id={place.id} onError={reportError} onTitle={(title, state) => setJobTitle([title, state])} /> : null}
+        {place.kind === "home" ? <Home onNew={createSession} /> : null}
+        {model ? <SessionView key={model.id} model={model} choices={choices} onPanel={openPanel} /> : null}
+      </main>
+      {panel ? <Panel model={model} tab={panel} onTab={openPanel} onClose={() => { openPanel(null); document.getElementById("panel-toggle")?.focus(); }} onError={reportError} /> : null}
+      {isPaletteOpen ? <CommandPalette entries={palette} onClose={() => setPaletteOpen(false)} /> : null}
+      <PageTitle model={model} title={place.kind === "job" ? jobTitle[0] : place.kind === "jobs" ? "Background jobs" : ""} />
+    </>
+  );
+}
+
+function SignedOut() {
+  return (
+    <main id="main">
+      <div class="empty">
+        <h2>This browser is signed out</h2>
+        <p>Run <code>outrider serve --link</code> where the server runs, and open the link that it prints.</p>
+      </div>
+    </main>
+  );
+}
+
+async function signOut(): Promise<void> {
+  await post("/sign-out");
+  localStorage.removeItem("credential");
+  location.reload();
+}
+
+function Home({ onNew }: { onNew: () => void }) {
+  return (
+    <section id="conversation" aria-label="Start" tabIndex={0}>
+      <div class="empty">
+        <h2>What should be done?</h2>
+        <p>Start a session, or choose one. Everything you see here is stored on the machine that serves this page.</p>
+        <p><button class="primary" onClick={onNew}>New session</button></p>
+      </div>
+    </section>
+  );
+}
+
+function PlainBar({ place, job }: { place: Place; job: [string, string] }) {
+  const title = place.kind === "jobs" ? "Background jobs" : place.kind === "job" ? job[0] : "";
+  return (
+    <>
+      {title ? <h2 id="title">{title}</h2> : <span id="title" />}
+      <span id="state" role="status" aria-live="polite">{place.kind === "job" ? job[1] : ""}</span>
+    </>
+  );
+}
+
+function SessionBar({ model }: { model: SessionModel }) {
+  const session = model.transcript.session.value;
+  const usage = model.usage.value;
+  const isPriced = usage && (!usage.unpriced || Number(usage.cost));
+  const state = stateText(model);
+  return (
+    <>
+      <h2 id="title">{session ? session.title || "Untitled" : "…"}</h2>
+      <span id="state" role="status" aria-live="polite" class={model.isAway.value ? "away" : model.isBusy.value ? "busy" : undefined}>{state}</span>
+      <span id="facts">{usage?.tokens.input ? `${usage.view.tokens} tokens${isPriced ? ` · ${usage.view.cost}` : ""}` : ""}</span>
+    </>
+  );
+}
+
+// What is going on, with the seconds until a request is repeated.
+function stateText(model: SessionModel): string {
+  const [, setTick] = useState(0);
+  const wait = model.wait.value;
+  const left = wait?.until ? Math.ceil((wait.until - Date.now()) / 1000) : 0;
+  useEffect(() => {
+    if (left <= 0) return;
+    const timer = setTimeout(() => setTick((tick) => tick + 1), 500);
+    return () => clearTimeout(timer);
+  });
+  if (model.isAway.value) return "the server is away, waiting for it";
+  if (!model.isBusy.value) return model.ending.value && model.ending.value !== "completed" ? model.ending.value.replaceAll("_", " ") : "";
+  if (wait?.until) return left > 0 ? wait.text.replace(/^retrying in [^:]*/, `retrying in ${left} s`) : "sending the request again";
+  return wait?.text || model.label.value || "working";
+}
+
+function ErrorNotice({ model }: { model: SessionModel | null }) {
+  const error = model?.error.value ?? pageError.value;
+  if (!error) return <div id="notice" role="alert" hidden />;
+  const close = (): void => {
+    pageError.value = null;
+    if (model) model.error.value = null;
+  };
+  return (
+    <div id="notice" role="alert">
+      {error.message}
+      {model && error instanceof ApiError && error.type === "SessionInUseError" ? <> <button onClick={() => model.takeOver().catch(model.report)}>Take it over</button></> : null}
+      <button class="quiet" aria-label="Close the message" onClick={close}>✕</button>
+    </div>
+  );
+}
+
+function SessionView({ model, choices, onPanel }: { model: SessionModel; choices: PageChoices; onPanel: (tab: PanelTab) => void }) {
+  const session = model.transcript.session.value;
+  const summary = feed.sessions.value.get(model.id);
+  useSignalEffect(() => {
+    const current = model.transcript.session.value;
+    const listed = feed.sessions.value.get(model.id);
+    if (current && !document.hidden) markSeen(model.id, Math.max(current.seq, listed?.seq ?? 0));
+  });
+  useEffect(() => {
+    if (summary) model.isBusy.value = summary.state === "working" || summary.state === "waiting";
+  }, [summary?.state]);
+  const path = sessionPath(model.id);
+  const restore = (direction: "undo" | "redo", to?: string): Promise<unknown> => post(`${path}/files`, to ? { direction, to } : { direction });
+  const fork = async (at?: string): Promise<Session> => post<Session>(`${path}/fork`, at ? { at } : {});
+  const open = ({ id }: Session): void => void (location.hash = `#/${id}`);
+  const actions: MessageActions = useMemo(() => ({
+    edit: (message) => {
+      const text = message.parts.filter((part) => part.type === "text" && !part.synthetic).map((part) => part.text ?? "").join("\n\n");
+      const before = model.transcript.messages[model.transcript.messages.indexOf(message) - 1];
+      const created = before ? fork(before.id) : post<Session>("/sessions", {});
+      created.then((copy) => {
+        localStorage.setItem(`draft:${copy.id}`, text);
+        open(copy);
+      }, model.report);
+    },
+    fork: (message) => void fork(message.id).then(open, model.report),
+    undo: (message) => void restore("undo", message.id).catch(model.report),
+  }), [model]);
+  const commands = useMemo((): PageCommand[] => [
+    { name: "compact", description: "Replace old messages with a summary", run: async () => void (await post(`${path}/compact`)) },
+    { name: "undo", description: "Undo the file changes of the last turn", run: async () => void (await restore("undo")) },
+    { name: "redo", description: "Restore what was undone", run: async () => void (await restore("redo")) },
+    { name: "continue", description: "Continue an interrupted turn", run: () => model.continueTurn() },
+    { name: "rename", description: "Change the title: /rename TITLE", run: async (title) => void (await patch(path, { title })) },
+    { name: "fork", description: "Continue in a copy of this session", run: async () => open(await fork()) },
+    { name: "model", description: "Change the model: /model PROVIDER/MODEL", run: (name) => model.setModel(name) },
+    { name: "mode", description: "Change the mode: /mode plan", run: async (mode) => void (await patch(path, { mode })) },
+    { name: "new", description: "Start a new session", run: async () => open(await post<Session>("/sessions", {})) },
+    { name: "changes", description: "Review the changes of this session", run: () => onPanel("changes") },
+  ], [model]);
+  return (
+    <>
+      <Conversation model={model} actions={actions} />
+      {model.isStopped() && model.transcript.messages.length ? <NextStep model={model} /> : null}
+      <Questions model={model} />
+      {session ? <Composer model={model} commands={commands} choices={choices} /> : null}
+    </>
+  );
+}
+
+// After a failure, a limit or an interruption: continue, with the same or another model.
+function NextStep({ model }: { model: SessionModel }) {
+  const [models, setModels] = useState<string[]>([]);
+  const proceed = (name?: string): void => {
+    const ready = name ? model.setModel(name) : Promise.resolve();
+    ready.then(() => model.continueTurn()).catch(model.report);
+  };
+  return (
+    <div id="next" class="interrupted" role="group" aria-label="Next step">
+      The last turn did not finish.{" "}
+      <button id="continue" class="primary" onClick={() => proceed()}>Continue</button>{" "}
+      <select id="next-model" aria-label="Continue with another model" value="" onFocus={() => models.length || void get<string[]>("/models").then(setModels, model.report)}
+        onChange={(event) => event.currentTarget.value && proceed(event.currentTarget.value)}>
+        <option value="">with another model…</option>
+        {models.map((name) => <option value={name}>{name}</option>)}
+      </select>
+    </div>
+  );
+}
+
+// The title of the browser's tab, with the number of sessions that wait for an answer.
+function PageTitle({ model, title }: { model: SessionModel | null; title: string }) {
+  useSignalEffect(() => {
+    const name = model ? model.transcript.session.value?.title : title;
+    const waiting = countWaiting();
+    document.title = `${waiting ? `(${waiting}) ` : ""}${name ? `${name} · ` : ""}Outrider`;
+  });
+  return null;
+}

@@ -1,0 +1,123 @@
+// The one connection to the server's event stream, for all sessions that are followed. It runs in a shared worker, so
+// that all tabs of the browser use one connection, or in the page where there are no shared workers.
+import { readEvents, setCredential } from "./api";
+import type { Change, LiveEvent, SessionSummary } from "./types";
+
+export type FeedMessage =
+  | { kind: "connected"; connected: boolean }
+  | { kind: "sessions"; sessions: SessionSummary[] }
+  | { kind: "change"; sessionId: string; seq: number; change: Change }
+  | { kind: "live"; sessionId: string; events: LiveEvent[] };
+
+export type FeedRequest =
+  | { kind: "start"; credential: string }
+  | { kind: "follow"; sessionId: string; after: number } | { kind: "unfollow"; sessionId: string } | { kind: "close" };
+
+const FIRST_DELAY = 500; // milliseconds before the first reconnection
+const LONGEST_DELAY = 5_000;
+
+interface Subscriber {
+  deliver: (message: FeedMessage) => void;
+  sessions: Set<string>;
+}
+
+export class FeedConnection {
+  private readonly subscribers = new Set<Subscriber>();
+  private readonly positions = new Map<string, number>(); // the last change that arrived, by session
+  private readonly summaries = new Map<string, SessionSummary>();
+  private current: AbortController | null = null;
+  private isConnected: boolean | null = null;
+  private restartTimer: ReturnType<typeof setTimeout> | undefined;
+  private delay = FIRST_DELAY;
+
+  subscribe(deliver: (message: FeedMessage) => void): (request: FeedRequest) => void {
+    const subscriber: Subscriber = { deliver, sessions: new Set() };
+    this.subscribers.add(subscriber);
+    if (this.isConnected !== null) deliver({ kind: "connected", connected: this.isConnected });
+    if (this.summaries.size) deliver({ kind: "sessions", sessions: [...this.summaries.values()] });
+    return (request) => this.handle(subscriber, request);
+  }
+
+  private handle(subscriber: Subscriber, request: FeedRequest): void {
+    switch (request.kind) {
+      case "start":
+        setCredential(request.credential); // a worker has no local storage
+        if (!this.current) this.restart(0);
+        break;
+      case "follow": {
+        subscriber.sessions.add(request.sessionId);
+        const known = this.positions.get(request.sessionId);
+        this.positions.set(request.sessionId, Math.min(known ?? request.after, request.after));
+        if (known === undefined || known > request.after) this.restart(0);
+        break;
+      }
+      case "unfollow":
+        subscriber.sessions.delete(request.sessionId);
+        this.forgetUnused();
+        break;
+      case "close":
+        this.subscribers.delete(subscriber);
+        this.forgetUnused();
+        if (!this.subscribers.size) this.current?.abort();
+        break;
+    }
+  }
+
+  // The stream goes on with sessions that nobody follows any more until it is restarted for another reason.
+  private forgetUnused(): void {
+    const used = new Set([...this.subscribers].flatMap((one) => [...one.sessions]));
+    for (const id of this.positions.keys()) if (!used.has(id)) this.positions.delete(id);
+  }
+
+  private restart(delay: number): void {
+    clearTimeout(this.restartTimer);
+    this.restartTimer = setTimeout(() => void this.connect(), delay);
+  }
+
+  private async connect(): Promise<void> {
+    this.current?.abort();
+    if (!this.subscribers.size) return;
+    const controller = new AbortController();
+    this.current = controller;
+    const follow = [...this.positions].map(([id, seq]) => `${id}:${seq}`).join(",");
+    try {
+      const path = `/events?views=true&follow=${encodeURIComponent(follow)}`;
+      await readEvents("GET", path, undefined, controller.signal, (event) => this.receive(event), () => this.opened());
+    } catch {
+      // reported below
+    }
+    if (this.current !== controller) return; // another connection has replaced this one
+    this.setConnected(false);
+    this.restart(this.delay);
+    this.delay = Math.min(this.delay * 2, LONGEST_DELAY);
+  }
+
+  private opened(): void {
+    this.delay = FIRST_DELAY;
+    this.setConnected(true);
+  }
+
+  private setConnected(connected: boolean): void {
+    this.isConnected = connected;
+    for (const subscriber of this.subscribers) subscriber.deliver({ kind: "connected", connected });
+  }
+
+  private receive(event: { name: string; data: string }): void {
+    const data = JSON.parse(event.data);
+    if (event.name === "sessions") {
+      for (const summary of data as SessionSummary[]) {
+        if (summary.deleted) this.summaries.delete(summary.id);
+        else this.summaries.set(summary.id, summary);
+      }
+      for (const subscriber of this.subscribers) subscriber.deliver({ kind: "sessions", sessions: data });
+      return;
+    }
+    const sessionId: string = data.session_id;
+    const message: FeedMessage =
+      event.name === "change"
+        ? { kind: "change", sessionId, seq: data.seq, change: data.change }
+        : { kind: "live", sessionId, events: data.events };
+    if (message.kind === "change" && this.positions.has(sessionId)) this.positions.set(sessionId, message.seq);
+    for (const subscriber of this.subscribers) if (subscriber.sessions.has(sessionId)) subscriber.deliver(message);
+  }
+}

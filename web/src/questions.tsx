@@ -1,0 +1,203 @@
+// Open questions of a session: approvals, questions of models and plans.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { Diff, Markdown } from "./parts";
+import type { SessionModel } from "./session-model";
+import type { Approval, Choice, Plan, Question } from "./types";
+
+const KIND_NAMES: Record<string, string> = { edit: "edits", command: "commands", outcome: "outcomes" };
+
+export function Questions({ model }: { model: SessionModel }) {
+  const approvals = [...model.approvals.value.values()].sort((a, b) => (a.view?.position ?? 0) - (b.view?.position ?? 0));
+  const questions = [...model.questions.value.values()];
+  const plan = model.plan.value;
+  const kinds = new Map<string, Approval[]>();
+  for (const approval of approvals) {
+    const kind = approval.view?.kind;
+    if (kind) kinds.set(kind, [...(kinds.get(kind) ?? []), approval]);
+  }
+  return (
+    <section id="questions" aria-label="Questions" aria-live="assertive">
+      {[...kinds].filter(([, alike]) => alike.length > 1).map(([kind, alike]) => <GroupAnswer key={kind} kind={kind} approvals={alike} model={model} />)}
+      {approvals.map((approval) => <ApprovalBox key={approval.id} approval={approval} model={model} />)}
+      {questions.map((question) => <QuestionBox key={question.id} question={question} model={model} />)}
+      {plan ? <PlanBox key={plan.id} plan={plan} model={model} /> : null}
+    </section>
+  );
+}
+
+// One answer for all questions of a kind: an edit of many files is one decision.
+function GroupAnswer({ kind, approvals, model }: { kind: string; approvals: Approval[]; model: SessionModel }) {
+  const name = KIND_NAMES[kind] ?? `calls of ${kind}`;
+  const answerAll = async (allow: boolean): Promise<void> => {
+    for (const { id } of approvals) await model.answerApproval(id, { allow }).catch(model.report);
+  };
+  return (
+    <section class="question" data-group={kind} aria-label={`${approvals.length} ${name} wait for an answer`}>
+      <h3>{approvals.length} {name} wait for an answer</h3>
+      <div class="buttons">
+        <button class="primary" data-choice="yes-to-all" onClick={() => answerAll(true)}>Yes to all {approvals.length}</button>
+        <button class="danger" data-choice="no-to-all" onClick={() => answerAll(false)}>No to all {approvals.length}</button>
+      </div>
+    </section>
+  );
+}
+
+const capitalize = (text: string): string => text.charAt(0).toUpperCase() + text.slice(1);
+
+function ApprovalBox({ approval, model }: { approval: Approval; model: SessionModel }) {
+  const view = approval.view!;
+  const widths = view.widths ?? [];
+  const files = view.files ?? [];
+  const [width, setWidth] = useState(widths[0]?.id ?? "");
+  const [kept, setKept] = useState<ReadonlySet<string>>(() => new Set(files));
+  const [isPicking, setPicking] = useState(false);
+  const [denial, setDenial] = useState<Choice | null>(null);
+  const [isSending, setSending] = useState(false);
+  const [words, setWords] = useState("");
+  const chosenWidth = widths.find(({ id }) => id === width);
+  const title = view.heading || `Allow ${approval.tool}?`;
+
+  const answer = async (choice: Choice, reason = ""): Promise<void> => {
+    const body: Record<string, unknown> = { allow: choice.kind === "allow", scope: choice.scope, words: reason, choice: choice.choice };
+    if (choice.scope !== "once" && widths.length) body["width"] = width;
+    if (choice.picks_files) body["keep"] = [...kept];
+    setSending(true);
+    await model.answerApproval(approval.id, body).catch(model.report);
+    setSending(false);
+  };
+  const choose = (choice: Choice): void => {
+    if (choice.picks_files && !isPicking) setPicking(true);
+    else if (choice.needs_reason && denial?.id !== choice.id) setDenial(choice);
+    else void answer(choice, choice.needs_reason ? words : "");
+  };
+  const onKeyDown = (event: KeyboardEvent): void => {
+    if (event.target instanceof HTMLTextAreaElement || event.target instanceof HTMLInputElement || event.ctrlKey || event.metaKey || event.altKey) return;
+    const choice = view.choices.find(({ key }) => key === event.key) ?? view.choices[Number(event.key) - 1];
+    if (!choice) return;
+    event.preventDefault();
+    event.stopPropagation();
+    choose(choice);
+  };
+  return (
+    <section class="question" data-approval={approval.id} aria-label={title} tabIndex={-1} onKeyDown={onKeyDown}>
+      <h3>{title}</h3>
+      {view.effects?.length ? <ul class="effects">{view.effects.map(({ text, risky }) => <li class={risky ? "risky" : undefined}>{text}</li>)}</ul> : null}
+      {view.input ? <pre tabIndex={0}>{view.input}</pre> : null}
+      {view.facts?.length ? <ul class="facts-list">{view.facts.map((fact) => <li>{fact}</li>)}</ul> : null}
+      {view.diff.length ? <Diff rows={view.diff} /> : null}
+      <p class="why">{view.reason}</p>
+      {widths.length ? (
+        <>
+          <label class="why">A lasting answer covers{" "}
+            <select aria-label="What a lasting answer covers" value={width} onChange={(event) => setWidth(event.currentTarget.value)}>
+              {widths.map(({ id, label }) => <option value={id}>{label}</option>)}
+            </select>
+          </label>
+          <p class="why">{[chosenWidth?.rule_text, chosenWidth?.history].filter(Boolean).join(" · ")}</p>
+        </>
+      ) : view.rule_text ? <p class="why">What a lasting answer stores: {view.rule_text}</p> : null}
+      {isPicking ? (
+        <fieldset class="files">
+          <legend>Files to keep</legend>
+          {files.map((path) => (
+            <label class="option">
+              <input type="checkbox" value={path} checked={kept.has(path)} onChange={(event) => {
+                const next = new Set(kept);
+                if (event.currentTarget.checked) next.add(path);
+                else next.delete(path);
+                setKept(next);
+              }} /> {path}
+            </label>
+          ))}
+        </fieldset>
+      ) : null}
+      {denial ? (
+        <form onSubmit={(event) => { event.preventDefault(); void answer(denial, words); }}>
+          <AutofocusArea label="A word to the model" placeholder="Why not? (the model reads this; Enter sends it)" value={words} onInput={setWords}
+            onSend={() => void answer(denial, words)} onCancel={() => setDenial(null)} />
+        </form>
+      ) : null}
+      <div class="buttons">
+        {view.choices.map((choice, index) => (
+          <button class={choice.kind === "deny" ? "danger" : index === 0 ? "primary" : undefined} data-choice={choice.id} disabled={isSending}
+            title={`Key ${choice.key}`} onClick={() => choose(choice)}>{capitalize(choice.label)}</button>
+        ))}
+      </div>
+    </section>
+  );
+}
+
+interface AreaProps {
+  label: string;
+  placeholder: string;
+  value: string;
+  onInput: (value: string) => void;
+  onSend?: () => void;
+  onCancel?: () => void;
+}
+
+function AutofocusArea({ label, placeholder, value, onInput, onSend, onCancel }: AreaProps) {
+  const element = useRef<HTMLTextAreaElement>(null);
+  useEffect(() => element.current?.focus(), []);
+  return (
+    <textarea ref={element} aria-label={label} placeholder={placeholder} value={value}
+      onInput={(event) => onInput(event.currentTarget.value)}
+      onKeyDown={(event) => {
+        if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); onSend?.(); }
+        if (event.key === "Escape") { event.stopPropagation(); onCancel?.(); }
+      }} />
+  );
+}
+
+function QuestionBox({ question, model }: { question: Question; model: SessionModel }) {
+  const [checked, setChecked] = useState<ReadonlySet<string>>(new Set());
+  const [own, setOwn] = useState("");
+  const answer = (answers: string[]): void => void model.answerQuestion(question.id, answers);
+  const collected = (): string[] => [...question.options.filter((option) => checked.has(option)), own.trim()].filter(Boolean);
+  return (
+    <section class="question" data-question={question.id} aria-label="A question">
+      <h3>{question.agent ? `${question.agent} asks` : "A question"}</h3>
+      <Markdown text={question.text} />
+      {question.multiple ? question.options.map((option) => (
+        <label class="option">
+          <input type="checkbox" value={option} checked={checked.has(option)} onChange={(event) => {
+            const next = new Set(checked);
+            if (event.currentTarget.checked) next.add(option);
+            else next.delete(option);
+            setChecked(next);
+          }} /> {option}
+        </label>
+      )) : null}
+      <textarea aria-label="An answer of your own" placeholder="An answer of your own" value={own} onInput={(event) => setOwn(event.currentTarget.value)}
+        onKeyDown={(event) => {
+          if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); answer(collected()); }
+          if (event.key === "Escape") event.stopPropagation();
+        }} />
+      <div class="buttons">
+        {question.multiple ? null : question.options.map((option) => <button onClick={() => answer([option])}>{option}</button>)}
+        <button class="primary" onClick={() => answer(collected())}>Answer</button>
+        <button class="danger" onClick={() => answer([])}>No answer</button>
+      </div>
+    </section>
+  );
+}
+
+function PlanBox({ plan, model }: { plan: Plan; model: SessionModel }) {
+  const [isEditing, setEditing] = useState(false);
+  const [text, setText] = useState(plan.text);
+  const [words, setWords] = useState("");
+  const [isRefusing, setRefusing] = useState(false);
+  const answer = (body: Record<string, unknown>): void => void model.answerPlan(body).catch(model.report);
+  return (
+    <section class="question" data-plan={plan.id} aria-label="Carry out this plan?">
+      <h3>Carry out this plan?</h3>
+      {isEditing ? <AutofocusArea label="The plan" placeholder="The plan" value={text} onInput={setText} onCancel={() => setEditing(false)} /> : <Markdown text={text} />}
+      {isRefusing ? <AutofocusArea label="What is wrong with the plan" placeholder="What is wrong with it? (the model reads this)" value={words} onInput={setWords} onSend={() => answer({ accept: false, words })} onCancel={() => setRefusing(false)} /> : null}
+      <div class="buttons">
+        <button class="primary" onClick={() => answer(text.trim() && text !== plan.text ? { accept: true, changed: text } : { accept: true })}>Accept</button>
+        <button onClick={() => setEditing(!isEditing)}>{isEditing ? "Preview" : "Edit"}</button>
+        <button class="danger" onClick={() => (isRefusing ? answer({ accept: false, words }) : setRefusing(true))}>Refuse</button>
+      </div>
+    </section>
+  );
+}

@@ -1,0 +1,177 @@
+// The list of sessions with their live states, and the search.
+import { signal } from "@preact/signals";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { get, patch, post, remove, sessionPath } from "./api";
+import { feed } from "./feed";
+import type { SearchHit, Session, SessionState, SessionSummary } from "./types";
+
+const STATE_TEXTS: Record<SessionState, string> = {
+  idle: "", working: "working", waiting: "waiting for you", failed: "failed", interrupted: "interrupted",
+};
+const PAGE = 100;
+
+// The last change of each session that was shown, to mark sessions with news. It survives a reload.
+const seen = signal<Record<string, number>>(JSON.parse(localStorage.getItem("seen") ?? "{}") as Record<string, number>);
+
+export function markSeen(id: string, seq: number): void {
+  if ((seen.value[id] ?? -1) >= seq) return;
+  const entries = Object.entries({ ...seen.value, [id]: seq }).slice(-1000);
+  seen.value = Object.fromEntries(entries);
+  localStorage.setItem("seen", JSON.stringify(seen.value));
+}
+
+export function countWaiting(): number {
+  return [...feed.sessions.value.values()].filter(({ state }) => state === "waiting").length;
+}
+
+interface SidebarProps {
+  currentId: string | undefined;
+  isJobs: boolean;
+  onNew: () => void;
+  onError: (error: unknown) => void;
+  onUsage: () => void;
+  onSettings: () => void;
+}
+
+export function Sidebar({ currentId, isJobs, onNew, onError, onUsage, onSettings }: SidebarProps) {
+  const [query, setQuery] = useState("");
+  const [hits, setHits] = useState<SearchHit[] | null>(null);
+  const [older, setOlder] = useState<SessionSummary[]>([]);
+  const [next, setNext] = useState<string | null | undefined>(undefined); // undefined before the first page is known
+  const request = useRef(0);
+
+  useEffect(() => {
+    const own = ++request.current;
+    const words = query.trim();
+    if (!words) {
+      setHits(null);
+      return;
+    }
+    const timer = setTimeout(() => {
+      get<SearchHit[]>("/search", { query: words, limit: 100 }).then(
+        (found) => {
+          if (own !== request.current) return;
+          const best = new Map<string, SearchHit>();
+          for (const hit of found) if (!best.has(hit.session_id)) best.set(hit.session_id, hit);
+          setHits([...best.values()]);
+        },
+        onError,
+      );
+    }, 200);
+    return () => clearTimeout(timer);
+  }, [query]);
+
+  const loadMore = async (): Promise<void> => {
+    const page = await get<{ sessions: Session[]; next: string | null }>("/sessions", { limit: PAGE, after: next ?? undefined });
+    setNext(page.next);
+    setOlder((known) => [...known, ...page.sessions.map(toSummary)]);
+  };
+  useEffect(() => void loadMore().catch(onError), []);
+
+  const known = new Map(older.map((session) => [session.id, session]));
+  for (const [id, session] of feed.sessions.value) known.set(id, session);
+  const sessions = [...known.values()].sort((a, b) => b.updated - a.updated);
+  return (
+    <aside id="sidebar" aria-label="Sessions">
+      <header class="brand"><h1>Outrider</h1><button id="new-session" class="primary" onClick={onNew}>New session</button></header>
+      <label class="search">
+        <span class="visually-hidden">Search sessions</span>
+        <input id="search" type="search" placeholder="Search sessions  ( / )" autocomplete="off" value={query}
+          onInput={(event) => setQuery(event.currentTarget.value)}
+          onKeyDown={(event) => { if (event.key === "Escape") { event.stopPropagation(); setQuery(""); } }} />
+      </label>
+      <nav id="sessions" aria-label="List of sessions">
+        {hits ? <Hits hits={hits} currentId={currentId} /> : <SessionList sessions={sessions} currentId={currentId} onError={onError} />}
+        {!hits && next ? <button class="quiet more" onClick={() => loadMore().catch(onError)}>More sessions</button> : null}
+      </nav>
+      <footer>
+        <a id="show-jobs" class="quiet" href="#/jobs" aria-current={isJobs ? "page" : "false"}>Jobs</a>
+        <button id="show-usage" class="quiet" onClick={onUsage}>Usage</button>
+        <button id="show-settings" class="quiet" onClick={onSettings}>Settings</button>
+        <button id="theme" class="quiet" aria-label="Light or dark" onClick={switchTheme}>◐</button>
+      </footer>
+    </aside>
+  );
+}
+
+const toSummary = (session: Session): SessionSummary => ({
+  id: session.id, title: session.title, workspace: session.workspace_directory, mode: session.mode, state: "idle",
+  updated: session.time?.updated ?? 0, seq: session.seq,
+});
+
+function Hits({ hits, currentId }: { hits: SearchHit[]; currentId: string | undefined }) {
+  if (!hits.length) return <p class="note">Nothing found.</p>;
+  return (
+    <>
+      {hits.map((hit) => (
+        <a href={`#/${hit.session_id}${hit.message_id ? `/${hit.message_id}` : ""}`} aria-current={hit.session_id === currentId ? "page" : undefined}>
+          <span class="name">{hit.title || "Untitled"}</span>
+          <span class="about">{hit.snippet}</span>
+        </a>
+      ))}
+    </>
+  );
+}
+
+function SessionList({ sessions, currentId, onError }: { sessions: SessionSummary[]; currentId: string | undefined; onError: (error: unknown) => void }) {
+  if (!sessions.length) return <p class="note">No sessions yet.</p>;
+  const rows = [];
+  let day = "";
+  for (const session of sessions) {
+    const name = new Date(session.updated).toLocaleDateString(undefined, { weekday: "long", month: "short", day: "numeric" });
+    if (name !== day) rows.push(<h2 key={name}>{(day = name)}</h2>);
+    rows.push(<SessionRow key={session.id} session={session} isCurrent={session.id === currentId} onError={onError} />);
+  }
+  return <>{rows}</>;
+}
+
+function SessionRow({ session, isCurrent, onError }: { session: SessionSummary; isCurrent: boolean; onError: (error: unknown) => void }) {
+  const [isOpen, setOpen] = useState(false);
+  const [title, setTitle] = useState<string | null>(null);
+  const [isSure, setSure] = useState(false);
+  const isUnread = !isCurrent && session.seq > (seen.value[session.id] ?? session.seq);
+  const path = sessionPath(session.id);
+  const act = async (work: Promise<unknown>): Promise<void> => {
+    setOpen(false);
+    await work.catch(onError);
+  };
+  if (title !== null) {
+    const save = (): void => {
+      setTitle(null);
+      if (title.trim() && title !== session.title) void act(patch(path, { title: title.trim() }));
+    };
+    return (
+      <input class="rename" aria-label="Title of the session" value={title} ref={(element) => element?.focus()} onInput={(event) => setTitle(event.currentTarget.value)} onBlur={save}
+        onKeyDown={(event) => {
+          if (event.key === "Enter") save();
+          if (event.key === "Escape") { event.stopPropagation(); setTitle(null); }
+        }} />
+    );
+  }
+  return (
+    <div class="session-row" onKeyDown={(event) => { if (event.key === "Escape" && isOpen) { event.stopPropagation(); setOpen(false); } }}>
+      <a href={`#/${session.id}`} aria-current={isCurrent ? "page" : undefined} class={isUnread ? "unread" : undefined}>
+        <span class="name">{session.title || "Untitled"}</span>
+        <span class="about">
+          {session.state !== "idle" ? <span class={`state ${session.state}`}>{STATE_TEXTS[session.state]} · </span> : null}
+          {session.mode} · {session.workspace.split("/").pop()}
+        </span>
+      </a>
+      <button class="quiet menu" aria-label={`Actions for ${session.title || "Untitled"}`} aria-expanded={isOpen} onClick={() => { setOpen(!isOpen); setSure(false); }}>⋯</button>
+      {isOpen ? (
+        <div class="actions" role="group" aria-label="Actions">
+          <button class="quiet" onClick={() => { setTitle(session.title); setOpen(false); }}>Rename</button>
+          <button class="quiet" onClick={() => act(post<Session>(`${path}/fork`, {}).then(({ id }) => (location.hash = `#/${id}`)))}>Fork</button>
+          <button class="quiet danger" onClick={() => (isSure ? act(remove(path)) : setSure(true))}>{isSure ? "Really delete?" : "Delete"}</button>
+        </div>
+      ) : null}
+    </div>
+  );
+}
+
+export function switchTheme(): void {
+  const root = document.documentElement;
+  const isDark = (root.dataset["theme"] ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+  root.dataset["theme"] = isDark ? "light" : "dark";
+  localStorage.setItem("theme", root.dataset["theme"]);
+}

@@ -1,0 +1,283 @@
+// The values of the server's API that the page uses.
+
+export type Mode = "chat" | "plan" | "agent" | "background";
+export type ApprovalLevel = "ask" | "edits" | "auto";
+
+export interface Session {
+  id: string;
+  title: string;
+  workspace_directory: string;
+  mode: Mode;
+  agent: string;
+  approval: ApprovalLevel;
+  parent_id: string | null;
+  seq: number;
+  time: { created: number; updated: number } | null;
+}
+
+export interface Notice {
+  level: "detail" | "info" | "success" | "warning" | "error";
+  text: string;
+  body?: string;
+}
+
+export interface DiffRow {
+  kind: "added" | "removed" | "context" | "file" | "place";
+  text: string;
+}
+
+export interface Attachment {
+  url?: string;
+  mime?: string;
+  mime_type?: string;
+  data?: string;
+  name?: string;
+  filename?: string;
+}
+
+export interface Part {
+  id: string;
+  message_id: string;
+  type: string;
+  text?: string;
+  tool?: string;
+  call_id?: string;
+  url?: string;
+  mime?: string;
+  filename?: string | null;
+  child_session_id?: string;
+  synthetic?: boolean;
+  model?: unknown; // of a retry: the model that is tried next
+  metadata?: Record<string, unknown>;
+  state?: {
+    status: string;
+    output?: string;
+    error?: string;
+    attachments?: Attachment[];
+    metadata?: Record<string, unknown>;
+    time?: { start?: number; end?: number };
+  };
+}
+
+// What the server says to show of a part. A kind that the page does not know is drawn from the same fields.
+export interface ItemView {
+  kind: string;
+  title?: string;
+  subject?: string;
+  level?: Notice["level"];
+  status?: string;
+  status_text?: string;
+  duration?: string;
+  input?: string;
+  diff?: DiffRow[];
+  todos?: { content: string; status?: string }[];
+  output?: string;
+  body?: string | null;
+  withdrawn?: boolean;
+  child_session_id?: string;
+}
+
+export interface MessageView {
+  notices?: Notice[];
+  duration?: string;
+}
+
+export interface Message {
+  id: string;
+  role: "user" | "assistant" | "system";
+  agent?: string;
+  model?: { provider: string; model: string } | null;
+  time?: { created: number; completed?: number | null } | null;
+  error?: unknown;
+  finish?: string | null;
+  tokens?: { input: number; output: number; reasoning: number; cache: { read: number; write: number } } | null;
+  cost?: string | number | null;
+  parts: Part[];
+}
+
+export interface MessagePage {
+  session: Session;
+  messages: Message[];
+  first: boolean;
+  part_views: Record<string, ItemView | null>;
+  message_views: Record<string, MessageView>;
+}
+
+export interface Choice {
+  id: string;
+  kind: "allow" | "deny";
+  scope: string;
+  key: string;
+  label: string;
+  needs_reason: boolean;
+  picks_files: boolean;
+  choice: string;
+}
+
+export interface ApprovalView {
+  title: string;
+  heading?: string;
+  reason: string;
+  rules: string[];
+  rule_text: string;
+  choices: Choice[];
+  agent?: string;
+  input: string;
+  diff: DiffRow[];
+  facts?: string[];
+  files?: string[];
+  widths?: { id: string; label: string; rule_text: string; history?: string }[];
+  effects?: { text: string; risky: boolean }[];
+  kind?: string;
+  position?: number;
+}
+
+export interface Approval {
+  id: string;
+  session_id?: string;
+  tool?: string;
+  answer: string;
+  view?: ApprovalView;
+}
+
+export interface Question {
+  id: string;
+  session_id: string;
+  text: string;
+  options: string[];
+  multiple: boolean;
+  agent: string;
+}
+
+export interface Plan {
+  id: string;
+  text: string;
+}
+
+export interface UsageView {
+  tokens: string;
+  tokens_in: string;
+  tokens_out: string;
+  cost: string;
+}
+
+export interface UsageRow {
+  key: string;
+  messages: number;
+  calls?: number;
+  unpriced: number;
+  cost: string | number;
+  tokens: { input: number; output: number; reasoning: number; cache: { read: number; write: number } };
+  view: UsageView;
+}
+
+export interface SessionStatus {
+  busy: boolean;
+  broke_off: boolean;
+  model: string;
+  context_limit: number | null;
+  effort: string;
+}
+
+export interface QueuedInput {
+  id: string;
+  text: string;
+  delivery: string;
+  sender: string;
+}
+
+export interface Process {
+  id: string;
+  command: string;
+  backgrounded: boolean;
+  alive: boolean;
+  ending: unknown;
+}
+
+export interface SearchHit {
+  session_id: string;
+  title: string;
+  kind: string;
+  snippet: string;
+  message_id: string;
+}
+
+// A stored change of a session.
+export type Change =
+  | { type: "session"; session: Session }
+  | { type: "message"; message: Message; view: MessageView }
+  | { type: "part"; part: Part; view: ItemView | null }
+  | { type: "approval"; approval: Approval }
+  | { type: "inbox" }
+  | { type: "deleted" }
+  | { type: "other"; notice?: Notice };
+
+// A live event. Only the fields that the page reads are named.
+export interface LiveEvent {
+  type: string;
+  session_id: string;
+  message_id?: string;
+  part_id?: string;
+  call_id?: string;
+  field?: string;
+  delta?: string;
+  output?: string;
+  part?: Part;
+  view?: unknown;
+  label?: string;
+  new_state?: string;
+  delay_ms?: number;
+  termination_reason?: string;
+  changes?: Record<string, unknown>;
+  notice?: Notice;
+  shown_elsewhere?: boolean;
+  approval_id?: string;
+  tool_name?: string;
+  server?: string;
+}
+
+export type SessionState = "idle" | "working" | "waiting" | "failed" | "interrupted";
+
+export interface Job {
+  id: string;
+  prompt: string;
+  state: string;
+  created: number | null;
+  begins?: number | null;
+  after_run?: string | null;
+  attempts?: number;
+  queue?: string;
+  outcome?: { cost?: string; error?: string; output?: string; steps?: number } | null;
+  view: { duration: string; tokens: string; cost: string };
+}
+
+export interface JobDetails {
+  run: Job;
+  approvals: Approval[];
+  diff_rows: DiffRow[];
+  stat: string;
+  worktree: string;
+  branch: string;
+}
+
+export interface Schedule {
+  id: string;
+  prompt: string;
+  cron: string;
+  timezone: string;
+  workspace: string;
+  due: string | number;
+  paused: boolean;
+}
+
+// A session in the list. `state` is a stored fact, not a guess of the page.
+export interface SessionSummary {
+  id: string;
+  title: string;
+  workspace: string;
+  mode: Mode;
+  state: SessionState;
+  updated: number;
+  seq: number;
+  deleted?: boolean;
+}

@@ -206,7 +206,7 @@ def supervise_worker(command: Sequence[str], write: Callable[[str], object]) -> 
     failures = 0
     while True:
         start = monotonic()
-        child = subprocess.Popen(command)
+        child = subprocess.Popen(command, start_new_session=True)  # signals reach it through this process only
         code = child.wait()
         failures = 1 if monotonic() - start > _STABLE_SECONDS else failures + 1
         if code == 0 or stopped or failures >= _MAX_FAILURES:

@@ -231,7 +231,7 @@ async def until_running(program: Program, run_id: str) -> None:
             await asyncio.sleep(0.2)
 
 
-async def test_a_killed_resident_worker_is_restarted_by_following_its_run(program: Program):
+async def test_a_killed_resident_worker_is_started_again_and_ends_its_run(program: Program):
     script = [[call("shell", "call_s", command="sleep 20")], "It has slept."]
     async with answering(program, script):
         try:
@@ -241,7 +241,6 @@ async def test_a_killed_resident_worker_is_restarted_by_following_its_run(progra
             status = await program.run("worker", "--status")
             os.kill(int(status.out.partition("process ")[2].partition(";")[0]), signal.SIGKILL)
             followed = await program.run("jobs", "follow", run_id)
-            assert "The worker has died; a new one is starting." in followed.err
             assert "It has slept." in followed.out
             assert followed.code == 0, followed.err
         finally:

@@ -295,7 +295,7 @@ def _print_status(arguments: Namespace) -> int:
     else:
         rows = [_status_row(worker) for worker in workers]
         for line in format_table(
-            ("worker", "machine", "process", "state", "runs", "version", "up"), rows, console.width
+            ("worker", "machine", "pid", "state", "runs", "version", "up"), rows, console.width
         ):
             console.print(line)
     for provider, until in paused.items():

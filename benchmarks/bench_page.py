@@ -71,18 +71,16 @@ async def _measure(folder: Path) -> tuple[float, float, float, float]:
 async def _serve(folder: Path) -> AsyncIterator[tuple[Engine, str]]:
     provider = Provider("scripted", "scripted", options={"script": [ANSWER], "chunk": 200, "delay": 0.005})
     listening, address = bind_socket(ListenAddress())
-    async with SqliteStore(folder / "sessions.db") as store:
-        async with Engine([Agent("writer", "You write.", "m", "scripted")], [provider], store=store) as engine:
-            feeds = SessionFeedRegistry(engine)
-            server = OutriderServer(
-                create_app(engine, feeds, address=address, token=TOKEN, version="0"), address, feeds
-            )
-            serving = asyncio.create_task(server.serve([listening]))
-            try:
-                yield engine, address.url
-            finally:
-                server.should_exit = True
-                await serving
+    agents = [Agent("writer", "You write.", "m", "scripted")]
+    async with SqliteStore(folder / "sessions.db") as store, Engine(agents, [provider], store=store) as engine:
+        feeds = SessionFeedRegistry(engine)
+        server = OutriderServer(create_app(engine, feeds, address=address, token=TOKEN, version="0"), address, feeds)
+        serving = asyncio.create_task(server.serve([listening]))
+        try:
+            yield engine, address.url
+        finally:
+            server.should_exit = True
+            await serving
 
 
 async def _stream_frames(page: Any, engine: Engine) -> float:

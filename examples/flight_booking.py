@@ -1,5 +1,5 @@
-"""Flight booking: one agent finds flights on a page, another one chooses; the user accepts or goes on. All runs are
-turns of two sessions, so every answer knows what was said before."""
+"""Flight booking: one agent finds flights on a page, another one chooses; the user accepts or continues. All runs are
+turns of two sessions, so every answer knows the earlier ones."""
 
 import asyncio
 from collections.abc import Callable

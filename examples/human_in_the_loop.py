@@ -37,7 +37,7 @@ async def ask(file: Path, provider: Provider) -> str:
 
 
 async def decide(file: Path, session_id: str, provider: Provider, *, allow: bool) -> str:
-    """Answer the open questions in another process, and go on."""
+    """Answer the open questions in another process, and continue."""
     async with SqliteStore(file) as store, Engine([agent], [provider], tools, store=store) as engine:
         for question in await engine.approvals(session_id):
             print(f"{question.tool} {question.input}: {'yes' if allow else 'no'}")

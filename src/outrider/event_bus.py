@@ -133,7 +133,7 @@ class EventBus:
 
     async def settled(self, seconds: float | None = 60.0) -> None:
         """Waits until the async handlers of this loop have handled every published event, at most for `seconds`. A
-        handler that takes longer goes on by itself."""
+        handler that takes longer continues by itself."""
         handlers = [handler for _, handler in self._subscriptions if isinstance(handler, _AsyncHandler)]
         try:
             async with asyncio.timeout(seconds):

@@ -100,7 +100,7 @@ async def test_after_an_end_without_a_result_the_next_step_is_named_and_continue
         await engine.prompt(session_id, "go")
         await engine.bus.settled()
         assert any(step in item.text for item in shown if isinstance(item, NoticeItem)), [i.text for i in shown]
-        resumed = way == "go_on" and was_cut_off(engine.live[session_id].session)
+        resumed = way == "go_on" and was_cut_off(engine.live[session_id].session.messages)
         end = await (engine.go_on(session_id) if resumed else engine.prompt(session_id, "continue"))
         # After an overflow the conversation is summarised first, which takes one answer.
         assert (end.reason, end.output) == ("completed", "More." if case == "overflow" else "Here you are.")

@@ -222,7 +222,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
         return self if self.caller is None else self.caller.root
 
     def session_context(self) -> SessionContext[Any]:
-        """Return what functions of the program are told about the session."""
+        """Return what functions of the program receive about the session."""
         session = self.session
         return SessionContext(
             deps=self.run.deps,

@@ -338,9 +338,9 @@ def _model_names(provider: Provider) -> Iterable[str]:
     return shared_catalog().list_models(provider.kind, base_url=provider.base_url)
 
 
-def was_cut_off(session: Session) -> bool:
+def was_cut_off(messages: Sequence[Message]) -> bool:
     """Return whether the last turn was interrupted and can be resumed."""
-    return is_cut_off(session.messages)
+    return is_cut_off(messages)
 
 
 def archive_of(engine: Engine) -> SessionArchive:

@@ -233,7 +233,7 @@ class StreamTranslator:
                 pass
 
     def _translate_request(self, event: LLMRequestEvent | RetryScheduledEvent, agent: str) -> Iterator[StreamEvent]:
-        """Forget the text of the answer before; a retry has an event of its own."""
+        """Forget the text of the answer before; a retry has its own event."""
         if not event.parent_call_id:
             self._text, self._parse_at = "", 0
         if isinstance(event, RetryScheduledEvent):

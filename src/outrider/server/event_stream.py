@@ -9,10 +9,9 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from outrider.agents.turn_state import is_cut_off
 from outrider.engine.archive import StoredSession
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import QuestionQueue, archive_of
+from outrider.engine.frontend import QuestionQueue, archive_of, was_cut_off
 from outrider.errors import SessionNotFoundError, StoreError
 from outrider.presentation.items import ABORTED
 from outrider.server.payloads import change_payload, event_payload
@@ -436,7 +435,7 @@ class SessionStateFeed:
             messages = (await self._engine.store.load(session.id, limit=3)).messages
         except SessionNotFoundError:
             return "idle"
-        if not is_cut_off(messages):
+        if not was_cut_off(messages):
             state = "idle"
         else:
             has_failed = messages[-1].error is not None and messages[-1].error.type != ABORTED

@@ -361,7 +361,7 @@ def _chat_messages(messages: list[Body]) -> Problems:
         for place, call in enumerate(calls or ()):
             if len(call["id"]) > 40:
                 yield _too_long(f"messages[{at}].tool_calls[{place}].id", 40, len(call["id"]))
-            if not isinstance(call["function"]["arguments"], str):
+            if not isinstance(cast("Any", call)["function"]["arguments"], str):
                 yield f"Invalid type for 'messages[{at}].tool_calls[{place}].function.arguments': expected a string."
 
 

@@ -11,7 +11,7 @@ import msgspec
 from outrider.config.settings import Settings, remember_model
 from outrider.engine.approval_grants import applies_here, grant_text
 from outrider.engine.archive import StoredSession, render_shared_page
-from outrider.engine.frontend import describe_model, was_cut_off
+from outrider.engine.frontend import ProcessStatus, describe_model, was_cut_off
 from outrider.engine.session_trace import stored_trace
 from outrider.engine.undo_history import RestoreResult
 from outrider.errors import SessionInUseError
@@ -28,7 +28,6 @@ from outrider.presentation.formats import (
 )
 from outrider.presentation.items import TextItem, ToolCallItem, UserItem, message_items
 from outrider.presentation.tool_calls import call_input, call_title
-from outrider.processes.supervisor import ProcessStatus
 from outrider.tui.completion import CompletionChoice
 from outrider.tui.dialogs import AnswerKey
 from outrider.tui.rendering.markdown import code_blocks
@@ -517,7 +516,7 @@ async def open_session(ui: ScreenApi, session_id: str) -> None:
             ui.controller.start_new_session()
     await ui.session_shown()
     busy = ui.controller.conversation.activity.busy
-    if ui.controller.session_id and not busy and was_cut_off(ui.controller.engine.live[session_id].session):
+    if ui.controller.session_id and not busy and was_cut_off(ui.controller.engine.live[session_id].session.messages):
         ui.show_notice("the last turn was interrupted; /continue resumes it, or send a new message", "warning")
 
 
@@ -527,7 +526,7 @@ async def continue_turn(ui: ScreenApi, _: str) -> None:
     session = controller.engine.live.get(controller.session_id)
     if session is None or not session.session.messages:
         ui.show_notice("there is nothing to continue yet", "warning")
-    elif was_cut_off(session.session):
+    elif was_cut_off(session.session.messages):
         await controller.continue_turn()
     else:
         await controller.send_prompt("continue", changed=ui.redraw)

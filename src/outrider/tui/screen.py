@@ -35,7 +35,7 @@ W = TypeVar("W", bound=Widget)
 FRAME_SECONDS = 1 / 30  # the shortest time between two frames
 PAINT_SECONDS = 0.002  # from a change to its output
 SPINNER_SECONDS = 0.1  # between two frames during a turn
-AWAY_SECONDS = 20.0  # without a key, after which the user is taken to look elsewhere
+AWAY_SECONDS = 20.0  # without a key, after which the user is assumed to be away
 SIDE_PANEL_SECONDS = 1.0  # between two frames while the side panel shows running times
 SIDE_PANEL_MIN_COLUMNS = 96  # screen width from which the side panel fits beside the conversation
 
@@ -224,7 +224,7 @@ class TuiScreen:
         self.redraw()
 
     def announce(self, text: str) -> None:
-        """Ring the bell and send a desktop notification, if the user looks elsewhere."""
+        """Ring the bell and send a desktop notification, if the user is away."""
         driver = self._app._driver  # pyright: ignore[reportPrivateUsage]
         away = not self._app.app_focus or (isinstance(driver, TerminalDriver) and driver.idle_seconds > AWAY_SECONDS)
         if self.preferences.stored.notify and away:
@@ -318,7 +318,7 @@ class ScreenApi(Protocol):
         ...
 
     def announce(self, text: str) -> None:
-        """Ring the bell and send a desktop notification, if the user looks elsewhere."""
+        """Ring the bell and send a desktop notification, if the user is away."""
         ...
 
     def transcript_lines(self) -> list[str]:

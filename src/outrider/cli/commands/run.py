@@ -359,7 +359,7 @@ async def _prompt_or_continue(engine: Engine, session_id: str, parts: Sequence[P
         return await engine.prompt(session_id, parts)
     from outrider.engine.frontend import was_cut_off  # imported late: most runs have a prompt
 
-    if was_cut_off(await engine.open(session_id)):
+    if was_cut_off((await engine.open(session_id)).messages):
         return await engine.go_on(session_id)
     return await engine.prompt(session_id, CONTINUE_PROMPT)
 

@@ -294,9 +294,7 @@ def _print_status(arguments: Namespace) -> int:
         console.print("No worker is running for this database." if arguments.database else "No worker is running.")
     else:
         rows = [_status_row(worker) for worker in workers]
-        for line in format_table(
-            ("worker", "machine", "pid", "state", "runs", "version", "up"), rows, console.width
-        ):
+        for line in format_table(("worker", "machine", "pid", "state", "runs", "version", "up"), rows, console.width):
             console.print(line)
     for provider, until in paused.items():
         console.print(f"Runs of provider {provider} wait: next attempt in {max(until - now_ms(), 0) / 1000:.0f} s.")

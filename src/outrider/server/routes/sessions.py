@@ -338,7 +338,7 @@ def _session_status(engine: Engine, session_id: str) -> SessionStatus:
     agent = live.agent
     limit = context_limit(engine.runtime.spec.providers.values(), ModelRef(agent.provider, agent.model))
     model = f"{agent.provider}/{agent.model}"
-    return SessionStatus(live.in_turn, was_cut_off(live.session), model, limit, agent.reasoning_effort)
+    return SessionStatus(live.in_turn, was_cut_off(live.session.messages), model, limit, agent.reasoning_effort)
 
 
 OPEN_ROUTES = (

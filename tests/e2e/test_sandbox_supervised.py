@@ -4,6 +4,7 @@ import marshal
 import socket
 import sys
 import tempfile
+import time
 from binascii import a2b_base64, b2a_base64
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
@@ -17,7 +18,7 @@ from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
 from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
 from outrider.processes.sandbox.detect import find_sandbox
-from outrider.processes.sandbox.sandbox import SandboxPolicy
+from outrider.processes.sandbox.sandbox import SandboxLimits, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
 from tests.fixtures.scratch import scratch_folder
 
@@ -243,3 +244,23 @@ async def test_a_workspace_that_contains_only_a_socket_stays_visible(tmp_path: P
         async with ProcessSupervisor(wrap=wrap) as supervisor:
             outcome = await supervisor.run_command("k", "echo 1 > made; ls", workdir=outside_tmp)
     assert outcome.text.split() == ["dev.sock", "made"]
+
+
+BOMB = "f() { if [ $1 -gt 0 ]; then f $(($1 - 1)) & f $(($1 - 1)) & fi; sleep 9; }; "
+
+
+@pytest.mark.parametrize("ends", ["f 8", "f 8 & exit 0"], ids=["while the command runs", "after it has ended"])
+async def test_processes_that_multiply_are_ended_at_once(ends: str, tmp_path: Path):
+    sandbox = find_sandbox(tmp_path)
+    if not isinstance(sandbox, BubblewrapSandbox) or not sandbox.holder:
+        pytest.skip(f"namespaces cannot be joined here: {sandbox.gaps}")
+    policy = default_policy(tmp_path, writable=True, home=tmp_path, limits=SandboxLimits(processes=60))
+    started = time.monotonic()
+    async with ProcessSupervisor(wrap=partial(sandbox.wrap, policy=policy)) as supervisor:
+        outcome = await supervisor.run_command("l", BOMB + ends, workdir=tmp_path)
+    assert time.monotonic() - started < 8
+    assert outcome.exit_code == (0 if "exit" in ends else 137)
+    if "exit" in ends:
+        assert outcome.left_running
+    else:
+        assert "it started more than 60 processes" in outcome.text

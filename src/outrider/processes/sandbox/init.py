@@ -242,7 +242,7 @@ class CommandMonitor:
         """Returns which limit the command exceeds, or None."""
         pids = self.list_pids()
         bounds = self._limits
-        if count_threads(pids) > bounds["processes"]:
+        if len(pids) > bounds["processes"] or count_threads(pids) > bounds["processes"]:
             return f"it started more than {bounds['processes']} processes"
         if sum_resident_memory(pids) > bounds["memory"] and sum_proportional_memory(pids) > bounds["memory"]:
             return f"it used more than {bounds['memory'] >> 20} MiB of memory"
@@ -275,12 +275,17 @@ class CommandMonitor:
             time.sleep(0.001)
 
 
-def list_descendants() -> list[int]:
-    """Returns the process ids of all descendants."""
+def list_descendants(most: int | None = None) -> list[int]:
+    """Returns the process ids of all descendants, or of a few more than `most`.
+
+    Processes that fork all the time could be followed forever.
+    """
     if os.getpid() == 1:
         return [pid for pid in list_proc() if pid != 1]
     found = list_children(os.getpid())
     for pid in found:
+        if most is not None and len(found) > most:
+            break
         found += list_children(pid)  # the list grows during the iteration
     return found
 

@@ -33,6 +33,7 @@ else:
 
 LEFTOVER_SECONDS = 0.1  # how long children of an ended command may take to end by themselves
 MAX_LEFTOVERS, MAX_COMMAND_LINE = 10, 200
+_MAX_LISTED = 100  # processes that are looked at for that
 _MAX_STARTS, _MAX_ERRORS = 5, 4096
 _KILL_SECONDS = 10.0
 _GET_OWNER = 0xB701  # NS_GET_USERNS: opens the user namespace that owns a namespace
@@ -185,6 +186,7 @@ class JoinedCommand:
         self.failure_code = init.RESTRICT_FAILED
         self._holder = holder
         self._failed: int | None = None
+        self._is_killed = False
         self._namespace_init = -1
         self._holders: set[int] = set()
         self._limits: _LimitMonitor | None = None
@@ -211,7 +213,8 @@ class JoinedCommand:
         if isinstance(found, OSError):
             raise found
         self.pid, disk, proxy = found
-        self._limits = _LimitMonitor(inner | {"disk": disk}, self.pid, proxy, self._list_pids)
+        most = inner["sandbox_limits"]["processes"]
+        self._limits = _LimitMonitor(inner | {"disk": disk}, self.pid, proxy, lambda: self._list_pids(most))
 
     def fail(self, code: int) -> None:
         """Ends the holder of a command that did not start; `code` becomes its exit code."""
@@ -225,15 +228,20 @@ class JoinedCommand:
 
     def enforce_limits(self) -> None:
         """Kills the command if it exceeds a limit."""
-        if self._limits is not None and (reason := self._limits.find_exceeded_limit()):
-            self._kill_namespace()
-            init.print_error(f"the command was killed: {reason}")
+        if self._limits is None or self._is_killed or not (reason := self._limits.find_exceeded_limit()):
+            return
+        # Process 1 of the namespace ends only after the caller has reaped the command.
+        self._is_killed = True
+        self._signal_namespace()
+        init.print_error(f"the command was killed: {reason}")
 
     def end(self, code: int, report: Callable[[list[str]], None]) -> int:
         """Ends all processes that the command left, after a moment, and reports them; returns the exit code."""
         if self._limits is not None:
-            self._report_leftovers(report)
-            self._kill_namespace()
+            if not self._is_killed:
+                self._report_leftovers(report)
+            self._signal_namespace()
+            select.select([self._namespace_init], [], [], _KILL_SECONDS)
             self._limits.close()
             self._limits = None
         os.dup2(0, 2)  # closes the command's standard error
@@ -251,20 +259,19 @@ class JoinedCommand:
 
     def _list_running(self) -> list[str]:
         """Returns the start of some command lines. The command chooses how many there are, and how long they are."""
-        lines = (init.read_file(f"/proc/{pid}/cmdline", MAX_COMMAND_LINE) for pid in self._list_pids())
+        lines = (init.read_file(f"/proc/{pid}/cmdline", MAX_COMMAND_LINE) for pid in self._list_pids(_MAX_LISTED))
         shown = islice((line for line in lines if line), MAX_LEFTOVERS)
         return [" ".join(line.replace(b"\0", b" ").decode(errors="replace").split()) for line in shown]
 
-    def _list_pids(self) -> list[int]:
-        return [pid for pid in init.list_descendants() if pid not in self._holders]
+    def _list_pids(self, most: int) -> list[int]:
+        return [pid for pid in init.list_descendants(most + len(self._holders)) if pid not in self._holders]
 
-    def _kill_namespace(self) -> None:
-        """Kills process 1 of the namespace and waits for its end, with which everything in the namespace has ended."""
+    def _signal_namespace(self) -> None:
+        """Kills process 1 of the namespace; when it has ended, everything in the namespace has ended."""
         try:
             signal.pidfd_send_signal(self._namespace_init, signal.SIGKILL)
         except OSError:
             return
-        select.select([self._namespace_init], [], [], _KILL_SECONDS)
 
 
 class _InnerLaunch:

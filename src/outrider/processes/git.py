@@ -52,7 +52,7 @@ class GitRunner(msgspec.Struct, frozen=True):
         if _has_plain_configuration(git):
             options = [f"--git-dir={git}", f"--work-tree={root}"]
         else:
-            options = [word for setting in self._driver_settings(folder) for word in ("-c", setting)]
+            options = [word for setting in self._driver_settings(folder, seconds) for word in ("-c", setting)]
         return self._execute(folder, [*options, *arguments], seconds=seconds)
 
     def is_work_tree(self, folder: str | Path) -> bool:
@@ -62,10 +62,11 @@ class GitRunner(msgspec.Struct, frozen=True):
         except ProcessError:
             return False
 
-    def _driver_settings(self, folder: str | Path) -> Iterator[str]:
+    def _driver_settings(self, folder: str | Path, seconds: float = GIT_TIMEOUT_SECONDS) -> Iterator[str]:
         """Yields settings that disable the filters of the repository's own configuration. Those of the
         user stay, except git-lfs if the repository extends it."""
-        listed = self._execute(folder, ["config", "--list", "-z", "--show-scope", "--name-only"]).split("\0")
+        arguments = ["config", "--list", "-z", "--show-scope", "--name-only"]
+        listed = self._execute(folder, arguments, seconds=seconds).split("\0")
         for scope, key in zip(listed[::2], listed[1::2], strict=False):
             if scope not in _REPOSITORY_SCOPES:
                 continue

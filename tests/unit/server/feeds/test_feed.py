@@ -56,12 +56,12 @@ async def heard(engine: Half, count: int, work: Any) -> list[Any]:
     """The first frames that a client gets, as numbers of changes and names of events."""
     frames: list[Any] = []
     whole = cast("Engine", engine)
-    async with aclosing(SessionEventFeed("s", whole, SessionTree(whole)).stream_frames(0)) as following:
+    async with aclosing(SessionEventFeed("s", whole, SessionTree(whole)).stream_batches(0)) as following:
         await anext(following)
         working = asyncio.create_task(work)
         async with asyncio.timeout(30):
             while len(frames) < count:
-                frames += read(await anext(following))
+                frames += read((await anext(following)).body)
         await working
     return frames
 

@@ -224,7 +224,7 @@ def test_a_notice_of_a_called_agent_names_it_and_its_texts_are_not_sent():
     called = AgentCalledEvent(session_id="s", callee="helper", child_session_id="child", message="go")
     error = ErrorEvent(session_id="child", error_type="ProviderError", message="no answer")
     updates = told(called, whole(TextPart("child text", id="t"), "child"), error)
-    assert said(updates, AgentThoughtChunk) == "helper: ProviderError: no answer\n\n"
+    assert said(updates, AgentThoughtChunk) == "helper: no answer\n\n"
     assert len(updates) == 1
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import logging
+import os
+import subprocess
 import sys
 from pathlib import Path
 from time import monotonic
@@ -16,7 +18,6 @@ from outrider.background.heartbeat import WorkerStatus
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
 from outrider.tracing.otel import configure_telemetry
-from outrider.types.events import LoopCompletedEvent, LoopStartedEvent
 
 
 async def ask(port: int, path: str, method: str = "GET") -> tuple[int, str]:
@@ -117,22 +118,29 @@ async def test_a_worker_that_always_fails_is_given_up(tmp_path: Path):
     assert (child.returncode, output.count(b"started again")) == (2, 7)
 
 
-async def test_telemetry_follows_the_standard_variables(capfd: pytest.CaptureFixture[str]):
+EXPORTED = """
+from outrider import EventBus
+from outrider.events import LoopCompletedEvent, LoopStartedEvent
+from outrider.tracing.otel import configure_telemetry
+import os
+bus = EventBus()
+stop = configure_telemetry(bus, os.environ)
+bus.publish(LoopStartedEvent(session_id="s", user_message="a secret", agent_name="writer"))
+ended = {"termination_reason": "completed", "total_turns": 1, "duration_ms": 5}
+bus.publish(LoopCompletedEvent(session_id="s", agent_name="writer", **ended))
+stop()
+"""
+
+
+def test_telemetry_follows_the_standard_variables():
     pytest.importorskip("opentelemetry.sdk", reason="SKIPPED: the SDK of OpenTelemetry is not installed")
     bus = EventBus()
     assert configure_telemetry(bus, {}) is None
     assert configure_telemetry(bus, {"OTEL_SDK_DISABLED": "true", "OTEL_TRACES_EXPORTER": "console"}) is None
     with pytest.raises(ConfigurationError, match="'nowhere' is not installed"):
         configure_telemetry(bus, {"OTEL_TRACES_EXPORTER": "nowhere"})
-    stop = configure_telemetry(bus, {"OTEL_TRACES_EXPORTER": "console", "OTEL_METRICS_EXPORTER": "none"})
-    assert stop is not None
-    bus.publish(LoopStartedEvent(session_id="s", user_message="a secret", agent_name="writer"))
-    bus.publish(
-        LoopCompletedEvent(
-            session_id="s", agent_name="writer", termination_reason="completed", total_turns=1, duration_ms=5
-        )
-    )
-    stop()
-    printed = capfd.readouterr().out
+    # In another process: the console exporter prints to the stdout that was there when it was imported.
+    environment = {**os.environ, "OTEL_TRACES_EXPORTER": "console", "OTEL_METRICS_EXPORTER": "none"}
+    printed = subprocess.check_output([sys.executable, "-c", EXPORTED], env=environment, text=True)
     assert "invoke_agent writer" in printed
     assert "a secret" not in printed

@@ -14,6 +14,7 @@ from outrider import (
     Agent,
     Engine,
     LeaseLostError,
+    Limits,
     Message,
     Session,
     SessionInUseError,
@@ -238,9 +239,10 @@ async def test_sf_021_an_engine_that_lost_its_session_writes_nothing_more_and_en
 
 
 async def test_sf_081_the_same_call_three_times_is_stopped_with_a_reason():
-    result = await Story(lambda _: [call("look", at="x")]).run(tools=[Tool(lambda at: "nothing", name="look")])
+    story = Story(lambda _: [call("look", at="x")])
+    result = await story.run(tools=[Tool(lambda at: "nothing", name="look")], limits=Limits(repeats=3))
     assert result.termination_reason == "repetition"
-    assert "look" in result.output
+    assert "look" in result.text
     assert len(calls_in(result.session)) == 3
 
 

@@ -15,6 +15,7 @@ from outrider.errors import StorageFullError, StoreDamagedError, StoreUnavailabl
 from outrider.sessions.database_files import file_system_type, journal_mode
 from outrider.sessions.records import StoredSession
 from outrider.sessions.sqlite import recovery as doctor
+from outrider.sessions.sqlite.connection import MIGRATIONS
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.codec import UnknownPart
 from outrider.types.ids import new_id, now_ms
@@ -238,7 +239,7 @@ async def test_sf_047_a_newer_schema_is_refused_and_the_file_left_as_it_is(tmp_p
     before = path.read_bytes()
     with pytest.raises(StoreVersionError, match="newer version") as refused:
         SqliteStore(path)
-    assert refused.value.details == {"found": 99, "supported": 1}
+    assert refused.value.details == {"found": 99, "supported": len(MIGRATIONS)}
     assert path.read_bytes() == before
     assert sorted(file.name for file in tmp_path.iterdir() if "backup" in file.name or "damaged" in file.name) == []
 

@@ -14,7 +14,7 @@ from outrider.permissions.redaction.redactor import Redactor
 from outrider.testing.simulator import SIMULATED_APIS
 from outrider.types.tool_state import NO_OUTPUT
 from tests.recorded.chains import Conversation
-from tests.recorded.driving import Book, Driven
+from tests.recorded.driving import Driven
 from tests.recorded.exchanges import Exchange, differences
 from tests.recorded.spoken import SPOKEN, Spoken, answered_in
 
@@ -45,10 +45,9 @@ def judge(conversation: Conversation, driven: Driven, sent: list[Body]) -> Verdi
     spoken = SPOKEN[conversation.api]
     circles = in_circles(conversation, spoken)
     if circles is not None:
-        # What was said along with the last result begins another turn, which sends one request.
-        asked = circles + Book(conversation, spoken).interrupts
-        ended = len(sent) == asked and driven.error is None
-        return Verdict([] if ended else [f"{len(sent)} requests"], "the same call with the same result, three times")
+        # The model is warned, so the following requests differ from the recorded ones.
+        reached = len(sent) >= circles
+        return Verdict([] if reached else [f"{len(sent)} requests"], "the same call with the same result, three times")
     problems = answer_problems(conversation, driven) + broken_rules(spoken, sent)
     if len(sent) != len(conversation.exchanges):
         return Verdict([*problems, f"{len(sent)} requests for {len(conversation.exchanges)}"])

@@ -211,6 +211,9 @@ def _anthropic_pairs(messages: list[tuple[str, list[Body]]]) -> Problems:
 
 
 def _open_server_uses(blocks: list[Body]) -> list[str]:
+    """Code of the vendor that calls a tool of the client waits for its result, so it has none yet."""
+    if any(block["type"] == "tool_use" for block in blocks):
+        return []
     results = {block.get("tool_use_id") for block in blocks if block["type"].endswith("_tool_result")}
     return [block["id"] for block in blocks if block["type"] == "server_tool_use" and block["id"] not in results]
 
@@ -298,7 +301,7 @@ class ChatRules:
                 "Invalid 'messages': empty array. Expected an array with minimum length 1, but got an empty array "
                 "instead."
             )
-        yield from chain(_chat_messages(messages), _chat_pairs(messages))
+        yield from chain(_chat_messages(messages, is_gateway="/" in model), _chat_pairs(messages))
 
     def model_problems(self, body: Body, model: str) -> Problems:
         yield from (f"Unrecognized request argument supplied: {name}" for name in sorted(set(body) - _CHAT_FIELDS))
@@ -345,7 +348,8 @@ def _outside(value: float) -> str:
     return f"Invalid 'temperature': decimal {bound}, but got {value} instead."
 
 
-def _chat_messages(messages: list[Body]) -> Problems:
+def _chat_messages(messages: list[Body], *, is_gateway: bool) -> Problems:
+    """A gateway, whose models are named VENDOR/MODEL, passes longer call ids on."""
     for at, message in enumerate(messages):
         content: Any = message.get("content")
         calls: Any = message.get("tool_calls")
@@ -359,7 +363,7 @@ def _chat_messages(messages: list[Body]) -> Problems:
         if isinstance(content, str) and len(content) > _MAX_STRING:
             yield _too_long(f"messages[{at}].content", _MAX_STRING, len(content))
         for place, call in enumerate(calls or ()):
-            if len(call["id"]) > 40:
+            if len(call["id"]) > 40 and not is_gateway:
                 yield _too_long(f"messages[{at}].tool_calls[{place}].id", 40, len(call["id"]))
             if not isinstance(cast("Any", call)["function"]["arguments"], str):
                 yield f"Invalid type for 'messages[{at}].tool_calls[{place}].function.arguments': expected a string."

@@ -133,7 +133,8 @@ async def call_user_function(
         async with limit:
             if is_async_function(function):
                 return await function(*arguments)
-            if getattr(function, "__module__", "").startswith("outrider."):  # of the package itself: it returns at once
+            module = getattr(function, "__module__", None) or ""
+            if module.startswith("outrider."):  # of the package itself: it returns at once
                 return function(*arguments)
             value = await _callback_threads.run(partial(function, *arguments))
             return await value if inspect.isawaitable(value) else value

@@ -357,6 +357,8 @@ class Tool(Generic[Parameters, Returned_co]):
         if is_object(prepared):
             try:
                 msgspec.json.encode(prepared)
+            except UnicodeEncodeError:
+                return prepared  # half of a surrogate pair: the tool reports it to the model
             except (TypeError, ValueError, RecursionError) as error:
                 problem = f"returned arguments that are not JSON: {error}"
             else:

@@ -31,7 +31,7 @@ from outrider.cli.main import main
 
 @asynccontextmanager
 async def endless(*_, **__):
-    yield SimpleNamespace(id="worker-1")
+    yield SimpleNamespace(id="worker-1", export_telemetry=lambda _: None, grace=30.0, drain=asyncio.Event().wait)
     await asyncio.Event().wait()
 
 standard.standard_worker = endless
@@ -58,4 +58,4 @@ def test_a_second_signal_ends_what_hangs_be_it_the_loop_itself(hang: str):
 
 @pytest.mark.skipif(find_spec("dbos") is None, reason="SKIPPED: dbos is not installed")
 def test_a_worker_whose_end_hangs_ends_at_once_when_it_is_asked_twice(tmp_path: Path):
-    assert asked_twice(WORKER, "waiting for runs", "Ctrl+C again", OUTRIDER_HOME=str(tmp_path)) == 130
+    assert asked_twice(WORKER, "waiting for runs", "a second signal", OUTRIDER_HOME=str(tmp_path)) == 130

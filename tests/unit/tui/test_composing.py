@@ -27,7 +27,7 @@ def test_an_at_sign_completes_files_anywhere():
 
 
 def test_a_file_is_found_by_some_of_its_letters():
-    assert match_names("tcpy", FILES) == ["tests/test_cart.py"]
+    assert match_names("tcpy", FILES, 8) == ["tests/test_cart.py"]
 
 
 def test_commands_are_found_by_an_unambiguous_beginning():

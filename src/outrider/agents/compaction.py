@@ -210,7 +210,7 @@ def _reserve_budget(context: AgentContext) -> BudgetReservation:
     if not _has_usage_limits(run):
         return run.budget.reserve(0, agent.max_output_tokens, None)
     price = run.pricing.price(agent)
-    if price is None and run.budget.limits.cost is not None:
+    if price is None and run.budget.limits.cost:  # a limit that is used up is reported as reached
         raise ConfigurationError(
             f"Limits(cost={run.budget.limits.cost}) cannot be enforced: agent {agent.name!r} uses the model "
             f"{agent.model!r}, whose price is not known. Use Limits(tokens=…) instead, or a model with a known price, "

@@ -325,12 +325,15 @@ class JobClient:
         return await self._requeue_run(run)
 
     async def open_approvals(self, run_id: str | None = None) -> Sequence[Approval]:
-        """Returns the open approvals of all sessions, or of one run and its child sessions."""
+        """Returns the open approvals of all sessions, or of one run and its child sessions in the order of their
+        calls."""
         found = await self.store.approvals(only_open=True)
         if run_id is None or not found:
             return found
-        ours = {session_id async for session_id in iterate_session_tree(self.store, run_id)}
-        return [question for question in found if question.session_id in ours]
+        ours = [session_id async for session_id in iterate_session_tree(self.store, run_id)]
+        places = {session_id: place for place, session_id in enumerate(ours)}
+        questions = [question for question in found if question.session_id in places]
+        return sorted(questions, key=lambda question: (places[question.session_id], question.position))
 
     async def answer_approval(
         self,

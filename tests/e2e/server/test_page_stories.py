@@ -143,6 +143,7 @@ async def test_an_approval_is_answered_with_the_keyboard_and_a_reason_is_sent_wi
         await page.get_by_text("Up.").wait_for()
         await say(page, "mars")
         await page.locator(".question").get_by_role("button", name="No, because…").click()
+        await page.locator(".question textarea:focus").wait_for()
         await page.keyboard.type("too far")
         await page.keyboard.press("Enter")
         await page.get_by_text("Left.").wait_for()

@@ -288,7 +288,10 @@ def _print_status(arguments: Namespace) -> int:
     """Print the workers that share the database, and what they wait for. Return a failure if none is alive."""
     from outrider.background.local_worker import WorkerLock, worker_log_path
 
-    workers, paused = run_with_jobs(arguments, _load_status)
+    workers: Sequence[WorkerInfo] = ()
+    paused: dict[str, int] = {}
+    if arguments.database is not None or user_folders().runs_file.exists():  # asking creates no database
+        workers, paused = run_with_jobs(arguments, _load_status)
     console, live = Console(), [worker for worker in workers if worker.state not in ("dead", "silent")]
     if not workers:
         console.print("No worker is running for this database." if arguments.database else "No worker is running.")

@@ -68,11 +68,6 @@ export function Composer({ model, commands, choices }: { model: SessionModel; co
   useEffect(() => {
     if (!matchMedia("(pointer: coarse)").matches) input.current?.focus(); // on a phone this would open the keyboard
   }, []);
-  useEffect(() => {
-    const insert = (event: Event): void => update((event as CustomEvent<string>).detail);
-    addEventListener("outrider-draft", insert);
-    return () => removeEventListener("outrider-draft", insert);
-  }, []);
   useLayoutEffect(() => {
     const element = input.current!;
     element.style.height = "auto";

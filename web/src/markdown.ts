@@ -199,7 +199,3 @@ function lineOffset(text: string, line: number): number {
   for (; line > 0; line -= 1) offset = text.indexOf("\n", offset) + 1;
   return offset;
 }
-
-export function renderMarkdown(text: string): DocumentFragment {
-  return renderTokens(parser.parse(text, {}));
-}

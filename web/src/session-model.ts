@@ -8,7 +8,7 @@ import type {
   SessionStatus, UsageRow,
 } from "./types";
 
-export const PAGE_SIZE = 60; // messages
+const PAGE_SIZE = 60; // messages
 const UNFINISHED = ["error", "limit", "length", "refusal", "aborted", "repetition", "empty_answers"];
 const IDLE_STATES = ["idle", "done", "failed", "aborted"];
 const SHOWN_OUTPUT = 100_000; // characters of a command's output that are shown
@@ -50,8 +50,8 @@ export class SessionModel {
     this.path = sessionPath(id);
   }
 
-  async load(around?: string): Promise<void> {
-    const page = await get<MessagePage>(`${this.path}/messages`, { limit: PAGE_SIZE, views: true, ...(around ? { after: around } : {}) });
+  async load(): Promise<void> {
+    const page = await get<MessagePage>(`${this.path}/messages`, { limit: PAGE_SIZE, views: true });
     if (this.isClosed) return;
     this.transcript.load(page);
     this.unfollow = feed.follow(this.id, page.session.seq, {

@@ -29,13 +29,6 @@ export class Transcript {
     this.order.value += 1;
   }
 
-  // Replaces everything, after a jump to another place of the session.
-  reset(): void {
-    this.messages = [];
-    this.byId.clear();
-    this.parts.clear();
-  }
-
   apply(change: Change): void {
     switch (change.type) {
       case "session":

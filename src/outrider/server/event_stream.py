@@ -5,7 +5,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 
@@ -527,27 +527,22 @@ class _Outbox:
     """What waits to be sent to one client. A producer waits while the client is slow; its own buffer is bounded."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[bytes] = asyncio.Queue(64)
-        self._closed = asyncio.Event()
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue(64)
+        self._is_closed = False
 
     async def put(self, body: bytes) -> None:
         await self._queue.put(body)
 
     async def take(self) -> bytes | None:
         """Returns what waits; None after the outbox was closed and is empty."""
-        if self._queue.empty() and not self._closed.is_set():
-            waits = [asyncio.ensure_future(self._queue.get()), asyncio.ensure_future(self._closed.wait())]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
-            if waits[0].done() and not waits[0].cancelled():
-                return cast("bytes", waits[0].result())
-        return None if self._queue.empty() else self._queue.get_nowait()
+        if self._is_closed and self._queue.empty():
+            return None
+        return await self._queue.get()
 
     def close(self) -> None:
-        self._closed.set()
+        self._is_closed = True
+        with suppress(asyncio.QueueFull):  # then the client is not waiting
+            self._queue.put_nowait(None)
 
 
 def _is_transient(event: Event) -> bool:

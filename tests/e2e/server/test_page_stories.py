@@ -2,12 +2,14 @@
 
 import asyncio
 import re
-from pathlib import Path
 from typing import Any
 
 from outrider import Tool
 from outrider.providers.scripted import call
 from outrider.server.state import IdleSessionCloser
+from outrider.sessions.records import StoredSession
+from outrider.types.messages import Message, MessageTime
+from outrider.types.usage import Tokens
 from tests.e2e.server.serving import served
 from tests.e2e.server.test_page import browsing, launch, pytestmark, say
 
@@ -176,7 +178,7 @@ async def test_markdown_is_complete_and_code_can_be_copied(tmp_path):
         assert await page.evaluate("navigator.clipboard.readText()") == "x = 1\n"
 
 
-async def test_images_are_attached_and_files_are_named_with_at(tmp_path, monkeypatch):
+async def test_images_are_attached_and_files_are_named_with_at(tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "remember.txt").write_text("x")
     async with served(tmp_path, ["seen"]) as client, browsing(client) as page:
@@ -233,14 +235,22 @@ async def test_a_search_hit_is_shown_at_its_place(tmp_path):
         assert await found.is_visible()
 
 
-async def test_costs_include_the_agents_that_were_called(tmp_path):
+async def test_the_usage_of_a_session_includes_the_agents_that_it_called(tmp_path):
     async with served(tmp_path, ["the answer"]) as client:
         session_id = await client.create()
         await client.engine.prompt(session_id, "hi")
         own = (await client.ask("GET", f"/api/sessions/{session_id}/usage"))[1]
-        child = await client.engine.create(title="child")
-        assert (await client.ask("GET", f"/api/sessions/{child}/usage"))[1]["messages"] == 0
-        assert own["messages"] == 1
+        parent = session_id
+        for _ in range(2):  # an agent that was called, and one that it called
+            child = StoredSession(parent_id=parent)
+            await client.engine.store.create(child)
+            time = MessageTime(created=1, completed=2)
+            message = Message("assistant", session_id=child.id, time=time, finish="stop", tokens=Tokens(input=1000))
+            await client.engine.store.append(child.id, [message])
+            parent = child.id
+        total = (await client.ask("GET", f"/api/sessions/{session_id}/usage"))[1]
+    assert (own["messages"], total["messages"]) == (1, 3)
+    assert total["tokens"]["input"] == own["tokens"]["input"] + 2000
 
 
 async def test_idle_sessions_are_released_for_other_programs(tmp_path):
@@ -258,4 +268,3 @@ async def test_a_workspace_must_exist(tmp_path):
         for folder in (str(tmp_path / "nowhere"), "../..nowhere"):
             status, answer = await client.ask("POST", "/api/sessions", {"workspace": folder})
             assert status == 400 and re.search("not a folder", answer["error"]["message"])
-        assert Path(tmp_path).is_dir()

@@ -202,7 +202,8 @@ class TuiScreen:
         return await self.find_widget(DialogQueue).ask_and_wait(ChoicePanel(title, text, keys))
 
     async def ask_confirmation(self, title: str, text: str, yes: str) -> bool:
-        answer, _ = await self.ask_choice(title, text, (AnswerKey("y", "yes", yes), AnswerKey("n", "no", "no")))
+        keys = (AnswerKey("y", "yes", yes), AnswerKey("n", "no", "no"), AnswerKey("escape", "no", ""))
+        answer, _ = await self.ask_choice(title, text, keys)
         return answer == "yes"
 
     async def session_shown(self) -> None:

@@ -37,6 +37,11 @@ def test_a_change_is_shown_whole_runs_once_approved_and_can_be_taken_back(home, 
     assert (workspace / "new.py").read_text() == "x = 1\ny = 2\n"
     terminal.say("/undo")
     terminal.wait_for("Undo 1 file?", "new.py")
+    terminal.answer("\x1b")
+    terminal.wait_for("Written.", without="Undo 1 file?")
+    assert (workspace / "new.py").exists(), "escape means no"
+    terminal.say("/undo")
+    terminal.wait_for("Undo 1 file?", "new.py")
     terminal.answer("y")
     terminal.wait_for("reverted: new.py")
     assert not (workspace / "new.py").exists()

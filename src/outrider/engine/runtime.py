@@ -80,11 +80,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             by_name.setdefault(entry.name, entry)
         elif entry not in by_name:
             raise ConfigurationError(f"the entry agent {entry!r} is not one of: {', '.join(by_name) or 'no agents'}")
+        known = _by_name("providers", providers)
+        by_name = {name: agent.select_listed_model(known) for name, agent in by_name.items()}
         spec = cls(
             entry=by_name[entry.name if isinstance(entry, Agent) else entry],
             agents=by_name,
             tools=tools_by_name(tools),
-            providers=_by_name("providers", providers),
+            providers=known,
             more_tools=more_tools,
         )
         spec._validate()

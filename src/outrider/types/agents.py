@@ -201,7 +201,7 @@ class Agent(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         given: Any = self.model
         if not isinstance(given, str):
-            names = list(given) if isinstance(given, Sequence) else [given]
+            names: list[Any] = list(given) if isinstance(given, list | tuple) else [given]  # pyright: ignore[reportUnknownArgumentType]
             if not names or not all(isinstance(name, str) and name for name in names):
                 raise ConfigurationError(
                     f"agent {self.name!r}: the model is a name or a list of at least one name, got {given!r}"

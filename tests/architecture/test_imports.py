@@ -30,7 +30,10 @@ SEEN_BY_FRONT_ENDS = (
     "outrider.errors",
     "outrider._sync",
 )
-FACADES = ("outrider", "outrider.events", "outrider.stores", "outrider.testing")
+FACADES = (
+    "outrider", "outrider.events", "outrider.stores", "outrider.testing", "outrider.mcp", "outrider.workspace",
+    "outrider.providers",
+)  # fmt: skip
 VENDOR_FREE = ("outrider.errors", "outrider.types", "outrider.event_bus", "outrider.context", "outrider.agents")
 CORE_LIBRARIES = {"msgspec", "typing_extensions"}
 SHARED_BY_VENDORS = tuple(f"outrider.providers.{name}" for name in ("cassettes", "stream_filters", "transport"))

@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from outrider import Agent, ConfigurationError, OutriderError, Provider, async_run
+from outrider.mcp import McpToolset
+from outrider.testing import call
 from outrider.tools.mcp.config import HttpServer, ServerLimits, StdioServer
 from outrider.tools.mcp.connection import ElicitationReply, McpHost
 from outrider.tools.mcp.toolset import McpServers
@@ -346,3 +349,37 @@ async def test_a_call_that_is_stopped_is_free_at_once_though_the_address_hangs(t
         for _ in range(3):
             ended = await asyncio.wait_for(run(servers, "t", timeout=0.1), 30)
             assert isinstance(ended, ToolError)
+
+
+async def test_a_toolset_filters_prefixes_and_asks(tmp_path):
+    server = StdioServer(name="friend", command=sys.executable, args=(FRIENDLY, "stdio"))
+    asked = []
+
+    def approve(request):
+        asked.append(request.tool)
+        return "not today"
+
+    with pytest.raises(ConfigurationError, match="not open"):
+        _ = McpToolset(server).tools
+    with pytest.raises(ConfigurationError, match="list of names"):
+        McpToolset(server, include="add")
+    toolset = McpToolset(
+        server, include=["add", "fa*", "picture"], exclude=lambda name: name == "picture", prefix="my_",
+        approval=["fa*"], workspace=tmp_path,
+    )  # fmt: skip
+    async with toolset:
+        assert [tool.name for tool in toolset.tools] == ["my_add", "my_fail"]
+        assert [tool.policy_for({}) for tool in toolset.tools] == ["allow", "ask"]
+        assert toolset.status.state == "ready"
+        script = [[call("my_add", a=1, b=2), call("my_fail", why="x")], "Three."]
+        model = Provider("demo", kind="scripted", options={"script": script})
+        agent = Agent("helper", "You add.", model="demo", provider="demo")
+        result = await async_run(agent, "1 + 2?", tools=toolset.tools, providers=[model], approve=approve)
+    add, fail = result.session.messages[1].get_calls()
+    assert "3" in add.state.output
+    assert fail.state.reason == "rejected"
+    assert asked == ["my_fail"]
+    missing = StdioServer(name="gone", command=str(tmp_path / "gone"))
+    with pytest.raises(OutriderError, match="'gone' cannot be used"):
+        async with McpToolset(missing, workspace=tmp_path):
+            pass

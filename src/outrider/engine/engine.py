@@ -12,7 +12,7 @@ from outrider.agents.instructions import additional_instructions
 from outrider.agents.output_type import as_output_type
 from outrider.config.environment import redactor_for
 from outrider.engine.abort import AbortListener, abort_in_other_process, is_abort_request
-from outrider.engine.approval_gate import queue_channel
+from outrider.engine.approval_gate import function_channel, queue_channel
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
 from outrider.engine.live_session import LiveSession
 from outrider.engine.plans import ProposedPlan
@@ -209,7 +209,7 @@ class Engine:
             store=self.store,
             bus=self.bus,
             redactor=self._redactor,
-            approvals=queue_channel(self.approval_queue),
+            approvals=function_channel(chosen.approve) if chosen.approve else queue_channel(self.approval_queue),
             lease_owner=LeaseOwner(self.store, current_process()),
         )
         self._sessions = SessionRegistry(self.runtime, self.store, self.bus)

@@ -16,7 +16,7 @@ from outrider.agents.budget import RunBudget
 from outrider.agents.hooks import Hooks
 from outrider.agents.run_context import AgentContext, RunContext, discard_output, no_call_wrapper
 from outrider.config.environment import search_path, with_environment_defaults
-from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, PermissionChecker, Rules
+from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, ApproveFunction, PermissionChecker, Rules
 from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits, end_child_sessions
 from outrider.errors import CallbackError, ConfigurationError
 from outrider.event_bus import EventBus
@@ -80,11 +80,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             by_name.setdefault(entry.name, entry)
         elif entry not in by_name:
             raise ConfigurationError(f"the entry agent {entry!r} is not one of: {', '.join(by_name) or 'no agents'}")
+        known = _by_name("providers", providers)
+        by_name = {name: agent.select_listed_model(known) for name, agent in by_name.items()}
         spec = cls(
             entry=by_name[entry.name if isinstance(entry, Agent) else entry],
             agents=by_name,
             tools=tools_by_name(tools),
-            providers=_by_name("providers", providers),
+            providers=known,
             more_tools=more_tools,
         )
         spec._validate()
@@ -143,6 +145,7 @@ class EngineKeywords(TypedDict, total=False):
     flow: FlowSettings
     deps: "DepsFactory | None"
     callback_seconds: float | None
+    approve: "ApproveFunction | None"
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +156,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     `deps` is a plain or async function that takes a `SessionContext` and returns the dependencies of that session. It
     is called when a session is opened, in any process; a context manager that it returns, plain or async, is entered
-    then and exited when the session is closed. `callback_seconds` limits each call of a function of the program."""
+    then and exited when the session is closed. `callback_seconds` limits each call of a function of the program, except
+    for `approve`, which decides about calls that need approval; without it they wait for `Engine.answer`."""
 
     attended: bool = True
     workspace: Path | str | None = None
@@ -170,6 +174,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     flow: FlowSettings = FlowSettings()
     deps: "DepsFactory | None" = None
     callback_seconds: float | None = CALLBACK_SECONDS
+    approve: "ApproveFunction | None" = None
 
     @classmethod
     def from_keywords(cls, keywords: EngineKeywords) -> Self:

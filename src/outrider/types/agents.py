@@ -1,6 +1,6 @@
 """Agent, Provider, Limits, and the messages that agents send each other."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
@@ -201,9 +201,13 @@ class Agent(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         given: Any = self.model
         if not isinstance(given, str):
-            first, *others = given
-            msgspec.structs.force_setattr(self, "model", first)
-            msgspec.structs.force_setattr(self, "fallback_models", (*others, *self.fallback_models))
+            names: list[Any] = list(given) if isinstance(given, list | tuple) else [given]  # pyright: ignore[reportUnknownArgumentType]
+            if not names or not all(isinstance(name, str) and name for name in names):
+                raise ConfigurationError(
+                    f"agent {self.name!r}: the model is a name or a list of at least one name, got {given!r}"
+                )
+            msgspec.structs.force_setattr(self, "model", names[0])
+            msgspec.structs.force_setattr(self, "fallback_models", (*names[1:], *self.fallback_models))
         self._check_fields()
 
     def _check_fields(self) -> None:
@@ -229,6 +233,13 @@ class Agent(msgspec.Struct, frozen=True):
     def fixed_instructions(self) -> str:
         """The instructions, "" if a function writes them."""
         return self.instructions if isinstance(self.instructions, str) else ""
+
+    def select_listed_model(self, providers: Collection[str]) -> Self:
+        """Returns the agent with the provider that the first name of its list of models starts with, if it does."""
+        provider, slash, model = self.model.partition("/")
+        if not self.fallback_models or not slash or provider not in providers:
+            return self
+        return self.replace(provider=provider, model=model)
 
     @property
     def provider_names(self) -> tuple[str, ...]:

@@ -110,25 +110,23 @@ ToolOrigin = tuple[str, str]
 """Server name and tool name."""
 
 
-def tool_names(origins: Iterable[ToolOrigin]) -> dict[ToolOrigin, str]:
+def tool_names(origins: Iterable[ToolOrigin], prefix: str | None = None) -> dict[ToolOrigin, str]:
     """Returns a unique name per tool, independent of the order. Names that collide or are too long get a hash
-    suffix."""
+    suffix. `prefix` replaces "mcp__SERVER__"."""
     alike: defaultdict[str, list[ToolOrigin]] = defaultdict(list)
     for origin in sorted(set(origins)):
-        alike[_sanitize_name(origin)].append(origin)
+        alike[_INVALID_CHARACTERS.sub("_", _full_name(origin, prefix))].append(origin)
     names: dict[ToolOrigin, str] = {}
     for plain, found in alike.items():
-        exact = [
-            origin for origin in found if f"mcp__{origin[0]}__{origin[1]}" == plain and len(plain) <= MAX_NAME_LENGTH
-        ]
+        exact = [origin for origin in found if _full_name(origin, prefix) == plain and len(plain) <= MAX_NAME_LENGTH]
         keeps = exact[0] if exact else (found[0] if len(found) == 1 and len(plain) <= MAX_NAME_LENGTH else None)
         names.update((origin, plain if origin == keeps else _name_with_hash(plain, origin)) for origin in found)
     return names
 
 
-def _sanitize_name(origin: ToolOrigin) -> str:
+def _full_name(origin: ToolOrigin, prefix: str | None) -> str:
     server, tool = origin
-    return _INVALID_CHARACTERS.sub("_", f"mcp__{server}__{tool}")
+    return f"mcp__{server}__{tool}" if prefix is None else f"{prefix}{tool}"
 
 
 def _name_with_hash(plain: str, origin: ToolOrigin) -> str:

@@ -1,0 +1,159 @@
+"""Public module of the MCP client: the tools of MCP servers for `run` and `Engine`, with filter, prefix and approval.
+
+It needs the extra `mcp`.
+"""
+
+import os
+from collections.abc import Callable, Collection, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Self
+
+from outrider.config.environment import proxy_for
+from outrider.errors import ConfigurationError, OutriderError
+from outrider.processes.launch import child_environment
+from outrider.tools.mcp.config import HttpServer, ServerConfig, ServerLimits, StdioServer, parse_config
+from outrider.tools.mcp.connection import AskUser, Elicitation, ElicitationReply, McpHost, ServerFault, has_changed
+from outrider.tools.mcp.server import McpServer, ServerStatus
+from outrider.tools.mcp.toolset import McpServers, McpTool, make_mcp_tool, resource_tools, tool_names
+from outrider.tools.tool import Policy, Tool
+
+__all__ = [
+    "Elicitation",
+    "ElicitationReply",
+    "HttpServer",
+    "McpTool",
+    "McpToolset",
+    "ServerFault",
+    "ServerLimits",
+    "ServerStatus",
+    "StdioServer",
+    "read_mcp_config",
+]
+
+ToolFilter = Collection[str] | Callable[[str], bool]
+"""Names of tools, which may have the wildcards * and ?, or a function that takes a name."""
+
+
+class McpToolset:
+    """The tools of one MCP server, for as long as the toolset is open. Open it with `async with`, and pass `tools` to
+    `run` or `Engine`.
+
+    `include` and `exclude` select tools by their names on the server. `prefix` is what the model sees before a name:
+    "mcp__SERVER__" by default, "" for none. `approval` is True if every call needs approval, or selects the tools whose
+    calls do. A tool whose definition changed while the toolset was open always needs it. Passing a server to a toolset
+    permits starting its program or connecting to its URL. `environment` is that of the program; by default it has the
+    variables of this process without keys and tokens. `ask` answers questions of the server.
+    """
+
+    def __init__(
+        self,
+        server: ServerConfig,
+        *,
+        include: ToolFilter | None = None,
+        exclude: ToolFilter = (),
+        prefix: str | None = None,
+        approval: bool | ToolFilter = False,
+        limits: ServerLimits | None = None,
+        environment: Mapping[str, str] | None = None,
+        workspace: str | Path | None = None,
+        ask: AskUser | None = None,
+    ) -> None:
+        if not isinstance(server, StdioServer | HttpServer):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"McpToolset takes one server, StdioServer(…) or HttpServer(…), got {type(server).__name__}"
+            )
+        for name, value in (("include", include), ("exclude", exclude), ("approval", approval)):
+            if isinstance(value, str):
+                raise ConfigurationError(f"McpToolset({name}={value!r}): write a list of names, [{value!r}]")
+        self.server = server
+        self._include = include
+        self._exclude = exclude
+        self._prefix = prefix
+        self._approval = approval
+        self._ledger: dict[str, str] = {}
+        self._limits = limits or ServerLimits()
+        self._environment = child_environment(os.environ) if environment is None else environment
+        self._workspace = Path(workspace or Path.cwd())
+        self._ask = ask
+        self._servers: McpServers | None = None
+
+    async def __aenter__(self) -> Self:
+        host = McpHost(self._workspace, self._environment, self._limits, self._ask, proxy_for)
+        servers = McpServers([self.server], host, ledger=self._ledger)
+        await servers.open()
+        self._servers = servers
+        status = (await servers.wait_settled())[self.server.name]
+        if status.state != "ready":
+            await self.__aexit__()
+            raise OutriderError(f"the MCP server {self.server.name!r} cannot be used: {status.error or status.state}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        servers, self._servers = self._servers, None
+        if servers is not None:
+            await servers.close()
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The selected tools, as the server lists them now."""
+        found = [name for name in sorted(self._connection.definitions) if self._is_selected(name)]
+        names = self._name_tools(found)
+        return [self._make_tool(name, names[name]) for name in found]
+
+    @property
+    def resource_tools(self) -> list[Tool]:
+        """Two tools with which a model lists and reads the resources of the server."""
+        connection = self._connection
+        return resource_tools({connection.name: connection}, "ask" if self._approval is True else "allow")
+
+    @property
+    def status(self) -> ServerStatus:
+        """The state of the connection, and the cause of its last failure."""
+        return self._connection.status
+
+    @property
+    def _connection(self) -> McpServer:
+        if self._servers is None:
+            raise ConfigurationError(f"the toolset of {self.server.name!r} is not open; use it inside `async with`")
+        return self._servers.servers[self.server.name]
+
+    def _is_selected(self, name: str) -> bool:
+        included = self._include is None or _matches(self._include, name)
+        return included and not _matches(self._exclude, name)
+
+    def _name_tools(self, found: Collection[str]) -> dict[str, str]:
+        names = tool_names([(self.server.name, name) for name in found], self._prefix)
+        return {name: shown for (_, name), shown in names.items()}
+
+    def _make_tool(self, name: str, shown: str) -> McpTool:
+        definition = self._connection.definitions[name]
+        return make_mcp_tool(
+            self._connection,
+            definition,
+            shown,
+            has_changed=has_changed(definition, self._ledger),
+            policy=self._policy(name),
+            timeout=self._limits.call,
+        )
+
+    def _policy(self, name: str) -> Policy:
+        asks = self._approval if isinstance(self._approval, bool) else _matches(self._approval, name)
+        return "ask" if asks else "allow"
+
+
+def _matches(chosen: ToolFilter, name: str) -> bool:
+    return bool(chosen(name)) if callable(chosen) else any(fnmatchcase(name, pattern) for pattern in chosen)
+
+
+def read_mcp_config(path: str | Path, environment: Mapping[str, str] | None = None) -> list[ServerConfig]:
+    """Read the servers of a `.mcp.json`. Raises ConfigurationError if the file or one of its entries is invalid."""
+    file = Path(path)
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{file}: {error.strerror or error}") from error
+    found = parse_config(content, os.environ if environment is None else environment, str(file))
+    if found.problems:
+        raise ConfigurationError("; ".join(found.problems))
+    return list(found.servers)

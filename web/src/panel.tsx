@@ -1,15 +1,18 @@
 // The details beside a conversation: facts, changes, trace, processes, usage and settings.
 import { useEffect, useState } from "preact/hooks";
 import { download, get, post, remove, sessionPath } from "./api";
-import { Diff, TodoList } from "./parts";
+import { TodoList } from "./parts";
+import { Review } from "./review";
 import type { SessionModel } from "./session-model";
-import type { Approval, DiffRow, Process, UsageRow } from "./types";
+import type { Approval, Process, UsageRow } from "./types";
 
 export type PanelTab = "session" | "changes" | "trace" | "processes" | "usage" | "settings";
 const SESSION_TABS: [PanelTab, string][] = [
   ["session", "Session"], ["changes", "Changes"], ["trace", "Trace"], ["processes", "Processes"], ["usage", "Usage"], ["settings", "Settings"],
 ];
 const GLOBAL_TABS: [PanelTab, string][] = [["usage", "Usage"], ["settings", "Settings"]];
+
+const WIDE_TABS: PanelTab[] = ["changes"];
 
 interface PanelProps {
   model: SessionModel | null;
@@ -31,7 +34,7 @@ export function Panel({ model, tab: wanted, onTab, onClose, onError }: PanelProp
     document.getElementById(`tab-${name}`)?.focus();
   };
   return (
-    <aside id="panel" aria-label="Details" onKeyDown={(event) => { if (event.key === "Escape") { event.stopPropagation(); onClose(); } }}>
+    <aside id="panel" class={WIDE_TABS.includes(tab) ? "wide" : undefined} aria-label="Details" onKeyDown={(event) => { if (event.key === "Escape") { event.stopPropagation(); onClose(); } }}>
       <div class="panel-head">
         <div role="tablist" aria-label="Details" id="tabs" onKeyDown={onKeyDown}>
           {tabs.map(([name, label]) => (
@@ -42,7 +45,7 @@ export function Panel({ model, tab: wanted, onTab, onClose, onError }: PanelProp
       </div>
       <div id="panel-body" role="tabpanel" tabIndex={0} aria-labelledby={`tab-${tab}`}>
         {tab === "session" && model ? <Facts model={model} /> : null}
-        {tab === "changes" && model ? <Changes model={model} /> : null}
+        {tab === "changes" && model ? <Review key={model.id} model={model} /> : null}
         {tab === "trace" && model ? <Waterfall model={model} /> : null}
         {tab === "processes" && model ? <Processes model={model} onError={onError} /> : null}
         {tab === "usage" ? <Usage onError={onError} /> : null}
@@ -86,60 +89,6 @@ function latestTodos(model: SessionModel): { content: string; status?: string }[
     }
   }
   return null;
-}
-
-// The changes of the loaded messages by file, in one column or side by side.
-function Changes({ model }: { model: SessionModel }) {
-  const [isSplit, setSplit] = useState(false);
-  const order = model.transcript.order.value;
-  const files = new Map<string, DiffRow[]>();
-  for (const message of model.transcript.messages) {
-    void message.version.value;
-    for (const part of message.parts) {
-      let name = "";
-      for (const row of model.transcript.views.get(part.id)?.diff ?? []) {
-        if (row.kind === "file") name = row.text;
-        else files.set(name, [...(files.get(name) ?? []), row]);
-      }
-    }
-  }
-  if (!files.size) return <p class="note">No file was changed in the messages that are loaded.</p>;
-  return (
-    <div data-order={order}>
-      <label class="option"><input type="checkbox" checked={isSplit} onChange={(event) => setSplit(event.currentTarget.checked)} /> Side by side</label>
-      {[...files].map(([name, rows]) => (
-        <details class="changes" open>
-          <summary>{name} <span class="counts"><ins>+{rows.filter(({ kind }) => kind === "added").length}</ins> <del>−{rows.filter(({ kind }) => kind === "removed").length}</del></span></summary>
-          {isSplit ? <SplitDiff rows={rows} /> : <Diff rows={rows} />}
-        </details>
-      ))}
-    </div>
-  );
-}
-
-function SplitDiff({ rows }: { rows: DiffRow[] }) {
-  const pairs: [DiffRow | null, DiffRow | null][] = [];
-  let removed: DiffRow[] = [];
-  let added: DiffRow[] = [];
-  const flush = (): void => {
-    for (let at = 0; at < Math.max(removed.length, added.length); at += 1) pairs.push([removed[at] ?? null, added[at] ?? null]);
-    removed = [];
-    added = [];
-  };
-  for (const row of rows) {
-    if (row.kind === "removed") removed.push(row);
-    else if (row.kind === "added") added.push(row);
-    else {
-      flush();
-      pairs.push([row, row]);
-    }
-  }
-  flush();
-  return (
-    <div class="split diff" tabIndex={0}>
-      {pairs.map(([left, right]) => <><span class={left?.kind ?? "none"}>{left?.text ?? ""}</span><span class={right?.kind ?? "none"}>{right?.text ?? ""}</span></>)}
-    </div>
-  );
 }
 
 interface Span {

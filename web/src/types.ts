@@ -281,3 +281,41 @@ export interface SessionSummary {
   seq: number;
   deleted?: boolean;
 }
+
+// The changes of a session or turn by file and hunk.
+export interface ReviewLine {
+  kind: "added" | "removed" | "context";
+  text: string;
+  old?: number;
+  new?: number;
+}
+
+export interface ReviewHunk {
+  id: string;
+  lines: ReviewLine[];
+  can_undo: boolean;
+}
+
+export interface ReviewFile {
+  path: string;
+  status: "added" | "changed" | "deleted";
+  added: number;
+  removed: number;
+  hunks: ReviewHunk[];
+  can_undo: boolean;
+  changed_since: boolean;
+  note: string;
+}
+
+export interface ChangeReview {
+  files: ReviewFile[];
+  turns: { message_id: string; title: string }[];
+  uncovered: string[];
+  can_commit: boolean;
+  off: string;
+}
+
+export interface RestoreResult {
+  off: string;
+  actions: { path: string; action: string }[];
+}

@@ -92,6 +92,7 @@ _DONE = {
     "undo": "The user has undone changes. These files hold again what they held before them: {files}.",
     "redo": "The user has redone changes that had been undone, in these files: {files}.",
 }
+_PARTLY_DONE = "The user has undone a part of the changes in these files: {files}. Read them before you edit them."
 _LEFT = " Somebody else has changed these since, so they were left as they are: {files}."
 
 
@@ -114,7 +115,8 @@ async def record_change_set(journal: Journal, changed: "snapshots_api.ChangeSet"
 
 
 def _change_text(changed: "snapshots_api.ChangeSet", left: Sequence[str]) -> str:
-    done = _DONE[changed.origin.kind].format(files=_format_files(changed.paths))
+    is_part = changed.origin.kind == "undo" and not changed.origin.earlier
+    done = (_PARTLY_DONE if is_part else _DONE[changed.origin.kind]).format(files=_format_files(changed.paths))
     return done + (_LEFT.format(files=_format_files(left)) if left else "")
 
 

@@ -41,27 +41,57 @@ class ChangeHistory:
         applied = [one for one in self._changes if not one.undone and self._message_index(one) is not None]
         if to is None:
             last = max((self._turn_number(one) for one in applied), default=0)
-            return [one for one in applied if self._turn_number(one) == last]
+            return self._with_parts([one for one in applied if self._turn_number(one) == last])
         if to in self._messages:
-            return [one for one in applied if (self._message_index(one) or 0) >= self._messages[to]]
+            first_message = self._messages[to]
+            return self._with_parts([one for one in applied if (self._message_index(one) or 0) >= first_message])
         if to not in self._calls:
             raise ConfigurationError(f"there is no message or call {to!r} in this session")
         first = next((number for number, one in enumerate(applied) if to in self._call_names(one)), len(applied))
-        return applied[first:]
+        return self._with_parts(applied[first:])
+
+    def of_turn(self, message_id: str | None) -> "list[snapshots_api.ChangeSet]":
+        """Return the changes of the turn that begins with a message, or all, with undone ones and what undid them."""
+        if message_id is None:
+            return list(self._changes)
+        if message_id not in self._messages:
+            raise ConfigurationError(f"there is no message {message_id!r} in this session")
+        number = self._turns[self._messages[message_id]]
+        calls = [one for one in self._changes if not one.undone and one.origin.kind == "call"]
+        return self._with_parts([one for one in calls if self._turn_number(one) == number])
+
+    def turn_starts(self) -> list[str]:
+        """Return the messages that begin the turns with changes, oldest first."""
+        numbers = {self._turn_number(one) for one in self._changes if self._message_index(one) is not None}
+        starts = {self._turns[index]: message_id for message_id, index in reversed(self._messages.items())}
+        return [starts[number] for number in sorted(numbers) if number in starts]
 
     def to_redo(self) -> "list[snapshots_api.ChangeSet]":
         """Return the changes of the last undo, unless files were changed or redone after it."""
         undone: list[snapshots_api.ChangeSet] = []
         for one in self._changes:
             match one.origin.kind:
-                case "undo":
+                case "undo" if one.origin.earlier:
                     undone.append(one)
                 case "redo":
                     del undone[-1:]
-                case "call":
+                case "call" | "undo":
                     undone.clear()
         by_id = {one.id: one for one in self._changes}
         return [by_id[name] for name in undone[-1].origin.earlier if name in by_id] if undone else []
+
+    def _with_parts(self, calls: "list[snapshots_api.ChangeSet]") -> "list[snapshots_api.ChangeSet]":
+        """Add what undid parts of these changes afterwards, unless another call changed the file in between."""
+        chosen, found = {one.id for one in calls}, list[snapshots_api.ChangeSet]()
+        paths = set[str]()
+        for one in self._changes:
+            is_part = one.origin.kind == "undo" and not one.origin.earlier
+            if one.id in chosen or (is_part and not one.undone and paths.issuperset(one.paths)):
+                found.append(one)
+                paths.update(one.paths)
+            elif one.origin.kind == "call" and not one.undone:
+                paths.difference_update(one.paths)
+        return found
 
     def _call_names(self, one: "snapshots_api.ChangeSet") -> tuple[str, ...]:
         """Return the ids of the call of this session that a change belongs to."""
@@ -155,6 +185,25 @@ class FileChanges:
     async def redo(self, *, doubtful: bool = False) -> RestoreResult:
         """Revert the last undo, if nothing else changed after it."""
         return await self._apply_changes("redo", None, doubtful=doubtful)
+
+    async def undo_part(
+        self, path: str, apply: "Callable[[snapshots_api.ChangeTracker], snapshots_api.ChangeSet | str]"
+    ) -> RestoreResult:
+        """Undo a part of what was changed in a file and store that in the transcript. `apply` runs in a thread and
+        returns what it changed, or why it changed nothing."""
+        found = await self._open_snapshots()
+        if isinstance(found, str) or self._undo is None:
+            return RestoreResult(direction="undo", off=str(found))
+        journal = await self._open_journal()
+        done = await self._undo.stores.run_in_thread(lambda: apply(found))
+        if isinstance(done, str):
+            return RestoreResult(direction="undo", actions=(snapshots_api.FileAction(path, "conflict"),), off=done)
+        message_id = await record_change_set(journal, done)
+        self._bus.publish(
+            FilesRestoredEvent(session_id=self.session_id, direction="undo", files=done.paths, message_id=message_id)
+        )
+        action = "change" if done.files[0].after else "delete"
+        return RestoreResult(direction="undo", actions=(snapshots_api.FileAction(path, action),), message_id=message_id)
 
     async def _apply_changes(
         self, direction: "snapshots_api.Direction", to: str | None, *, doubtful: bool

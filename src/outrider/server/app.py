@@ -17,8 +17,9 @@ from outrider.server.openapi import build_openapi
 from outrider.server.routes.info import INFO_ROUTES, PEER_ROUTES, STORED_ANSWER_ROUTES
 from outrider.server.routes.jobs import JOB_ROUTES, SCHEDULE_ROUTES
 from outrider.server.routes.sessions import OPEN_ROUTES, SESSION_ROUTES
-from outrider.server.routes.tools import COMMAND_ROUTES, FILE_ROUTES, TOOL_ROUTES
+from outrider.server.routes.tools import COMMAND_ROUTES, TOOL_ROUTES
 from outrider.server.routes.turns import QUESTION_ROUTES, TURN_ROUTES
+from outrider.server.routes.workspace import FILE_ROUTES
 from outrider.server.state import ServerState
 from outrider.types.modes import APPROVAL_DESCRIPTIONS, MODE_DESCRIPTIONS, REASONING_EFFORTS
 

@@ -1,10 +1,9 @@
-"""Endpoints for shell commands of users, tool calls, processes and file changes."""
+"""Endpoints for shell commands of users, tool calls and processes."""
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
@@ -24,12 +23,9 @@ from outrider.engine.frontend import (
     send_input,
     send_to_background,
     session_tool_specs,
-    workspace_files,
 )
-from outrider.engine.undo_history import RestoreResult
 from outrider.errors import OutriderError, ProcessError, ToolFailure
-from outrider.presentation.formats import match_names
-from outrider.server.endpoint import ApiEndpoint, NonNegativeInt, NoPayload, PageLimit, RouteRequest, SseResponse
+from outrider.server.endpoint import ApiEndpoint, NonNegativeInt, NoPayload, RouteRequest, SseResponse
 from outrider.server.event_stream import HEARTBEAT
 from outrider.server.routes.sessions import SESSION_PATH
 from outrider.types.parts import ToolPart
@@ -210,55 +206,4 @@ TOOL_ROUTES = (
                 response_type=ActionResult),
     ApiEndpoint(method="POST", path=f"{PROCESS_PATH}/kill", name="kill", summary="Kill a process and its children",
                 handler=kill_process, response_type=ActionResult),
-)  # fmt: skip
-
-
-class WorkspaceQuery(msgspec.Struct, frozen=True):
-    """`query` are letters of a path in their order."""
-
-    query: str = ""
-    limit: PageLimit = 20
-
-
-async def find_workspace_files(request: RouteRequest[WorkspaceQuery, NoPayload]) -> list[str]:
-    session = await request.engine.store.get(request.path["session_id"])
-    names = await workspace_files(Path(session.workspace_directory))
-    return match_names(request.query.query, names, request.query.limit)
-
-
-class RestoreQuery(msgspec.Struct, frozen=True):
-    """`to` is a message or call id: everything from there on is undone; without it, the last turn."""
-
-    direction: Literal["undo", "redo"] = "undo"
-    to: str | None = None
-
-
-class RestoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """With `doubtful`, files that may have been changed by something other than an agent are restored as well."""
-
-    direction: Literal["undo", "redo"]
-    to: str | None = None
-    doubtful: bool = False
-
-
-async def preview_restore(request: RouteRequest[RestoreQuery, NoPayload]) -> RestoreResult:
-    changes = request.engine.file_changes(request.path["session_id"])
-    return await changes.preview(request.query.direction, to=request.query.to)
-
-
-async def restore_files(request: RouteRequest[NoPayload, RestoreRequest]) -> RestoreResult:
-    changes, body = request.engine.file_changes(request.path["session_id"]), request.body
-    if body.direction == "undo":
-        return await changes.undo(body.to, doubtful=body.doubtful)
-    return await changes.redo(doubtful=body.doubtful)
-
-
-FILE_ROUTES = (
-    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/workspace", name="find_files",
-                summary="Find files of the workspace by letters of their paths", handler=find_workspace_files,
-                query=WorkspaceQuery, response_type=list[str]),
-    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/files", name="look_at_files", summary="Preview an undo or redo",
-                handler=preview_restore, query=RestoreQuery, response_type=RestoreResult),
-    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/files", name="restore_files", summary="Undo or redo file changes",
-                handler=restore_files, body=RestoreRequest, response_type=RestoreResult),
 )  # fmt: skip

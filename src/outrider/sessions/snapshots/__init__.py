@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         tracked_sessions,
     )
     from outrider.sessions.snapshots.restore import Direction, FileAction, RestoreReport
-    from outrider.sessions.snapshots.scanner import WorkspaceSnapshot, content_hash
+    from outrider.sessions.snapshots.scanner import FileState, WorkspaceSnapshot, content_hash
     from outrider.sessions.snapshots.tracker import ChangeTracker
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "ChangeTracker",
     "Direction",
     "FileAction",
+    "FileState",
     "ParentCall",
     "RestoreReport",
     "WorkspaceSnapshot",
@@ -40,7 +41,7 @@ __getattr__, __dir__ = lazy_names(
         "outrider.sessions.snapshots.changes": """
             DATABASE_NAME ChangeOrigin ChangeSet ParentCall enforce_total_quota forget_sessions tracked_sessions
         """,
-        "outrider.sessions.snapshots.scanner": "WorkspaceSnapshot content_hash",
+        "outrider.sessions.snapshots.scanner": "FileState WorkspaceSnapshot content_hash",
         "outrider.sessions.snapshots.tracker": "ChangeTracker",
         "outrider.sessions.snapshots.restore": "Direction FileAction RestoreReport",
     },

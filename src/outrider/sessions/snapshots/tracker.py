@@ -28,7 +28,14 @@ from outrider.sessions.snapshots.restore import (
     restore_files,
     restore_steps,
 )
-from outrider.sessions.snapshots.scanner import ContentStore, SnapshotLimits, WorkspaceScanner, WorkspaceSnapshot
+from outrider.sessions.snapshots.scanner import (
+    ContentStore,
+    FileState,
+    SnapshotLimits,
+    WorkspaceScanner,
+    WorkspaceSnapshot,
+    current_file_state,
+)
 
 SAVE_AFTER_FILES = 500  # new scan cache entries before the cache is written
 
@@ -165,22 +172,37 @@ class ChangeTracker:
             steps, report = self._plan_restore(change_ids, direction, doubtful=doubtful)
             touched = set(report.changed)
             planned_steps = [step for step in steps if step.path in touched]
-            staged_paths = [step.path for step in planned_steps if step.wanted is not None]
-            done = ChangeSet(
-                workspace=str(self.workspace),
-                files=tuple(FileChange(step.path, step.expected, step.wanted) for step in planned_steps),
-                origin=msgspec.structs.replace(origin, kind=direction, earlier=tuple(change_ids)),
+            done = self._restore(
+                planned_steps, msgspec.structs.replace(origin, kind=direction, earlier=tuple(change_ids))
             )
-            operation = WorkspaceSnapshot({}, paths=tuple(staged_paths))
-            self._changes.begin_operation(operation, done.origin, None)
-            try:
-                restore_files(self.workspace, planned_steps, self._objects, operation.id)
-                self._record_restore(done, direction)
-                failpoint("FP-after-undo")
-            finally:
-                self._changes.end_operation(operation.id)
-            self._rebase_open(done)
         return report, done
+
+    def undo_part(
+        self, path: str, expected: FileState | None, wanted: FileState | None, origin: ChangeOrigin
+    ) -> ChangeSet | None:
+        """Undoes a part of what was changed in a file: replaces its `expected` state by the `wanted` one, whose content
+        is stored. Returns None if the file has another state by now. It is an undo without `earlier` changes."""
+        with self._lock:
+            step = RestoreStep(path, expected, wanted)
+            planner = RestorePlanner(self.workspace, self._objects, self._limits.written_bytes, [step], set())
+            if not planner.make_report().changed:
+                return None
+            return self._restore([step], msgspec.structs.replace(origin, kind="undo"))
+
+    def read_content(self, state: FileState) -> bytes:
+        """Returns a stored content. Raises StoreError if it is not stored any more."""
+        with self._lock:
+            return self._objects.get_content(state.hash)
+
+    def store_content(self, content: bytes, mode: int) -> FileState:
+        with self._lock:
+            return FileState(self._objects.put_content(content), mode)
+
+    def read_state(self, path: str) -> FileState | None:
+        """Stores the current content of a file and returns its state; None if there is no file. Raises ValueError for
+        a file that cannot be restored: a special file, or one that is too large."""
+        with self._lock:
+            return current_file_state(f"{self.workspace}/{path}", self._objects, self._limits.written_bytes)
 
     def close(self) -> None:
         with self._lock:
@@ -204,12 +226,25 @@ class ChangeTracker:
         inspector = RestorePlanner(self.workspace, self._objects, self._limits.written_bytes, steps, uncertain)
         return steps, inspector.make_report()
 
-    def _record_restore(self, done: ChangeSet, direction: Direction) -> None:
+    def _restore(self, steps: Sequence[RestoreStep], origin: ChangeOrigin) -> ChangeSet:
+        files = tuple(FileChange(step.path, step.expected, step.wanted) for step in steps)
+        done = ChangeSet(workspace=str(self.workspace), files=files, origin=origin)
+        operation = WorkspaceSnapshot({}, paths=tuple(step.path for step in steps if step.wanted is not None))
+        self._changes.begin_operation(operation, done.origin, None)
+        try:
+            restore_files(self.workspace, steps, self._objects, operation.id)
+            self._record_restore(done)
+            failpoint("FP-after-undo")
+        finally:
+            self._changes.end_operation(operation.id)
+        self._rebase_open(done)
+        return done
+
+    def _record_restore(self, done: ChangeSet) -> None:
+        is_undone = done.origin.kind == "undo"
         with self._database.transaction():
             for change_id in done.origin.earlier:
-                self._changes.replace_change(
-                    msgspec.structs.replace(self.get_change(change_id), undone=direction == "undo")
-                )
+                self._changes.replace_change(msgspec.structs.replace(self.get_change(change_id), undone=is_undone))
             self._changes.add_change(done)
 
     def _rebase_open(self, changed: ChangeSet) -> None:

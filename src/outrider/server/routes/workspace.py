@@ -1,0 +1,110 @@
+"""Endpoints for the files of a workspace: search, changes, undo and commits."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from outrider.engine.frontend import denying_rule, workspace_files
+from outrider.engine.review import ChangeReview, GitCommit, commit_files, review_changes, undo_part
+from outrider.engine.undo_history import RestoreResult
+from outrider.errors import ToolFailure
+from outrider.presentation.formats import match_names
+from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest
+from outrider.server.routes.sessions import SESSION_PATH
+
+
+class WorkspaceQuery(msgspec.Struct, frozen=True):
+    """`query` are letters of a path in their order."""
+
+    query: str = ""
+    limit: PageLimit = 20
+
+
+async def find_workspace_files(request: RouteRequest[WorkspaceQuery, NoPayload]) -> list[str]:
+    session = await request.engine.store.get(request.path["session_id"])
+    names = await workspace_files(Path(session.workspace_directory))
+    return match_names(request.query.query, names, request.query.limit)
+
+
+class RestoreQuery(msgspec.Struct, frozen=True):
+    """`to` is a message or call id: everything from there on is undone; without it, the last turn."""
+
+    direction: Literal["undo", "redo"] = "undo"
+    to: str | None = None
+
+
+class RestoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """With `doubtful`, files that may have been changed by something other than an agent are restored as well."""
+
+    direction: Literal["undo", "redo"]
+    to: str | None = None
+    doubtful: bool = False
+
+
+async def preview_restore(request: RouteRequest[RestoreQuery, NoPayload]) -> RestoreResult:
+    changes = request.engine.file_changes(request.path["session_id"])
+    return await changes.preview(request.query.direction, to=request.query.to)
+
+
+async def restore_files(request: RouteRequest[NoPayload, RestoreRequest]) -> RestoreResult:
+    changes, body = request.engine.file_changes(request.path["session_id"]), request.body
+    if body.direction == "undo":
+        return await changes.undo(body.to, doubtful=body.doubtful)
+    return await changes.redo(doubtful=body.doubtful)
+
+
+class ReviewQuery(msgspec.Struct, frozen=True):
+    """`turn` is the message that begins a turn; without it, the whole session."""
+
+    turn: str | None = None
+
+
+class PartialUndoRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of the review and, with `hunk`, one of its hunks."""
+
+    path: str
+    hunk: str = ""
+    turn: str | None = None
+
+
+class CommitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    message: Annotated[str, msgspec.Meta(min_length=1, max_length=20_000)]
+    paths: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=500)]
+
+
+async def review_session(request: RouteRequest[ReviewQuery, NoPayload]) -> ChangeReview:
+    found = await review_changes(request.engine, request.path["session_id"], request.query.turn)
+    return request.engine.discreet(found)
+
+
+async def undo_reviewed_part(request: RouteRequest[NoPayload, PartialUndoRequest]) -> RestoreResult:
+    body = request.body
+    return await undo_part(request.engine, request.path["session_id"], body.path, hunk=body.hunk, turn=body.turn)
+
+
+async def commit_reviewed_files(request: RouteRequest[NoPayload, CommitRequest]) -> GitCommit:
+    session_id, body = request.path["session_id"], request.body
+    if rule := await denying_rule(request.engine, session_id, "git commit"):
+        raise ToolFailure(f"a deny rule of the server matches git commit: {rule}")
+    return await commit_files(request.engine, session_id, body.paths, body.message)
+
+
+FILE_ROUTES = (
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/workspace", name="find_files",
+                summary="Find files of the workspace by letters of their paths", handler=find_workspace_files,
+                query=WorkspaceQuery, response_type=list[str]),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/files", name="look_at_files", summary="Preview an undo or redo",
+                handler=preview_restore, query=RestoreQuery, response_type=RestoreResult),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/files", name="restore_files", summary="Undo or redo file changes",
+                handler=restore_files, body=RestoreRequest, response_type=RestoreResult),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/review", name="review_session",
+                summary="Get the changes of a session or turn by file and hunk", handler=review_session,
+                query=ReviewQuery, response_type=ChangeReview),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/review/undo", name="undo_reviewed_part",
+                summary="Undo the changes of one file, or one hunk", handler=undo_reviewed_part,
+                body=PartialUndoRequest, response_type=RestoreResult),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/review/commit", name="commit_reviewed_files",
+                summary="Commit files of the workspace with git", handler=commit_reviewed_files, body=CommitRequest,
+                response_type=GitCommit, status=201),
+)  # fmt: skip

@@ -12,7 +12,7 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check install -qq --progress
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-all check fix soak cover mutate bench try-api mcp-conformance eval-local page lock clean
+.PHONY: help run test test-fast test-all check fix soak cover mutate bench try-api mcp-conformance eval-local page docs lock clean
 
 help:  ## show this text
 	@echo 'Outrider: an agent engine for Python and a terminal agent on top of it.'
@@ -75,6 +75,10 @@ bench: $(STAMP)  ## run the benchmarks and print every figure with its target
 
 page:  ## build the web page from web/ into the package (needs npm)
 	@cd web && npm ci --no-audit --no-fund --silent && npm run --silent check && npm run --silent build
+
+docs: $(STAMP)  ## build the documentation site into build/site; every link is checked
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo 'build/site/index.html'
 
 lock:  ## update requirements/dev.lock from pyproject.toml (UPGRADE=1 takes newer versions)
 	@scripts/lock $(if $(UPGRADE),--upgrade)

@@ -29,7 +29,7 @@ def test_the_readme_has_an_example_that_can_be_run():
 
 
 @pytest.mark.parametrize(
-    "code", [*snippets(README), *(one for page in sorted(ROOT.glob("docs/*.md")) for one in snippets(page))]
+    "code", [*snippets(README), *(one for page in sorted(ROOT.glob("docs/**/*.md")) for one in snippets(page))]
 )
 def test_an_example_runs(code: str, tmp_path: Path):
     python = [sys.executable, "-W", "error", "-c", code]

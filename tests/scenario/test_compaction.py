@@ -1,13 +1,29 @@
 """Compaction: when the context fills or overflows, a summary takes the place of old messages and nothing is deleted."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
+import msgspec
 import pytest
 
-from outrider import CompactionPart, ContextOverflowError, Engine, OutriderError, Session, Tokens, Tool, ToolPart
+from outrider import (
+    Agent,
+    CompactionPart,
+    ContextOverflowError,
+    Engine,
+    OutriderError,
+    Session,
+    Tokens,
+    Tool,
+    ToolPart,
+)
 from outrider.agents.carried_context import search_messages
-from outrider.events import ContextCompactionEvent
+from outrider.events import ContextCompactionEvent, RetryScheduledEvent
 from outrider.stores import SqliteStore
+from outrider.testing import BrokenConnection, SimulatedError, SimulatedRequest, Simulator
+from outrider.testing.simulator import SIMULATED_APIS
 from tests.scenario.stories import Story, agent, call, scripted
 
 LONG = "word " * 2_000
@@ -261,3 +277,134 @@ async def test_a_compaction_that_shortens_nothing_is_discarded():
         assert await engine.compact(session) is None
         stored = (await engine.open(session)).messages
     assert not any(message.get_parts_by_type(CompactionPart) for message in stored)
+
+
+WINDOW = 20_000  # tokens of the simulated context
+MODELS: dict[Any, str] = {
+    "anthropic": "claude-opus-4-6",
+    "openai": "gpt-4.1",
+    "openai-responses": "gpt-5.4",
+    "google": "gemini-3.1-pro",
+}
+each_api = pytest.mark.parametrize("kind", list(MODELS))
+
+
+def wants_simulated_summary(request: SimulatedRequest) -> bool:
+    return "about to be shortened" in request.texts[-1]
+
+
+@asynccontextmanager
+async def simulated_engine(kind: Any, simulator: Simulator, *tools: Tool) -> AsyncIterator[Engine]:
+    writer = Agent("writer", "You write.", MODELS[kind], "vendor")
+    provider = simulator.provider(kind, "vendor", retry={"first_window": 0.001})
+    async with Engine([writer], [provider], list(tools)) as engine:
+        yield engine
+
+
+@each_api
+async def test_a_summary_request_that_breaks_is_repeated_and_its_tokens_are_counted(kind):
+    breaks: list[Any] = [["half a summary " * 10, BrokenConnection()], SIMULATED_APIS[kind].overloaded]
+
+    def answer(request: SimulatedRequest) -> Any:
+        if wants_simulated_summary(request):
+            return breaks.pop(0) if breaks else "a summary"
+        return f"ok {LONG}"
+
+    async with Simulator(answer) as simulator, simulated_engine(kind, simulator) as engine:
+        retries: list[RetryScheduledEvent] = []
+        engine.bus.subscribe(RetryScheduledEvent, retries.append)
+        session_id = await engine.create()
+        for number in range(4):
+            await engine.prompt(session_id, f"input {number}")
+        compaction = await engine.compact(session_id)
+        assert compaction is not None
+        assert "a summary" in compaction.summary
+        assert "half" not in compaction.summary
+        assert [retry.attempt for retry in retries] == [1, 2]
+        last = (await engine.open(session_id)).messages[-1]
+        assert last.tokens.output >= 10 + 30  # the answer and the withdrawn text
+        simulator.check()
+
+
+@each_api
+async def test_an_input_that_alone_is_too_long_is_shortened_and_the_session_continues(kind):
+    def answer(request: SimulatedRequest) -> Any:
+        return "a summary" if wants_simulated_summary(request) else "ok"
+
+    async with Simulator(answer, context_tokens=WINDOW) as simulator, simulated_engine(kind, simulator) as engine:
+        session_id = await engine.create()
+        for number in range(3):
+            await engine.prompt(session_id, f"input {number}")
+        pasted = f"Find the mistake: {'data ' * 5 * WINDOW}"
+        assert (await engine.prompt(session_id, pasted)).reason == "completed"
+        sent = "\n".join(simulator.requests[-1].texts)
+        assert "Find the mistake: data" in sent
+        assert f"finds the rest of its {len(pasted) - 1:,} characters" in sent
+        assert (await engine.prompt(session_id, "and now?")).reason == "completed"
+
+
+@each_api
+async def test_a_conversation_that_a_smaller_window_cannot_hold_continues(kind):
+    windows = [10 * WINDOW]
+
+    def answer(request: SimulatedRequest) -> Any:
+        if len(msgspec.json.encode(request.body)) > 4 * windows[-1]:
+            return SIMULATED_APIS[kind].overflow
+        return "a summary" if wants_simulated_summary(request) else f"ok {LONG}"
+
+    async with Simulator(answer) as simulator, simulated_engine(kind, simulator) as engine:
+        session_id = await engine.create()
+        for number in range(20):
+            await engine.prompt(session_id, f"input {number} {LONG}")
+        windows.append(WINDOW)
+        for number in range(4):
+            end = await engine.prompt(session_id, f"input {number} for the smaller model")
+            assert (end.reason, end.error) == ("completed", None)
+        assert "input 0 for the smaller model" in "\n".join(simulator.requests[-1].texts)
+
+
+@each_api
+async def test_outputs_of_parallel_calls_that_alone_are_too_long_leave_the_prompt(kind):
+    def read(number: int) -> str:
+        """Read a file."""
+        return f"file {number} {LONG}"
+
+    def answer(request: SimulatedRequest) -> Any:
+        if wants_simulated_summary(request):
+            return "a summary"
+        if not request.results:
+            return [call("read", f"c{number}", number=number) for number in range(12)]
+        left = [result for result in request.results if "removed to save space" not in result]
+        return f"{len(left)} of {len(request.results)}"
+
+    async with (
+        Simulator(answer, context_tokens=WINDOW) as simulator,
+        simulated_engine(kind, simulator, Tool(read, read_only=True)) as engine,
+    ):
+        session_id = await engine.create()
+        end = await engine.prompt(session_id, "read them all")
+        assert (end.reason, end.error, end.output) == ("completed", None, "5 of 12")
+        stored = (await engine.open(session_id)).messages
+        outputs = [part.state.output for message in stored for part in message.get_calls()]
+        assert all(len(output) > len(LONG) for output in outputs)
+
+
+async def test_the_next_model_of_the_list_writes_the_summary_in_an_outage():
+    def answer(request: SimulatedRequest) -> Any:
+        if wants_simulated_summary(request):
+            return SimulatedError(529, "Overloaded", "overloaded_error") if request.kind == "anthropic" else "a summary"
+        return f"ok {LONG}"
+
+    async with Simulator(answer) as simulator:
+        quick = {"retry": {"first_window": 0.001}}
+        providers = [simulator.provider("anthropic", "one", **quick), simulator.provider("openai", "two", **quick)]
+        writer = Agent("writer", "You write.", ["one/claude-opus-4-6", "two/gpt-4.1"], "one")
+        async with Engine([writer], providers) as engine:
+            session_id = await engine.create()
+            for number in range(4):
+                await engine.prompt(session_id, f"input {number}")
+            compaction = await engine.compact(session_id)
+            assert compaction is not None
+            assert "a summary" in compaction.summary
+            message = (await engine.open(session_id)).messages[-1]
+            assert str(message.model) == "two/gpt-4.1"

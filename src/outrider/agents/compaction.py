@@ -2,18 +2,18 @@
 Stored messages are not deleted."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 
 from msgspec import UNSET
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from outrider.agents.budget import BudgetReservation
-from outrider.agents.run_context import AgentContext, RunContext
-from outrider.context.lower import apply_compaction, end_with_user, has_compaction, lower
+from outrider.agents.run_context import AgentContext, RunContext, fallback_agent
+from outrider.context.lower import PromptProjection, apply_compaction, end_with_user, has_compaction, lower
 from outrider.context.prompts import render_prompt
-from outrider.errors import ConfigurationError, ContextOverflowError
-from outrider.providers.assembler import AnswerAssembler
+from outrider.errors import ConfigurationError, ContextOverflowError, ProviderError
+from outrider.providers.assembler import AnswerAssembler, AnswerPart
 from outrider.providers.provider import ModelClient
 from outrider.types.agents import Agent
 from outrider.types.deltas import Retry
@@ -102,6 +102,7 @@ FULL_SHARE = 0.85  # of the context window without the room for an answer: above
 TAIL_SHARE = 0.2  # of the context window that is not summarised, at most
 PINNED_CHARACTERS = 8_000  # of the user's last input that are appended to a summary
 PINNED_TEXT = "{summary}\n\n## The user's last words, as they were\n{words}"
+PINNED_CUT = "… (shortened; `search_conversation` finds the rest of its {length:,} characters)"
 
 
 def needs_compaction(tokens: int, context_limit: int | None, output_limit: int | None) -> bool:
@@ -149,6 +150,26 @@ def _is_input(message: Message) -> bool:
 
 def _user_text(message: Message) -> str:
     return "\n".join(part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic)
+
+
+def estimate_failed_tokens(context: AgentContext, assembler: AnswerAssembler, history: Sequence[Message]) -> Tokens:
+    """Returns the tokens of an attempt that was withdrawn. Providers charge for what they sent, so what they did not
+    report is estimated."""
+    tokens = assembler.withdrawn_tokens
+    received = sum(map(_text_length, assembler.withdrawn)) // CHARACTERS_PER_TOKEN
+    if assembler.withdrawn and not tokens.prompt:
+        tokens += Tokens(input=estimate_prompt_tokens(context, history))
+    return tokens + Tokens(output=max(received - tokens.output - tokens.reasoning, 0))
+
+
+def _text_length(part: AnswerPart) -> int:
+    match part:
+        case TextPart(text=text) | ReasoningPart(text=text):
+            return len(text)
+        case ToolPart(state=ToolPending(raw=raw)):
+            return len(raw)
+        case _:
+            return 0
 
 
 TOKENS_PER_TOOL = 100  # rough size of a tool schema, used until a response reports the real prompt size
@@ -232,6 +253,9 @@ MESSAGES_TO_RETRY = 10  # after a compaction that shortened nothing
 # The session must not be blocked by a model that writes no summary; what is carried over word for word follows.
 NO_SUMMARY = "(The model wrote no summary of the earlier messages.)"
 MAX_TOOL_OUTPUT = 600  # characters of each tool output in the summary request of an overflowing context
+MAX_TEXT = 2_000  # characters of each text in a summary request that is still too long
+SUMMARY_SHARES = (0.5, 0.1)  # of the context window that the newest messages fill in the last summary requests
+LAST_INPUT_TOO_LONG = "the last input alone is too long for {model}; send it in parts, or as a file: {message}"
 
 
 class ContextCompactor:
@@ -249,21 +273,64 @@ class ContextCompactor:
         tried = self._context.not_shortened_at
         if tried and len(self._context.session.messages) < tried + MESSAGES_TO_RETRY:
             return False  # the last compaction shortened nothing
-        return needs_compaction(tokens, pricing.context_limit(agent), pricing.output_limit(agent))
+        return (
+            needs_compaction(tokens, pricing.context_limit(agent), pricing.output_limit(agent)) and self.can_compact()
+        )
 
-    def can_compact(self, *, auto: bool = True) -> bool:
+    def can_compact(self, *, auto: bool = True, whole: bool = False) -> bool:
         """Return whether there are messages before the tail that are not summarized yet."""
-        return self._tail_start(auto=auto) > last_compaction_position(self._context.session.messages)
+        start = self._tail_start(auto=auto, whole=whole)
+        return start > last_compaction_position(self._context.session.messages)
 
-    async def compact(self, *, auto: bool = True, overflow: bool = False) -> CompactionPart | None:
-        """Summarize all messages but the tail and store the summary, with what must survive word for word.
+    async def make_room(self, error: ContextOverflowError, *, again: bool) -> None:
+        """Shorten the prompt that the model has rejected: remove outputs of the last calls if they fill it, else
+        compact it, also with the last input if that fills it. `again`: the prompt was shortened before. Raises
+        the error if nothing is shortened."""
+        context = self._context
+        # Some servers report too few tokens.
+        size = max(estimate_prompt_tokens(context), _estimate_history(context.session.messages))
+        limits, model = context.overflow_sizes, _model_name(context.agent)
+        if again or self._run.pricing.context_limit(context.agent) is not None:
+            limits[model] = min(size, limits.get(model, size))
+        if self._remove_last_outputs(size):
+            return
+        for whole in (False, True):
+            if self.can_compact(whole=whole) and await self.compact(overflow=True, whole=whole) is not None:
+                return
+        history = context.session.messages
+        last = next((message for message in reversed(history) if _is_input(message)), None)
+        if last is not None and estimate_message_tokens(last) * 2 > size:
+            text = LAST_INPUT_TOO_LONG.format(model=model, message=error.message)
+            raise ContextOverflowError(text, provider=error.provider, status=error.status) from error
+        raise error
+
+    def _remove_last_outputs(self, size: int) -> bool:
+        """Remove the longest outputs of the last answer's calls from the prompt, if they are more than half of it. They
+        stay in the transcript. Returns whether it did."""
+        context = self._context
+        last = next((message for message in reversed(context.session.messages) if message.get_calls()), None)
+        calls = [] if last is None else sorted(last.get_calls(), key=lambda call: -_state_tokens(call.state))
+        if last is None or sum(_state_tokens(call.state) for call in calls) * 2 <= size:
+            return False
+        removed = 0
+        for call in calls:
+            if isinstance(call.state, ToolCompleted) and removed * 2 < size and (tokens := _state_tokens(call.state)):
+                removed += tokens
+                state = call.state.compact(context.run.clock())
+                context.journal.put_part_soon(replace(call, state=state), last)
+        context.projection = PromptProjection(context.projection.family)
+        return removed > 0
+
+    async def compact(self, *, auto: bool = True, overflow: bool = False, whole: bool = False) -> CompactionPart | None:
+        """Summarize all messages but the tail, with `whole` all but the last one, and store the summary, with what must
+        survive word for word.
 
         Returns None if the summary is not shorter than what it replaces; nothing is stored then. Raises
         ContextOverflowError when nothing can be summarized."""
         history = self._context.session.messages
         before = estimate_prompt_tokens(self._context)
-        start = self._tail_start(auto=auto)
-        if not self.can_compact(auto=auto):
+        start = self._tail_start(auto=auto, whole=whole)
+        if not self.can_compact(auto=auto, whole=whole):
             raise ContextOverflowError("the context is full, and the last messages alone fill it")
         answer = await self._request_summary(history[:start], overflow=overflow)
         part = await self._build_part(answer.get_text_content().strip(), start, before)
@@ -285,7 +352,7 @@ class ContextCompactor:
 
         history = self._context.session.messages
         tail_id = history[start].id if start < len(history) else None
-        budget = carried_budget(self._run.pricing.context_limit(self._context.agent))
+        budget = carried_budget(self._context_limit())
         pinned = pinned_input(history, start)
         size = _estimate_history(history)
         for characters in (budget, budget // 4, 0):
@@ -293,7 +360,7 @@ class ContextCompactor:
             carried = await asyncio.to_thread(
                 carry_over, summary, history[:start], characters=characters, without=pinned
             )
-            text = PINNED_TEXT.format(summary=carried, words=pinned[:PINNED_CHARACTERS]) if pinned else carried
+            text = PINNED_TEXT.format(summary=carried, words=_shorten_pinned(pinned)) if pinned else carried
             part = CompactionPart(summary=text, tail_start_id=tail_id, tokens_before=before)
             compacted = [*history, Message("user", [part])]
             # Two estimates are compared; `before` may be what the provider has counted.
@@ -307,34 +374,84 @@ class ContextCompactor:
         model = ModelRef(agent.provider, agent.model)
         return Message("user", [part], agent=agent.name, model=model, tokens=answer.tokens, cost=answer.cost)
 
-    def _tail_start(self, *, auto: bool) -> int:
+    def _tail_start(self, *, auto: bool, whole: bool = False) -> int:
         """Return the index of the first message that stays in the prompt. A compaction on request leaves the last turn
         only."""
-        limit = self._run.pricing.context_limit(self._context.agent)
-        return find_tail_start(self._context.session.messages, limit, share=TAIL_SHARE if auto else 0)
+        messages = self._context.session.messages
+        if whole:
+            return max(len(messages) - 1, 0)
+        return find_tail_start(messages, self._context_limit(), share=TAIL_SHARE if auto else 0)
+
+    def _context_limit(self) -> int | None:
+        """Return the context window of the model, or the size of the smallest prompt that was too long for it: servers
+        may have smaller windows than the catalog says."""
+        agent = self._context.agent
+        limits = (self._run.pricing.context_limit(agent), self._context.overflow_sizes.get(_model_name(agent)))
+        return min((limit for limit in limits if limit is not None), default=None)
 
     async def _request_summary(self, old: list[Message], *, overflow: bool) -> Message:
+        """Return the summary of the messages. If they are too long for one request, they are shortened; on an outage,
+        the next model of the agent's list writes the summary and continues."""
+        histories = self._summary_histories(old, overflow=overflow)
+        history = next(histories)
+        while True:
+            try:
+                return await self._summarize(history)
+            except ContextOverflowError:
+                shorter = next(histories, None)
+                if shorter is None:
+                    return Message("assistant", [TextPart(NO_SUMMARY)], finish="other")
+                history = shorter
+            except ProviderError as error:
+                fallback = fallback_agent(self._context, error)
+                if fallback is None:
+                    raise
+                self._continue_with(fallback, str(error))
+
+    def _summary_histories(self, old: Sequence[Message], *, overflow: bool) -> Iterator[list[Message]]:
+        """Yield the messages to summarize, each time shorter."""
+        history = apply_compaction(old)
+        if not overflow:
+            yield history
+        yield [_truncate_message(message) for message in history]
+        short = [_truncate_message(message, MAX_TEXT) for message in history]
+        yield short
+        for share in SUMMARY_SHARES:
+            allowance, newest = int((self._context_limit() or 50_000) * share), list[Message]()
+            for message in reversed(short):
+                allowance -= estimate_message_tokens(message)
+                if allowance < 0:
+                    break
+                newest.insert(0, message)
+            yield newest
+
+    def _continue_with(self, agent: Agent, error: str) -> None:
+        context, client = self._context, self._run.client_for(agent)
+        context.agent, context.projection = agent, PromptProjection(client.model_family(agent.model))
+        self._context.emit_event(
+            RetryScheduledEvent, attempt=1, delay_ms=0, error=error, max_attempts=1, model=_model_name(agent)
+        )
+
+    async def _summarize(self, history: Sequence[Message]) -> Message:
         request, reservation = build_request(self._context)
         client = self._run.client_for(self._context.agent)
-        history = [_truncate_message(message) for message in old] if overflow else old
         prompt = lower(
             [*history, text_message("user", render_prompt("compaction", self._run.prompts))],
             family=client.model_family(request.model),
         )
         settings = replace(request.settings, tool_choice=ToolChoice("none"), output=None)
-        summary_request = Request(
-            request.model, prompt, request.system, request.tools, settings, request.stream, retry=request.retry
-        )
+        summary_request = replace(request, prompt=prompt, settings=settings, allowance=None)
         assembler = AnswerAssembler(client.model_family(request.model))
         used = Tokens()
         try:
-            await self._read_summary(client, summary_request, assembler)
+            used += await self._read_summary(client, summary_request, assembler)
             if not _summary_text(assembler):
                 from outrider.providers.stream_filters.text_tools import render_tools_as_text  # lazy: rarely needed
 
                 # Some servers ignore the tool choice, and the model calls a tool. Without tools it cannot.
-                used, assembler = assembler.tokens, AnswerAssembler(assembler.family)
-                await self._read_summary(client, render_tools_as_text(replace(summary_request, tools=())), assembler)
+                used, assembler = used + assembler.tokens, AnswerAssembler(assembler.family)
+                without_tools = render_tools_as_text(replace(summary_request, tools=()))
+                used += await self._read_summary(client, without_tools, assembler)
         finally:
             used += assembler.tokens
             cost = self._run.pricing.cost(self._context.agent, assembler.model, used)
@@ -342,12 +459,27 @@ class ContextCompactor:
         text = _summary_text(assembler) or NO_SUMMARY
         return Message("assistant", [TextPart(text)], tokens=used, cost=cost, finish=assembler.finish or "other")
 
-    async def _read_summary(self, client: ModelClient, request: Request, assembler: AnswerAssembler) -> None:
+    async def _read_summary(self, client: ModelClient, request: Request, assembler: AnswerAssembler) -> Tokens:
+        """Read the stream into the assembler; return the tokens of attempts that failed."""
+        failed = Tokens()
         async with aclosing(client.stream(request)) as deltas:
             async for delta in deltas:
                 assembler.add(delta)
                 if type(delta) is Retry:
-                    self._context.emit_event(RetryScheduledEvent, **asdict(delta))
+                    failed += estimate_failed_tokens(self._context, assembler, self._context.session.messages)
+                    fields = {name: getattr(delta, name) for name in ("attempt", "delay_ms", "error", "max_attempts")}
+                    self._context.emit_event(RetryScheduledEvent, **fields)
+        return failed
+
+
+def _model_name(agent: Agent) -> str:
+    return f"{agent.provider}/{agent.model}"
+
+
+def _shorten_pinned(text: str) -> str:
+    if len(text) <= PINNED_CHARACTERS:
+        return text
+    return text[:PINNED_CHARACTERS] + PINNED_CUT.format(length=len(text))
 
 
 def _summary_text(assembler: AnswerAssembler) -> str:
@@ -371,14 +503,28 @@ def offer_conversation_search(context: AgentContext) -> None:
         context.tool_specs = (*context.tool_specs, tool.spec())
 
 
-def _truncate_message(message: Message) -> Message:
-    """Truncate long tool outputs, so that an overflowing context fits into the summary request."""
-    parts = [_truncate_call(part) if isinstance(part, ToolPart) else part for part in message.parts]
+def _truncate_message(message: Message, most: int | None = None) -> Message:
+    """Truncate long tool outputs, so that an overflowing context fits into the summary request. With `most`, texts and
+    inputs of calls are truncated to so many characters too, and files are left out."""
+    parts = [_truncate_call(part, most) if isinstance(part, ToolPart) else part for part in message.parts]
+    if most is not None:
+        parts = [replace(part, text=_cut(part.text, most)) if isinstance(part, TextPart) else part for part in parts]
+        parts = [part for part in parts if not isinstance(part, FilePart | ReasoningPart)]
     return replace(message, parts=parts)
 
 
-def _truncate_call(part: ToolPart) -> ToolPart:
+def _truncate_call(part: ToolPart, most: int | None) -> ToolPart:
     state = part.state
-    if not isinstance(state, ToolCompleted) or len(state.output) <= MAX_TOOL_OUTPUT:
-        return part
-    return replace(part, state=replace(state, output=f"{state.output[:MAX_TOOL_OUTPUT]}…", attachments=()))
+    if isinstance(state, ToolCompleted) and len(state.output) > MAX_TOOL_OUTPUT:
+        state = replace(state, output=_cut(state.output, MAX_TOOL_OUTPUT), attachments=())
+    if most is not None:
+        state = replace(state, input={name: _cut_value(value, most) for name, value in state.input.items()})
+    return part if state is part.state else replace(part, state=state)
+
+
+def _cut_value(value: object, most: int) -> object:
+    return _cut(value, most) if isinstance(value, str) else value
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"

@@ -168,7 +168,8 @@ class AgentContext(msgspec.Struct, kw_only=True):
     and the system prompt were built. `ask_rules` and `deny_rules` include those of all callers, so a callee never has
     more rights than its caller. While `closing` is set, a cancelled turn leaves open approvals and `suspended_calls`
     pending, so that they continue when the session is reopened. While `held` is set, no request starts.
-    `not_shortened_at` is the number of messages when a compaction shortened nothing. `paces` has the longest time until
+    `not_shortened_at` is the number of messages when a compaction shortened nothing. `overflow_sizes` has the estimated
+    tokens of the smallest prompt that was too long, by model. `paces` has the longest time until
     the first delta of an answer, by model. `output` is the type of the requested value and `output_value` that value,
     UNSET until an answer has it. `fixed_prompt` is the system prompt without instructions that a function writes.
     `call_context` has the context variables of the task whose input is processed, if they differ from the turn's.
@@ -196,6 +197,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
     closing: bool = False
     held: bool = False
     not_shortened_at: int = 0
+    overflow_sizes: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     suspended_calls: set[str] = msgspec.field(default_factory=set[str])
     take_input: TakeInput | None = None
     caller: "AgentContext | None" = None

@@ -9,7 +9,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from outrider.agents.compaction import CHARACTERS_PER_TOKEN, build_request, estimate_prompt_tokens
+from outrider.agents.compaction import build_request, estimate_failed_tokens
 from outrider.agents.run_context import AgentContext, fallback_agent
 from outrider.agents.turn_state import has_pending_calls
 from outrider.context.lower import PAUSED, PromptProjection
@@ -245,15 +245,9 @@ class ModelStep:
         self._run.bus.publish(self._context.make_event(RetryScheduledEvent, call_id=self._id, **fields))
 
     def _failed_usage(self) -> Usage:
-        """Return the usage of a failed attempt and add it to that of the step. Providers charge for what they sent, so
-        what was not reported is estimated."""
+        """Return the usage of a failed attempt and add it to that of the step."""
         assembler = self._assembler
-        tokens = assembler.withdrawn_tokens
-        received = sum(map(_text_length, assembler.withdrawn)) // CHARACTERS_PER_TOKEN
-        if assembler.withdrawn and not tokens.prompt:
-            history = self._context.session.messages[:-1]
-            tokens += Tokens(input=estimate_prompt_tokens(self._context, history))
-        tokens += Tokens(output=max(received - tokens.output - tokens.reasoning, 0))
+        tokens = estimate_failed_tokens(self._context, assembler, self._context.session.messages[:-1])
         cost = self._run.pricing.cost(self._context.agent, assembler.model, tokens)
         spent = self._withdrawn
         self._withdrawn = Usage(spent.tokens + tokens, (spent.total_cost or 0) + (cost or Decimal(0)))
@@ -429,13 +423,3 @@ def _withdraw_part(part: AnswerPart, now: int) -> AnswerPart:
             return replace(part, metadata=metadata)
         case _:
             assert_never(part)
-
-
-def _text_length(part: AnswerPart) -> int:
-    match part:
-        case TextPart(text=text) | ReasoningPart(text=text):
-            return len(text)
-        case ToolPart(state=ToolPending(raw=raw)):
-            return len(raw)
-        case _:
-            return 0

@@ -103,7 +103,7 @@ class Turn:
         return messages[-1] if messages and has_pending_calls(messages[-1]) else None
 
     async def _request_answer(self) -> Message:
-        """Run one model step. On a context overflow, compact the context once and retry.
+        """Run one model step. On a context overflow, shorten the context and retry, at most twice.
 
         New input is taken here, before a request, and never while calls are pending: the loop looks for pending calls
         in the last message only."""
@@ -113,21 +113,19 @@ class Turn:
         self._step_number = self._budget.begin_turn()
         self._context.emit_event(TurnStartedEvent, turn_number=self._step_number, max_turns=self._budget.limits.turns)
         if self._compactor.is_due():
-            await self._compact_context(overflow=False)
-        try:
-            return await self._run_step()
-        except ContextOverflowError:
-            await self._compact_context(overflow=True)
-            return await self._run_step()
+            self._states.enter("compacting")
+            await self._compactor.compact()
+        for again in (False, True):
+            try:
+                return await self._run_step()
+            except ContextOverflowError as error:
+                self._states.enter("compacting")
+                await self._compactor.make_room(error, again=again)
+        return await self._run_step()
 
     async def _run_step(self) -> Message:
         self._states.enter("calling_model")
         return await ModelStep(self._context).run()
-
-    async def _compact_context(self, *, overflow: bool) -> None:
-        self._states.enter("compacting")
-        if await self._compactor.compact(overflow=overflow) is None and overflow:
-            raise ContextOverflowError("the context is full, and a summary of it is not shorter")
 
     async def _take_input(self) -> bool:
         """Move new user input into the session; return whether there was any."""

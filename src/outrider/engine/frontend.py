@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,6 +28,7 @@ from outrider.presentation.formats import format_bytes, format_tokens
 from outrider.processes.launch import keep_launch_unchanged
 from outrider.processes.output import OutputSlice, plain_text
 from outrider.processes.supervisor import ProcessStatus, ProcessSupervisor
+from outrider.providers.catalog import store_server_facts
 from outrider.sessions.records import Approval, ApprovalScope
 from outrider.sessions.session import Session
 from outrider.tools.builtin.question import AskUser, UserQuestion
@@ -39,6 +40,9 @@ from outrider.types.messages import Message
 from outrider.types.parts import FilePart, FileSource, ModelRef, TextPart, ToolPart
 from outrider.types.request import ToolSpec
 from outrider.types.tool_state import ToolPending
+
+if TYPE_CHECKING:
+    from outrider.models.live_models import LiveModel
 
 # With re-exports: front ends import types of lower layers from the engine.
 __all__ = [
@@ -274,14 +278,25 @@ def attach_file(path: Path, deny: Sequence[str] = (), workspace: Path | None = N
 
 async def list_models(providers: Iterable[Provider]) -> list[ModelRef]:
     """Return the chat models of the providers, newest first: those that their servers list, else those of the catalog.
-    Two providers with the same server and key are listed once."""
+    Two providers with the same server and key are listed once. The catalog stores what the servers say about them."""
     from outrider.models.live_models import fetch_models  # lazy: it loads the HTTP client
 
     distinct = _distinct_providers(providers)
     async with asyncio.TaskGroup() as group:
         fetched = [(provider, group.create_task(fetch_models(provider))) for provider in distinct]
-    listed = [(provider, [model.name for model in live.result() or ()]) for provider, live in fetched]
+    listed = [(provider, order_live_models(provider, live.result() or ())) for provider, live in fetched]
     return [ModelRef(provider.name, name) for provider, live in listed for name in live or _model_names(provider)]
+
+
+def order_live_models(provider: Provider, live: "Sequence[LiveModel]") -> list[str]:
+    """Return the names of a server's models. If it does not say how old they are, they have the order of the catalog,
+    after those that the catalog does not know yet."""
+    store_server_facts(provider.kind, provider.base_url, {model.name: model.facts for model in live})
+    names = [model.name for model in live]
+    if not live or any(model.created for model in live):
+        return names
+    known = {name: position for position, name in enumerate(_model_names(provider), 1)}
+    return sorted(names, key=lambda name: known.get(name, 0))
 
 
 def catalog_models(providers: Iterable[Provider]) -> list[ModelRef]:

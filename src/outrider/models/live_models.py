@@ -2,9 +2,11 @@
 
 import asyncio
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import aclosing
-from typing import Any, Final
+from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import msgspec
@@ -13,6 +15,7 @@ from outrider.config.environment import proxy_for, with_environment_defaults
 from outrider.errors import ConfigurationError, NetworkError
 from outrider.http.client import HttpClient, read_body
 from outrider.http.transport import HttpRequest
+from outrider.providers.models_dev import ModelFacts, ModelPrices, without_dated_names
 from outrider.types.agents import Provider
 
 LIST_SECONDS: Final = 3.0
@@ -21,17 +24,24 @@ _OK = 200
 # Models for other purposes, in the names of vendors, gateways and local servers.
 _NOT_CHAT = re.compile(
     r"embed|rerank|whisper|transcri|(^|[-_/])(tts|audio|realtime|live|image|imagen|veo|sora|dall-e|moderation|guard)([-_.]|$)"
-    r"|davinci|babbage|text-similarity|omni-moderation|computer-use|bge-|clip-|(^|/)aqa$",
+    r"|davinci|babbage|turbo-instruct|(^|[-_])ocr([-_]|$)|\*|text-similarity|omni-moderation|computer-use|bge-|clip-|(^|/)aqa$",
     re.IGNORECASE,
 )
-_CHAT_METHODS = {"generateContent", "streamGenerateContent"}
+_CHAT_METHODS = ("generateContent", "streamGenerateContent")
+_CHAT_TYPES = ("", "model", "chat", "language", "llm", "vlm", "text", "code", "base")  # other types are for other uses
+_CONTEXT_FIELDS = ("max_model_len", "context_length", "context_window", "max_context_length", "inputTokenLimit")
+_MAX_NAME = 256
+_MILLISECONDS = 10**11  # larger times are in milliseconds
+_PER_MILLION = 6
 
 
 class LiveModel(msgspec.Struct, frozen=True):
-    """A model of a server's list. `created` is when it was published, as the server writes it, or ""."""
+    """A model of a server's list. `created` is when it was published, in ISO format, or "". `facts` has the context
+    size and the prices that the server lists."""
 
     name: str
     created: str = ""
+    facts: ModelFacts = ModelFacts()
 
 
 def is_chat_model(name: str) -> bool:
@@ -50,10 +60,11 @@ async def fetch_models(provider: Provider, seconds: float = LIST_SECONDS) -> lis
             response = await client.send(request)
             body, _ = await read_body(response, _MAX_RESPONSE_BYTES)
         listed = msgspec.json.decode(body) if response.status == _OK else None
-    except (OSError, NetworkError, ConfigurationError, msgspec.MsgspecError, ValueError):  # includes TimeoutError
-        return None
+    except (OSError, NetworkError, ConfigurationError, msgspec.MsgspecError, ValueError, RecursionError):
+        return None  # OSError includes TimeoutError
     found = {model.name: model for model in _read_entries(listed) if is_chat_model(model.name)}
-    return sorted(found.values(), key=lambda model: model.created, reverse=True) or None
+    distinct = [found[name] for name in without_dated_names(found)]
+    return sorted(distinct, key=lambda model: model.created, reverse=True) or None
 
 
 def _list_request(provider: Provider) -> HttpRequest | None:
@@ -79,23 +90,71 @@ def _list_request(provider: Provider) -> HttpRequest | None:
 def _read_entries(listed: Any) -> Iterable[LiveModel]:
     """Yields the models of a list in the form of OpenAI or Anthropic (`data`), Google or Ollama (`models`), or bare."""
     match listed:
-        case {"data": [*entries]} | {"models": [*entries]} | [*entries]:
+        case {"data": [_, *_] as entries} | {"models": [_, *_] as entries} | [*entries]:
             pass
         case _:
             return
-    for entry in entries:
+    for entry in cast("list[Any]", entries):
         match entry:
-            case {"supportedGenerationMethods": [*methods]} if not _CHAT_METHODS & set(methods):
-                continue
-            case {"id": str(name), **rest} | {"name": str(name), **rest}:
-                created = rest.get("created_at") or rest.get("created") or rest.get("modified_at") or ""
-                yield LiveModel(name.removeprefix("models/"), _sortable(created))
+            case {"id": str(name)} | {"name": str(name)} if _is_name(name) and _is_for_chat(entry):
+                created = entry.get("created_at") or entry.get("created") or entry.get("modified_at")
+                yield LiveModel(name.removeprefix("models/"), _iso_time(created), _listed_facts(entry))
             case _:
                 continue
 
 
-def _sortable(created: Any) -> str:
-    return f"{int(created):015}" if isinstance(created, int | float) else str(created)
+def _is_name(name: str) -> bool:
+    return bool(name.strip()) and len(name) <= _MAX_NAME and name.isprintable()
+
+
+def _is_for_chat(entry: Mapping[str, Any]) -> bool:
+    """Returns whether a model can hold a conversation, by what the servers of Google, OpenRouter, Together, Vercel,
+    LM Studio, Mistral and Groq say about it."""
+    match entry:
+        case {"supportedGenerationMethods": [*methods]} if not any(name in _CHAT_METHODS for name in methods):
+            return False
+        case {"architecture": {"output_modalities": [*outputs]}} if "text" not in outputs:
+            return False
+        case {"type": str(kind)} if kind.lower() not in _CHAT_TYPES:
+            return False
+        case {"capabilities": {"completion_chat": False}} | {"active": False}:
+            return False
+        case _:
+            return True
+
+
+def _listed_facts(entry: Mapping[str, Any]) -> ModelFacts:
+    sizes = (entry.get(name) for name in _CONTEXT_FIELDS)
+    context = next((size for size in sizes if isinstance(size, int) and size > 1), None)
+    return ModelFacts(context_limit=context, prices=_listed_prices(entry.get("pricing")))
+
+
+def _listed_prices(pricing: Any) -> ModelPrices | None:
+    """Returns the prices of OpenRouter, which are in dollars per token; a negative one means that it varies."""
+    names = {"input": "prompt", "output": "completion", "cache_read": "input_cache_read"}
+    names["cache_write"] = "input_cache_write"
+    listed = cast("dict[str, Any]", pricing) if isinstance(pricing, dict) else {}
+    try:
+        rates = {
+            rate: Decimal(str(listed[name])).scaleb(_PER_MILLION) for rate, name in names.items() if name in listed
+        }
+    except InvalidOperation:
+        return None
+    if not {"input", "output"} <= rates.keys() or not all(rate.is_finite() and rate >= 0 for rate in rates.values()):
+        return None
+    return ModelPrices(**rates)
+
+
+def _iso_time(created: Any) -> str:
+    if isinstance(created, str):
+        return created
+    if not isinstance(created, int | float) or isinstance(created, bool):
+        return ""
+    try:
+        seconds = created / 1000 if created > _MILLISECONDS else created
+        return datetime.fromtimestamp(seconds, UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return ""
 
 
 def _is_local(url: str) -> bool:

@@ -113,6 +113,15 @@ class FactSource(Protocol):
     def find_facts(self, provider_id: str, name: str) -> ModelFacts | None: ...
 
 
+# What servers list about their models, by kind, base URL and name. All catalogs of the process use it.
+_server_facts: dict[tuple[str, str | None, str], ModelFacts] = {}
+
+
+def store_server_facts(kind: str, base_url: str | None, facts: Mapping[str, ModelFacts]) -> None:
+    """Stores the facts, by model name, that a server lists about its models."""
+    _server_facts.update({(kind, base_url, name): found for name, found in facts.items()})
+
+
 class ModelCatalog:
     """Looks up model limits, capabilities and prices. Loads each source on first use.
 
@@ -192,10 +201,12 @@ class ModelCatalog:
         return (self._genai_prices,)
 
     def _iter_facts(self, kind: str, model: str, base_url: str | None, *sources: FactSource) -> Iterator[ModelFacts]:
-        """Yields the facts from configuration, then lazily those of each source."""
+        """Yields the facts from configuration, those that the server lists, then lazily those of each source."""
         for name in (f"{kind}/{model}", model):
             if name in self._overrides:
                 yield self._overrides[name]
+        if (listed := _server_facts.get((kind, base_url, model))) is not None:
+            yield listed
         for source in sources:
             yield self._look_up(source, kind, model, base_url)
 

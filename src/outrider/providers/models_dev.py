@@ -96,6 +96,12 @@ def newest_release(name: str, listed: Iterable[str]) -> str | None:
     return max(releases, default=None)
 
 
+def without_dated_names(names: Iterable[str]) -> list[str]:
+    """Returns the names without the dated ones of models that are also listed without a date."""
+    known = dict.fromkeys(names)
+    return [name for name in known if (bare := re.sub(_DATE_SUFFIX, "", name)) == name or bare not in known]
+
+
 def _strip_path_prefix(model: str) -> str:
     """Removes the path that Google, Vertex and Bedrock put before a model name."""
     for mark in ("models/", "foundation-model/", "inference-profile/"):
@@ -264,9 +270,7 @@ class ModelsDevListing:
             for name, entry in models.items()
             if entry.modalities.output in ((), ("text",)) and entry.status != "deprecated" and "embedding" not in name
         ]
-        undated = set(chat)
-        shown = [name for name in chat if (bare := re.sub(_DATE_SUFFIX, "", name)) == name or bare not in undated]
-        return sorted(shown, key=lambda name: (models[name].release_date, name), reverse=True)
+        return sorted(without_dated_names(chat), key=lambda name: (models[name].release_date, name), reverse=True)
 
     @cached_property
     def _providers(self) -> dict[str, _ListedProvider]:

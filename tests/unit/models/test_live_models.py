@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from outrider.engine.diagnostics import known_models
-from outrider.engine.frontend import describe_model, list_models
+from outrider.engine.frontend import describe_model, list_models, order_live_models
 from outrider.models.clients import CatalogPricing
-from outrider.models.live_models import fetch_models, is_chat_model
+from outrider.models.live_models import LiveModel, fetch_models, is_chat_model
 from outrider.providers.catalog import ModelCatalog
 from outrider.types.agents import Agent, Provider
 from outrider.types.parts import ModelRef
@@ -39,6 +39,44 @@ GOOGLE = {
 }
 LLAMA_CPP = {"models": [{"name": "qwen3.gguf"}], "data": [{"id": "qwen3.gguf", "created": 1}]}
 BARE = [{"id": "llama-3"}]
+OPENROUTER = {
+    "data": [
+        {"id": "maker/draws", "created": 1_750_000_009, "architecture": {"output_modalities": ["image"]}},
+        {
+            "id": "maker/talks",
+            "created": 1_750_000_000,
+            "context_length": 131_072,
+            "architecture": {"output_modalities": ["text"]},
+            "pricing": {"prompt": "0.0000002", "completion": "0.0000006", "input_cache_read": "0.00000002"},
+        },
+        {"id": "maker/router", "created": 1, "pricing": {"prompt": "-1", "completion": "-1"}, "context_length": True},
+    ]
+}
+VLLM = {"object": "list", "data": [{"id": "own/model", "created": 1_750_000_000, "max_model_len": 8192}]}
+TOGETHER = [{"id": "a/draws", "type": "image", "created": 3}, {"id": "b/talks", "type": "chat", "created": 2}]
+MISTRAL = {"data": [{"id": "reader", "capabilities": {"completion_chat": False}}, {"id": "writer", "active": True}]}
+GROQ = {"data": [{"id": "old", "active": False}, {"id": "new", "active": True}]}
+LITELLM = {"data": [{"id": "openai/*"}, {"id": "gpt-4o"}, {"id": "gpt-4o"}, {"id": "gpt-4o-2024-11-20"}]}
+NEXT_TO_EMPTY = {"data": [], "models": [{"name": "m"}]}
+MIXED_TIMES = {
+    "data": [
+        {"id": "seconds", "created": 1_700_000_000},
+        {"id": "text", "created": "2025-01-01T00:00:00Z"},
+        {"id": "milliseconds", "created": 1_760_000_000_000},
+        {"id": "none"},
+    ]
+}
+HOSTILE = {
+    "data": [
+        {"id": "methods", "supportedGenerationMethods": [{"a": 1}, "generateContent"]},
+        {"id": "huge", "created": 1e308},
+        {"id": "list", "created": [1], "pricing": {"prompt": "x", "completion": {}}, "context_length": "many"},
+        {"id": "\u001b]0;title\u0007"},
+        {"id": "x" * 1_000},
+        {"id": " "},
+        7,
+    ]
+}
 
 
 @pytest.mark.parametrize(
@@ -50,6 +88,15 @@ BARE = [{"id": "llama-3"}]
         ("google", GOOGLE, "/v1beta/models?pageSize=1000", ["gemini-3.5-flash"]),
         ("openai", LLAMA_CPP, "/v1/models", ["qwen3.gguf"]),
         ("openai", BARE, "/v1/models", ["llama-3"]),
+        ("openai", OPENROUTER, "/v1/models", ["maker/talks", "maker/router"]),
+        ("openai", VLLM, "/v1/models", ["own/model"]),
+        ("openai", TOGETHER, "/v1/models", ["b/talks"]),
+        ("openai", MISTRAL, "/v1/models", ["writer"]),
+        ("openai", GROQ, "/v1/models", ["new"]),
+        ("openai", LITELLM, "/v1/models", ["gpt-4o"]),
+        ("openai", NEXT_TO_EMPTY, "/v1/models", ["m"]),
+        ("openai", MIXED_TIMES, "/v1/models", ["milliseconds", "text", "seconds", "none"]),
+        ("openai", HOSTILE, "/v1/models", ["methods", "huge", "list"]),
     ],
 )
 async def test_a_server_s_own_list_is_read(kind, body, path, names):
@@ -63,7 +110,7 @@ async def test_a_server_s_own_list_is_read(kind, body, path, names):
         assert server.requests[0].target == path
 
 
-@pytest.mark.parametrize("body", [b"not json", b'{"error": "no"}', b"[]", b'{"data": [1, {"id": 2}]}'])
+@pytest.mark.parametrize("body", [b"not json", b'{"error": "no"}', b"[]", b'{"data": [1, {"id": 2}]}', b"[" * 50_000])
 async def test_without_a_list_the_catalog_answers(body):
     async with serving(Reply([body])) as server:
         assert await fetch_models(Provider("here", "openai", "key", f"{server.url}/v1")) is None
@@ -79,6 +126,8 @@ def test_other_models_are_left_out():
         "dall-e-3",
         "gpt-4o-realtime-preview",
         "llama-guard-3",
+        "gpt-3.5-turbo-instruct",
+        "mistral-ocr-latest",
     )
     assert not any(map(is_chat_model, others))
 
@@ -114,3 +163,22 @@ def test_a_model_is_described_by_context_and_prices_and_an_unknown_one_by_nothin
     assert said == "200k context · $3 in, $15 out per 1M tokens"  # not the rates for long prompts
     assert describe_model(providers, ModelRef("near", "own-model")) == ""
     assert describe_model(providers, ModelRef("gone", "x")) == ""
+
+
+async def test_context_sizes_and_prices_of_the_server_take_precedence_over_the_catalog():
+    replies = [Reply([msgspec.json.encode(OPENROUTER)])]
+    async with serving(*replies) as server:
+        provider = Provider("gateway", "openai", "k", f"{server.url}/v1")
+        talks, router = await known_models([provider], {"maker/router": {"context_limit": 4096}})
+        assert (talks.context_limit, talks.input_price, talks.output_price) == (131_072, Decimal("0.2"), Decimal("0.6"))
+        assert (router.context_limit, router.input_price) == (4096, None)
+        assert describe_model([provider], ModelRef("gateway", "maker/talks")).startswith("131k context · $0.2 in")
+        pricing = CatalogPricing(ModelCatalog(), {"gateway": provider})
+        cost = pricing.cost(Agent("a", "", "maker/talks", "gateway"), "", Tokens(input=1_000_000))
+        assert cost == Decimal("0.2")
+
+
+def test_models_without_a_time_have_the_order_of_the_catalog_and_unknown_ones_are_first():
+    live = [LiveModel(name) for name in ("gemini-2.5-pro", "gemini-99-pro", "gemini-3.5-flash")]
+    ordered = order_live_models(Provider("google", "google", "key"), live)
+    assert ordered == ["gemini-99-pro", "gemini-3.5-flash", "gemini-2.5-pro"]

@@ -46,6 +46,7 @@ from outrider.types.ids import now_ms
 _log = logging.getLogger("outrider.worker")
 _DEFAULT_LIMITS = BackgroundTable()
 _WORKFLOW_POLL_SECONDS = 0.15  # how often DBOS polls this worker's queue, while it runs
+_DEQUEUE_SECONDS = 0.1  # the shortest time between two looks at the queue, while DBOS runs
 _RUNTIME_IDLE_SECONDS = 5.0
 MAX_RECOVERY_ATTEMPTS = 100  # workers that may die during a run before it fails
 
@@ -133,7 +134,7 @@ class Worker:
         self._is_cut_off = False
         self._is_draining = False
         self._unstarted: set[str] = set()  # assigned runs that had not started at the last heartbeat
-        self._last_busy = monotonic()
+        self._last_busy, self._last_dequeue = monotonic(), 0.0
         self._started, self._version = now_ms(), version
         self.metrics = WorkerMetrics()
         self._monitor = ProviderMonitor(self._retries)
@@ -225,7 +226,10 @@ class Worker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if self._database.is_postgres else self._poll):
                     await self._wake.wait()
+            if self._runtime.is_running:  # DBOS starts what was assigned with its next poll, so assign it together
+                await asyncio.sleep(_DEQUEUE_SECONDS - (monotonic() - self._last_dequeue))
             self._wake.clear()
+            self._last_dequeue = monotonic()
             await self._attempt(self._dequeue_runs)
 
     async def _repeat_forever(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -267,11 +271,14 @@ class Worker:
         return await self._executor.execute_run(run_id, job)
 
     async def _finish_attempts(self, entry: QueueEntry, outcome: RunOutcome) -> None:
-        """Forgets the failed attempts of a run that has ended, and ends the pause of its provider if it completed."""
+        """Forgets the failed attempts of a run that has ended, and ends the pause of its provider if it completed. A
+        first attempt has none."""
         if outcome.reason == "waiting":
             return
         provider = entry.provider or self._provider_of(entry.agent) if outcome.reason == "completed" else ""
-        await repeat_during_outage(self._retries.finish_run, entry.id, provider)
+        provider = provider if provider in self._queue.paused_providers else ""
+        if provider or entry.attempts > 1:
+            await repeat_during_outage(self._retries.finish_run, entry.id, provider)
 
     async def _release_run(self, run_id: str, attempt: int, *, is_waiting: bool) -> None:
         """Ends the assignment before the workflow returns. If the run is no longer assigned to this worker, waits until

@@ -236,7 +236,8 @@ async def short_jobs(folder: Path, server: str) -> list[Figure]:
             None,
             ">= 100 /s, 8 cores",
         ),
-        Figure("background: short jobs, CPU of the worker per job", each, "ms", None),
+        Figure("background: short jobs, CPU of the worker per job", each, "ms", None, "<= 40 ms", each <= 40),
+        Figure("background: short jobs, of one core of a worker", 1000 / each, "jobs/s", None),
         Figure("background: a busy worker, connections", most, "", None, "<= 8", most <= 8),
     ]
 

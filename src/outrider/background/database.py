@@ -156,6 +156,10 @@ class RunDatabase:
         self.is_postgres = self.url.get_backend_name() == "postgresql"
         self.table_prefix = f"{SCHEMA}." if self.is_postgres else "outrider_"
         self.engine = self._create_engine()
+        # For single statements, on the same connections: BEGIN and COMMIT are two of three round trips.
+        self.statements = (
+            self.engine.execution_options(isolation_level="AUTOCOMMIT") if self.is_postgres else self.engine
+        )
 
     def migrate(self) -> None:
         """Creates or upgrades the tables. Several processes may call it at the same time. Raises StoreError if the

@@ -41,12 +41,13 @@ class RunUsage(msgspec.Struct, frozen=True):
     seconds: float = 0.0
 
 
-async def compute_run_usage(store: Store, run_id: str) -> RunUsage:
+async def compute_run_usage(store: Store, run_id: str, known: Sequence[Message] | None = None) -> RunUsage:
     """Returns the usage of a run and of all its child sessions. Only the run's own session adds seconds, because a
-    child works while a call of its parent runs."""
+    child works while a call of its parent runs. `known` are the messages of the run's session, if it is open."""
     steps, usage, seconds = 0, Usage(), 0.0
     async for session_id in iterate_session_tree(store, run_id):
-        messages = (await store.load(session_id)).messages
+        is_open = known is not None and session_id == run_id
+        messages = known if is_open and known is not None else (await store.load(session_id)).messages
         answers = [message for message in messages if message.role == "assistant"]
         steps += len(answers)
         for message in answers:
@@ -236,7 +237,7 @@ class RunExecutor:
             self._open_engines[run_id] = engine
             try:
                 end, reason = await self._run_to_end(engine, run_id)
-                outcome = await self._build_outcome(run_id, reason, end)
+                outcome = await self._build_outcome(run_id, reason, end, engine)
                 still_holds = self._still_holds(run_id, engine)
                 if still_holds and isinstance(end.error, ProviderError):
                     outcome = await self._plan_retry(run_id, outcome, end.error)
@@ -319,9 +320,9 @@ class RunExecutor:
     async def _store_report(self, run_id: str, job: JobSpec, outcome: RunOutcome) -> RunOutcome:
         """Commits the worktree and stores the report, also for a canceled run; storing it twice is idempotent. If
         another worker owns the run by now, it leaves the report and the worktree alone."""
-        if not await repeat_during_outage(self._reports.owns_run, run_id):
-            return outcome
-        changes = await self._workspace.finish_workspace(run_id, job)
+        changes = await self._workspace.finish_workspace(
+            run_id, job, lambda: repeat_during_outage(self._reports.owns_run, run_id)
+        )
         report = self._engine.discreet(JobReport(outcome=outcome, changes=changes))
         told = WebhookTarget(job.webhook, self._engine.discreet(job.prompt))
         await repeat_during_outage(self._reports.store_report, run_id, report, told)
@@ -367,8 +368,8 @@ class RunExecutor:
     @asynccontextmanager
     async def _engine_for_job(self, run_id: str, job: JobSpec) -> AsyncGenerator[Engine, None]:
         """Opens an engine with the job's options and with its limits less what the run has used."""
-        await self._workspace.prepare_workspace(run_id, job)
-        options = await self._workspace.engine_options(run_id, job)
+        workspace = await self._workspace.prepare_workspace(run_id, job)
+        options = await self._workspace.engine_options(job, workspace)
         if job.limits is not None:
             options["limits"] = remaining_limits(job.limits, await compute_run_usage(self._engine.store, run_id))
         if not options:
@@ -377,8 +378,11 @@ class RunExecutor:
         async with self._engine.like(**options) as engine:
             yield engine
 
-    async def _build_outcome(self, run_id: str, reason: EndReason, end: TurnOutcome | None = None) -> RunOutcome:
-        used = await compute_run_usage(self._engine.store, run_id)
+    async def _build_outcome(
+        self, run_id: str, reason: EndReason, end: TurnOutcome | None = None, engine: Engine | None = None
+    ) -> RunOutcome:
+        live = engine.live.get(run_id) if engine else None
+        used = await compute_run_usage(self._engine.store, run_id, live.journal.session.messages if live else None)
         return RunOutcome(
             reason=reason,
             output=end.output if end else "",

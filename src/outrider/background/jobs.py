@@ -22,6 +22,7 @@ from outrider.background.schedules import Schedule, ScheduleTable, local_timezon
 from outrider.background.worktrees import stored_worktree
 from outrider.engine.approvals import check_scope
 from outrider.engine.archive import SessionArchive
+from outrider.engine.inbox import first_line_title
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import OutriderError, SessionNotFoundError
 from outrider.project.sandbox import RunWorktree
@@ -92,6 +93,7 @@ class JobClient:
             mode=order.get("mode", "background"),
             agent=order.get("agent", ""),
             workspace_directory=order.get("workspace", ""),
+            title=first_line_title(Message("user", [TextPart(prompt)])),  # else the worker stores it: one more write
         )
         await self._store_session(session, prompt)
         options = EnqueueOptions(

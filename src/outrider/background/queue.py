@@ -130,7 +130,8 @@ class RunQueue:
 
     def __init__(self, database: RunDatabase) -> None:
         self._database = database
-        self._engine = database.engine
+        self._engine, self._statements = database.engine, database.statements
+        self.paused_providers: set[str] = set()  # at the last look at the queue
         self._entries = f"{database.table_prefix}entries"
         self._line_table = f"{database.table_prefix}line"
         self._turns_table = f"{database.table_prefix}turns"
@@ -179,13 +180,13 @@ class RunQueue:
             " AND (:user = '' OR owner = :user) ORDER BY created DESC, id DESC LIMIT :limit OFFSET :offset"
         ).bindparams(sa.bindparam("states", expanding=True))
         values = {"states": list(states), "queue": queue, "user": user, "limit": limit, "offset": offset}
-        with self._engine.connect() as db:
+        with self._statements.connect() as db:
             return [row.id for row in db.execute(statement, values)]
 
     def count_states(self) -> dict[str, float]:
         """Returns how many runs are queued and how many are assigned to workers."""
         statement = f"SELECT state, count(*) AS runs FROM {self._entries} WHERE state <> 'released' GROUP BY state"
-        with self._engine.connect() as db:
+        with self._statements.connect() as db:
             counted = {row.state: row.runs for row in db.execute(sa.text(statement))}
         return {state: counted.get(state, 0) for state in ("queued", "assigned")}
 
@@ -193,7 +194,7 @@ class RunQueue:
         """Returns up to two runs whose ids end with the text."""
         statement = f"SELECT id FROM {self._line_table} WHERE id LIKE :ending ESCAPE '!' LIMIT 2"
         escaped = ending.replace("!", "!!").replace("%", "!%").replace("_", "!_")
-        with self._engine.connect() as db:
+        with self._statements.connect() as db:
             return [row.id for row in db.execute(sa.text(statement), {"ending": f"%{escaped}"})]
 
     def list_unreleased(self, run_id: str | None = None) -> Sequence[QueueEntry]:
@@ -209,7 +210,7 @@ class RunQueue:
 
     def list_workers(self) -> set[str]:
         """Returns the workers that have assigned runs."""
-        with self._engine.connect() as db:
+        with self._statements.connect() as db:
             rows = db.execute(sa.text(f"SELECT DISTINCT worker FROM {self._entries} WHERE state = 'assigned'"))
             return {row.worker for row in rows}
 
@@ -313,7 +314,7 @@ class RunQueue:
 
     def list_awaited_runs(self) -> Sequence[str]:
         """Returns the runs that other runs wait for."""
-        with self._engine.connect() as db:
+        with self._statements.connect() as db:
             statement = f"SELECT DISTINCT after_run FROM {self._entries} WHERE after_run <> '' AND state = 'queued'"
             return [row.after_run for row in db.execute(sa.text(statement))]
 
@@ -322,7 +323,7 @@ class RunQueue:
         self._update("after_run = ''", "after_run = :id", notify=True, id=run_id)
 
     def _update(self, assignments: str, condition: str, *, notify: bool = False, **values: Any) -> bool:
-        with self._engine.begin() as db:
+        with (self._engine if notify else self._statements).begin() as db:
             statement = f"UPDATE {self._entries} SET {assignments} WHERE {condition}"
             changed = bool(db.execute(sa.text(statement), values).rowcount)
             if changed and notify:
@@ -336,7 +337,7 @@ class RunQueue:
         )
         if "ids" in values:
             statement = statement.bindparams(sa.bindparam("ids", expanding=True))
-        with self._engine.connect() as db:
+        with self._statements.connect() as db:
             return [
                 QueueEntry(
                     id=row.id,
@@ -353,7 +354,7 @@ class RunQueue:
             ]
 
     def _has_queued_runs(self) -> bool:
-        with self._engine.connect() as db:
+        with self._statements.connect() as db:
             return bool(db.execute(sa.text(f"SELECT {self.startable_condition()}"), {"now": now_ms()}).scalar())
 
     def startable_condition(self) -> str:
@@ -444,7 +445,9 @@ class RunQueue:
                 left.append(bounds.starts - self._count_recent_starts(db, group, bounds, provider))
             if left:
                 state.room[group] = min(left)
-        for row in db.execute(sa.text(f"SELECT id, until FROM {self._breakers}")):
+        paused = db.execute(sa.text(f"SELECT id, until FROM {self._breakers}")).all()
+        self.paused_providers = {row.id for row in paused}
+        for row in paused:
             group = ("provider", row.id)
             room = 0 if row.until > now_ms() else max(1 - busy[group], 0)
             state.room[group] = min(state.room.get(group, room), room)
@@ -492,7 +495,7 @@ class WaitingRuns:
     workflow is being rewound. A run is added before its worker releases it, and removed after it is queued again."""
 
     def __init__(self, database: RunDatabase) -> None:
-        self._engine = database.engine
+        self._engine, self._statements = database.engine, database.statements
         self._table = f"{database.table_prefix}waiting"
 
     def add_run(self, run_id: str) -> None:
@@ -502,7 +505,7 @@ class WaitingRuns:
         self._execute(f"DELETE FROM {self._table} WHERE id = :id", run_id)
 
     def list_runs(self) -> Sequence[str]:
-        with self._engine.connect() as db:
+        with self._statements.connect() as db:
             return [row.id for row in db.execute(sa.text(f"SELECT id FROM {self._table} ORDER BY id"))]
 
     def _execute(self, statement: str, run_id: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from time import monotonic
@@ -46,7 +47,9 @@ from outrider.types.ids import now_ms
 _log = logging.getLogger("outrider.worker")
 _DEFAULT_LIMITS = BackgroundTable()
 _WORKFLOW_POLL_SECONDS = 0.15  # how often DBOS polls this worker's queue, while it runs
+_DEQUEUE_SECONDS = 0.1  # the shortest time between two looks at the queue, while DBOS runs
 _RUNTIME_IDLE_SECONDS = 5.0
+_LOST_SECONDS = 5.0  # a workflow that DBOS has taken starts within milliseconds
 MAX_RECOVERY_ATTEMPTS = 100  # workers that may die during a run before it fails
 
 
@@ -133,7 +136,9 @@ class Worker:
         self._is_cut_off = False
         self._is_draining = False
         self._unstarted: set[str] = set()  # assigned runs that had not started at the last heartbeat
-        self._last_busy = monotonic()
+        self._executing = Counter[str]()  # workflows that DBOS executes in this process
+        self._lost: dict[str, float] = {}  # workflows that it should execute and does not, and since when
+        self._last_busy, self._last_dequeue = monotonic(), 0.0
         self._started, self._version = now_ms(), version
         self.metrics = WorkerMetrics()
         self._monitor = ProviderMonitor(self._retries)
@@ -225,7 +230,10 @@ class Worker:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if self._database.is_postgres else self._poll):
                     await self._wake.wait()
+            if self._runtime.is_running:  # DBOS starts what was assigned with its next poll, so assign it together
+                await asyncio.sleep(_DEQUEUE_SECONDS - (monotonic() - self._last_dequeue))
             self._wake.clear()
+            self._last_dequeue = monotonic()
             await self._attempt(self._dequeue_runs)
 
     async def _repeat_forever(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -237,8 +245,12 @@ class Worker:
         """The DBOS workflow. DBOS calls it on its own event loop; the engine runs on the loop that opened the
         worker."""
         run_id = DBOS.workflow_id or ""
-        carried = self._execute_run(run_id, msgspec.convert(given, JobSpec, strict=False))
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(carried, self._loop))
+        self._executing[run_id] += 1
+        try:
+            carried = self._execute_run(run_id, msgspec.convert(given, JobSpec, strict=False))
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(carried, self._loop))
+        finally:
+            self._executing[run_id] -= 1
 
     async def _execute_run(self, run_id: str, job: JobSpec) -> Any:
         outcome, entry = RunOutcome(reason="aborted"), await self._load_entry(run_id)
@@ -267,11 +279,14 @@ class Worker:
         return await self._executor.execute_run(run_id, job)
 
     async def _finish_attempts(self, entry: QueueEntry, outcome: RunOutcome) -> None:
-        """Forgets the failed attempts of a run that has ended, and ends the pause of its provider if it completed."""
+        """Forgets the failed attempts of a run that has ended, and ends the pause of its provider if it completed. A
+        first attempt has none."""
         if outcome.reason == "waiting":
             return
         provider = entry.provider or self._provider_of(entry.agent) if outcome.reason == "completed" else ""
-        await repeat_during_outage(self._retries.finish_run, entry.id, provider)
+        provider = provider if provider in self._queue.paused_providers else ""
+        if provider or entry.attempts > 1:
+            await repeat_during_outage(self._retries.finish_run, entry.id, provider)
 
     async def _release_run(self, run_id: str, attempt: int, *, is_waiting: bool) -> None:
         """Ends the assignment before the workflow returns. If the run is no longer assigned to this worker, waits until
@@ -381,6 +396,22 @@ class Worker:
         if lost := [status.workflow_id for status in found if (status.status, status.queue_name) not in here]:
             await asyncio.to_thread(self._start_workflows, lost)
 
+    async def _requeue_lost(self) -> None:
+        """Requeues runs that DBOS lists as executed here although they are not: DBOS forgets a workflow if it loses the
+        database between taking it and starting it, or gives up storing its outcome. DBOS rejects the outcome of an
+        execution that was replaced."""
+        pending = await self._client.list_workflows_async(
+            name=WORKFLOW_NAME, status="PENDING", executor_id=self.id, load_input=False, load_output=False
+        )
+        lost = {status.workflow_id for status in pending} - set(+self._executing)
+        self._lost = {run_id: self._lost.get(run_id, monotonic()) for run_id in lost}
+        due = [run_id for run_id, since in self._lost.items() if monotonic() - since > _LOST_SECONDS]
+        async with self._assigning:  # so that no run is among them that was assigned again but not resumed yet
+            for run_id in due:
+                del self._lost[run_id]
+                if await asyncio.to_thread(self._queue.requeue_run, run_id, self.id):
+                    _log.warning("run %s was started but is not executed; it is queued again", short_id(run_id))
+
     async def _post_webhooks(self) -> None:
         await self._post.wait()
         self._post.clear()
@@ -424,6 +455,8 @@ class Worker:
             await self._abort_canceled_runs()
             await self._resume_unstarted()
             await self._finish_orphans()
+        if self._runtime.is_running and not self._is_draining:
+            await self._requeue_lost()
         if agenda.scheduled or agenda.awaited:
             await self.job_client.submit_due()
         if agenda.waiting:

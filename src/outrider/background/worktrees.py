@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from socket import gethostname
@@ -248,33 +248,39 @@ class RunWorkspace:
         self._worktrees = worktrees
         self._build_options = build_options
 
-    async def prepare_workspace(self, run_id: str, job: JobSpec) -> None:
-        """Creates the run's worktree if it needs one. A run keeps its worktree while it exists; on another machine it
-        gets a new one, and a message for the model is queued."""
+    async def prepare_workspace(self, run_id: str, job: JobSpec) -> str:
+        """Creates the run's worktree if it needs one, and returns the folder of the run. A run keeps its worktree while
+        it exists; on another machine it gets a new one, and a message for the model is queued."""
         session = await self._store.get(run_id)
         if self._worktrees is None or not job.worktree or session.mode in ("chat", "plan"):
-            return
+            return session.workspace_directory
         try:
             tree = await asyncio.to_thread(self._ensure_worktree, self._worktrees, session, job)
         except ProcessError as problem:
             raise ConfigurationError(f"cannot create a worktree for this run: {problem}") from problem
         known = stored_worktree(session)
         if tree is None or tree == known:
-            return
+            return session.workspace_directory
         if known is not None:
             await self._announce_recreation(session, tree)
         metadata = {**session.metadata, METADATA_KEY: msgspec.to_builtins(tree)}
         await self._store.update(run_id, SessionUpdate(workspace_directory=str(tree.folder), metadata=metadata))
+        return str(tree.folder)
 
-    async def engine_options(self, run_id: str, job: JobSpec) -> dict[str, Any]:
-        """Returns the options in which the run's engine differs from the worker's."""
-        return await asyncio.to_thread(self._checked_options, job, (await self._store.get(run_id)).workspace_directory)
+    async def engine_options(self, job: JobSpec, workspace: str) -> dict[str, Any]:
+        """Returns the options in which the engine of a run in this folder differs from the worker's."""
+        return await asyncio.to_thread(self._checked_options, job, workspace)
 
-    async def finish_workspace(self, run_id: str, job: JobSpec) -> WorktreeChanges | None:
-        """Commits what the run left. A worktree without changes is removed, and the session's workspace is reset."""
+    async def finish_workspace(
+        self, run_id: str, job: JobSpec, owns_run: Callable[[], Awaitable[bool]]
+    ) -> WorktreeChanges | None:
+        """Commits what the run left, if it is still this worker's. A worktree without changes is removed, and the
+        session's workspace is reset."""
+        if self._worktrees is None or not job.worktree:
+            return None
         session = await self._store.get(run_id)
         tree = stored_worktree(session)
-        if self._worktrees is None or tree is None or not self._worktrees.exists_here(tree):
+        if tree is None or not self._worktrees.exists_here(tree) or not await owns_run():
             return None
         try:
             changes = await asyncio.to_thread(

@@ -327,14 +327,13 @@ class EngineRuntime:
     async def resume_session(self, session_id: str, *, take_over: bool = False, repeat_calls: bool = False) -> Journal:
         """Open a stored session, with a lease if this runtime takes leases. The results of interrupted calls describe
         the current state of their files."""
-        workspace = Path((await self._store.get(session_id)).workspace_directory or ".")
         journal = await resume_journal(
             session_id,
             self._store,
             self._bus,
             lease_owner=self.lease_owner,
             take_over=take_over,
-            describe=lambda call: describe_touched_files(call, workspace),
+            describe=describe_touched_files,
             repeat_calls=repeat_calls,
         )
         await end_child_sessions(self._store, journal.session.messages)

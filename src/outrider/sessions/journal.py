@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
@@ -12,7 +13,7 @@ from outrider.event_bus import EventBus
 from outrider.sessions.failpoints import failpoint
 from outrider.sessions.leases import LeaseOwner, SessionLease
 from outrider.sessions.records import InboxItem, Lease, SessionUpdate, StoredSession
-from outrider.sessions.recovery import DescribeCall, repair_transcript
+from outrider.sessions.recovery import repair_transcript
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.sessions.write_queue import PendingChange, ShieldedTasks, WriteQueue
@@ -308,17 +309,20 @@ async def resume_journal(
     *,
     lease_owner: LeaseOwner | None = None,
     take_over: bool = False,
-    describe: DescribeCall = lambda _: "",
+    describe: Callable[[ToolPart, Path], str] = lambda _call, _workspace: "",
     repeat_calls: bool = False,
 ) -> Journal:
     """Opens a stored session and repairs what a crash left unfinished.
 
-    `describe` returns a note about the effects of an interrupted call. With `repeat_calls`, calls that are safe to
-    repeat are queued again instead of ended.
+    `describe` returns a note about the effects of an interrupted call in the workspace. With `repeat_calls`, calls that
+    are safe to repeat are queued again instead of ended.
     """
     held = (lease_owner, await lease_owner.acquire(session_id, take_over=take_over)) if lease_owner else None
     transcript = await store.load(session_id)
-    repaired = repair_transcript(transcript, now_ms(), describe, repeat_calls=repeat_calls)
+    workspace = Path(transcript.session.workspace_directory or ".")
+    repaired = repair_transcript(
+        transcript, now_ms(), lambda call: describe(call, workspace), repeat_calls=repeat_calls
+    )
     if repaired:
         await store.append(session_id, repaired, token=held[1].token if held else None)
     return Journal(session_from_stored(transcript.session, transcript.messages), store, bus, held=held)

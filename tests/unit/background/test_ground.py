@@ -17,6 +17,10 @@ from tests.unit.background.repositories import folders_in, repository, run_git
 JOB = JobSpec(prompt="write", queue="runs")
 
 
+async def owned() -> bool:
+    return True
+
+
 @pytest.fixture
 async def store(tmp_path: Path) -> MemoryStore:
     store = MemoryStore()
@@ -59,7 +63,7 @@ async def test_a_run_that_continues_with_a_worker_whose_folders_are_others_takes
     assert second is not None
     assert (second.branch, second.path != first.path) == (first.branch, True)
     assert not Path(first.path).exists(), "a branch is checked out in one place"
-    assert await ground.finish_workspace("run-1", JOB) == WorktreeChanges()
+    assert await ground.finish_workspace("run-1", JOB, owned) == WorktreeChanges()
     listed = run_git(tmp_path / "repo", "worktree", "list", "--porcelain")
     assert listed.count("worktree ") == 1
 
@@ -70,7 +74,7 @@ async def test_a_run_without_changes_leaves_nothing_behind(store: MemoryStore, t
     await ground.prepare_workspace("run-1", JOB)
     tree = stored_worktree(await store.get("run-1"))
     assert tree is not None
-    changes = await ground.finish_workspace("run-1", JOB)
+    changes = await ground.finish_workspace("run-1", JOB, owned)
     assert changes is not None
     assert not changes.diff
     after = await store.get("run-1")
@@ -94,13 +98,24 @@ async def test_whoever_is_killed_while_a_worktree_is_removed_leaves_a_run_that_m
     ground = RunWorkspace(store, KilledAfterwards(folders_in(tmp_path)))
     await ground.prepare_workspace("run-1", JOB)
     with pytest.raises(KilledError):
-        await ground.finish_workspace("run-1", JOB)
+        await ground.finish_workspace("run-1", JOB, owned)
     again = RunWorkspace(store, WorktreeManager(folders_in(tmp_path)))
     await again.prepare_workspace("run-1", JOB)
     assert await store.inbox("run-1") == [], "nothing was lost, so the model need not look again"
-    changes = await again.finish_workspace("run-1", JOB)
+    changes = await again.finish_workspace("run-1", JOB, owned)
     assert changes == WorktreeChanges()
     assert stored_worktree(await store.get("run-1")) is None
+
+
+async def test_a_worker_that_has_lost_the_run_does_not_commit_its_worktree(store: MemoryStore, tmp_path: Path):
+    async def lost() -> bool:
+        return False
+
+    ground = RunWorkspace(store, WorktreeManager(folders_in(tmp_path)))
+    folder = await ground.prepare_workspace("run-1", JOB)
+    Path(folder, "new.txt").write_text("new\n")
+    assert await ground.finish_workspace("run-1", JOB, lost) is None
+    assert run_git(Path(folder), "status", "--porcelain").strip() == "?? new.txt"
 
 
 async def test_who_wants_no_worktree_works_in_the_folder_itself(store: MemoryStore, tmp_path: Path):

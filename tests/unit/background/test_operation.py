@@ -15,7 +15,7 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 import sqlalchemy as sa
 
 from outrider import Engine, Tool
-from outrider.background.database import RunDatabase
+from outrider.background.database import RunDatabase, worker_queue
 from outrider.background.jobs import QueuePlacement, open_job_client
 from outrider.background.queue import RunQueue
 from outrider.background.records import RunFilter
@@ -48,6 +48,24 @@ async def done_after(worker: Worker, folder: Path) -> float:
     run = await worker.job_client.submit_run("go", workspace=str(folder))
     assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
     return time.monotonic() - start
+
+
+@pytest.mark.parametrize("state", ["assigned", "released"])
+async def test_a_run_that_dbos_has_taken_and_forgotten_is_executed(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As after a connection that was lost when DBOS had taken the workflow, or had given up storing its outcome."""
+    monkeypatch.setattr("outrider.background.worker._LOST_SECONDS", 0.5)
+    async with working(f"sqlite:///{tmp_path / 'runs.sqlite'}", heartbeat=0.2) as worker:
+        await done_after(worker, tmp_path)
+        run = await worker.job_client.submit_run("go", workspace=str(tmp_path), place=QueuePlacement(after=1000))
+        with worker._database.engine.begin() as db:
+            values = {"id": run.id, "state": state, "worker": worker.id, "queue": worker_queue(worker.id)}
+            entry = "state = :state, worker = :worker, attempts = 1, held = 0, ready = 0"
+            db.execute(sa.text(f"UPDATE outrider_entries SET {entry} WHERE id = :id"), values)
+            taken = "status = 'PENDING', executor_id = :worker, owner_xid = 'lost', queue_name = :queue"
+            db.execute(sa.text(f"UPDATE workflow_status SET {taken} WHERE workflow_uuid = :id"), values)
+        assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
 
 
 async def until_pushed(worker: Worker) -> None:

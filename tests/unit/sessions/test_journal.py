@@ -252,7 +252,7 @@ async def test_resuming_ends_what_was_open_and_does_it_once(store: SmallStore, b
             elif state == "asking":
                 await journal.put_part(call.update_state(call.state.await_approval()), message)
     async with await resume_journal(
-        journal.session.id, store, bus, describe=lambda _: "x.txt is now 0 bytes"
+        journal.session.id, store, bus, describe=lambda *_: "x.txt is now 0 bytes"
     ) as resumed:
         ready, running, asking = resumed.session.messages[0].parts
         assert (ready.state.reason, ready.state.metadata) == ("interrupted", {"recovered_from": "ready"})

@@ -30,6 +30,8 @@ POOL_WAIT_SECONDS = 2.0
 RECONNECT_SECONDS = 0.5
 POOL_RECONNECT_SECONDS = 5.0  # the pool doubles its delays up to this; afterwards each request connects anew
 LONGEST_PAUSE_SECONDS = 5.0
+POOLED_POLL_SECONDS = 1.0
+_SET_PATH, _SET_LOCAL_PATH = sql.SQL("SET search_path TO {}"), sql.SQL("SET LOCAL search_path TO {}")
 
 _log = logging.getLogger("outrider.sessions")
 
@@ -46,8 +48,9 @@ class TransactionPool:
     ) -> None:
         self.outage_seconds = outage_seconds
         self._outage_start: float | None = None
+        self.is_pooled = False  # whether a pooler is between this process and the server
         self._url = url
-        self._schema = schema
+        self._schema_name = sql.Identifier(schema)
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             url,
             kwargs={"autocommit": True, "connect_timeout": CONNECT_TIMEOUT_SECONDS},
@@ -55,7 +58,7 @@ class TransactionPool:
             max_size=max_connections,
             max_idle=MAX_IDLE_SECONDS,
             open=False,
-            configure=self._set_search_path,
+            configure=self._configure_connection,
             reconnect_timeout=POOL_RECONNECT_SECONDS,
             name="outrider",
         )
@@ -63,7 +66,7 @@ class TransactionPool:
     async def connect(self) -> Connection:
         """Opens a connection outside the pool. Raises psycopg.OperationalError if the server cannot be reached."""
         db = await psycopg.AsyncConnection.connect(self._url, autocommit=True, connect_timeout=CONNECT_TIMEOUT_SECONDS)
-        await self._set_search_path(db)
+        await self._configure_connection(db)
         return db
 
     async def run_alone(self, body: Callable[[Connection], Awaitable[T]]) -> T:
@@ -74,15 +77,16 @@ class TransactionPool:
         except psycopg.Error as error:
             raise to_store_error(error) from error
 
-    async def run(self, body: TransactionBody[T]) -> T:
-        """Runs `body` in a transaction and retries after a lost connection or a serialization error, with backoff.
+    async def run(self, body: TransactionBody[T], *, is_statement: bool = False) -> T:
+        """Runs `body` in a transaction and retries after a lost connection or a serialization error, with backoff. A
+        body that executes one statement (`is_statement`) needs no BEGIN and COMMIT, which are two of three round trips.
 
         `body` must have the same effect whether it is committed once or twice.
         """
         attempt, start = 0, monotonic()
         while True:
             try:
-                result = await self._run_once(body, retried=attempt > 0)
+                result = await self._run_once(body, retried=attempt > 0, is_statement=is_statement)
             except psycopg.Error as error:
                 pause = self._choose_pause(error, attempt, monotonic() - start)
                 if pause is None:
@@ -116,12 +120,16 @@ class TransactionPool:
             _log.warning("the database is available again after %.0f s", monotonic() - self._outage_start)
             self._outage_start = None
 
-    async def _run_once(self, body: TransactionBody[T], *, retried: bool) -> T:
+    async def _run_once(self, body: TransactionBody[T], *, retried: bool, is_statement: bool) -> T:
         if retried and not self._pool.closed:
             await self._pool.check()  # a server restart breaks all idle connections, more than there are attempts
         db = await self._acquire_connection()
         try:
+            if is_statement and not self.is_pooled:
+                return await body(db, retried)
             async with db.transaction():
+                if self.is_pooled:
+                    await db.execute(_SET_LOCAL_PATH.format(self._schema_name))
                 return await body(db, retried)
         finally:
             await self._pool.putconn(db)
@@ -141,8 +149,16 @@ class TransactionPool:
             except PoolTimeout:
                 await (await self.connect()).close()
 
-    async def _set_search_path(self, db: Connection) -> None:
-        await db.execute(sql.SQL("SET search_path TO {}").format(sql.Identifier(self._schema)))
+    async def _configure_connection(self, db: Connection) -> None:
+        """Sets the search path. A pooler in transaction mode, such as PgBouncer, gives each transaction another server
+        connection, so that settings and prepared statements of a session get lost: then each transaction sets the path.
+        A pooler reports a process id of its own."""
+        row = await (await db.execute("SELECT pg_backend_pid()")).fetchone()
+        self.is_pooled = row is not None and row[0] != db.info.backend_pid
+        if self.is_pooled:
+            db.prepare_threshold = None
+        else:
+            await db.execute(_SET_PATH.format(self._schema_name))
 
 
 def _is_retryable(error: psycopg.Error) -> bool:
@@ -199,6 +215,11 @@ class NotificationListener(SessionListeners):
             await asyncio.sleep(RECONNECT_SECONDS)
 
     async def _forward_notifications(self, db: Connection) -> None:
+        if self._pool.is_pooled:  # a pooler in transaction mode delivers no notifications, so listeners poll
+            self._ready.set()
+            self.notify_all()
+            await asyncio.sleep(POOLED_POLL_SECONDS)
+            return
         await db.execute(f"LISTEN {CHANNEL}".encode())
         self._ready.set()
         self.notify_all()

@@ -81,12 +81,12 @@ class PostgresStore:
         )
 
     async def get(self, session_id: str) -> StoredSession:
-        return decode_session(await self._run_transaction(lambda db: reads.session_row(db, session_id)))
+        return decode_session(await self._run_statement(lambda db: reads.session_row(db, session_id)))
 
     async def list(
         self, filter: SessionFilter = _ANY_SESSION, *, limit: int = 50, after: str | None = None
     ) -> SessionPage:
-        return await self._run_transaction(lambda db: reads.list_sessions(db, filter, limit, after))
+        return await self._run_statement(lambda db: reads.list_sessions(db, filter, limit, after))
 
     async def update(self, session_id: str, update: SessionUpdate) -> StoredSession:
         return await self._run_transaction(lambda db: writes.update_session(db, session_id, update, self._clock()))
@@ -98,7 +98,7 @@ class PostgresStore:
         return await self._run_transaction(writes.delete_unowned_sessions)
 
     async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> StoredSession:
-        source = await self._run_transaction(lambda db: reads.session_row(db, session_id))
+        source = await self._run_statement(lambda db: reads.session_row(db, session_id))
         last = await self._run_transaction(lambda db: writes.find_fork_point(db, source["key"], at))
         fork = forked_session(decode_session(source), last["id"], title, self._clock())
         return await self._pool.run(
@@ -167,13 +167,13 @@ class PostgresStore:
         return await self._run_transaction(lambda db: writes.renew_lease(db, lease))
 
     async def release(self, lease: Lease) -> None:
-        await self._run_transaction(lambda db: writes.release_lease(db, lease))
+        await self._run_statement(lambda db: writes.release_lease(db, lease))
 
     async def put_inbox(self, item: InboxItem) -> InboxItem:
         return await self._run_transaction(lambda db: writes.put_inbox_item(db, item, self._clock()))
 
     async def inbox(self, session_id: str) -> Sequence[InboxItem]:
-        return await self._run_transaction(lambda db: writes.list_inbox(db, session_id))
+        return await self._run_statement(lambda db: writes.list_inbox(db, session_id))
 
     async def ask(self, approval: Approval) -> Approval:
         return await self._run_transaction(lambda db: writes.put_approval(db, approval, self._clock()))
@@ -198,7 +198,8 @@ class PostgresStore:
         return await self._run_transaction(lambda db: writes.answer_approval(db, approval_id, respond, self._clock()))
 
     async def approvals(self, session_id: str | None = None, *, only_open: bool = False) -> Sequence[Approval]:
-        return await self._run_transaction(lambda db: writes.list_approvals(db, session_id, only_open=only_open))
+        run = self._run_statement if session_id is None else self._run_transaction
+        return await run(lambda db: writes.list_approvals(db, session_id, only_open=only_open))
 
     async def close(self) -> None:
         await self._listeners.close()
@@ -212,6 +213,9 @@ class PostgresStore:
 
     async def _run_transaction(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         return await self._pool.run(lambda db, _: work(db))
+
+    async def _run_statement(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        return await self._pool.run(lambda db, _: work(db), is_statement=True)
 
     async def _run_read_only(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Runs several queries in one read-only snapshot."""

@@ -1,49 +1,91 @@
 """Structured output: parses the model's answer into a value of the requested type, or builds a prompt that asks for a
 valid answer."""
 
+import inspect
 import re
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
 
-from outrider.errors import ConfigurationError, OutputMismatch
-from outrider.tools.schema import convert_value, schema_for_type
+from outrider.errors import CallbackError, ConfigurationError, OutputMismatch
+from outrider.tools.threads import Callbacks
+from outrider.tools.type_adapters import TypeAdapter, accepts_text
+from outrider.tools.type_hints import UnsupportedTypeError, compile_type, describe_type, type_label
+from outrider.types.agents import SessionContext
 from outrider.types.partial_json import parse_partial_object
 from outrider.types.request import OutputSchema
 from outrider.types.validate import is_object
 
-MAX_REPAIRS = 2
+DEFAULT_ATTEMPTS = 3
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _WRAPPER_FIELD = "value"
+OutputValidator = Callable[..., Any]
+"""A plain or async function of the value, or of a `SessionContext` and the value. It returns the value or another one;
+None accepts the value. It raises OutputMismatch or ValueError with a message for the model, which answers again."""
 
 
 class OutputType:
-    """A dataclass, TypedDict, msgspec Struct, pydantic model, any other type hint, or a JSON schema as a dict. Vendor
-    APIs accept object schemas only, so a schema of another type is wrapped as the single field of an object."""
+    """A dataclass, TypedDict, msgspec Struct, pydantic model, any other type hint, or a JSON schema as a dict, with the
+    functions that check its values. Vendor APIs accept object schemas only, so a schema of another type is wrapped as
+    the single field of an object. For `str` the answer is plain text."""
 
-    def __init__(self, output_type: Any) -> None:
-        self._type = output_type
-        self._is_schema = is_object(output_type)
-        self._value_schema = output_type if self._is_schema else _schema_of(output_type)
-        self._is_wrapped = self._value_schema.get("type") != "object"
-        name = "answer" if self._is_schema else getattr(output_type, "__name__", "answer")
-        self.name = "the JSON schema" if self._is_schema else getattr(output_type, "__name__", str(output_type))
-        self.schema = OutputSchema(
-            _wrap_schema(self._value_schema) if self._is_wrapped else self._value_schema, re.sub(r"\W", "_", name)
-        )
+    def __init__(
+        self, output_type: Any, validators: Sequence[OutputValidator] = (), attempts: int = DEFAULT_ATTEMPTS
+    ) -> None:
+        self.attempts = attempts
+        self.validators = validators
+        self.is_text = output_type is None or output_type is str
+        self._adapter = None if self.is_text or is_object(output_type) else _adapter_of(output_type)
+        self._accepts_text = self._adapter is not None and accepts_text(self._adapter)
+        self._value_schema: dict[str, Any] = describe_type(self._adapter) if self._adapter else output_type
+        self._is_wrapped = not self.is_text and self._value_schema.get("type") != "object"
+        self.name = "the JSON schema" if self._adapter is None else type_label(output_type)
+        self.schema = None if self.is_text else self._make_schema()
+
+    def _make_schema(self) -> OutputSchema:
+        name = "answer" if self._adapter is None else self.name
+        schema = _wrap_schema(self._value_schema) if self._is_wrapped else self._value_schema
+        return OutputSchema(schema, re.sub(r"\W+", "_", name).strip("_")[:64] or "answer")
 
     def parse_answer(self, text: str) -> Any:
         """Return the value in the answer. Raises OutputMismatch if the text is not JSON or does not match the type."""
-        value = _decode_json(text)
-        if self._is_wrapped and is_object(value) and value.keys() == {_WRAPPER_FIELD}:
+        if self.is_text:
+            return text
+        try:
+            value = _decode_json(text)
+        except OutputMismatch:
+            if self._accepts_text:
+                return text
+            raise
+        is_wrapper = is_object(value) and value.keys() == {_WRAPPER_FIELD}
+        if self._is_wrapped and is_wrapper:
             value = value[_WRAPPER_FIELD]
-        if self._is_schema:
+        if self._adapter is None:
             return _check_schema(value, self._value_schema)
         try:
-            return convert_value(self._type, value)
-        except (ValueError, TypeError) as error:
+            return self._adapter.convert(value)
+        except (ValueError, RecursionError) as error:
+            if is_wrapper and not self._is_wrapped:
+                with suppress(ValueError, RecursionError):
+                    return self._adapter.convert(value[_WRAPPER_FIELD])
             raise OutputMismatch(str(error)) from error
+
+    async def validate(self, value: Any, callbacks: Callbacks, context: SessionContext[Any]) -> Any:
+        """Return the value after all validators. Raises OutputMismatch with the message of one that rejects it, and
+        CallbackError for one that fails."""
+        for function in self.validators:
+            name = f"the output validator {getattr(function, '__name__', type(function).__name__)}"
+            arguments = (context, value) if _takes_context(function) else (value,)
+            try:
+                checked = await callbacks.call(name, function, *arguments)
+            except CallbackError as error:
+                if isinstance(error.__cause__, OutputMismatch | ValueError | AssertionError):
+                    raise OutputMismatch(_message_of(error.__cause__)) from error.__cause__
+                raise
+            value = value if checked is None else checked
+        return value
 
     def parse_partial(self, text: str) -> Any:
         """Return the value that the beginning of an answer has so far, or None. A list has its complete items."""
@@ -57,31 +99,76 @@ class OutputType:
             value = value.get(_WRAPPER_FIELD)
         complete: Any = cast("list[Any]", value)[:-1] if isinstance(value, list) else None
         for attempt in (cast("Any", value), complete):
-            if attempt is None or self._is_schema:
-                return attempt
-            with suppress(ValueError, TypeError):
-                return convert_value(self._type, attempt)
+            if attempt is None or self._adapter is None:
+                return None if self.is_text else attempt
+            with suppress(ValueError, RecursionError):
+                return self._adapter.convert(attempt)
         return None
 
     def repair_prompt(self, problem: OutputMismatch) -> str:
         """Return the user message that asks the model for a valid answer."""
+        if self.schema is None:
+            return f"Your answer was not accepted: {problem.message}. Answer again."
         schema = msgspec.json.encode(self.schema.schema).decode()
         return (
             f"Your answer does not have the wanted form: {problem.message}. "
             f"Answer again with nothing but JSON that follows this schema:\n{schema}"
         )
 
+    def final_error(self, agent: str, problem: OutputMismatch) -> OutputMismatch:
+        """Return the error that ends a run: who answered, what was wanted, how often, and what was wrong."""
+        wanted = "an accepted answer" if self.is_text else f"a value of {self.name}"
+        times = "1 attempt" if self.attempts == 1 else f"{self.attempts} attempts"
+        return OutputMismatch(
+            f"agent {agent!r} gave no answer that is {wanted} in {times}: {problem.message}",
+            agent=agent,
+            output_type=self.name,
+            attempts=self.attempts,
+            problem=problem.message,
+        )
 
-def as_output_type(output_type: Any) -> OutputType | None:
-    """Return the requested type, None for plain text."""
-    return None if output_type is None or output_type is str else OutputType(output_type)
+
+def as_output_type(
+    output_type: Any,
+    validators: OutputValidator | Sequence[OutputValidator] | None = None,
+    attempts: int = DEFAULT_ATTEMPTS,
+) -> OutputType | None:
+    """Return the requested type, None for plain text that no function checks. Raises ConfigurationError for a type that
+    no answer can have."""
+    if type(attempts) is not int or attempts < 1:
+        raise ConfigurationError(f"output_attempts is a number from 1, got {attempts!r}")
+    functions = [validators] if callable(validators) else list(validators or ())
+    if odd := [one for one in functions if not callable(one)]:
+        raise ConfigurationError(f"output_validators are functions of the value, got {type(odd[0]).__name__}")
+    if (output_type is None or output_type is str) and not functions:
+        return None
+    return OutputType(output_type, functions, attempts)
 
 
-def _schema_of(wanted: Any) -> dict[str, Any]:
+def _adapter_of(wanted: Any) -> TypeAdapter:
     try:
-        return schema_for_type(wanted)
-    except TypeError as error:
-        raise ConfigurationError(f"no answer can be of the output_type {wanted!r}: {error}") from error
+        return compile_type(wanted)
+    except (UnsupportedTypeError, TypeError) as error:
+        reason = error.message if isinstance(error, UnsupportedTypeError) else str(error)
+        raise ConfigurationError(
+            f"no answer can be of the output_type {wanted!r}: {reason}; pass a dataclass, a TypedDict, a pydantic "
+            "model, another type hint, or a JSON schema as a dict"
+        ) from error
+
+
+def _takes_context(function: OutputValidator) -> bool:
+    """Return whether a validator takes the context of the session before the value."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(one.kind in positional and one.default is one.empty for one in parameters) >= 2
+
+
+def _message_of(error: BaseException) -> str:
+    text = error.message if isinstance(error, OutputMismatch) else str(error)
+    return text.strip().rstrip(".") or "a check of the program failed"
 
 
 def _wrap_schema(schema: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import msgspec
 
-from outrider.agents.output_type import MAX_REPAIRS
 from outrider.agents.run_context import AgentContext
 from outrider.agents.turn_state import NOTE, TurnEnd, is_paused
 from outrider.errors import OutputMismatch
@@ -32,19 +31,20 @@ class StopPolicy:
         return await self._end_after_calls(calls) if calls else self._end_without_calls(answer)
 
     async def requests_repair(self, end: TurnEnd) -> bool:
-        """Parse the answer as the requested output type. If it does not match, ask the model for another one and return
-        True. Raises OutputMismatch after `MAX_REPAIRS` of them."""
-        context = self._context
-        if context.output is None:
+        """Parse the answer as the requested output type, and pass it to the validators. If it does not match, ask the
+        model for another one and return True. Raises OutputMismatch after the last attempt."""
+        context, output = self._context, self._context.output
+        if output is None:
             return False
         try:
-            context.output_value = context.output.parse_answer(end.output)
+            value = output.parse_answer(end.output)
+            context.output_value = await output.validate(value, context.run.callbacks, context.session_context())
         except OutputMismatch as problem:
-            if context.repairs >= MAX_REPAIRS:
-                raise
+            if context.repairs + 1 >= output.attempts:
+                raise output.final_error(context.agent.name, problem) from problem
             context.repairs += 1
             context.finish_output = None
-            repair = TextPart(context.output.repair_prompt(problem), synthetic=True)
+            repair = TextPart(output.repair_prompt(problem), synthetic=True)
             await context.journal.add_message(Message("user", [repair]))
             return True
         return False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack, overlo
 from weakref import WeakValueDictionary
 
 from outrider.agents.instructions import additional_instructions
-from outrider.agents.output_type import as_output_type
+from outrider.agents.output_type import DEFAULT_ATTEMPTS, OutputValidator, as_output_type
 from outrider.config.environment import redactor_for
 from outrider.engine.abort import AbortListener, abort_in_other_process, is_abort_request
 from outrider.engine.approval_gate import function_channel, queue_channel
@@ -160,6 +160,8 @@ class PromptKeywords(TypedDict, total=False):
     input_id: str | None
     sender: str
     instructions: str
+    output_validators: OutputValidator | Sequence[OutputValidator] | None
+    output_attempts: int
 
 
 class RunSubmitter(Protocol):
@@ -328,8 +330,8 @@ class Engine:
         **options: Unpack[PromptKeywords],
     ) -> RunResult[Any]:
         """Add input to the session and wait for the result of the turn that processes it. With `output_type` its output
-        is a value of that type; `instructions` are added to those of the agent for this turn. The output type is not
-        stored: after a restart, pass it to `go_on` again."""
+        is a value of that type, which `output_validators` check as in `run`; `instructions` are added to those of the
+        agent for this turn. The output type is not stored: after a restart, pass it to `go_on` again."""
         return await (await self.put(session_id, content, output_type=output_type, **options))
 
     async def put(
@@ -342,10 +344,12 @@ class Engine:
         sender: str = "",
         instructions: str = "",
         output_type: Any = None,
+        output_validators: OutputValidator | Sequence[OutputValidator] | None = None,
+        output_attempts: int = DEFAULT_ATTEMPTS,
     ) -> asyncio.Future[RunResult[Any]]:
         """Add input without waiting for its turn. The input is stored when this returns; the future resolves to the
         result of the turn."""
-        output = as_output_type(output_type)
+        output = as_output_type(output_type, output_validators, output_attempts)
         live = await self._sessions.open_session(session_id)
         parts = [content] if isinstance(content, str) else content
         message = Message("user", [TextPart(part) if isinstance(part, str) else part for part in parts])

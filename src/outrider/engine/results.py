@@ -79,6 +79,8 @@ class RunResult(Generic[Out]):
         """The value of the output type. Raises OutputUnavailableError if the run ended without one."""
         if self._output_type is None:
             return cast("Out", self.text)
+        if self._value is msgspec.UNSET and self._output_type.is_text:
+            return cast("Out", self.text)
         if self._value is msgspec.UNSET:
             why = f" ({self.error.message})" if self.error else ""
             raise OutputUnavailableError(
@@ -92,7 +94,7 @@ class RunResult(Generic[Out]):
     @property
     def is_typed(self) -> bool:
         """Whether a value of another type than `str` was requested."""
-        return self._output_type is not None
+        return self._output_type is not None and not self._output_type.is_text
 
     @property
     def reason(self) -> TerminationReason:

@@ -12,7 +12,7 @@ from outrider._sync import run_sync
 from outrider.agents.delegation import open_agent_context
 from outrider.agents.hooks import Hooks
 from outrider.agents.instructions import additional_instructions
-from outrider.agents.output_type import OutputType, as_output_type
+from outrider.agents.output_type import DEFAULT_ATTEMPTS, OutputType, OutputValidator, as_output_type
 from outrider.agents.run_context import AgentContext, RunContext
 from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls
@@ -69,8 +69,10 @@ class RunKeywords(TypedDict, total=False):
 
     `session` continues a session, by its id in `store` or as an object; `owner` and `metadata` are for a new one.
     `deps` is what tools and instruction functions find in their context. `instructions` are added to those of the entry
-    agent for this run. `approve` decides about calls that need approval. `callback_seconds` limits each call of a
-    function of the program, except for `approve`."""
+    agent for this run. `approve` decides about calls that need approval. `output_validators` are functions of the
+    output that return it, or raise ValueError with a message for the model, which answers again; there are
+    `output_attempts` answers. `callback_seconds` limits each call of a function of the program, except for
+    `approve`."""
 
     attachments: Sequence[Attachment] | None
     debug: bool
@@ -87,6 +89,8 @@ class RunKeywords(TypedDict, total=False):
     owner: str
     metadata: Mapping[str, Any] | None
     callback_seconds: float | None
+    output_validators: OutputValidator | Sequence[OutputValidator] | None
+    output_attempts: int
 
 
 class RunSession:
@@ -258,6 +262,8 @@ async def async_run(
     owner: str = "",
     metadata: Mapping[str, Any] | None = None,
     callback_seconds: float | None = CALLBACK_SECONDS,
+    output_validators: OutputValidator | Sequence[OutputValidator] | None = None,
+    output_attempts: int = DEFAULT_ATTEMPTS,
 ) -> RunResult[Any]:
     """Run agents on a message. With `output_type` the output is a value of that type; a JSON schema as a dict gives
     plain JSON values. `RunKeywords` describes the other arguments.
@@ -269,7 +275,7 @@ async def async_run(
     check_level(approval, "the run")
     check_message(message)
     files = check_attachments(attachments)
-    output = as_output_type(output_type)
+    output = as_output_type(output_type, output_validators, output_attempts)
     spec = RunSpec.build(entry, agents, tools, providers)
     engine_options = EngineOptions(limits=limits, hooks=hooks or Hooks(), callback_seconds=callback_seconds)
     new_session = Session(

@@ -1,200 +1,171 @@
 """JSON schema of a function's parameters from its type hints, and conversion of arguments by the same hints."""
 
 import inspect
-import re
 import typing
 from collections.abc import Callable, Collection, Iterator
-from enum import Enum
-from functools import lru_cache
-from pathlib import PurePath
-from types import FunctionType
-from typing import Annotated, Any, cast, get_args, get_origin
+from functools import partial
+from types import FunctionType, UnionType
+from typing import Any, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
 
 import msgspec
-from msgspec.structs import fields
 
 from outrider.errors import ConfigurationError, ToolFailure
-from outrider.types.validate import is_object
-
-_PARAMETER = r"^\s*(?::param\s+)?\*{0,2}(?P<name>\w+)\s*(?:\([^)]*\))?\s*:\s*(?P<text>\S.*)$"
-_SECTION = r"^\s*(?:Args|Arguments|Parameters)\s*:\s*$"
+from outrider.tools.docstrings import parse_docstring
+from outrider.tools.type_adapters import (
+    MISSING,
+    Definitions,
+    ObjectAdapter,
+    Schema,
+    TypeAdapter,
+    TypedField,
+    ValueMismatch,
+    convert_fields,
+)
+from outrider.tools.type_hints import TypeCompiler, UnsupportedTypeError, compile_type, describe_type, inline_root
 
 
 class ToolSignature(msgspec.Struct, frozen=True):
-    """Parameters of a tool function: a struct type for the arguments, and the name of the context parameter, if any."""
+    """Parameters of a tool function, and the name of the parameter for the context, if any."""
 
-    arguments: type[msgspec.Struct]
+    parameters: tuple[TypedField, ...]
     context_parameter: str | None
     accepts_extra: bool
 
     def json_schema(self) -> dict[str, Any]:
-        schema: dict[str, Any] = msgspec.json.decode(_encode_schema(self.arguments))
-        return schema | {"additionalProperties": self.accepts_extra, "required": schema.get("required", [])}
-
-
-@lru_cache(maxsize=256)
-def _encode_schema(arguments: type[msgspec.Struct]) -> bytes:
-    return msgspec.json.encode(schema_for_type(arguments))
+        """Returns the schema of the arguments; the caller may change it."""
+        definitions = Definitions()
+        properties = {field.key: field.schema(definitions) for field in self.parameters}
+        required = [field.key for field in self.parameters if field.required]
+        root = {"type": "object", "properties": properties, "required": required}
+        return inline_root(root | {"additionalProperties": self.accepts_extra}, definitions)
 
 
 def schema_for_type(hint: Any) -> dict[str, Any]:
     """Returns the JSON schema of a type hint, with referenced types in `$defs`."""
-    (root,), components = msgspec.json.schema_components(
-        (hint,), schema_hook=_schema_of_class, ref_template="#/$defs/{name}"
-    )
-    definitions: dict[str, Any] = dict(components)
-    if "$ref" in root:
-        root = definitions.pop(root["$ref"].removeprefix("#/$defs/"))
-    root = _hoist_definitions(dict(root), definitions)
-    root.pop("title", None)
-    return root | ({"$defs": definitions} if definitions else {})
+    return describe_type(compile_type(hint))
 
 
-def read_signature(function: Callable[..., Any], context_type: type) -> ToolSignature:
+class UnresolvedHintError(ConfigurationError):
+    """A type hint names something that does not exist yet; it may be defined later."""
+
+
+def read_signature(function: Callable[..., Any], context_type: type, tool: str = "") -> ToolSignature:
     """Returns the signature of a function, cached per function. A parameter of `context_type` is not part of the
     schema. Raises ConfigurationError for a parameter that a model cannot pass."""
     if not isinstance(function, FunctionType):
-        return _inspect_signature(function, context_type)
+        return _inspect_signature(function, context_type, tool)
     known = _signatures.get(function)
     if known is None:
-        known = _signatures[function] = _inspect_signature(function, context_type)
+        known = _signatures[function] = _inspect_signature(function, context_type, tool)
     return known
 
 
 _signatures: WeakKeyDictionary[FunctionType, ToolSignature] = WeakKeyDictionary()
 
 
-def _inspect_signature(function: Callable[..., Any], context_type: type) -> ToolSignature:
-    hints = _type_hints(function)
-    documented = _parameter_docs(inspect.getdoc(function) or "")
-    fields: list[Any] = []
+def _inspect_signature(function: Callable[..., Any], context_type: type, tool: str) -> ToolSignature:
+    name = tool or function_name(function)
+    hints = _type_hints(function, name)
+    documented = parse_docstring(function_docs(function)).parameters
+    compiler = TypeCompiler()
+    fields: list[TypedField] = []
     context_parameter: str | None = None
     takes_more = False
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in _list_parameters(function, name):
         hint = hints.get(parameter.name, Any)
-        if hint is context_type or get_origin(hint) is context_type:
+        if _is_context(hint, context_type):
             context_parameter = parameter.name
         elif parameter.kind is parameter.VAR_KEYWORD:
-            takes_more = True
-        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-            raise ConfigurationError(
-                f"{_function_name(function)}: a model cannot fill in `{parameter}`; give it a name"
-            )
+            takes_more = not (more := _unpacked_fields(hint, compiler))
+            fields += more
         else:
-            fields.append(_struct_field(parameter, _with_description(hint, documented.get(parameter.name))))
-    arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=not takes_more)
-    return ToolSignature(arguments, context_parameter, takes_more)
+            _check_parameter(name, parameter, is_first=not fields, has_hint=parameter.name in hints)
+            fields.append(_parameter_field(name, parameter, hint, documented.get(parameter.name, ""), compiler))
+    return ToolSignature(tuple(fields), context_parameter, takes_more)
+
+
+def _list_parameters(function: Callable[..., Any], tool: str) -> list[inspect.Parameter]:
+    """Returns the parameters that are not bound yet: what `functools.partial` fills in is not offered to a model."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"tool {tool}: Python does not tell its parameters ({error}); wrap it") from error
+    bound = function.keywords if isinstance(function, partial) else {}
+    return [parameter for parameter in parameters if parameter.name not in bound]
+
+
+def _is_context(hint: Any, context_type: type) -> bool:
+    if get_origin(hint) in (typing.Union, UnionType):
+        return any(_is_context(one, context_type) for one in get_args(hint))
+    return hint is context_type or get_origin(hint) is context_type
+
+
+def _unpacked_fields(hint: Any, compiler: TypeCompiler) -> list[TypedField]:
+    """Returns the fields of `**options: Unpack[SomeTypedDict]`."""
+    if get_origin(hint) is not typing.Unpack:
+        return []
+    adapter = compiler.compile(get_args(hint)[0])
+    return list(adapter.fields) if isinstance(adapter, ObjectAdapter) else []
+
+
+def _check_parameter(tool: str, parameter: inspect.Parameter, *, is_first: bool, has_hint: bool) -> None:
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+        raise ConfigurationError(f"tool {tool}: a model cannot fill in `{parameter}`; give it a name")
+    if is_first and parameter.name in ("self", "cls") and not has_hint:
+        raise ConfigurationError(
+            f"tool {tool}: it is a method without its object, so a model would have to fill in `{parameter.name}`; "
+            "pass the method of an object, such as `store.search`"
+        )
+
+
+def _parameter_field(
+    tool: str, parameter: inspect.Parameter, hint: Any, description: str, compiler: TypeCompiler
+) -> TypedField:
+    default = MISSING if parameter.default is parameter.empty else parameter.default
+    try:
+        return compiler.compile_field(parameter.name, hint, default=default, description=description)
+    except UnsupportedTypeError as error:
+        raise UnsupportedTypeError(f"tool {tool}, parameter `{parameter.name}`: {error.message}") from error
 
 
 def convert_value(hint: Any, value: Any) -> Any:
-    """Converts one argument to its type hint. Strings that contain a number or boolean are accepted."""
-    return msgspec.convert(value, hint, strict=False, dec_hook=_value_of_class)
+    """Converts one value to its type hint. Strings that contain a number or boolean are accepted. Raises
+    ValueMismatch."""
+    return compile_type(hint).convert(value)
 
 
-def _struct_field(parameter: inspect.Parameter, hint: Any) -> Any:
-    if parameter.default is parameter.empty:
-        return (parameter.name, hint)
-    if isinstance(parameter.default, list | dict | set):
-        return (parameter.name, hint, msgspec.field(default_factory=parameter.default.copy))  # pyright: ignore
-    return (parameter.name, hint, parameter.default)
-
-
-def _type_hints(function: Callable[..., Any]) -> dict[str, Any]:
-    target = function if inspect.isroutine(function) else type(function).__call__
+def _type_hints(function: Callable[..., Any], tool: str) -> dict[str, Any]:
+    plain = function
+    while isinstance(plain, partial):
+        plain = plain.func
+    target = plain if inspect.isroutine(plain) else type(plain).__call__
     try:
         return typing.get_type_hints(target, include_extras=True)
     except NameError as error:
-        raise ConfigurationError(
-            f"{_function_name(function)}: a type hint names {error.name!r}, "
-            "which cannot be found from the function's module"
+        raise UnresolvedHintError(
+            f"tool {tool}: a type hint names {error.name!r}, which cannot be found from the function's module"
         ) from error
+    except TypeError as error:
+        raise ConfigurationError(f"tool {tool}: a type hint is not valid: {error}") from error
 
 
-def _with_description(hint: Any, text: str | None) -> Any:
-    """Adds the description from `Annotated[str, "text"]`, else from the docstring."""
-    if get_origin(hint) is Annotated:
-        inner, *notes = get_args(hint)
-        texts = [note for note in notes if isinstance(note, str)]
-        kept = [note for note in notes if isinstance(note, msgspec.Meta)]
-        text = " ".join(texts) or text
-        hint = Annotated[(inner, *kept)] if kept else inner  # pyright: ignore
-    return Annotated[hint, msgspec.Meta(description=text)] if text else hint
-
-
-def _parameter_docs(docstring: str) -> dict[str, str]:
-    """Returns the description of each parameter in a docstring, in Google or `:param name:` style."""
-    found: dict[str, str] = {}
-    inside = False
-    for line in docstring.splitlines():
-        if re.match(_SECTION, line):
-            inside = True
-        elif not line.strip():
-            inside = False
-        elif (match := re.match(_PARAMETER, line)) and (inside or line.lstrip().startswith(":param")):
-            found[match["name"]] = match["text"].strip()
-    return found
-
-
-def docstring_summary(docstring: str) -> str:
-    """Returns the docstring without its parameter section, which the schema already contains."""
-    kept: list[str] = []
-    inside = False
-    for line in docstring.splitlines():
-        inside = bool(re.match(_SECTION, line)) or (inside and bool(line.strip()))
-        if not inside and not line.lstrip().startswith(":param"):
-            kept.append(line)
-    return "\n".join(kept).strip()
-
-
-def _schema_of_class(cls: type[Any]) -> dict[str, Any]:
-    """Returns schemas of types that msgspec does not support: paths, and pydantic models."""
-    if hasattr(cls, "model_json_schema"):
-        return cls.model_json_schema(ref_template="#/$defs/{model}")
-    if issubclass(cls, PurePath):
-        return {"type": "string"}
-    raise ConfigurationError(f"no JSON schema is known for the type {cls.__name__}")
-
-
-def _value_of_class(cls: type[Any], value: Any) -> Any:
-    if hasattr(cls, "model_validate"):
-        return _validate_model(cls, value)
-    if issubclass(cls, PurePath) and isinstance(value, str):
-        return cls(value)
-    raise ValueError(f"expected {cls.__name__}, got {type(value).__name__}")
-
-
-def _validate_model(cls: Any, value: Any) -> Any:
-    """Validates a pydantic model. Raises ValueError with all errors in one line."""
-    try:
-        return cls.model_validate(value)
-    except ValueError as error:
-        found: list[dict[str, Any]] = getattr(error, "errors", list)()
-        lines = [f"{'.'.join(map(str, one['loc'])) or cls.__name__}: {one['msg']}" for one in found]
-        raise ValueError(", ".join(lines) or str(error)) from error
-
-
-def _hoist_definitions(schema: Any, definitions: dict[str, Any]) -> Any:
-    """Moves nested `$defs` to the root, where `#/$defs/…` points."""
-    if isinstance(schema, list):
-        return [_hoist_definitions(item, definitions) for item in schema]  # pyright: ignore
-    if not is_object(schema):
-        return schema
-    for name, definition in schema.pop("$defs", {}).items():
-        definitions[name] = _hoist_definitions(definition, definitions)
-    return {name: _hoist_definitions(value, definitions) for name, value in schema.items()}
-
-
-def _function_name(function: Callable[..., Any]) -> str:
+def function_name(function: Callable[..., Any]) -> str:
+    """Returns the name of a function; that of the class for a callable object."""
+    while isinstance(function, partial):
+        function = function.func
     return getattr(function, "__name__", type(function).__name__)
 
 
-def plain_value(value: Any) -> Any:
-    """Returns a default as a JSON value, for messages."""
-    return value.value if isinstance(value, Enum) else value
+def function_docs(function: Callable[..., Any]) -> str:
+    """Returns the docstring of a function; of `__call__` or the class for a callable object."""
+    while isinstance(function, partial):
+        function = function.func
+    if inspect.isroutine(function) or isinstance(function, type):
+        return inspect.getdoc(function) or ""
+    called = inspect.getdoc(type(function).__call__) if "__call__" in vars(type(function)) else None
+    return called or inspect.getdoc(type(function)) or ""
 
-
-Schema = dict[str, Any]
 
 _REF = "#/$defs/"
 
@@ -273,30 +244,37 @@ def _refers_to(schema: Any, name: str) -> bool:
 _MAX_SHOWN = 120
 
 
-def convert_arguments(tool: str, signature: ToolSignature, given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the keyword arguments for the function. Raises InvalidArguments with the errors of all arguments."""
+def convert_arguments(
+    tool: str, signature: ToolSignature, given: dict[str, Any], *, nulls: bool = False
+) -> dict[str, Any]:
+    """Returns the keyword arguments for the function; with `nulls`, a null means the default where it is no value.
+    Raises InvalidArguments with the errors of all arguments."""
+    known = {field.key for field in signature.parameters}
+    extra = {name: value for name, value in given.items() if name not in known}
     try:
-        values = msgspec.structs.asdict(convert_value(signature.arguments, given))
-    except (ValueError, TypeError, RecursionError) as error:  # includes pydantic's ValidationError
-        problems = list(_argument_problems(tool, signature, given)) or [_error_text(error)]
-        raise InvalidArguments(f"Invalid arguments for {tool}: {'; '.join(problems)}. Nothing was run.") from error
-    if signature.accepts_extra:
-        values.update((name, value) for name, value in given.items() if name not in values)
-    return values
+        values, mismatches = convert_fields(signature.parameters, given, strict=False, nulls=nulls)
+    except RecursionError as error:
+        raise InvalidArguments(f"Invalid arguments for {tool}: they are nested too deeply. Nothing was run.") from error
+    if mismatches or (extra and not signature.accepts_extra):
+        problems = "; ".join(_argument_problems(tool, signature, given, nulls=nulls))
+        raise InvalidArguments(f"Invalid arguments for {tool}: {problems}. Nothing was run.")
+    return values | extra
 
 
-def _argument_problems(tool: str, signature: ToolSignature, given: dict[str, Any]) -> Iterator[str]:
-    known = {field.name: field for field in fields(signature.arguments)}
-    for name, field in known.items():
-        if name not in given:
+def _argument_problems(tool: str, signature: ToolSignature, given: dict[str, Any], *, nulls: bool) -> Iterator[str]:
+    for field in signature.parameters:
+        if field.key not in given:
             if field.required:
-                yield f"`{name}` is missing"
+                yield f"`{field.key}` is missing"
             continue
+        adapter: TypeAdapter = field.adapter
         try:
-            convert_value(field.type, given[name])
-        except (ValueError, TypeError, RecursionError) as error:
-            yield f"`{name}`: {_error_text(error)}; got {_describe_value(given[name])}"
+            adapter.convert(given[field.key])
+        except ValueMismatch as error:
+            if given[field.key] is not None or field.required or not nulls:
+                yield f"`{field.key}`: {_error_text(error)}; got {_describe_value(given[field.key])}"
     if not signature.accepts_extra:
+        known = {field.key: field for field in signature.parameters}
         for name in given.keys() - known.keys():
             yield f"`{name}` is not an argument of {tool}; it takes {_list_names(known)}"
 
@@ -307,8 +285,6 @@ class InvalidArguments(ToolFailure):
 
 def _error_text(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
-    if isinstance(error, msgspec.ValidationError):
-        text = text.replace("`$.", "`").replace("`$[", "`[").replace(" - at `$`", "").replace(" - at `", " at `")
     return text[:1].lower() + text[1:]
 
 

@@ -2,16 +2,40 @@
 
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from copy import deepcopy
-from functools import cached_property
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
+from contextlib import aclosing, suppress
+from copy import copy, deepcopy
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack, cast, overload
+from types import FunctionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import msgspec
 
 from outrider.errors import CallbackError, ConfigurationError, ToolFailure
-from outrider.tools.schema import ToolSignature, compact_schema, convert_arguments, docstring_summary, read_signature
+from outrider.tools.docstrings import parse_docstring
+from outrider.tools.schema import (
+    ToolSignature,
+    UnresolvedHintError,
+    compact_schema,
+    convert_arguments,
+    function_docs,
+    function_name,
+    read_signature,
+)
 from outrider.tools.threads import Callbacks, ThreadPool
 from outrider.types.agents import Deps
 from outrider.types.origins import Origin, OriginKind, Origins, make_origin
@@ -249,18 +273,19 @@ class Tool(Generic[Parameters, Returned_co]):
         description: str | None = None,
         **options: Unpack[ToolKeywords],
     ) -> None:
-        if not callable(function):
-            raise ConfigurationError(f"a tool is made from a function, got {type(function).__name__}")
+        _check_function(function)
         self.function: Callable[..., Any] = function
-        self.name = name or getattr(function, "__name__", type(function).__name__)
-        self.description = docstring_summary(inspect.getdoc(function) or "") if description is None else description
+        self.name = name or function_name(function)
+        self.description = parse_docstring(function_docs(function)).summary if description is None else description
         self.options = _parse_options(self.name, dict(options))
         _check_name(self.name)
         _check_declared_parameters(self.name, function, self.options)
         self._parameters: dict[str, Any] | None = None
         self._spec: ToolSpec | None = None
         self._declaration: ToolDeclaration | None = None
-        self._is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+        plain = _unwrap_function(function)
+        self._is_async = inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain)
+        self._check_signature()
 
     @property
     def declaration(self) -> ToolDeclaration:
@@ -284,9 +309,43 @@ class Tool(Generic[Parameters, Returned_co]):
         tool._parameters = parameters
         return tool
 
+    def _check_signature(self) -> None:
+        """Raises ConfigurationError for a parameter that a model cannot fill in. A method in the body of its class is
+        not complete yet, and hints may name classes that follow; these are checked at the first use."""
+        if _is_plain_method(self.function):
+            return
+        with suppress(UnresolvedHintError):
+            read_signature(self.function, ToolContext, self.name)
+
     @cached_property
     def signature(self) -> ToolSignature:
-        return read_signature(self.function, ToolContext)
+        return read_signature(self.function, ToolContext, self.name)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, instance: None, owner: type | None = None) -> Self: ...
+        @overload
+        def __get__(
+            self: "Tool[Concatenate[Any, DecoratedParameters], DecoratedReturned]",
+            instance: object,
+            owner: type | None = None,
+        ) -> "Tool[DecoratedParameters, DecoratedReturned]": ...
+        def __get__(self, instance: object, owner: type | None = None) -> Any: ...
+
+    else:
+
+        def __get__(self, instance, owner=None):
+            """Returns the tool of an object for a method that is decorated with `@Tool`."""
+            if instance is None or not hasattr(self.function, "__get__"):
+                return self
+            bound = copy(self)
+            for name in ("signature", "parameters"):
+                bound.__dict__.pop(name, None)
+            bound.function = self.function.__get__(instance, owner)
+            bound._spec = None
+            bound._check_signature()
+            return bound
 
     @cached_property
     def parameters(self) -> dict[str, Any]:
@@ -368,7 +427,7 @@ class Tool(Generic[Parameters, Returned_co]):
     def check_arguments(self, arguments: dict[str, Any]) -> None:
         """Raises InvalidArguments if the function cannot be called with them. An explicit schema is not checked."""
         if self._parameters is None:
-            convert_arguments(self.name, self.signature, arguments)
+            convert_arguments(self.name, self.signature, arguments, nulls=self.options.strict)
 
     async def preview(self, arguments: dict[str, Any], context: ToolContext) -> str:
         """Returns a unified diff of what a call would change, or "" if the tool cannot tell. Raises ToolFailure if the
@@ -386,12 +445,13 @@ class Tool(Generic[Parameters, Returned_co]):
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> str | ToolResult:
         """Runs the function. Raises ToolFailure with a message for the model if the arguments are invalid."""
         if self._parameters is None:
-            arguments = convert_arguments(self.name, self.signature, arguments)
+            arguments = convert_arguments(self.name, self.signature, arguments, nulls=self.options.strict)
             if self.signature.context_parameter is not None:
                 arguments[self.signature.context_parameter] = context
         if self._is_async:
-            return to_tool_result(await self.function(**arguments))
-        return to_tool_result(await _run_in_thread(self.function, arguments))
+            value = self.function(**arguments)
+            return to_tool_result(await (_collect_chunks(value, context) if inspect.isasyncgen(value) else value))
+        return to_tool_result(await _run_in_thread(self.function, arguments, context))
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned_co:
         """Calls the decorated function directly."""
@@ -411,9 +471,49 @@ if TYPE_CHECKING:
         ) -> Tool[DecoratedParameters, DecoratedReturned]: ...
 
 
-async def _run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    value = await _threads.run(lambda: function(**arguments))
+async def _run_in_thread(function: Callable[..., Any], arguments: dict[str, Any], context: ToolContext) -> Any:
+    def call() -> Any:
+        value = function(**arguments)
+        return _collect_items(value, context) if inspect.isgenerator(value) else value
+
+    value = await _threads.run(call)
+    if inspect.isasyncgen(value):
+        return await _collect_chunks(value, context)
     return await value if isinstance(value, Awaitable) else value  # pyright: ignore
+
+
+def _collect_items(chunks: Generator[Any, None, Any], context: ToolContext) -> Any:
+    """Reports the chunks of a generator as progress. Returns its return value, or all chunks as one text."""
+    texts: list[str] = []
+    while True:
+        try:
+            chunk = next(chunks)
+        except StopIteration as end:
+            return "".join(texts) if end.value is None else end.value
+        texts.append(_report_chunk(chunk, context))
+
+
+async def _collect_chunks(chunks: AsyncGenerator[Any, None], context: ToolContext) -> Any:
+    """The same for an async generator, which has no return value. A ToolResult as the last chunk is the result."""
+    texts: list[str] = []
+    last: Any = None
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            last = chunk
+            texts.append(_report_chunk(chunk, context))
+    return last if isinstance(last, ToolResult) else "".join(texts)
+
+
+def _report_chunk(chunk: Any, context: ToolContext) -> str:
+    """Reports a chunk; one that is no text is a line of JSON."""
+    if isinstance(chunk, Progress):
+        context.report(chunk)
+        return chunk.output
+    result = to_tool_result(chunk)
+    text = result.content if isinstance(result, ToolResult) else result
+    text = text if isinstance(chunk, str | bytes | ToolResult) else text + "\n"
+    context.report(Progress(text))
+    return text
 
 
 def to_tool_result(value: Any) -> str | ToolResult:
@@ -427,7 +527,9 @@ def to_tool_result(value: Any) -> str | ToolResult:
     try:
         return msgspec.json.encode(value, enc_hook=_to_builtin).decode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise ToolFailure(f"the tool returned a {type(value).__name__} that cannot be written as JSON") from error
+        raise ToolFailure(
+            f"the tool returned a {type(value).__name__} that cannot be written as JSON ({error})"
+        ) from error
 
 
 def _to_builtin(value: Any) -> Any:
@@ -435,7 +537,44 @@ def _to_builtin(value: Any) -> Any:
         return value.model_dump(mode="json")
     if hasattr(value, "to_dict"):
         return value.to_dict()
+    cls: type = type(value)
+    if cls.__str__ is object.__str__ and cls.__repr__ is object.__repr__:
+        raise TypeError("its text would only be the address of the object")
     return str(value)
+
+
+def _check_function(function: object) -> None:
+    """Raises ConfigurationError for what is no function, with what to pass instead."""
+    kind = type(function).__name__
+    if isinstance(function, type):
+        raise ConfigurationError(
+            f"a tool is made from a function, got the class {function.__name__}; pass one of its methods, an object "
+            "with `__call__`, or a function that creates the object"
+        )
+    if isinstance(function, classmethod | property):
+        raise ConfigurationError(f"a tool is made from a function, got a {kind}; write @{kind} above @Tool")
+    if inspect.iscoroutine(function):
+        function.close()
+        raise ConfigurationError(
+            "a tool is made from a function, got a coroutine; pass the function without calling it"
+        )
+    if not callable(function):
+        raise ConfigurationError(
+            f"a tool is made from a function, got {kind}; decorate a function with @Tool, or pass Tool(function)"
+        )
+
+
+def _unwrap_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns the function behind a partial or a callable object, to see what kind it is."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _is_plain_method(function: Callable[..., Any]) -> bool:
+    """Returns whether a function was defined in the body of a class."""
+    scope, _, _ = getattr(function, "__qualname__", "").rpartition(".")
+    return isinstance(function, FunctionType) and bool(scope) and not scope.endswith("<locals>")
 
 
 def _check_name(name: str) -> None:

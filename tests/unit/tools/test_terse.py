@@ -45,7 +45,7 @@ def test_what_goes_without_saying_is_not_reported():
                     "required": ["title"],
                 },
             },
-            "kind": {"enum": ["long", "short"], "default": "short"},
+            "kind": {"type": "string", "enum": ["short", "long"], "default": "short"},
             "limit": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
             "default": {"type": "boolean"},
         },

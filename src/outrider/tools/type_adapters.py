@@ -1,0 +1,777 @@
+"""Adapters of Python types: each has the JSON schema of its type and converts JSON values to it."""
+
+import datetime
+import decimal
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from outrider.types.validate import is_object
+
+Schema = dict[str, Any]
+REFERENCE = "#/$defs/"
+MISSING: Any = object()  # no value, where None is one
+SCALARS: tuple[type, ...] = (
+    str,
+    bool,
+    int,
+    float,
+    bytes,
+    bytearray,
+    type(None),
+    datetime.datetime,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+    uuid.UUID,
+    decimal.Decimal,
+)
+_MAX_PROBLEMS = 8
+_LABELS: dict[type, str] = {
+    dict: "object",
+    list: "array",
+    tuple: "array",
+    set: "array",
+    frozenset: "array",
+    type(None): "null",
+}
+
+
+class ValueMismatch(ValueError):
+    """A JSON value that does not have the wanted type, with all problems and their places in the value."""
+
+    def __init__(self, text: str = "", problems: Iterable[tuple[str, str]] = ()) -> None:
+        self.problems = list(problems) or [("", text)]
+        shown = [
+            f"{words} at `{place.lstrip('.')}`" if place else words for place, words in self.problems[:_MAX_PROBLEMS]
+        ]
+        more = len(self.problems) - len(shown)
+        super().__init__("; ".join(shown) + (f"; and {more} more" if more > 0 else ""))
+
+    def inside(self, place: str) -> list[tuple[str, str]]:
+        """Returns the problems as those of a value that contains this one."""
+        return [(place + path, text) for path, text in self.problems]
+
+
+def unexpected(wanted: str, value: object) -> ValueMismatch:
+    """Returns the error for a value of another type."""
+    return ValueMismatch(f"Expected `{wanted}`, got `{_LABELS.get(type(value), type(value).__name__)}`")
+
+
+class Definitions:
+    """Collects the schemas of named types, which may be recursive, under unique names."""
+
+    def __init__(self) -> None:
+        self.schemas: dict[str, Schema] = {}
+        self._names: dict[int, str] = {}
+        self._owners: list[object] = []  # so that no id is used again
+
+    def refer_to(self, owner: object, name: str, build: Callable[[], Schema]) -> Schema:
+        """Returns a reference to the schema of a type, which is built at its first use."""
+        found = self._names.get(id(owner))
+        if found is None:
+            found = self._names[id(owner)] = self._free_name(re.sub(r"\W+", "_", name).strip("_") or "Type")
+            self._owners.append(owner)
+            self.schemas[found] = {}
+            self.schemas[found] = build()
+        return {"$ref": REFERENCE + found}
+
+    def take_over(self, schema: Schema) -> Schema:
+        """Returns a schema of another library, whose `$defs` are moved here."""
+        foreign: dict[str, Schema] = schema.pop("$defs", {})
+        renamed: dict[str, str] = {}
+        for name, definition in foreign.items():
+            same = self.schemas.get(name)
+            renamed[name] = name if same is None or same == definition else self._free_name(name)
+            self.schemas.setdefault(renamed[name], definition)
+        if any(old != new for old, new in renamed.items()):
+            for old, new in renamed.items():
+                self.schemas[new] = _rename_references(foreign[old], renamed)
+            return _rename_references(schema, renamed)
+        return schema
+
+    def _free_name(self, name: str) -> str:
+        number, free = 1, name
+        while free in self.schemas:
+            number += 1
+            free = f"{name}_{number}"
+        return free
+
+
+def _rename_references(schema: Any, renamed: Mapping[str, str]) -> Any:
+    if isinstance(schema, list):
+        return [_rename_references(item, renamed) for item in cast("list[Any]", schema)]
+    if not is_object(schema):
+        return schema
+    changed = {key: _rename_references(value, renamed) for key, value in schema.items()}
+    reference = schema.get("$ref")
+    if isinstance(reference, str):
+        name = reference.removeprefix(REFERENCE)
+        changed["$ref"] = REFERENCE + renamed.get(name, name)
+    return changed
+
+
+class TypeAdapter(Protocol):
+    """The JSON schema of one type, and the conversion of JSON values to it. `label` names the type in messages."""
+
+    label: str
+
+    def schema(self, definitions: Definitions) -> Schema: ...
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        """Returns the value of the type. Raises ValueMismatch. Unless `strict`, a string that contains a number or a
+        boolean is accepted for one."""
+        ...
+
+
+def object_keys(adapter: TypeAdapter) -> frozenset[str] | None:
+    """Returns the keys of an object type, None for other types."""
+    found = getattr(adapter, "keys", None)
+    return found() if callable(found) else None
+
+
+def accepts_text(adapter: TypeAdapter) -> bool:
+    """Returns whether any text is a value of the type."""
+    members = adapter.members if isinstance(adapter, UnionAdapter) else (adapter,)
+    return any(isinstance(one, ScalarAdapter) and one.kind is str for one in members)
+
+
+class AnyAdapter:
+    """Any JSON value."""
+
+    label = "any"
+
+    def schema(self, definitions: Definitions) -> Schema:
+        return {}
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        return value
+
+
+class ScalarAdapter:
+    """A type that msgspec reads from one JSON value: text, numbers, booleans, null, dates, UUIDs, bytes. `build` makes
+    a value of a subclass."""
+
+    def __init__(self, kind: type, build: Callable[[Any], Any] | None = None) -> None:
+        self.kind = kind
+        self.label = "null" if kind is type(None) else kind.__name__
+        self._build = build
+
+    def schema(self, definitions: Definitions) -> Schema:
+        return msgspec.json.schema(self.kind)
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        try:
+            converted = msgspec.convert(value, self.kind, strict=strict)
+            return converted if self._build is None else self._build(converted)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ValueMismatch(str(error)) from error
+
+
+class TextAdapter:
+    """A class whose values are made from a text, such as a path."""
+
+    def __init__(self, cls: type[Any], keywords: Schema | None = None) -> None:
+        self.cls = cls
+        self.label = cls.__name__
+        self._keywords = keywords or {}
+
+    def schema(self, definitions: Definitions) -> Schema:
+        return {"type": "string", **self._keywords}
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        if not isinstance(value, str):
+            raise unexpected("str", value)
+        try:
+            return self.cls(value)
+        except (ValueError, TypeError, LookupError) as error:
+            raise ValueMismatch(f"{value!r} is no {self.label}: {error}") from error
+
+
+class ChoiceAdapter:
+    """A Literal or an Enum: the values in the order in which they are written, and what each of them becomes. Named
+    choices have a definition of their own."""
+
+    def __init__(self, label: str, choices: Sequence[tuple[Any, Any]], owner: type[Any] | None = None) -> None:
+        self.label = label
+        self.choices = choices
+        self._owner = owner
+        self._values = {(type(value), value): meant for value, meant in choices}
+
+    def schema(self, definitions: Definitions) -> Schema:
+        if self._owner is None:
+            return self._list_choices()
+        return definitions.refer_to(self._owner, self._owner.__name__, self._describe_owner)
+
+    def _describe_owner(self) -> Schema:
+        text = class_description(self._owner) if self._owner else ""
+        return ({"description": text} if text else {}) | self._list_choices()
+
+    def _list_choices(self) -> Schema:
+        by_type: dict[str, list[Any]] = {}
+        for value, _ in self.choices:
+            by_type.setdefault(_json_type(value), []).append(value)
+        forms: list[Schema] = [
+            {"type": name} if name == "null" else {"type": name, "enum": values} for name, values in by_type.items()
+        ]
+        return forms[0] if len(forms) == 1 else {"anyOf": forms}
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        for attempt in (value,) if strict or not isinstance(value, str) else (value, _read_number(value)):
+            with suppress(TypeError):  # a list or an object has no hash
+                if (found := self._values.get((type(attempt), attempt), MISSING)) is not MISSING:
+                    return found
+        kinds = {type(one) for one, _ in self.choices}
+        if type(value) not in kinds:
+            raise unexpected(" | ".join(sorted(_LABELS.get(kind, kind.__name__) for kind in kinds)), value)
+        raise ValueMismatch(f"Invalid enum value {value!r}")
+
+
+def _json_type(value: object) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer"
+    if isinstance(value, float):
+        return "number"
+    return "null" if value is None else "string"
+
+
+def _read_number(text: str) -> Any:
+    try:
+        return msgspec.convert(text, int | float | bool | None, strict=False)
+    except (ValueError, TypeError):
+        return text
+
+
+class ArrayAdapter:
+    """A list, set or other collection of one item type."""
+
+    def __init__(self, item: TypeAdapter, build: Callable[[list[Any]], Any]) -> None:
+        self.label = "array"
+        self._item = item
+        self._build = build
+
+    def schema(self, definitions: Definitions) -> Schema:
+        items = self._item.schema(definitions)
+        return {"type": "array", "items": items} if items else {"type": "array"}
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        found = _as_list(value)
+        items, problems = _convert_items([self._item] * len(found), found, strict=strict)
+        if problems:
+            raise ValueMismatch(problems=problems)
+        try:
+            return self._build(items)
+        except TypeError as error:
+            raise ValueMismatch(f"the items cannot be in a {self.label}: {error}") from error
+
+
+class TupleAdapter:
+    """A tuple with one type for each position."""
+
+    def __init__(self, items: Sequence[TypeAdapter]) -> None:
+        self.label = "array"
+        self._items = items
+
+    def schema(self, definitions: Definitions) -> Schema:
+        size = len(self._items)
+        schema: Schema = {"type": "array", "minItems": size, "maxItems": size}
+        return schema | ({"prefixItems": [item.schema(definitions) for item in self._items]} if size else {})
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        found = _as_list(value)
+        if len(found) != len(self._items):
+            raise ValueMismatch(f"Expected `array` of length {len(self._items)}, got {len(found)}")
+        items, problems = _convert_items(self._items, found, strict=strict)
+        if problems:
+            raise ValueMismatch(problems=problems)
+        return tuple(items)
+
+
+def _as_list(value: object) -> list[Any]:
+    if isinstance(value, list | tuple | set | frozenset):
+        return list(cast("Iterable[Any]", value))
+    raise unexpected("array", value)
+
+
+def _convert_items(
+    adapters: Sequence[TypeAdapter], values: Sequence[Any], *, strict: bool
+) -> tuple[list[Any], list[tuple[str, str]]]:
+    items: list[Any] = []
+    problems: list[tuple[str, str]] = []
+    for position, (adapter, value) in enumerate(zip(adapters, values, strict=True)):
+        try:
+            items.append(adapter.convert(value, strict=strict))
+        except ValueMismatch as error:
+            problems += error.inside(f"[{position}]")
+    return items, problems
+
+
+class MappingAdapter:
+    """A dict with one type for its keys and one for its values."""
+
+    def __init__(self, key: TypeAdapter, value: TypeAdapter, build: Callable[[dict[Any, Any]], Any]) -> None:
+        self.label = "object"
+        self._key = key
+        self._value = value
+        self._build = build
+
+    def schema(self, definitions: Definitions) -> Schema:
+        schema: Schema = {"type": "object"}
+        if values := self._value.schema(definitions):
+            schema["additionalProperties"] = values
+        names = self._key.schema(definitions)
+        if names.keys() - {"type", "description"} and not isinstance(self._key, ScalarAdapter):
+            schema["propertyNames"] = names
+        return schema
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        if not is_object(value):
+            raise unexpected("object", value)
+        converted: dict[Any, Any] = {}
+        problems: list[tuple[str, str]] = []
+        for name, one in value.items():
+            try:
+                converted[self._key.convert(name)] = self._value.convert(one, strict=strict)
+            except ValueMismatch as error:
+                problems += error.inside(f".{name}")
+        if problems:
+            raise ValueMismatch(problems=problems)
+        return self._build(converted)
+
+
+class TypedField(msgspec.Struct, frozen=True):
+    """A field of an object or a parameter of a function. `key` is its name in JSON."""
+
+    name: str
+    key: str
+    adapter: Any  # a TypeAdapter
+    default: Any = MISSING
+    default_factory: Callable[[], Any] | None = None
+    required: bool = True
+    description: str = ""
+
+    def schema(self, definitions: Definitions) -> Schema:
+        adapter: TypeAdapter = self.adapter
+        schema = adapter.schema(definitions)
+        if self.description:
+            schema = {"description": self.description, **{k: v for k, v in schema.items() if k != "description"}}
+        default = self._json_default()
+        return schema if default is MISSING else {**schema, "default": default}
+
+    def make_default(self) -> Any:
+        """Returns the default, MISSING without one."""
+        return self.default_factory() if self.default_factory is not None else self.default
+
+    def _json_default(self) -> Any:
+        """Returns the default as a JSON value, MISSING if there is none or if it cannot be written."""
+        if self.default_factory is not None and self.default_factory not in (list, dict):
+            return MISSING
+        default = self.make_default()
+        if default is MISSING or default is msgspec.UNSET:
+            return MISSING
+        if isinstance(default, Enum) and isinstance(self.adapter, ChoiceAdapter):
+            return next((value for value, meant in self.adapter.choices if meant is default), MISSING)
+        with suppress(TypeError, ValueError, RecursionError):
+            return msgspec.to_builtins(default, enc_hook=_dump_default)
+        return MISSING
+
+
+def _dump_default(value: Any) -> Any:
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if hasattr(value, "__fspath__"):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def convert_fields(
+    fields: Iterable[TypedField], value: Mapping[str, Any], *, strict: bool, nulls: bool = True
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Returns the values of the fields by name, and the problems. With `nulls`, a null for a field that has a default
+    and accepts no null means the default: models that have to fill in every field say so."""
+    values: dict[str, Any] = {}
+    problems: list[tuple[str, str]] = []
+    for field in fields:
+        try:
+            converted = _convert_field(field, value.get(field.key, MISSING), strict=strict, nulls=nulls)
+        except ValueMismatch as error:
+            problems += error.inside(f".{field.key}" if field.key in value else "")
+            continue
+        if converted is not MISSING:
+            values[field.name] = converted
+    return values, problems
+
+
+def _convert_field(field: TypedField, given: Any, *, strict: bool, nulls: bool) -> Any:
+    if given is MISSING:
+        if field.required:
+            raise ValueMismatch(f"Object missing required field `{field.key}`")
+        return field.make_default()
+    adapter: TypeAdapter = field.adapter
+    try:
+        return adapter.convert(given, strict=strict)
+    except ValueMismatch:
+        if given is not None or field.required or not nulls:
+            raise
+    return field.make_default()
+
+
+class ObjectAdapter:
+    """A class with fields: a dataclass, TypedDict, NamedTuple, msgspec Struct or attrs class. `fields` are set after
+    its creation, because they may refer to it. `tag` is a key with a fixed value that tells the class."""
+
+    def __init__(self, owner: object, label: str, build: Callable[..., Any], *, description: str = "") -> None:
+        self.label = label
+        self.fields: Sequence[TypedField] = ()
+        self.tag: tuple[str, Any] | None = None
+        self.closed = False
+        self.positional = False  # an array is accepted too
+        self._owner = owner
+        self._build = build
+        self._description = description
+
+    def keys(self) -> frozenset[str]:
+        return frozenset(field.key for field in self.fields) | ({self.tag[0]} if self.tag else frozenset[str]())
+
+    def schema(self, definitions: Definitions) -> Schema:
+        return definitions.refer_to(self._owner, self.label, lambda: self._describe(definitions))
+
+    def _describe(self, definitions: Definitions) -> Schema:
+        schema: Schema = {"description": self._description} if self._description else {}
+        properties: Schema = {}
+        required = [field.key for field in self.fields if field.required]
+        if self.tag:
+            kind = _json_type(self.tag[1])
+            properties[self.tag[0]] = {"type": kind, "enum": [self.tag[1]]}
+            required.insert(0, self.tag[0])
+        properties |= {field.key: field.schema(definitions) for field in self.fields}
+        schema |= {"type": "object", "properties": properties, "required": required}
+        return schema | ({"additionalProperties": False} if self.closed else {})
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        if self.positional and isinstance(value, list | tuple):
+            value = self._name_items(cast("Sequence[Any]", value))
+        if not is_object(value):
+            raise unexpected("object", value)
+        values, problems = convert_fields(self.fields, value, strict=strict)
+        if self.tag and value.get(self.tag[0], self.tag[1]) != self.tag[1]:
+            problems.append((f".{self.tag[0]}", f"Invalid value {value[self.tag[0]]!r}"))
+        if self.closed and (unknown := value.keys() - self.keys()):
+            problems += [("", f"Object contains unknown field `{name}`") for name in sorted(unknown)]
+        if problems:
+            raise ValueMismatch(problems=problems)
+        try:
+            return self._build(**values)
+        except (ValueError, TypeError, AssertionError) as error:
+            raise ValueMismatch(str(error) or type(error).__name__) from error
+
+    def _name_items(self, items: Sequence[Any]) -> dict[str, Any]:
+        if len(items) > len(self.fields):
+            raise ValueMismatch(f"Expected `array` of at most length {len(self.fields)}, got {len(items)}")
+        return {field.key: item for field, item in zip(self.fields, items, strict=False)}
+
+
+class UnionAdapter:
+    """One of several types. Objects are told apart by a field with fixed values, if all of them have one, else by the
+    number of known keys; other values by their type, without a conversion if possible."""
+
+    def __init__(self, members: Sequence[TypeAdapter]) -> None:
+        self.members = members
+        self._tags: tuple[str, dict[Any, TypeAdapter]] | None = None
+        self._are_tags_known = False
+
+    @property
+    def label(self) -> str:
+        return " | ".join(dict.fromkeys(member.label for member in self.members))
+
+    def schema(self, definitions: Definitions) -> Schema:
+        forms: list[Schema] = []
+        for member in self.members:
+            schema = member.schema(definitions)
+            forms += schema["anyOf"] if schema.keys() == {"anyOf"} else [schema]
+        return {"anyOf": forms}
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        if is_object(value) and (tags := self._find_tags()) and tags[0] in value:
+            tag = value[tags[0]]
+            member = tags[1].get(tag) if isinstance(tag, str | int | bool | None) else None
+            if member is None:
+                known = ", ".join(repr(one) for one in tags[1])
+                raise ValueMismatch(problems=[(f".{tags[0]}", f"Invalid value {tag!r}; it is one of {known}")])
+            return member.convert(value, strict=strict)
+        problems: list[tuple[TypeAdapter, ValueMismatch]] = []
+        for mode in (True,) if strict else (True, False):
+            problems.clear()
+            found = self._convert_as_members(value, problems, strict=mode)
+            if found is not MISSING:
+                return found
+        raise self._explain(value, problems)
+
+    def _convert_as_members(
+        self, value: Any, problems: list[tuple[TypeAdapter, ValueMismatch]], *, strict: bool
+    ) -> Any:
+        """Returns the value as the member that knows most of its keys, or as the first member that fits."""
+        best, best_score = MISSING, -1
+        for member in self.members:
+            try:
+                converted = member.convert(value, strict=strict)
+            except ValueMismatch as error:
+                problems.append((member, error))
+                continue
+            score = _count_known_keys(member, value)
+            if score > best_score:
+                best, best_score = converted, score
+        return best
+
+    def _explain(self, value: Any, problems: list[tuple[TypeAdapter, ValueMismatch]]) -> ValueMismatch:
+        objects = [one for one in problems if object_keys(one[0]) is not None]
+        if not is_object(value) or not objects:
+            choices = [error for member, error in problems if isinstance(member, ChoiceAdapter)]
+            same = [error for error in choices if "Invalid" in str(error)] or [
+                error
+                for member, error in problems
+                if isinstance(member, ConstrainedAdapter) and "got" not in str(error)
+            ]
+            nested = [error for _, error in problems if error.problems[0][0]]
+            chosen = same or nested
+            return chosen[0] if len(chosen) == 1 else unexpected(self.label, value)
+        member, error = max(objects, key=lambda one: _count_known_keys(one[0], value))
+        if len(objects) == 1:
+            return error
+        names = ", ".join(one.label for one, _ in objects)
+        head = f"the object is none of {names}; as {member.label}:"
+        (place, text), *rest = error.problems
+        return ValueMismatch(problems=[(place, f"{head} {text}"), *rest])
+
+    def _find_tags(self) -> tuple[str, dict[Any, TypeAdapter]] | None:
+        """Returns the key that tells the objects apart, and the member for each of its values."""
+        if not self._are_tags_known:
+            self._are_tags_known = True
+            objects = [member for member in self.members if object_keys(member) is not None]
+            if len(objects) > 1 and all(isinstance(member, ObjectAdapter) for member in objects):
+                self._tags = _common_tag(cast("list[ObjectAdapter]", objects))
+        return self._tags
+
+
+def _common_tag(members: "list[ObjectAdapter]") -> tuple[str, dict[Any, TypeAdapter]] | None:
+    choices = [_fixed_values(member) for member in members]
+    for key in choices[0]:
+        if not all(key in one for one in choices):
+            continue
+        pairs = [(value, member) for one, member in zip(choices, members, strict=True) for value in one[key]]
+        if len({value for value, _ in pairs}) == len(pairs):
+            return key, dict(pairs)
+    return None
+
+
+def _fixed_values(member: "ObjectAdapter") -> dict[str, list[Any]]:
+    found = {
+        field.key: [value for value, _ in field.adapter.choices]
+        for field in member.fields
+        if isinstance(field.adapter, ChoiceAdapter)
+    }
+    return found | ({member.tag[0]: [member.tag[1]]} if member.tag else {})
+
+
+def _count_known_keys(member: TypeAdapter, value: Any) -> int:
+    keys = object_keys(member)
+    return len(keys & value.keys()) if keys is not None and is_object(value) else 0
+
+
+class Constraints(msgspec.Struct, frozen=True):
+    """Limits of values, as `msgspec.Meta`, annotated_types and `pydantic.Field` state them."""
+
+    ge: Any = None
+    gt: Any = None
+    le: Any = None
+    lt: Any = None
+    multiple_of: Any = None
+    min_length: int | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+    tz: bool | None = None
+    checks: tuple[Callable[[Any], Any], ...] = ()
+    keywords: Mapping[str, Any] = {}  # further keywords of the schema
+
+    def merge(self, other: "Constraints") -> "Constraints":
+        """Returns these constraints with those of the other one, which replace them."""
+        changes = {
+            name: value
+            for name in self.__struct_fields__
+            if (value := getattr(other, name)) is not None and name not in ("checks", "keywords")
+        }
+        return msgspec.structs.replace(
+            self, **changes, checks=self.checks + other.checks, keywords={**self.keywords, **other.keywords}
+        )
+
+    def find_problem(self, value: Any, label: str) -> str | None:
+        """Returns what is wrong with a value; None if it is within the limits, or if they do not apply to it."""
+        for words, limit, is_within in (
+            (">=", self.ge, lambda limit: value >= limit),
+            (">", self.gt, lambda limit: value > limit),
+            ("<=", self.le, lambda limit: value <= limit),
+            ("<", self.lt, lambda limit: value < limit),
+            ("that's a multiple of", self.multiple_of, lambda limit: value % limit == 0),
+        ):
+            with suppress(TypeError):
+                if limit is not None and value is not None and not is_within(limit):
+                    return f"Expected `{label}` {words} {limit}"
+        return self._find_length_problem(value, label) or self._find_other_problem(value, label)
+
+    def _find_length_problem(self, value: Any, label: str) -> str | None:
+        if not hasattr(value, "__len__"):
+            return None
+        if self.min_length is not None and len(value) < self.min_length:
+            return f"Expected `{label}` of length >= {self.min_length}"
+        if self.max_length is not None and len(value) > self.max_length:
+            return f"Expected `{label}` of length <= {self.max_length}"
+        return None
+
+    def _find_other_problem(self, value: Any, label: str) -> str | None:
+        if self.pattern is not None and isinstance(value, str) and not re.search(self.pattern, value):
+            return f"Expected `{label}` matching regex {self.pattern!r}"
+        has_zone = getattr(value, "tzinfo", None) is not None
+        if self.tz is not None and hasattr(value, "tzinfo") and has_zone != self.tz:
+            return f"Expected `{label}` {'with' if self.tz else 'without'} a timezone component"
+        for check in self.checks:
+            with suppress(TypeError, AttributeError):
+                if not check(value):
+                    return f"Expected `{label}` for which {getattr(check, '__name__', 'the check')} is true"
+        return None
+
+    def add_to(self, schema: Schema) -> Schema:
+        """Returns the schema with the keywords that apply to its type."""
+        if "anyOf" in schema:
+            return {**schema, "anyOf": [self.add_to(form) for form in schema["anyOf"]], **self.keywords}
+        kind = schema.get("type")
+        found: Schema = {}
+        if kind in ("integer", "number"):
+            limits = {
+                "minimum": self.ge,
+                "exclusiveMinimum": self.gt,
+                "maximum": self.le,
+                "exclusiveMaximum": self.lt,
+                "multipleOf": self.multiple_of,
+            }
+            found = {name: _json_number(limit) for name, limit in limits.items() if limit is not None}
+        elif kind in ("string", "array", "object"):
+            noun = {"string": "Length", "array": "Items", "object": "Properties"}[kind]
+            lengths = {f"min{noun}": self.min_length, f"max{noun}": self.max_length}
+            found = {name: length for name, length in lengths.items() if length is not None}
+            if kind == "string" and self.pattern is not None:
+                found["pattern"] = self.pattern
+        return {**schema, **found, **self.keywords}
+
+
+def _json_number(limit: Any) -> Any:
+    return limit if isinstance(limit, int | float) else float(limit)
+
+
+class ConstrainedAdapter:
+    """A type with constraints."""
+
+    def __init__(self, inner: TypeAdapter, constraints: Constraints) -> None:
+        self.inner = inner
+        self.label = inner.label
+        self._constraints = constraints
+
+    def schema(self, definitions: Definitions) -> Schema:
+        return self._constraints.add_to(self.inner.schema(definitions))
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        converted = self.inner.convert(value, strict=strict)
+        problem = self._constraints.find_problem(converted, self.label)
+        if problem is not None:
+            raise ValueMismatch(problem)
+        return converted
+
+
+class PydanticAdapter:
+    """A type that pydantic describes and validates: its models, and hints with its metadata."""
+
+    def __init__(self, hint: Any, label: str) -> None:
+        from pydantic import TypeAdapter as Pydantic  # only for programs that use it
+
+        self._adapter: Any = Pydantic(hint)
+        self.label = label
+        self._fields: dict[str, Any] | None = getattr(hint, "model_fields", None)
+        if self._fields is None:
+            self.keys = None
+
+    def keys(self) -> frozenset[str]:  # pyright: ignore[reportRedeclaration]
+        fields = self._fields or {}
+        return frozenset(fields) | {field.alias for field in fields.values() if field.alias}
+
+    def schema(self, definitions: Definitions) -> Schema:
+        schema: Schema = self._adapter.json_schema(ref_template=REFERENCE + "{model}")
+        return definitions.take_over(schema)
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        try:
+            return self._validate(value, strict=strict)
+        except ValueError as error:
+            without = _without_rejected_nulls(value, getattr(error, "errors", list)())
+            if without is not None:
+                with suppress(ValueError):
+                    return self._validate(without, strict=strict)
+            raise self._describe(error) from error
+
+    def _validate(self, value: Any, *, strict: bool) -> Any:
+        if strict:
+            return self._adapter.validate_json(msgspec.json.encode(value), strict=True)
+        return self._adapter.validate_python(value)
+
+    def _describe(self, error: ValueError) -> ValueMismatch:
+        found: list[dict[str, Any]] = getattr(error, "errors", list)()
+        lines = [f"{'.'.join(map(str, one['loc'])) or self.label}: {one['msg']}" for one in found]
+        return ValueMismatch(", ".join(lines) or str(error))
+
+
+def _without_rejected_nulls(value: Any, errors: list[dict[str, Any]]) -> Any:
+    """Returns the value without the nulls that were rejected; None if something else was rejected."""
+    if not errors or any(one.get("input", "") is not None or not one["loc"] for one in errors):
+        return None
+    changed = msgspec.json.decode(msgspec.json.encode(value))
+    for one in errors:
+        *path, last = one["loc"]
+        holder = changed
+        for step in path:
+            inner = holder.get(step) if is_object(holder) else None
+            holder = holder[step] if isinstance(holder, list) and isinstance(step, int) else inner
+        if not is_object(holder) or last not in holder:
+            return None
+        del holder[last]
+    return changed
+
+
+class MsgspecAdapter:
+    """A type that only msgspec can describe, such as a Struct that is written as an array."""
+
+    def __init__(self, hint: Any, label: str) -> None:
+        self._hint = hint
+        self.label = label
+        msgspec.json.schema(hint)
+
+    def schema(self, definitions: Definitions) -> Schema:
+        (root,), components = msgspec.json.schema_components((self._hint,), ref_template=REFERENCE + "{name}")
+        return definitions.take_over({**root, "$defs": dict(components)})
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        try:
+            return msgspec.convert(value, self._hint, strict=strict)
+        except (ValueError, TypeError) as error:
+            raise ValueMismatch(str(error)) from error
+
+
+def class_description(cls: type[Any]) -> str:
+    """Returns the docstring that the author of a class wrote, "" for one that was generated or inherited."""
+    text = (cls.__dict__.get("__doc__") or "").strip()
+    is_generated = text.startswith(f"{cls.__name__}(") or text in ("An enumeration.", (Enum.__doc__ or "").strip())
+    return "" if is_generated else text

@@ -1,0 +1,554 @@
+"""Makes type adapters from type hints: dataclasses, TypedDicts, NamedTuples, pydantic models, msgspec structs, attrs
+classes, enums, Literals, collections, unions, generic and recursive types, and `Annotated` with constraints."""
+
+import collections
+import dataclasses
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from pathlib import PurePath
+from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, cast, get_args, get_origin
+
+import msgspec
+
+from outrider.errors import ConfigurationError
+from outrider.tools.docstrings import parse_docstring
+from outrider.tools.type_adapters import (
+    MISSING,
+    SCALARS,
+    AnyAdapter,
+    ArrayAdapter,
+    ChoiceAdapter,
+    ConstrainedAdapter,
+    Constraints,
+    Definitions,
+    MappingAdapter,
+    MsgspecAdapter,
+    ObjectAdapter,
+    PydanticAdapter,
+    ScalarAdapter,
+    Schema,
+    TextAdapter,
+    TupleAdapter,
+    TypeAdapter,
+    TypedField,
+    UnionAdapter,
+    class_description,
+)
+
+Variables = Mapping[Any, Any]  # the arguments of generic types, by type variable
+
+_ARRAYS: dict[Any, Callable[[list[Any]], Any]] = {
+    list: list,
+    set: set,
+    frozenset: frozenset,
+    collections.deque: collections.deque,
+    collections.abc.Sequence: list,
+    collections.abc.MutableSequence: list,
+    collections.abc.Collection: list,
+    collections.abc.Iterable: list,
+    collections.abc.Set: set,
+    collections.abc.MutableSet: set,
+}
+_MAPPINGS: dict[Any, Callable[[dict[Any, Any]], Any]] = {
+    dict: dict,
+    collections.OrderedDict: collections.OrderedDict,
+    collections.abc.Mapping: dict,
+    collections.abc.MutableMapping: dict,
+}
+_TEXT_CLASSES: dict[tuple[str, str], Schema] = {
+    ("ipaddress", "IPv4Address"): {"format": "ipv4"},
+    ("ipaddress", "IPv6Address"): {"format": "ipv6"},
+    ("ipaddress", "IPv4Network"): {},
+    ("ipaddress", "IPv6Network"): {},
+    ("zoneinfo", "ZoneInfo"): {},
+}
+_WRAPPERS = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar", "InitVar")
+_LIMITS = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "pattern", "tz")
+
+
+class UnsupportedTypeError(ConfigurationError):
+    """A type hint that no JSON value can satisfy."""
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """What the metadata of `Annotated` says."""
+
+    description: str = ""
+    constraints: Constraints = Constraints()
+    default: Any = MISSING
+    default_factory: Callable[[], Any] | None = None
+    for_pydantic: tuple[Any, ...] = ()
+
+
+class TypeCompiler:
+    """Makes adapters of type hints. Each class is compiled once, so that it can refer to itself."""
+
+    def __init__(self) -> None:
+        self._objects: dict[tuple[Any, ...], TypeAdapter] = {}
+        self._open: list[Any] = []
+
+    def compile(self, hint: Any, variables: Variables | None = None) -> TypeAdapter:
+        """Returns the adapter of a hint. Raises UnsupportedTypeError with the reason."""
+        variables = variables or {}
+        hint = _resolve(hint, variables, self._open)
+        origin = get_origin(hint)
+        if origin is Annotated:
+            return self._compile_annotated(hint, variables)
+        if hint is Any or hint is object:
+            return AnyAdapter()
+        if origin is Literal:
+            return _literal_adapter(hint)
+        if origin in (Union, types.UnionType):
+            return self._compile_union(get_args(hint), variables)
+        if _is_alias(hint) or _is_alias(origin):
+            return self._compile_alias(hint, variables)
+        return self._compile_class(hint, origin or hint, variables)
+
+    def compile_field(
+        self,
+        name: str,
+        hint: Any,
+        variables: Variables | None = None,
+        *,
+        key: str = "",
+        default: Any = MISSING,
+        default_factory: Callable[[], Any] | None = None,
+        required: bool | None = None,
+        description: str = "",
+    ) -> TypedField:
+        """Returns a field with the description and the default of its annotation. `= Field(5)` as a default works like
+        an annotation."""
+        hint = _resolve(hint, variables or {}, self._open)
+        if _is_pydantic(default):
+            hint, default = Annotated[hint, default], MISSING  # pyright: ignore
+        note = _read_metadata(get_args(hint)[1:]) if get_origin(hint) is Annotated else _Note()
+        if default is MISSING and default_factory is None:
+            default, default_factory = note.default, note.default_factory
+        if isinstance(default, list | dict | set):
+            default, default_factory = MISSING, cast("Any", default).copy
+        optional = default is not MISSING or default_factory is not None
+        if default_factory is not None and default_factory() in ([], {}) and default_factory not in (list, dict):
+            default_factory = type(default_factory())
+        return TypedField(
+            name=name,
+            key=key or name,
+            adapter=self.compile(hint, variables),
+            default=default,
+            default_factory=default_factory,
+            required=not optional if required is None else required,
+            description=note.description or description,
+        )
+
+    def _compile_annotated(self, hint: Any, variables: Variables) -> TypeAdapter:
+        inner, *metadata = get_args(hint)
+        note = _read_metadata(metadata)
+        if note.for_pydantic:
+            own = _read_metadata([one for one in metadata if isinstance(one, msgspec.Meta)]).constraints
+            try:
+                found = PydanticAdapter(Annotated[(inner, *note.for_pydantic)], type_label(inner))  # pyright: ignore
+                return found if own == Constraints() else ConstrainedAdapter(found, own)
+            except Exception as error:
+                if not type(error).__module__.startswith("pydantic"):
+                    raise
+        adapter = self.compile(inner, variables)
+        return adapter if note.constraints == Constraints() else ConstrainedAdapter(adapter, note.constraints)
+
+    def _compile_union(self, members: Sequence[Any], variables: Variables) -> TypeAdapter:
+        present = [member for member in members if member is not msgspec.UnsetType]
+        compiled = [self.compile(member, variables) for member in present]
+        return compiled[0] if len(compiled) == 1 else UnionAdapter(compiled)
+
+    def _compile_alias(self, hint: Any, variables: Variables) -> TypeAdapter:
+        """Compiles `type Name = …`, which may refer to itself."""
+        alias = hint if _is_alias(hint) else get_origin(hint)
+        given = tuple(_resolve(one, variables, self._open) for one in get_args(hint))
+        key = ("alias", id(alias), *map(_hint_key, given))
+        if key not in self._objects:
+            adapter = self._objects[key] = AliasAdapter(alias, alias.__name__)
+            inner = dict(zip(getattr(alias, "__type_params__", ()), given, strict=False))
+            self._open.append(alias)
+            try:
+                adapter.inner = self.compile(alias.__value__, inner)
+            finally:
+                self._open.pop()
+        return self._objects[key]
+
+    def _compile_class(self, hint: Any, cls: Any, variables: Variables) -> TypeAdapter:
+        given = tuple(_resolve(one, variables, self._open) for one in get_args(hint))
+        if cls in _ARRAYS:
+            return ArrayAdapter(self._compile_argument(given, 0, variables), _ARRAYS[cls])
+        if cls in _MAPPINGS:
+            key = self._compile_argument(given, 0, variables) if given else ScalarAdapter(str)
+            return MappingAdapter(key, self._compile_argument(given, 1, variables), _MAPPINGS[cls])
+        if cls is tuple:
+            return self._compile_tuple(given, variables)
+        if not isinstance(cls, type):
+            raise UnsupportedTypeError(f"{type_label(hint)} is not a type of JSON values")
+        return _scalar_adapter(cls) or self._compile_object(hint, cls, given)
+
+    def _compile_argument(self, given: Sequence[Any], position: int, variables: Variables) -> TypeAdapter:
+        return self.compile(given[position], variables) if position < len(given) else AnyAdapter()
+
+    def _compile_tuple(self, given: Sequence[Any], variables: Variables) -> TypeAdapter:
+        if not given or (len(given) == 2 and given[1] is Ellipsis):
+            return ArrayAdapter(self._compile_argument(given, 0, variables), tuple)
+        return TupleAdapter([self.compile(one, variables) for one in given if one != ()])
+
+    def _compile_object(self, hint: Any, cls: type[Any], given: tuple[Any, ...]) -> TypeAdapter:
+        key = (cls, *map(_hint_key, given))
+        if (known := self._objects.get(key)) is not None:
+            return known
+        if hasattr(cls, "__get_pydantic_core_schema__") or hasattr(cls, "__pydantic_core_schema__"):
+            adapter = self._objects[key] = _pydantic_adapter(hint)
+            return adapter
+        describe = _find_reader(cls)
+        if describe is None:
+            raise UnsupportedTypeError(
+                f"{type_label(hint)} is a class that JSON values cannot be converted to; use a dataclass, a TypedDict, "
+                "a pydantic model or a plain type"
+            )
+        if issubclass(cls, msgspec.Struct) and cls.__struct_config__.array_like:
+            return MsgspecAdapter(hint, type_label(hint))
+        name = cls.__name__ + "".join(f"_{type_label(one)}" for one in given)
+        documented = parse_docstring(class_description(cls))
+        adapter = ObjectAdapter(cls if not given else key, name, _builder(cls), description=documented.summary)
+        self._objects[key] = adapter
+        self._open.append(cls)
+        try:
+            fields = list(describe(cls, self._hints_of(cls)))
+            variables = _generic_arguments(cls, given)
+            adapter.fields = [self._compile_described(cls, one, variables, documented.parameters) for one in fields]
+        except BaseException:
+            del self._objects[key]
+            raise
+        finally:
+            self._open.pop()
+        if issubclass(cls, msgspec.Struct):
+            config = cls.__struct_config__
+            adapter.closed = config.forbid_unknown_fields
+            adapter.tag = (config.tag_field, config.tag) if config.tag_field else None
+        adapter.positional = issubclass(cls, tuple)
+        return adapter
+
+    def _compile_described(
+        self, cls: type[Any], described: dict[str, Any], variables: Variables, documented: Mapping[str, str]
+    ) -> TypedField:
+        name = described["name"]
+        try:
+            return self.compile_field(**described, variables=variables, description=documented.get(name, ""))
+        except UnsupportedTypeError as error:
+            raise UnsupportedTypeError(f"its field {name!r} in {cls.__name__}: {error.message}") from error
+
+    def _hints_of(self, cls: type[Any]) -> dict[str, Any]:
+        local = {one.__name__: one for one in self._open if isinstance(one, type)}
+        try:
+            return typing.get_type_hints(cls, localns=local, include_extras=True)
+        except NameError as error:
+            raise UnsupportedTypeError(
+                f"a hint of {cls.__name__} names {error.name!r}, which its module does not have"
+            ) from error
+
+
+class AliasAdapter:
+    """A type that is defined with `type Name = …`. `inner` is set after its creation, because it may refer to it."""
+
+    def __init__(self, owner: object, label: str) -> None:
+        self.label = label
+        self.inner: TypeAdapter = AnyAdapter()
+        self._owner = owner
+
+    def schema(self, definitions: Definitions) -> Schema:
+        return definitions.refer_to(self, self.label, lambda: self.inner.schema(definitions))
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        return self.inner.convert(value, strict=strict)
+
+
+def _is_alias(hint: Any) -> bool:
+    return type(hint).__name__ == "TypeAliasType" and hasattr(hint, "__value__")
+
+
+def _resolve(hint: Any, variables: Variables, open_classes: Sequence[Any]) -> Any:
+    """Returns the hint behind type variables, NewType, wrappers such as Required, and names of open classes."""
+    while True:
+        if isinstance(hint, TypeVar):
+            hint = _resolve_variable(hint, variables)
+        elif hasattr(hint, "__supertype__"):
+            hint = hint.__supertype__
+        elif getattr(get_origin(hint), "_name", None) in _WRAPPERS or isinstance(hint, dataclasses.InitVar):
+            hint = hint.type if isinstance(hint, dataclasses.InitVar) else get_args(hint)[0]
+        elif hint is None:
+            return type(None)
+        elif getattr(hint, "_name", None) == "LiteralString":
+            return str
+        elif getattr(hint, "_name", None) == "Self" and open_classes:
+            return open_classes[-1]
+        elif isinstance(hint, str | ForwardRef):
+            hint = _evaluate(hint if isinstance(hint, str) else hint.__forward_arg__, open_classes)
+        else:
+            return hint
+
+
+def _evaluate(text: str, open_classes: Sequence[Any]) -> Any:
+    """Returns the type that a text names, as `typing.get_type_hints` does for the annotations of a class."""
+    local = {one.__name__: one for one in open_classes}
+    module = sys.modules.get(getattr(open_classes[-1], "__module__", "")) if open_classes else None
+    holder = type("Holder", (), {"__annotations__": {"hint": text}})
+    try:
+        names = vars(module) if module else {}
+        return typing.get_type_hints(holder, globalns=names, localns=local, include_extras=True)["hint"]
+    except (NameError, SyntaxError, TypeError) as error:
+        raise UnsupportedTypeError(f"the type hint {text!r} cannot be resolved: {error}") from error
+
+
+def _resolve_variable(variable: Any, variables: Variables) -> Any:
+    if variable in variables:
+        return variables[variable]
+    if variable.__bound__ is not None:
+        return variable.__bound__
+    return Union[variable.__constraints__] if variable.__constraints__ else Any  # noqa: UP007
+
+
+def _hint_key(hint: Any) -> Any:
+    try:
+        hash(hint)
+    except TypeError:
+        return id(hint)
+    return (type(hint), hint)
+
+
+def type_label(hint: Any) -> str:
+    """Returns the name of a hint for messages."""
+    given = get_args(hint)
+    if given and get_origin(hint) is not Literal and get_origin(hint) is not Annotated:
+        name = getattr(get_origin(hint), "__name__", str(hint))
+        return f"{name}[{', '.join(type_label(one) for one in given)}]"
+    return getattr(hint, "__name__", None) or str(hint)
+
+
+def _literal_adapter(hint: Any) -> TypeAdapter:
+    choices = [(one.value if isinstance(one, Enum) else one, one) for one in get_args(hint)]
+    if odd := [value for value, _ in choices if not isinstance(value, str | int | bool | None)]:
+        raise UnsupportedTypeError(f"the value {odd[0]!r} of a Literal is not JSON")
+    return ChoiceAdapter("literal", choices)
+
+
+def _scalar_adapter(cls: type[Any]) -> TypeAdapter | None:
+    if cls in SCALARS:
+        return ScalarAdapter(cls)
+    if issubclass(cls, Enum):
+        plain = all(isinstance(member.value, str | int | float | bool | None) for member in cls)
+        choices = [(member.value if plain else member.name, member) for member in cls]
+        if not choices:
+            raise UnsupportedTypeError(f"the enum {cls.__name__} has no values")
+        return ChoiceAdapter(cls.__name__, choices, cls)
+    if issubclass(cls, PurePath):
+        return TextAdapter(cls)
+    if cls.__name__ == "PathLike" and cls.__module__ in ("os", "posix", "nt"):
+        from pathlib import Path
+
+        return TextAdapter(Path)
+    if (text := _TEXT_CLASSES.get((cls.__module__, cls.__name__))) is not None:
+        return TextAdapter(cls, text)
+    for base in (str, int, float):
+        if issubclass(cls, base) and not hasattr(cls, "__get_pydantic_core_schema__"):
+            return ScalarAdapter(base, cls)
+    return None
+
+
+def _pydantic_adapter(hint: Any) -> TypeAdapter:
+    try:
+        return PydanticAdapter(hint, type_label(hint))
+    except Exception as error:
+        if not type(error).__module__.startswith("pydantic"):
+            raise
+        raise UnsupportedTypeError(
+            f"pydantic cannot describe {type_label(hint)}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+Described = dict[str, Any]  # the arguments of `compile_field`
+
+
+def _find_reader(cls: type[Any]) -> "Callable[[type[Any], dict[str, Any]], Iterable[Described]] | None":
+    if issubclass(cls, msgspec.Struct):
+        return _read_struct
+    if dataclasses.is_dataclass(cls):
+        return _read_dataclass
+    if hasattr(cls, "__attrs_attrs__"):
+        return _read_attrs
+    if hasattr(cls, "__required_keys__") and issubclass(cls, dict):
+        return _read_typed_dict
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        return _read_named_tuple
+    return None
+
+
+def _builder(cls: type[Any]) -> Callable[..., Any]:
+    return dict if hasattr(cls, "__required_keys__") else cls
+
+
+def _read_struct(cls: type[Any], hints: dict[str, Any]) -> Iterable[Described]:
+    for field in msgspec.structs.fields(cls):
+        factory = None if field.default_factory is msgspec.NODEFAULT else field.default_factory
+        default = MISSING if field.default is msgspec.NODEFAULT else field.default
+        hint = hints.get(field.name, field.type)
+        yield {
+            "name": field.name,
+            "key": field.encode_name,
+            "hint": hint,
+            "default": default,
+            "default_factory": factory,
+        }
+
+
+def _read_dataclass(cls: type[Any], hints: dict[str, Any]) -> Iterable[Described]:
+    for field in dataclasses.fields(cls):
+        if field.init:
+            factory = None if field.default_factory is dataclasses.MISSING else field.default_factory
+            default = MISSING if field.default is dataclasses.MISSING else field.default
+            yield {"name": field.name, "hint": hints[field.name], "default": default, "default_factory": factory}
+
+
+def _read_attrs(cls: type[Any], hints: dict[str, Any]) -> Iterable[Described]:
+    for field in cast("Any", cls).__attrs_attrs__:
+        if not field.init:
+            continue
+        factory = getattr(field.default, "factory", None)
+        default = MISSING if factory or repr(field.default) == "NOTHING" else field.default
+        hint = hints.get(field.name, Any)
+        yield {"name": field.alias, "hint": hint, "default": default, "default_factory": factory}
+
+
+def _read_typed_dict(cls: Any, hints: dict[str, Any]) -> Iterable[Described]:
+    for name, hint in hints.items():
+        wrapper = getattr(get_origin(hint), "_name", None)
+        required = name in cls.__required_keys__ if wrapper not in ("Required", "NotRequired") else None
+        yield {"name": name, "hint": hint, "required": wrapper == "Required" if required is None else required}
+
+
+def _read_named_tuple(cls: Any, hints: dict[str, Any]) -> Iterable[Described]:
+    for name in cls._fields:
+        default = cls._field_defaults.get(name, MISSING)
+        yield {"name": name, "hint": hints.get(name, Any), "default": default}
+
+
+def _generic_arguments(cls: type[Any], given: tuple[Any, ...]) -> dict[Any, Any]:
+    """Returns the arguments of a generic class and of its generic bases."""
+    found: dict[Any, Any] = dict(zip(getattr(cls, "__parameters__", ()), given, strict=False))
+    for base in getattr(cls, "__orig_bases__", ()):
+        origin = get_origin(base)
+        if isinstance(origin, type) and origin is not cls:
+            inner = tuple(found.get(one, one) for one in get_args(base))
+            found = _generic_arguments(origin, inner) | found
+    return found
+
+
+def _is_pydantic(value: Any) -> bool:
+    """Returns whether a value is `pydantic.Field(…)`."""
+    return type(value).__name__ == "FieldInfo" and type(value).__module__.startswith("pydantic")
+
+
+def _read_metadata(metadata: Sequence[Any]) -> _Note:
+    """Returns what strings, `msgspec.Meta`, annotated_types and pydantic's metadata say; other objects have no meaning
+    here. The libraries are recognised by name, because neither has to be installed."""
+    found = _Note()
+    texts: list[str] = []
+    changes: dict[str, Any] = {}
+    for one in _flatten(metadata):
+        if isinstance(one, str):
+            texts.append(one)
+        elif isinstance(one, msgspec.Meta):
+            found = _add(found, _meta_constraints(one), one.description)
+        elif _is_pydantic(one):
+            inner = _read_metadata(one.metadata)
+            found = _add(found, inner.constraints, one.description)
+            changes |= _field_defaults(one)
+        elif type(one).__module__.split(".")[0] in ("annotated_types", "pydantic"):
+            found = _add(found, _annotated_constraints(one), "")
+        elif type(one).__name__ == "Doc" and hasattr(one, "documentation"):
+            found = _add(found, Constraints(), one.documentation)
+    if texts:
+        changes["description"] = " ".join(texts)
+    if any(type(one).__module__.split(".")[0] == "pydantic" for one in metadata):
+        changes["for_pydantic"] = tuple(one for one in metadata if not isinstance(one, str | msgspec.Meta))
+    return msgspec.structs.replace(found, **changes)
+
+
+def _flatten(metadata: Iterable[Any]) -> Iterable[Any]:
+    """Yields the metadata, with groups such as `annotated_types.Interval` and `Len` taken apart."""
+    for one in metadata:
+        is_group = getattr(one, "__is_annotated_types_grouped_metadata__", None) is not None
+        if is_group and not isinstance(one, type):
+            yield from _flatten(one)
+        else:
+            yield one
+
+
+def _add(note: _Note, constraints: Constraints, description: str | None) -> _Note:
+    return msgspec.structs.replace(
+        note, constraints=note.constraints.merge(constraints), description=description or note.description
+    )
+
+
+def _meta_constraints(meta: msgspec.Meta) -> Constraints:
+    limits = {name: getattr(meta, name) for name in _LIMITS}
+    keywords = {"title": meta.title, "examples": meta.examples, **(meta.extra_json_schema or {})}
+    return Constraints(**limits, keywords={name: value for name, value in keywords.items() if value is not None})
+
+
+def _annotated_constraints(one: Any) -> Constraints:
+    limits = {name: value for name in _LIMITS if (value := getattr(one, name, None)) is not None and name != "tz"}
+    if type(one).__name__ in ("Predicate", "Not"):
+        return Constraints(checks=(one.func if type(one).__name__ == "Predicate" else one,))
+    if type(one).__name__ == "Timezone":
+        return Constraints(tz=one.tz is not None)
+    return Constraints(**limits)
+
+
+def _field_defaults(field: Any) -> dict[str, Any]:
+    undefined = type(field.default).__name__ == "PydanticUndefinedType" or field.default is Ellipsis
+    return {"default": MISSING if undefined else field.default, "default_factory": field.default_factory}
+
+
+def compile_type(hint: Any) -> TypeAdapter:
+    """Returns the adapter of a type hint. Raises UnsupportedTypeError with the reason."""
+    if isinstance(hint, str):
+        raise UnsupportedTypeError(f"{hint!r} is a text, not a type")
+    return TypeCompiler().compile(hint)
+
+
+def describe_type(adapter: TypeAdapter) -> Schema:
+    """Returns the JSON schema of a type, with the types that it refers to in `$defs`. The root is no reference."""
+    definitions = Definitions()
+    return inline_root(adapter.schema(definitions), definitions)
+
+
+def inline_root(root: Schema, definitions: Definitions) -> Schema:
+    """Returns the root schema with the definitions that are used; a reference at the root is replaced."""
+    found = definitions.schemas
+    if "$ref" in root:
+        rest = {key: value for key, value in root.items() if key != "$ref"}
+        root = {**found[root["$ref"].removeprefix("#/$defs/")], **rest}
+    root = {key: value for key, value in root.items() if key != "title" or not isinstance(value, str)}
+    used = _used_definitions(root, found)
+    return root | ({"$defs": {name: schema for name, schema in found.items() if name in used}} if used else {})
+
+
+def _used_definitions(schema: Any, definitions: Mapping[str, Schema]) -> set[str]:
+    used: set[str] = set()
+    pending: list[Any] = [schema]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, list):
+            pending += cast("list[Any]", one)
+        elif isinstance(one, dict):
+            name = str(cast("Schema", one).get("$ref", "")).removeprefix("#/$defs/")
+            if name in definitions and name not in used:
+                used.add(name)
+                pending.append(definitions[name])
+            pending += cast("Schema", one).values()
+    return used

@@ -167,6 +167,7 @@ STRUCTS: dict[str, str] = {
     # files of the user, and what the command line prints
     "trusted folder": "project.trust:TrustedWorkspace permissions.trust:TrustedWorkspace permissions.trust:Trusted",
     "theme": "tui.theme:StoredPreferences tui.theme:_StoredTheme tui.theme:_Kept tui.looks:_Kept",
+    "folder choices": "tui.theme:FolderChoices",
     "event log": "tracing.event_log:_StoredEventLog tracing.event_log:_Stored",
     "event log, dropped": "tracing.event_log:DroppedRecords tracing.event_log:Dropped",
     "event log, record": "tracing.records:AgentEvent tracing.event_record:AgentEvent tracing.agent_event:AgentEvent",

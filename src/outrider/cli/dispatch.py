@@ -10,8 +10,8 @@ from outrider.errors import ConfigurationError, LimitReachedError, OutriderError
 
 
 def dispatch_command(arguments: list[str]) -> int:
-    """Run the command that the arguments `given` name; without a command, open the terminal application."""
-    if not arguments or arguments[0].startswith("-"):
+    """Run the command that the arguments name; without one, or with a prompt, open the terminal application."""
+    if not arguments or arguments[0].startswith("-") or _is_prompt(arguments[0]):
         from outrider.cli.interactive import run_interactive
 
         return report_errors(lambda: run_interactive(arguments))
@@ -22,6 +22,12 @@ def dispatch_command(arguments: list[str]) -> int:
         return _report_unknown_command(arguments[0])
     parsed = parse_arguments(command, arguments[1:])
     return report_errors(lambda: load_entry_point(parsed.execute)(parsed))
+
+
+def _is_prompt(text: str) -> bool:
+    """Return whether an argument is a prompt for the terminal application. A single word may be a misspelled command,
+    which must not start a conversation."""
+    return len(text.split()) > 1
 
 
 def report_errors(work: Callable[[], int]) -> int:
@@ -66,6 +72,10 @@ def _report_unknown_command(name: str) -> int:
     from difflib import get_close_matches
 
     near = get_close_matches(name, [command.name for command in COMMANDS], 1)
-    hint = f"Did you mean `outrider {near[0]}`?" if near else f"To send it as a prompt: outrider run {name!r}."
+    hint = (
+        f"Did you mean `outrider {near[0]}`?"
+        if near
+        else f"To send it as a prompt: outrider run {name!r}, or outrider -- {name!r} in the terminal application."
+    )
     sys.stderr.write(f"outrider: unknown command {name!r}. {hint} See `outrider --help`.\n")
     return exit_codes.USAGE_ERROR

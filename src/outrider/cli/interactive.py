@@ -19,6 +19,7 @@ approval first. Without a command it opens the terminal application; `outrider r
 _EPILOG = """\
 Examples:
   outrider                                     open the terminal application in this folder
+  outrider 'explain this project'              open it and send a prompt
   outrider --continue                          continue the last session of this folder
   outrider --attach http://127.0.0.1:8765      use the sessions of a running server
   outrider run 'why does the build fail?'      print one answer to stdout
@@ -31,16 +32,19 @@ Commands:
 For details on a command: outrider COMMAND --help
 API keys are read from ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY. To check the setup: outrider doctor"""
 
+_CHOICES = ("model", "mode", "approval", "effort", "agent")
+
 
 def build_top_parser() -> CommandParser:
     """Build the parser for the command line without a command; its help lists the commands."""
     command_list = "\n".join(f"  {command.name:<12} {command.summary}" for command in COMMANDS)
     parser = CommandParser(
         prog="outrider",
-        usage="outrider [options]\n       outrider COMMAND ...",
+        usage="outrider [options] [PROMPT]\n       outrider COMMAND ...",
         description=_DESCRIPTION,
         epilog=_EPILOG.format(commands=command_list),
     )
+    parser.add_argument("prompt", nargs="?", default="", metavar="PROMPT", help="send this text at once")
     parser.add_argument("-V", "--version", action="store_true", help="print the version")
     add_session_options(parser)
     add_server_options(parser)
@@ -72,7 +76,15 @@ def run_interactive(arguments: list[str]) -> int:
         def current_settings() -> "Settings":
             return unused.pop() if unused else settings_from_arguments(options)
 
-        return run_tui(current_settings, session=options.session or "", resume=options.resume)
+        return run_tui(
+            current_settings,
+            session=options.session or "",
+            resume=options.resume,
+            prompt=options.prompt,
+            given=frozenset(
+                name for name in _CHOICES if getattr(options, name) or os.environ.get(f"OUTRIDER_{name.upper()}")
+            ),
+        )
 
 
 @contextmanager

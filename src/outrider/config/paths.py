@@ -32,6 +32,14 @@ class AppFolders(msgspec.Struct, frozen=True):
         return self.config / "skills"
 
     @property
+    def commands_folder(self) -> Path:
+        return self.config / "commands"
+
+    @property
+    def hooks_file(self) -> Path:
+        return self.config / "hooks.json"
+
+    @property
     def instructions_file(self) -> Path:
         return self.config / "AGENTS.md"
 

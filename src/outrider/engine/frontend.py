@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from outrider.agents.compaction import estimate_message_tokens, estimate_text_tokens
 from outrider.agents.delegation import open_agent_context
 from outrider.agents.run_context import AgentContext
 from outrider.agents.tool_calls import ToolCallRunner
 from outrider.agents.turn_state import is_cut_off
+from outrider.context.lower import apply_compaction
 from outrider.engine.approval_gate import ApprovalGate
 from outrider.engine.archive import SessionArchive
 from outrider.engine.engine import Engine
@@ -51,6 +53,7 @@ __all__ = [
     "AskUser",
     "AskedQuestion",
     "CallPreview",
+    "ContextShare",
     "Decision",
     "OutputSlice",
     "ProcessStatus",
@@ -63,12 +66,14 @@ __all__ = [
     "background_processes",
     "catalog_models",
     "context_limit",
+    "context_shares",
     "denying_rule",
     "describe_model",
     "end_process",
     "is_attachable",
     "list_models",
     "list_processes",
+    "list_servers",
     "preview_call",
     "read_process_output",
     "run_manual_call",
@@ -91,6 +96,36 @@ class CallPreview(msgspec.Struct, frozen=True):
 async def session_tool_specs(engine: Engine, session_id: str) -> Sequence[ToolSpec]:
     """Return the tools that the session's agent has in its mode."""
     return (await _open_context(engine, session_id))[0].tool_specs
+
+
+class ContextShare(msgspec.Struct, frozen=True):
+    """A part of the prompt and its estimated number of tokens."""
+
+    name: str
+    tokens: int
+
+
+async def context_shares(engine: Engine, session_id: str) -> list[ContextShare]:
+    """Estimate what the next prompt of a session consists of."""
+    context, live = await _open_context(engine, session_id)
+    tools = {"tools": 0, "tools of MCP servers": 0}
+    for spec in context.tool_specs:
+        kind = "tools of MCP servers" if spec.name.startswith("mcp__") else "tools"
+        tools[kind] += estimate_text_tokens(msgspec.json.encode(spec).decode())
+    messages = apply_compaction(live.session.messages)
+    by_role = {
+        name: sum(estimate_message_tokens(message) for message in messages if message.role == role)
+        for name, role in (("your messages and summaries", "user"), ("answers, calls and results", "assistant"))
+    }
+    found = {"system prompt": estimate_text_tokens(context.system_prompt), **tools, **by_role}
+    return [ContextShare(name, tokens) for name, tokens in found.items() if tokens]
+
+
+def list_servers(engine: Engine) -> dict[str, str]:
+    """Return the state of each MCP server by name, with the cause of a failure."""
+    servers = engine.runtime.mcp_servers
+    found = servers.connection_status() if servers else {}
+    return {name: f"{status.state}: {status.error}" if status.error else status.state for name, status in found.items()}
 
 
 async def preview_call(engine: Engine, session_id: str, tool: str, tool_input: dict[str, Any]) -> CallPreview:

@@ -9,11 +9,14 @@ from outrider.config.settings import Settings
 from outrider.engine.archive import SessionArchive
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import (
+    ContextShare,
     archive_of,
     background_processes,
     context_limit,
+    context_shares,
     end_process,
     list_models,
+    list_servers,
     read_process_output,
     run_user_command,
     send_to_background,
@@ -121,6 +124,8 @@ class EngineClient(Protocol):
 
     async def set_agent(self, session_id: str, agent: str) -> None: ...
 
+    async def rename(self, session_id: str, title: str) -> None: ...
+
     async def approvals(self, session_id: str | None = None) -> Sequence[Approval]: ...
 
     async def answer(
@@ -155,6 +160,11 @@ class SessionClient(Protocol):
     @property
     def folder(self) -> Path | None: ...
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the engine, and so the workspace, is on a server."""
+        ...
+
     async def list_models(self) -> Sequence[str]:
         """Return the models that a session can switch to, as PROVIDER/MODEL."""
         ...
@@ -163,6 +173,14 @@ class SessionClient(Protocol):
     def providers(self) -> Sequence[str]: ...
 
     def context_limit(self, session_id: str, model: ModelRef) -> int | None: ...
+
+    async def context_shares(self, session_id: str) -> Sequence[ContextShare]:
+        """Return what the next prompt of a session consists of; nothing if the engine cannot say."""
+        ...
+
+    def list_servers(self) -> Mapping[str, str]:
+        """Return the state of each MCP server by name."""
+        ...
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
         """Return the background processes of a session."""
@@ -196,6 +214,8 @@ class SessionClient(Protocol):
 class LocalSessionClient:
     """The session client for an engine in this process."""
 
+    is_remote = False
+
     def __init__(self, engine: Engine, settings: Settings, questions: QuestionQueue) -> None:
         self.engine = engine
         self._questions = questions
@@ -215,6 +235,12 @@ class LocalSessionClient:
 
     def context_limit(self, session_id: str, model: ModelRef) -> int | None:
         return context_limit(self.settings.providers, model)
+
+    async def context_shares(self, session_id: str) -> Sequence[ContextShare]:
+        return await context_shares(self.engine, session_id)
+
+    def list_servers(self) -> Mapping[str, str]:
+        return list_servers(self.engine)
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
         return background_processes(self.engine, session_id)

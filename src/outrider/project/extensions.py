@@ -1,10 +1,11 @@
-"""Collects what the user and a trusted workspace add to a session: system prompt notes, skills, MCP servers and prompt
-overrides."""
+"""Collects what the user and a trusted workspace add to a session: system prompt notes, skills, commands, MCP servers
+and prompt overrides."""
 
 import datetime
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -18,9 +19,11 @@ from outrider.permissions.paths.safe_open import read_regular_file
 from outrider.processes.launch import child_environment
 from outrider.project.trust import (
     INSTRUCTIONS_FILE,
+    MAX_ITEMS,
     SKILL_FILE,
     ProjectFolder,
     WorkspaceTrust,
+    command_files,
     find_project,
     skill_files,
 )
@@ -37,7 +40,7 @@ MAX_DESCRIPTION = 500  # characters; all descriptions are part of every model re
 FRONT_MATTER_BYTES = 8_000
 USER_SKILL_FOLDERS = (Path(".agents/skills"), Path(".claude/skills"))
 _SKILL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
-_FRONT_MATTER_KEY = re.compile(r"^(name|description):[ \t]*(.*)$")
+_FRONT_MATTER_KEY = re.compile(r"^(name|description|argument-hint):[ \t]*(.*)$")
 
 
 def find_skills(project: ProjectFolder, own: Path, home: Path, *, trusted: bool) -> "tuple[Skill, ...]":
@@ -74,7 +77,7 @@ def _parse_skill(path: Path, content: bytes, root: Path | None = None) -> "Itera
 
 
 def parse_front_matter(text: str) -> dict[str, str]:
-    """Return name and description from the YAML front matter; values over several lines are joined. This needs no YAML
+    """Return the known keys of the YAML front matter; values over several lines are joined. This needs no YAML
     parser."""
     lines = text.removeprefix("\ufeff").splitlines()
     fields: dict[str, str] = {}
@@ -101,6 +104,65 @@ def _unquote(value: str) -> str:
     if len(value) >= 2 and value[0] == value[-1] == '"':
         return value[1:-1].replace('\\"', '"').replace("\\\\", "\\")
     return value.partition(" #")[0].rstrip()
+
+
+MAX_COMMAND_BYTES = 100_000
+USER_COMMAND_FOLDER = Path(".claude/commands")
+_PLACEHOLDER = re.compile(r"\$(ARGUMENTS|[1-9])(?![A-Za-z0-9_])")
+_FRONT_MATTER = re.compile(r"\A\ufeff?---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+
+
+class CustomCommand(msgspec.Struct, frozen=True):
+    """A command from a Markdown file: its text is a prompt. `origin` is the file's location for people."""
+
+    name: str
+    description: str
+    text: str
+    origin: str
+    hint: str = ""
+
+    def expand(self, argument: str) -> str:
+        """Return the prompt. `$ARGUMENTS` is the whole argument and `$1` its first word; an argument that the text does
+        not mention is appended."""
+        try:
+            words = shlex.split(argument)
+        except ValueError:
+            words = argument.split()
+
+        def replace(found: re.Match[str]) -> str:
+            if found[1] == "ARGUMENTS":
+                return argument
+            position = int(found[1]) - 1
+            return words[position] if position < len(words) else ""
+
+        text, count = _PLACEHOLDER.subn(replace, self.text)
+        return f"{text}\n\n{argument}" if argument and not count else text
+
+
+def find_custom_commands(project: ProjectFolder, own: Path, home: Path, *, trusted: bool) -> tuple[CustomCommand, ...]:
+    """Find the commands of the user and of a trusted workspace. The user's come first, so a project cannot override
+    one of them."""
+    found: dict[str, CustomCommand] = {}
+    for folder in (own, home / USER_COMMAND_FOLDER):
+        for path in islice(sorted([*folder.glob("*.md"), *folder.glob("*/*.md")]), MAX_ITEMS):
+            prefix = "" if path.parent == folder else f"{path.parent.name}:"
+            with suppress(OSError):
+                command = _parse_command(f"{prefix}{path.stem}", read_regular_file(path, MAX_COMMAND_BYTES), "user")
+                found.setdefault(command.name, command)
+    for name, path in command_files(project).items() if trusted else ():
+        content = project.read_file(path, MAX_COMMAND_BYTES)
+        if content is not None:
+            found.setdefault(name, _parse_command(name, content, str(path.relative_to(project.root))))
+    return tuple(command for command in found.values() if _SKILL_NAME.fullmatch(command.name) and command.text)
+
+
+def _parse_command(name: str, content: bytes, origin: str) -> CustomCommand:
+    text = content.decode("utf-8", "replace")
+    fields = parse_front_matter(text)
+    body = _FRONT_MATTER.sub("", text, count=1).strip()
+    first = next((line.strip("# ") for line in body.splitlines() if line.strip("# ")), "")
+    description = " ".join((fields.get("description") or first).split())[:MAX_DESCRIPTION]
+    return CustomCommand(name, description, body, origin, fields.get("argument-hint", ""))
 
 
 MAX_INSTRUCTION_BYTES = 32 * 1024  # for all instruction files together
@@ -154,6 +216,28 @@ def read_git_state(project: ProjectFolder) -> GitState:
             options = ("status", "--short", "--ignore-submodules=all", "--no-renames", "--no-ahead-behind")
             changes = tuple(runner.read_state(project.root, project.folder, *options, seconds=GIT_SECONDS).splitlines())
     return GitState(changes, commits)
+
+
+DIFF_SECONDS = 10.0
+
+
+def read_git_diff(project: ProjectFolder) -> str | None:
+    """Return the uncommitted changes of a repository: the diff to the last commit, and the names of untracked files.
+    None if it is no repository. It blocks."""
+    if not os.path.lexists(project.root / ".git"):
+        return None
+    from outrider.processes.git import GitRunner
+
+    def run(*options: str) -> str:
+        return GitRunner().read_state(project.root, project.folder, *options, seconds=DIFF_SECONDS)
+
+    options = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=all")
+    try:
+        changed = run(*options, "HEAD", "--")
+    except ProcessError:  # a repository without a commit
+        changed = run(*options, "--cached", "--") + run(*options, "--")
+    names = run("ls-files", "--others", "--exclude-standard", "--directory")
+    return changed + "".join(f"untracked: {name}\n" for name in names.splitlines())
 
 
 def describe_workspace(

@@ -194,7 +194,7 @@ def _owner_id(folder: Path) -> int | None:
         return None
 
 
-ItemKind = Literal["configuration", "instructions", "skill", "MCP server"]
+ItemKind = Literal["configuration", "instructions", "skill", "command", "MCP server", "hooks"]
 TrustState = Literal["trusted", "untrusted", "nothing to trust"]
 
 CONFIG_FILE = Path(".outrider/config.toml")
@@ -202,6 +202,8 @@ SERVERS_FILE = Path(".mcp.json")
 INSTRUCTIONS_FILE = "AGENTS.md"
 SKILL_FOLDERS = (Path(".outrider/skills"), Path(".agents/skills"), Path(".claude/skills"))
 SKILL_FILE = "SKILL.md"
+COMMAND_FOLDERS = (Path(".outrider/commands"), Path(".claude/commands"))
+HOOK_FILES = (Path(".outrider/hooks.json"), Path(".claude/settings.json"))
 MAX_ITEMS = 200
 MAX_FILE_BYTES = 1 << 20
 
@@ -243,7 +245,7 @@ class WorkspaceTrust:
     def list_items(self) -> tuple[TrustItem, ...]:
         """Return everything that trust would enable, to be shown before the user decides."""
         found = [item for kind, path in self._item_paths() for item in self._file_items(kind, path)]
-        return tuple([*found, *server_items(self.project)][:MAX_ITEMS])
+        return tuple([*found, *executable_items(self.project)][:MAX_ITEMS])
 
     def list_names(self) -> list[str]:
         """Return the names of `list_items` without reading the files."""
@@ -252,11 +254,11 @@ class WorkspaceTrust:
             for _, path in self._item_paths()
             if self.project.read_file(path, 1) is not None
         ]
-        return [*found, *(item.name for item in server_items(self.project))][:MAX_ITEMS]
+        return [*found, *(item.name for item in executable_items(self.project))][:MAX_ITEMS]
 
     def unapproved_items(self) -> tuple[TrustItem, ...]:
         """Return the executable items that are new or changed since their approval."""
-        return tuple(item for item in server_items(self.project) if not self.is_approved(item))
+        return tuple(item for item in executable_items(self.project) if not self.is_approved(item))
 
     def changed_files(self) -> tuple[str, ...]:
         """Return the names of the files that take effect and are new or changed since the user saw them."""
@@ -301,6 +303,8 @@ class WorkspaceTrust:
             yield "instructions", folder / INSTRUCTIONS_FILE
         for path in skill_files(self.project):
             yield "skill", path
+        for path in command_files(self.project).values():
+            yield "command", path
 
     def _file_items(self, kind: ItemKind, path: Path) -> Iterator[TrustItem]:
         content = self.project.read_file(path, MAX_FILE_BYTES)
@@ -316,15 +320,48 @@ def skill_files(project: ProjectFolder) -> list[Path]:
     return [entry / SKILL_FILE for folder in folders for entry in project.list_folder(folder)]
 
 
+def command_files(project: ProjectFolder) -> dict[str, Path]:
+    """Return the files of the project's commands by name. A file in a subfolder has the name FOLDER:FILE."""
+    entries = [path for folder in COMMAND_FOLDERS for path in project.list_folder(project.root / folder)]
+    files = [(path.stem, path) for path in entries if path.suffix == ".md"]
+    for folder in entries:
+        if folder.suffix != ".md":
+            files += [
+                (f"{folder.name}:{path.stem}", path) for path in project.list_folder(folder) if path.suffix == ".md"
+            ]
+    return dict(reversed(files[:MAX_ITEMS]))  # the first of several files with one name counts
+
+
+def executable_items(project: ProjectFolder) -> list[TrustItem]:
+    """Return the items of a project that start programs: MCP servers and hooks."""
+    return [*server_items(project), *hook_items(project)]
+
+
+def hook_items(project: ProjectFolder) -> list[TrustItem]:
+    """Return one item for each file of the project that defines hooks."""
+    found = ((name, _read_json(project, project.root / name)) for name in HOOK_FILES)
+    return [_hook_item(name, document["hooks"]) for name, document in found if document.get("hooks")]
+
+
+def _hook_item(name: Path, hooks: Any) -> TrustItem:
+    written = msgspec.json.encode(hooks, order="sorted")
+    return TrustItem(
+        "hooks", str(name), json.dumps(hooks, sort_keys=True), executable=True, approved_as=written, key=str(name)
+    )
+
+
+def _read_json(project: ProjectFolder, path: Path) -> dict[str, Any]:
+    try:
+        document: Any = msgspec.json.decode(project.read_file(path, MAX_FILE_BYTES) or b"{}")
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    return document if is_object(document) else {}
+
+
 def server_items(project: ProjectFolder) -> list[TrustItem]:
     """Return one item for each server in `.mcp.json`. Each has a separate approval, so a change of one does not affect
     the others."""
-    content = project.read_file(project.root / SERVERS_FILE, MAX_FILE_BYTES)
-    try:
-        document: Any = msgspec.json.decode(content or b"{}")
-    except (msgspec.DecodeError, RecursionError):
-        return []
-    servers: Any = document.get("mcpServers") if is_object(document) else None
+    servers: Any = _read_json(project, project.root / SERVERS_FILE).get("mcpServers")
     if not is_object(servers):
         return []
     return [_server_item(name, entry) for name, entry in servers.items()]

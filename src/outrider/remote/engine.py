@@ -1,7 +1,7 @@
 """The engine of a server with the interface of a local engine: sends user actions as requests and publishes the
 server's events on a local bus; connects the terminal UI to it."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -11,6 +11,7 @@ import msgspec
 from outrider.agents.turn_state import TurnEnd
 from outrider.config.settings import Settings
 from outrider.engine.archive import SessionArchive
+from outrider.engine.frontend import ContextShare
 from outrider.engine.plans import ProposedPlan
 from outrider.engine.questions import AskedQuestion
 from outrider.engine.undo_history import RestoreResult
@@ -261,6 +262,9 @@ class RemoteEngine:
     async def set_agent(self, session_id: str, agent: str) -> None:
         await self._update_session(session_id, agent=agent)
 
+    async def rename(self, session_id: str, title: str) -> None:
+        await self._update_session(session_id, title=title)
+
     async def answer(
         self,
         approval_id: str,
@@ -394,6 +398,8 @@ class RemoteBridge:
     """The terminal UI's interface to a remote engine. `folder` is a folder on the server's machine in which new
     sessions work. Agents and modes are the server's."""
 
+    is_remote = True
+
     def __init__(self, engine: RemoteEngine, settings: Settings, folder: Path | None = None) -> None:
         first = engine.agents[0]
         overrides = {"agents": tuple(engine.agents), "mode": first.mode, "model": f"{first.provider}/{first.model}"}
@@ -413,6 +419,14 @@ class RemoteBridge:
         """Returns the context limit that the server reported for the session's model."""
         session = self.engine.live.get(session_id)
         return session.status.context_limit if session else None
+
+    async def context_shares(self, session_id: str) -> Sequence[ContextShare]:
+        """Returns nothing: the server does not report it."""
+        return ()
+
+    def list_servers(self) -> Mapping[str, str]:
+        """Returns nothing: the server does not report them."""
+        return {}
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
         path = f"{session_path(session_id)}/processes"

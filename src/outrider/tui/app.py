@@ -35,7 +35,7 @@ from outrider.tui.startup import (
     load_engine_modules,
     startup_notices,
 )
-from outrider.tui.theme import DARK, LIGHT, TerminalPreferences, build_theme, theme_name
+from outrider.tui.theme import DARK, LIGHT, FolderChoices, FolderMemory, TerminalPreferences, build_theme, theme_name
 from outrider.tui.widgets.modals import PickerItem
 from outrider.tui.widgets.side_panel import SidePanel
 from outrider.tui.widgets.status import ActivityLine, ComposerFrame, QueuedInputLines, StatusLine
@@ -55,15 +55,17 @@ def run_tui(
     prompt: str = "",
     attach: AttachClient | None = None,
     server_url: str = "",
+    given: frozenset[str] = frozenset(),
 ) -> int:
     """Run the terminal application until the user quits, and return its exit code.
 
     `settings` reads the user's settings, and is called again after the user trusts the folder. `session` is the id of a
     session to continue, `resume` continues this folder's last session, `prompt` is sent immediately. `attach` connects
-    to the server at `server_url` instead of opening an engine in this process.
+    to the server at `server_url` instead of opening an engine in this process. `given` names what the command line or
+    the environment chose: the choices that are remembered for this folder do not replace it.
     """
     TerminalDriver.is_screen_prepared = sys.__stderr__ is not None and sys.__stderr__.isatty()
-    return asyncio.run(_run_app(StartOptions(settings, session, resume, prompt, attach, server_url)))
+    return asyncio.run(_run_app(StartOptions(settings, session, resume, prompt, attach, server_url, given)))
 
 
 async def _run_app(options: StartOptions) -> int:
@@ -123,6 +125,8 @@ class OutriderApp(App[int]):
         self._settings = options.settings()
         preferences = TerminalPreferences(self._settings.data_folder / "terminal.json")
         self.theme = theme_name(preferences.palette)
+        memory_folder = self._settings.data_folder / "folders"
+        self._memory = None if options.attach else FolderMemory(memory_folder, self._settings.workspace, options.given)
         self._renderer = ScreenRenderer(self)
         self._renderer.draw = self._draw_frame
         self.ui = TuiScreen(self, self._renderer, preferences)
@@ -156,7 +160,9 @@ class OutriderApp(App[int]):
         composer = self.ui.find_widget(Composer)
         composer.use_vim_keys(on=self.ui.preferences.stored.vim)
         composer.focus()
-        self.ui.find_widget(StatusLine).show_status(first_status(self._settings))
+        self.ui.find_widget(StatusLine).show_status(
+            first_status(self._settings, self._memory.choices if self._memory else FolderChoices())
+        )
         self.ui.find_widget(ComposerFrame).show_mode(self._settings.mode)
         # After the first screen: loading the engine would delay it.
         self.call_after_refresh(self.start_work, self._open_first_session())
@@ -208,18 +214,19 @@ class OutriderApp(App[int]):
         if answer == "trust":
             self._settings = self._options.settings()
         await asyncio.to_thread(load_engine_modules)
-        from outrider.tui.commands import COMMAND_CHOICES, open_session
+        from outrider.tui.commands import command_choices, open_session
         from outrider.tui.controller import SessionController
         from outrider.tui.event_listener import ScreenEventListener
 
-        self.ui.find_widget(Composer).commands = COMMAND_CHOICES
-        controller = SessionController(await self._open_client(self._settings))
+        controller = SessionController(await self._open_client(self._settings), self._memory)
         self.ui.open_controller = controller
         listener = ScreenEventListener(self.ui, self.ui.find_widget(DialogQueue), self.start_work)
         self.ui.ask_pending = listener.ask_pending
         self.run_worker(listener.run(), group="listener")
         composer = self.ui.find_widget(Composer)
+        composer.commands = command_choices()
         composer.update_completions()
+        self.start_work(self._load_custom_commands())
         composer.files = WorkspaceFileNames(
             controller.workspace, self.start_work, composer.update_completions
         ).known_names
@@ -320,15 +327,30 @@ class OutriderApp(App[int]):
         for panel in self.query(DialogPanel):
             self.call_after_refresh(panel.draw_panel)  # a panel that was limited by the height may grow
 
+    async def _load_custom_commands(self) -> None:
+        """Read the commands that the user and the project define in files."""
+        from outrider.tui.commands import command_choices
+        from outrider.tui.workspace_commands import load_custom_commands
+
+        if not self._options.attach:
+            controller = self.ui.controller
+            controller.custom_commands = await asyncio.to_thread(load_custom_commands, self._settings)
+            self.ui.find_widget(Composer).commands = command_choices(controller.custom_commands)
+
     def action_run_command(self, text: str) -> None:
+        self._when_open(lambda: self.start_work(self._run_command(text)))
+
+    async def _run_command(self, text: str) -> None:
         from outrider.tui.commands import find_command
 
-        found = find_command(text)
+        if (found := find_command(text, self.ui.controller.custom_commands)) is None:
+            await self._load_custom_commands()  # its file may be new
+            found = find_command(text, self.ui.controller.custom_commands)
         if found is None:
             self.ui.show_notice(f"unknown command {text.split(maxsplit=1)[0]}; /help lists all commands", "warning")
         else:
             command, argument = found
-            self._when_open(lambda: self.start_work(command.run(self.ui, argument)))
+            await command.run(self.ui, argument)
 
     def action_interrupt(self) -> None:
         if self.screen.get_selected_text():

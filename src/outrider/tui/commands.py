@@ -28,12 +28,25 @@ from outrider.presentation.formats import (
 )
 from outrider.presentation.items import TextItem, ToolCallItem, UserItem, message_items
 from outrider.presentation.tool_calls import call_input, call_title
+from outrider.project.extensions import CustomCommand
 from outrider.tui.completion import CompletionChoice
 from outrider.tui.dialogs import AnswerKey
 from outrider.tui.rendering.markdown import code_blocks
 from outrider.tui.screen import ScreenApi, SlashCommand
 from outrider.tui.theme import ThemeChoice
 from outrider.tui.widgets.modals import PickerItem
+from outrider.tui.workspace_commands import (
+    custom_choices,
+    edit_memory,
+    find_custom_command,
+    rename_session,
+    review_changes,
+    show_context,
+    show_diff,
+    show_servers,
+    show_status,
+    write_instructions,
+)
 from outrider.types.messages import Message
 from outrider.types.modes import (
     APPROVAL_DESCRIPTIONS,
@@ -263,10 +276,11 @@ KEYS = (
 )
 
 
-def help_text(commands: list[SlashCommand]) -> str:
-    """Return the help page as Markdown: keys, commands, and the special prefixes."""
+def help_text(commands: list[SlashCommand], custom: tuple[CompletionChoice, ...] = ()) -> str:
+    """Return the help page as Markdown: keys, commands, those from files, and the special prefixes."""
     keys = "\n".join(f"| {key} | {note} |" for key, note in KEYS)
     names = "\n".join(f"| `/{command.name}` {command.argument} | {command.note} |" for command in commands)
+    names += "".join(f"\n| `{choice.text}` | {choice.note} |" for choice in custom)
     return (
         f"## Keys\n\n| key | what it does |\n|---|---|\n{keys}\n\n"
         f"## Commands\n\n| command | what it does |\n|---|---|\n{names}\n\n"
@@ -615,7 +629,7 @@ def _fork_items(points: Sequence[ForkChoice]) -> list[PickerItem]:
 
 
 async def _show_help(ui: ScreenApi, _: str) -> None:
-    ui.show_page("Help", help_text(COMMANDS))
+    ui.show_page("Help", help_text(COMMANDS, custom_choices(ui.controller.custom_commands)))
 
 
 async def _quit_app(ui: ScreenApi, _: str) -> None:
@@ -643,6 +657,14 @@ COMMANDS: list[SlashCommand] = [
     SlashCommand("agents", "choose the agent", choose_agent, "[NAME]"),
     SlashCommand("share", "write the session as one HTML page", share_session),
     SlashCommand("export", "write the session as JSON", export_session),
+    SlashCommand("rename", "change the title of this session", rename_session, "TITLE"),
+    SlashCommand("init", "let the model write AGENTS.md, the notes about this project", write_instructions, "[WORDS]"),
+    SlashCommand("review", "let the model review uncommitted changes, a branch, a commit", review_changes, "[WHAT]"),
+    SlashCommand("diff", "show the uncommitted changes of the repository", show_diff),
+    SlashCommand("memory", "edit your instructions, or those of this project", edit_memory),
+    SlashCommand("status", "show session, model, rights and files in effect", show_status),
+    SlashCommand("context", "show what fills the context", show_context),
+    SlashCommand("mcp", "show the MCP servers and their states", show_servers),
     SlashCommand("cost", "show tokens and cost of this session", show_cost),
     SlashCommand("trace", "show the steps of this session as a tree", show_trace),
     SlashCommand("processes", "show background processes and their output, or end them", show_processes),
@@ -659,12 +681,19 @@ COMMANDS: list[SlashCommand] = [
     ),
     SlashCommand("quit", "quit; the session is stored", _quit_app),
 ]
-COMMAND_CHOICES = tuple(CompletionChoice(f"/{command.name}", command.note) for command in COMMANDS)
 
 
-def find_command(text: str) -> tuple[SlashCommand, str] | None:
-    """Return the command of a line and its argument; an unambiguous prefix of a name is accepted."""
+def command_choices(custom: tuple[CustomCommand, ...] = ()) -> tuple[CompletionChoice, ...]:
+    """Return the completions of all commands."""
+    own = tuple(CompletionChoice(f"/{command.name}", command.note) for command in COMMANDS)
+    return (*own, *custom_choices(custom))
+
+
+def find_command(text: str, custom: tuple[CustomCommand, ...] = ()) -> tuple[SlashCommand, str] | None:
+    """Return the command of a line and its argument; an unambiguous prefix of a built-in name is accepted."""
     name, _, rest = text.removeprefix("/").partition(" ")
     exact = [command for command in COMMANDS if command.name == name]
+    if not exact and (defined := find_custom_command(text, custom)):
+        return defined
     found = exact or [command for command in COMMANDS if command.name.startswith(name)]
     return (found[0], rest.strip()) if len(found) == 1 else None

@@ -12,14 +12,16 @@ from outrider.errors import OutriderError
 from outrider.presentation.items import CommandItem, Notice
 from outrider.presentation.transcript import TranscriptView
 from outrider.tui.completion import find_attachments
+from outrider.tui.theme import FolderChoices, FolderMemory
 from outrider.types.events import Event
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.modes import ApprovalLevel, Mode, ReasoningEffort
+from outrider.types.modes import UNATTENDED_MODES, ApprovalLevel, Mode, ReasoningEffort
 from outrider.types.parts import FilePart, ModelRef, TextPart
 
 if TYPE_CHECKING:
     from outrider.engine.session_client import SessionClient
+    from outrider.project.extensions import CustomCommand
 
 MAX_OUTPUT_CHARS = 20_000  # characters of a user command's output that are sent to the model
 
@@ -84,21 +86,29 @@ class PendingInput(msgspec.Struct, frozen=True):
 
 class SessionController:
     """The session on the screen and the user's actions on it. A session is created with the first input, so that no
-    empty sessions are stored."""
+    empty sessions are stored. New sessions start with the choices of `memory`."""
 
-    def __init__(self, client: "SessionClient") -> None:
+    def __init__(self, client: "SessionClient", memory: FolderMemory | None = None) -> None:
         self.client = client
         self.engine = client.engine
         self.settings = settings = client.settings
         self.archive = client.archive
+        self.custom_commands: tuple[CustomCommand, ...] = ()
         self.conversation = TranscriptView("")
         self.queued_inputs: list[PendingInput] = []
         self.at_session_start = True  # whether the oldest loaded item is the session's first
-        self._mode: Mode = settings.mode
-        self._approval: ApprovalLevel = settings.approval
-        self._agent = settings.agents[0].name
+        self._memory = memory
+        choices = memory.choices if memory else FolderChoices()
+        self._mode: Mode = choices.mode or settings.mode
+        self._approval: ApprovalLevel = choices.approval or settings.approval
+        self._agent = (
+            choices.agent if choices.agent and choices.agent in self.agent_names() else settings.agents[0].name
+        )
         self._model: ModelRef | None = None
         self._effort: ReasoningEffort | None = None
+        provider, _, model = (choices.model or "").partition("/")
+        self._first_model = ModelRef(provider, model) if model and provider in client.providers else None
+        self._first_effort: ReasoningEffort | None = choices.effort
         self._user_commands = UserCommandRunner()
         self._loading = False
         self._opening = asyncio.Lock()
@@ -127,7 +137,7 @@ class SessionController:
         if live is not None:
             return ModelRef(live.agent.provider, live.agent.model)
         agent = next((found for found in self.settings.agents if found.name == self._agent), self.settings.agents[0])
-        return self._model or ModelRef(agent.provider, agent.model)
+        return self._model or self._first_model or ModelRef(agent.provider, agent.model)
 
     @property
     def effort(self) -> ReasoningEffort:
@@ -136,10 +146,11 @@ class SessionController:
         if live is not None:
             return live.agent.reasoning_effort
         agent = next((found for found in self.settings.agents if found.name == self._agent), self.settings.agents[0])
-        return self._effort or agent.reasoning_effort
+        return self._effort or self._first_effort or agent.reasoning_effort
 
     async def set_effort(self, effort: ReasoningEffort) -> None:
         self._effort = effort
+        self._remember(effort=effort)
         if self.session_id in self.engine.live:
             await self.engine.live[self.session_id].use_effort(effort)
 
@@ -258,6 +269,8 @@ class SessionController:
 
     async def set_mode(self, mode: Mode) -> None:
         self._mode = mode
+        if mode not in UNATTENDED_MODES:  # one that asks nothing is never started without a request
+            self._remember(mode=mode)
         if self.session_id:
             await self.engine.set_mode(self.session_id, mode)
 
@@ -268,11 +281,13 @@ class SessionController:
 
     async def set_approval(self, level: ApprovalLevel) -> None:
         self._approval = level
+        self._remember(approval=level)
         if self.session_id:
             await self.engine.set_approval(self.session_id, level)
 
     async def set_agent(self, agent: str) -> None:
-        self._agent, self._model = agent, None
+        self._agent, self._model, self._first_model = agent, None, None
+        self._remember(agent=agent, model=None)
         if self.session_id:
             await self.engine.set_agent(self.session_id, agent)
             await self.engine.live[self.session_id].use_model(None)
@@ -283,6 +298,7 @@ class SessionController:
 
     async def set_model(self, model: ModelRef) -> None:
         self._model = model
+        self._remember(model=f"{model.provider}/{model.model}")
         if self.session_id in self.engine.live:
             await self.engine.live[self.session_id].use_model(model)
 
@@ -302,10 +318,10 @@ class SessionController:
                     mode=self._mode, agent=self._agent, workspace=self.client.folder, approval=self._approval
                 )
                 self.conversation.session_id = session_id
-                if self._model is not None:
-                    await self.engine.live[session_id].use_model(self._model)
-                if self._effort is not None:
-                    await self.engine.live[session_id].use_effort(self._effort)
+                if (model := self._model or self._first_model) is not None:
+                    await self.engine.live[session_id].use_model(model)
+                if (effort := self._effort or self._first_effort) is not None:
+                    await self.engine.live[session_id].use_effort(effort)
                 self._bind_message_lookup(session_id)
             return self.session_id
 
@@ -325,6 +341,10 @@ class SessionController:
             await live.use_model(self._model or last)
         if self._effort is not None:
             await live.use_effort(self._effort)
+
+    def _remember(self, **choices: str | None) -> None:
+        if self._memory is not None:
+            self._memory.remember(**choices)
 
     def _bind_message_lookup(self, session_id: str) -> None:
         """Let the conversation find messages by id in the open session: events carry only ids."""

@@ -20,7 +20,7 @@ from outrider.tui.composer import Composer
 from outrider.tui.desktop import copy_natively, notification_sequence, osc52_sequence, title_sequence
 from outrider.tui.dialogs import AnswerKey, ChoicePanel, DialogQueue
 from outrider.tui.driver import TerminalDriver
-from outrider.tui.theme import TerminalPreferences, ThemeChoice, find_palette, theme_name
+from outrider.tui.theme import FolderChoices, TerminalPreferences, ThemeChoice, find_palette, theme_name
 from outrider.tui.widgets.modals import EditorScreen, PageScreen, PickerItem, PickerScreen, WidthRenderer
 from outrider.tui.widgets.side_panel import SidePanel, has_activity
 from outrider.tui.widgets.status import ActivityLine, ComposerFrame, QueuedInputLines, StatusInfo, StatusLine
@@ -144,15 +144,16 @@ def build_status(controller: "SessionController") -> StatusInfo:
     )
 
 
-def first_status(settings: Settings) -> StatusInfo:
+def first_status(settings: Settings, choices: FolderChoices) -> StatusInfo:
     """Return the status line before the engine is open."""
     agent = settings.agents[0]
+    mode = choices.mode or settings.mode
     return StatusInfo(
-        mode=settings.mode,
-        approval=settings.approval if settings.mode == "agent" else "",
-        model=f"{agent.provider}/{agent.model}",
-        effort=agent.reasoning_effort,
-        agent=agent.name,
+        mode=mode,
+        approval=choices.approval or settings.approval if mode == "agent" else "",
+        model=choices.model or f"{agent.provider}/{agent.model}",
+        effort=choices.effort or agent.reasoning_effort,
+        agent=choices.agent or agent.name,
         workspace=settings.workspace,
         home=settings.home_folder,
     )

@@ -36,7 +36,7 @@ AttachClient = Callable[[Settings], AbstractAsyncContextManager["SessionClient"]
 
 class StartOptions(msgspec.Struct, frozen=True):
     """Start options. `settings` reads the settings again on every call, since trusting a folder changes them. `attach`
-    connects to the server at `server_url`."""
+    connects to the server at `server_url`. `given` names the choices that the command line or the environment made."""
 
     settings: Callable[[], Settings]
     session: str = ""
@@ -44,6 +44,7 @@ class StartOptions(msgspec.Struct, frozen=True):
     prompt: str = ""
     attach: AttachClient | None = None
     server_url: str = ""
+    given: frozenset[str] = frozenset()
 
 
 def engine_opener(stack: AsyncExitStack, attach: AttachClient | None = None) -> OpenClient:

@@ -1,5 +1,6 @@
 """Color palettes and themes, and the stored choices of the user. The theme `auto` follows the terminal's background."""
 
+import hashlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from rich.style import Style
 from textual.theme import Theme
 
 from outrider.config.environment import has_light_background
+from outrider.types.modes import ApprovalLevel, Mode, ReasoningEffort
 
 
 class Palette(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,3 +167,40 @@ class TerminalPreferences:
             return msgspec.json.decode(self._file.read_bytes(), type=StoredPreferences)
         except (OSError, msgspec.MsgspecError):
             return StoredPreferences()
+
+
+class FolderChoices(msgspec.Struct, frozen=True):
+    """What the user has chosen in one folder, for its next sessions; None means the default."""
+
+    model: str | None = None
+    effort: ReasoningEffort | None = None
+    mode: Mode | None = None
+    approval: ApprovalLevel | None = None
+    agent: str | None = None
+
+
+class FolderMemory:
+    """The user's choices for one folder, stored in the data folder. Choices of `overridden` come from the command line
+    or the environment: they are not read. Read and write errors are ignored."""
+
+    def __init__(self, folder: Path, workspace: Path, overridden: frozenset[str] = frozenset()) -> None:
+        self._file = folder / f"{hashlib.sha256(str(workspace).encode()).hexdigest()[:16]}.json"
+        self._stored = self._read_file()
+        if overridden & {"model", "agent"}:
+            overridden |= {
+                "model",
+                "agent",
+            }  # an agent has a model, and a model that is named is that of the first agent
+        self.choices = msgspec.structs.replace(self._stored, **dict.fromkeys(overridden))
+
+    def remember(self, **choices: str | None) -> None:
+        self._stored = msgspec.structs.replace(self._stored, **choices)
+        with suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._file.write_bytes(msgspec.json.encode(self._stored))
+
+    def _read_file(self) -> FolderChoices:
+        try:
+            return msgspec.json.decode(self._file.read_bytes(), type=FolderChoices)
+        except (OSError, msgspec.MsgspecError):
+            return FolderChoices()

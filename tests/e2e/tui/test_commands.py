@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from textual.pilot import Pilot
 from textual.screen import Screen
+from textual.widgets import Static
 
 from outrider.config.settings import read_settings
 from outrider.presentation.items import NoticeItem, TextItem, UserItem
@@ -17,7 +19,7 @@ from outrider.tui.app import OutriderApp
 from outrider.tui.composer import Composer
 from outrider.tui.startup import StartOptions, engine_opener
 from outrider.tui.theme import DARK
-from outrider.tui.widgets.modals import PageScreen, PickerScreen
+from outrider.tui.widgets.modals import EditorScreen, PageScreen, PickerScreen
 from outrider.tui.widgets.transcript import TranscriptWidget
 from tests.e2e.tui.conftest import call, write_script
 from tests.e2e.tui.terminal import LIMIT
@@ -261,3 +263,78 @@ async def test_the_reasoning_effort_is_chosen_by_command_and_by_key(home: Path, 
         await until(lambda: app.ui.controller.effort == "medium")
         await say(app, pilot, "/effort huge")
         await until(lambda: any("unknown effort huge" in text for text in notes(app)))
+
+
+async def test_a_command_of_a_file_sends_its_text_with_the_arguments(home: Path, workspace: Path):
+    write_script(home, ["Fixed."])
+    async with application(home, workspace) as (app, pilot):
+        (home / "commands").mkdir()
+        (home / "commands" / "fix.md").write_text("---\ndescription: Fix an issue\n---\nFix issue $1 now.")
+        await say(app, pilot, "/fix 12")
+        await until(lambda: "Fixed." in said(app))
+        assert said(app)[0] == "Fix issue 12 now."
+        await say(app, pilot, "/nonsense")
+        await until(lambda: any("unknown command /nonsense" in note for note in notes(app)))
+
+
+async def test_a_session_is_renamed_and_status_context_and_servers_are_shown(home: Path, workspace: Path):
+    write_script(home, ["Hello."])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "/context")
+        await until(lambda: "the context is empty" in notes(app))
+        await say(app, pilot, "hi")
+        await until(lambda: "Hello." in said(app) and idle(app))
+        await say(app, pilot, "/rename A better title")
+        await until(lambda: app.ui.controller.title == "A better title")
+        for name, text in (("status", "script/demo"), ("context", "system prompt")):
+            await say(app, pilot, f"/{name}")
+            await opened(app, PageScreen)
+            assert text in str(app.screen.query_one(Static).render())
+            await pilot.press("escape")
+        await say(app, pilot, "/mcp")
+        await until(lambda: any("no MCP servers" in note for note in notes(app)))
+
+
+async def test_uncommitted_changes_are_shown_without_running_what_the_repository_names(home: Path, workspace: Path):
+    write_script(home, ["Hello."])
+    for words in ("init -q", "config user.email a@b.c", "config user.name A", "add .", "commit -q -m first"):
+        subprocess.run(["git", *words.split()], cwd=workspace, check=True)
+    (workspace / "notes.txt").write_text("remember the bread\n")
+    (workspace / "new.txt").write_text("new\n")
+    subprocess.run(["git", "config", "diff.external", "touch hacked"], cwd=workspace, check=True)
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "/diff")
+        await opened(app, PageScreen)
+        shown = str(app.screen.query_one(Static).render())
+        assert "remember the milk" in shown
+        assert "remember the bread" in shown
+        assert "untracked: new.txt" in shown
+    assert not (workspace / "hacked").exists()
+
+
+async def test_instructions_are_edited_in_place(home: Path, workspace: Path):
+    write_script(home, ["Hello."])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "/memory")
+        await opened(app, PickerScreen)
+        await pilot.press("enter")
+        await opened(app, EditorScreen)
+        await pilot.press(*"Use tabs")
+        await pilot.press("ctrl+s")
+        await until((home / "AGENTS.md").exists)
+        assert (home / "AGENTS.md").read_text() == "Use tabs\n"
+
+
+async def test_choices_are_remembered_for_the_folder_except_for_background_mode(home: Path, workspace: Path, tmp_path):
+    write_script(home, ["Hello."])
+    async with application(home, workspace) as (app, pilot):
+        for text in ("/mode plan", "/mode background", "/approval edits", "/effort high"):
+            await say(app, pilot, text)
+        await until(lambda: app.ui.controller.effort == "high")
+    async with application(home, workspace) as (app, _):
+        chosen = app.ui.controller
+        assert (chosen.mode, chosen.approval, chosen.effort) == ("plan", "edits", "high")
+    (tmp_path / "other").mkdir()
+    async with application(home, tmp_path / "other") as (app, _):
+        chosen = app.ui.controller
+        assert (chosen.mode, chosen.approval, chosen.effort) == ("agent", "ask", "medium")

@@ -150,3 +150,12 @@ def test_what_the_application_cannot_do_without_is_reported_before_the_screen_ch
         terminal.wait_for(words)
         assert terminal.wait() == 2
         assert b"\x1b" not in terminal.raw
+
+
+def test_a_prompt_on_the_command_line_is_sent_at_once_and_a_word_may_be_a_mistake(home, open_terminal: Open):
+    write_script(home, ["The answer."])
+    terminal = open_terminal("what is this?", "--mode", "plan")
+    terminal.wait_for("what is this?", "The answer.", "plan")
+    mistaken = open_terminal("sesions")
+    mistaken.wait()
+    assert "Did you mean `outrider sessions`?" in mistaken.text()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from outrider.tui.commands import COMMAND_CHOICES, find_command
+from outrider.tui.commands import command_choices, find_command
 from outrider.tui.completion import complete_word, dropped_paths, find_attachments, match_names
 from outrider.tui.composer import InputHistory, PasteBuffer
 
@@ -11,7 +11,7 @@ FILES = ["README.md", "src/cart.py", "src/long name.py", "tests/test_cart.py"]
 
 
 def choices(line: str, *, first: bool = True) -> list[str]:
-    found = complete_word(line, len(line), is_first_line=first, commands=COMMAND_CHOICES, files=FILES)
+    found = complete_word(line, len(line), is_first_line=first, commands=command_choices(), files=FILES)
     return [choice.text for choice in found.choices] if found else []
 
 

@@ -20,7 +20,7 @@ from outrider.presentation.approvals import ApprovalView
 from outrider.presentation.items import FileItem, Notice, NoticeItem, TextItem, ToolCallItem, TranscriptItem, UserItem
 from outrider.presentation.tool_calls import TodoItem
 from outrider.tui import dialogs as panels
-from outrider.tui.commands import COMMAND_CHOICES
+from outrider.tui.commands import command_choices
 from outrider.tui.completion import CompletionList
 from outrider.tui.composer import Composer, InputHistory
 from outrider.tui.dialogs import ApprovalPanel, ChoicePanel, DialogQueue, QuestionPanel
@@ -327,7 +327,7 @@ async def test_keys_that_come_at_once_do_not_take_what_was_offered_for_less():
             sent.append(event.text)
 
     completions = CompletionList()
-    composer = Composer(completions, InputHistory(None, Path("/ws")), COMMAND_CHOICES)
+    composer = Composer(completions, InputHistory(None, Path("/ws")), command_choices())
     async with Field(composer, completions).run_test(size=(60, 20)) as pilot:
         composer.focus()
         await pilot.press("slash", *"mode")

@@ -1,0 +1,217 @@
+"""Slash commands about the workspace and the setup: instructions, reviews, changes, status, context, and the commands
+that the user or the project defines in Markdown files."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from outrider.config.settings import Settings
+from outrider.errors import ProcessError
+from outrider.presentation.formats import clean_line, clean_text, format_cost, format_count, format_tokens
+from outrider.project.extensions import CustomCommand, find_custom_commands, read_git_diff
+from outrider.project.trust import INSTRUCTIONS_FILE, ProjectFolder, WorkspaceTrust, find_project
+from outrider.tui.completion import CompletionChoice
+from outrider.tui.screen import ScreenApi, SlashCommand
+from outrider.tui.widgets.modals import PickerItem
+
+_INIT_PROMPT = """\
+Write `AGENTS.md` in the root of this project: the notes that an engineer who is new here needs before the first change.
+Look at the files first: the README, the build files, the layout of the sources, the tests and the CI configuration.
+Include the commands to build, lint and test (also one single test), the layout and the main concepts, and conventions
+that the code shows and that are easy to miss. State only what you have seen in the files. Leave out the obvious, and
+stay below 60 lines. If the file exists, improve it and preserve what is still true.{more}"""
+_REVIEW_PROMPT = """\
+Review {subject}. Read the changed code and what calls it. Look for bugs, missed cases, security problems, wrong or
+missing tests, and breaks with the conventions of this project. Report findings ordered by severity, each with file and
+line, why it is a problem, and a concrete fix. Say what you have checked. Do not report matters of taste, and do not
+change files."""
+_UNCOMMITTED = "the uncommitted changes of this repository (`git status`, `git diff HEAD`, untracked files)"
+_NOT_HERE = "this needs the workspace, which is on the server; start outrider there"
+_MAX_DIFF_CHARS = 400_000
+_BAR_WIDTH = 24
+
+
+async def write_instructions(ui: ScreenApi, argument: str) -> None:
+    """Ask the model to write the project's AGENTS.md."""
+    more = f"\n\n{argument}" if argument else ""
+    await ui.controller.send_prompt(_INIT_PROMPT.format(more=more), changed=ui.redraw)
+
+
+async def review_changes(ui: ScreenApi, argument: str) -> None:
+    """Ask the model to review the uncommitted changes, or what the argument names: a branch, a commit, files."""
+    await ui.controller.send_prompt(_REVIEW_PROMPT.format(subject=argument or _UNCOMMITTED), changed=ui.redraw)
+
+
+async def show_diff(ui: ScreenApi, _: str) -> None:
+    """Show the uncommitted changes of the repository."""
+    if ui.controller.client.is_remote:
+        ui.show_notice(_NOT_HERE, "warning")
+        return
+    try:
+        diff = await asyncio.to_thread(read_git_diff, _project(ui.controller.settings))
+    except ProcessError as error:
+        ui.show_notice(f"git failed: {clean_line(error.message, 300)}", "error")
+        return
+    if diff is None:
+        ui.show_notice("this folder is no git repository")
+    elif not diff.strip():
+        ui.show_notice("there are no uncommitted changes")
+    else:
+        fence = "`" * 8
+        cut = "\n\n(The rest is not shown.)" if len(diff) > _MAX_DIFF_CHARS else ""
+        ui.show_page("Uncommitted changes", f"{fence}diff\n{clean_text(diff[:_MAX_DIFF_CHARS])}\n{fence}{cut}")
+
+
+async def show_status(ui: ScreenApi, _: str) -> None:
+    """Show the session, the model, the rights and the files that are in effect."""
+    controller, settings = ui.controller, ui.controller.settings
+    activity = controller.conversation.activity
+    trust = "of the server" if controller.client.is_remote else await asyncio.to_thread(_trust_state, settings)
+    rows: dict[str, str] = {
+        "version": str(getattr(sys.modules["outrider"], "__version__", "")),
+        "session": f"{controller.title or 'new'} · {controller.session_id[-8:]}" if controller.session_id else "new",
+        "model": f"{controller.model.provider}/{controller.model.model}, effort {controller.effort}",
+        "agent": controller.agent,
+        "mode": controller.mode,
+        "approval": controller.approval,
+        "workspace": f"{controller.workspace} ({trust})",
+        "context": _context_text(activity.context_tokens, controller.context_limit),
+        "cost": format_cost(activity.cost) if activity.cost is not None else "unknown",
+        "providers": ", ".join(controller.client.providers) or "none",
+        "MCP servers": format_count(len(controller.client.list_servers()), "server"),
+        "own commands": format_count(len(controller.custom_commands), "command"),
+        "configuration": str(settings.folders.config_file),
+        "data": str(settings.data_folder),
+    }
+    table = "\n".join(f"| {name} | {_cell(value)} |" for name, value in rows.items())
+    notices = "".join(f"\n- {clean_line(notice, 400)}" for notice in settings.notices)
+    ui.show_page("Status", f"| what | value |\n|---|---|\n{table}\n{notices}")
+
+
+async def show_servers(ui: ScreenApi, _: str) -> None:
+    """Show the MCP servers and their states."""
+    servers = ui.controller.client.list_servers()
+    if not servers:
+        ui.show_notice("no MCP servers are configured; docs/mcp.md describes how to add one")
+        return
+    rows = "\n".join(f"| {_cell(name)} | {_cell(state)} |" for name, state in servers.items())
+    ui.show_page("MCP servers", f"| server | state |\n|---|---|\n{rows}")
+
+
+async def show_context(ui: ScreenApi, _: str) -> None:
+    """Show how full the context is, and what fills it."""
+    controller = ui.controller
+    if not controller.session_id:
+        ui.show_notice("the context is empty")
+        return
+    used, limit = controller.conversation.activity.context_tokens, controller.context_limit
+    shares = await controller.client.context_shares(controller.session_id)
+    total = sum(share.tokens for share in shares) or 1
+    rows = "\n".join(
+        f"| {share.name} | {format_tokens(share.tokens)} | {'█' * round(share.tokens / total * _BAR_WIDTH) or '▏'} |"
+        for share in shares
+    )
+    table = f"\n\n| part (estimated) | tokens | share |\n|---|---|---|\n{rows}" if shares else ""
+    ui.show_page("Context", f"**{_context_text(used, limit)}**{table}\n\n`/compact` replaces earlier messages.")
+
+
+async def rename_session(ui: ScreenApi, title: str) -> None:
+    """Set the title of the session."""
+    controller = ui.controller
+    if not controller.session_id:
+        ui.show_notice("there is no session to rename yet", "warning")
+    elif not title:
+        ui.fill_composer("/rename ")
+    else:
+        await controller.engine.rename(controller.session_id, clean_line(title, 200))
+        ui.show_notice(f"the session is now called: {clean_line(title, 200)}", "success")
+
+
+async def edit_memory(ui: ScreenApi, _: str) -> None:
+    """Edit the instructions that the agent reads at the start of every session: the user's or the project's."""
+    if ui.controller.client.is_remote:
+        ui.show_notice(_NOT_HERE, "warning")
+        return
+    settings = ui.controller.settings
+    project = _project(settings)
+    items = [
+        PickerItem(
+            str(settings.folders.instructions_file), "your instructions", str(settings.folders.instructions_file)
+        ),
+        PickerItem(str(project.root / INSTRUCTIONS_FILE), "instructions of this project", INSTRUCTIONS_FILE),
+    ]
+    chosen = await ui.pick_item("Instructions to edit", items)
+    if chosen is None:
+        return
+    path = Path(chosen)
+    if await asyncio.to_thread(path.is_symlink):
+        ui.show_notice(f"{path} is a link; edit its target", "warning")
+        return
+    before = await asyncio.to_thread(_read_text, path)
+    after = await ui.edit_text(str(path), before)
+    if after is None or after == before:
+        return
+    await asyncio.to_thread(_write_instructions, settings, path, after)
+    ui.show_notice(f"written: {path}; new sessions read it", "success")
+
+
+def load_custom_commands(settings: Settings) -> tuple[CustomCommand, ...]:
+    """Return the commands of the user and of the workspace, if it is trusted."""
+    trust, folders = _trust(settings), settings.folders
+    return find_custom_commands(trust.project, folders.commands_folder, folders.home, trusted=trust.trusted)
+
+
+def custom_choices(commands: tuple[CustomCommand, ...]) -> tuple[CompletionChoice, ...]:
+    return tuple(CompletionChoice(f"/{command.name}", _command_note(command)) for command in commands)
+
+
+def find_custom_command(text: str, commands: tuple[CustomCommand, ...]) -> tuple[SlashCommand, str] | None:
+    """Return the custom command of a line and its argument, or None."""
+    name, _, argument = text.removeprefix("/").partition(" ")
+    found = next((command for command in commands if command.name == name), None)
+    if found is None:
+        return None
+
+    async def send_command(ui: ScreenApi, given: str) -> None:
+        await ui.controller.send_prompt(found.expand(given), changed=ui.redraw)
+
+    return SlashCommand(found.name, _command_note(found), send_command, found.hint), argument.strip()
+
+
+def _command_note(command: CustomCommand) -> str:
+    return f"{clean_line(command.description, 80)} ({clean_line(command.origin, 60)})"
+
+
+def _write_instructions(settings: Settings, path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
+    trust = _trust(settings)
+    if trust.trusted:
+        trust.remember_files()  # the user has written the change, so it needs no notice
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _context_text(used: int, limit: int | None) -> str:
+    return f"{format_tokens(used)} of {format_tokens(limit)} tokens" if limit else f"{format_tokens(used)} tokens"
+
+
+def _cell(value: str) -> str:
+    return clean_line(value, 300).replace("|", "\\|")
+
+
+def _project(settings: Settings) -> ProjectFolder:
+    return find_project(settings.workspace, settings.home_folder)
+
+
+def _trust(settings: Settings) -> WorkspaceTrust:
+    return WorkspaceTrust(_project(settings), settings.folders.trust_file)
+
+
+def _trust_state(settings: Settings) -> str:
+    return _trust(settings).state

@@ -1,0 +1,76 @@
+"""Commands from Markdown files: where they are found, their arguments, and what a hostile project cannot do."""
+
+from pathlib import Path
+
+from outrider.project.extensions import CustomCommand, find_custom_commands
+from outrider.project.trust import WorkspaceTrust, command_files, find_project
+from tests.fixtures.cases import for_each
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def found(tmp_path: Path, *, trusted: bool) -> dict[str, CustomCommand]:
+    project = find_project(tmp_path / "project", tmp_path / "home")
+    commands = find_custom_commands(project, tmp_path / "config", tmp_path / "home", trusted=trusted)
+    return {command.name: command for command in commands}
+
+
+def test_commands_of_the_user_and_of_a_trusted_project_are_found_and_the_users_win(tmp_path):
+    write(tmp_path / "config/fix.md", "---\ndescription: Fix an issue\nargument-hint: [number]\n---\nFix issue $1.")
+    write(tmp_path / "home/.claude/commands/git/tidy.md", "# Tidy the history\nSquash the commits.")
+    write(tmp_path / "project/.claude/commands/fix.md", "Delete everything.")
+    write(tmp_path / "project/.claude/commands/docs/check.md", "Check the docs: $ARGUMENTS")
+    write(tmp_path / "project/.outrider/commands/deploy.md", "Describe the deployment.")
+    write(tmp_path / "project/.claude/commands/note.txt", "no command")
+
+    commands = found(tmp_path, trusted=True)
+
+    assert set(commands) == {"fix", "git:tidy", "docs:check", "deploy"}
+    assert (commands["fix"].description, commands["fix"].hint, commands["fix"].text) == (
+        "Fix an issue",
+        "[number]",
+        "Fix issue $1.",
+    )
+    assert commands["git:tidy"].description == "Tidy the history"
+    assert commands["docs:check"].origin == ".claude/commands/docs/check.md"
+    assert set(found(tmp_path, trusted=False)) == {"fix", "git:tidy"}
+
+
+def test_links_to_files_outside_and_strange_names_are_no_commands(tmp_path):
+    write(tmp_path / "secret.md", "a secret")
+    write(tmp_path / "project/.claude/commands/with space.md", "text")
+    write(tmp_path / "project/.claude/commands/empty.md", "---\ndescription: nothing\n---\n")
+    (tmp_path / "project/.claude/commands/leak.md").symlink_to(tmp_path / "secret.md")
+    (tmp_path / "project/.claude/commands/folder").symlink_to(tmp_path)
+
+    assert found(tmp_path, trusted=True) == {}
+
+
+def test_trusting_a_folder_shows_its_commands_first(tmp_path):
+    write(tmp_path / "project/.claude/commands/fix.md", "Fix $1")
+    project = find_project(tmp_path / "project", tmp_path / "home")
+    assert command_files(project) == {"fix": tmp_path / "project/.claude/commands/fix.md"}
+
+    (item,) = WorkspaceTrust(project, tmp_path / "trust.json").list_items()
+
+    assert (item.kind, item.name, item.content) == ("command", ".claude/commands/fix.md", "Fix $1")
+
+
+@for_each(
+    "text, argument, expanded",
+    [
+        ("Fix $1 in $2.", "12 'the parser'", "Fix 12 in the parser."),
+        ("Fix $1 in $2.", "12", "Fix 12 in ."),
+        ("Say: $ARGUMENTS!", "a  b", "Say: a  b!"),
+        ("Say hello", "to Kim", "Say hello\n\nto Kim"),
+        ("Say hello", "", "Say hello"),
+        ("It costs $100 and $1x", "one", "It costs $100 and $1x\n\none"),
+        ("Use $1", "it's", "Use it's"),
+        ("Use $ARGUMENTS", "$1", "Use $1"),
+    ]
+)
+def test_arguments_replace_their_marks_once(text, argument, expanded):
+    assert CustomCommand("x", "", text, "user").expand(argument) == expanded

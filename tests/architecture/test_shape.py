@@ -19,7 +19,10 @@ ONE_PER_THING = ("tools/builtin/*.py", "cli/commands/*.py", "providers/*/*.py", 
 FOLDER_MODULES = 3
 EDGES_PER_1000_LINES = 30
 # ruff does not limit complexity in these; see [tool.ruff.lint.per-file-ignores] in pyproject.toml.
-MATCHES_EVERY_KIND = (*(PACKAGE / "presentation").glob("*.py"), PACKAGE / "cli" / "commands" / "run_output.py")
+MATCHES_EVERY_KIND = (
+    *(PACKAGE / "presentation").glob("*.py"),
+    *((PACKAGE / "cli" / "commands" / name) for name in ("run_output.py", "run_stream.py")),
+)
 MAX_COMPLEXITY = 10
 LOOP, LOOP_LINES, LOOP_IMPORTS = PACKAGE / "agents" / "turn.py", 150, 15
 

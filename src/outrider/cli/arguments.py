@@ -4,7 +4,7 @@ A command's `execute` default names the function that runs it, so that the imple
 """
 
 import os
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction
 from collections.abc import Callable
 
 from outrider.cli.parser import (
@@ -26,7 +26,7 @@ from outrider.types.modes import MODES
 
 FORMATS = ("text", "json", "stream-json")
 _RUN_DESCRIPTION = """\
-Run one prompt without the terminal application. The answer is streamed to stdout, everything else goes to stderr.
+Run one prompt without the terminal application. The final answer is printed to stdout, everything else to stderr.
 There are no approval questions: a call that needs approval is denied, and the exit code is 3. Allow calls with --allow,
 or use --mode background, which runs everything inside the sandbox."""
 _RUN_EXIT_CODES = """\
@@ -49,6 +49,20 @@ def declare_run(parser: ArgumentParser) -> None:
         help="attach an image or a document; may be repeated",
     )
     parser.add_argument("-o", "--output-format", choices=FORMATS, default="text", help="output format (default: text)")
+    parser.add_argument(
+        "--input-format",
+        choices=("text", "stream-json"),
+        default="text",
+        help="stream-json: read prompts, answers and interrupts from stdin, one JSON object per line",
+    )
+    parser.add_argument(
+        "--deltas",
+        action=BooleanOptionalAction,
+        help="print chunks of answers as they arrive, besides complete messages (default for stream-json)",
+    )
+    parser.add_argument(
+        "--output-schema", metavar="FILE", help="a JSON schema: the answer is a value of it, printed as JSON"
+    )
     parser.add_argument("--system", metavar="TEXT", help="replace the agent's instructions; @FILE reads a file")
     add_session_options(parser)
     add_server_options(parser)

@@ -47,10 +47,12 @@ async def standard_engine(
     bus: EventBus | None = None,
     ask: AskUser | None = None,
     store: Store | None = None,
+    titles: bool | None = None,
 ) -> AsyncGenerator[Engine, None]:
     """Open an engine with the user's settings. Set `attended` if a user can approve calls; `ask` is the callback for
-    the model's questions to the user. Sessions are stored in the user's data folder or in `store`, which is opened and
-    closed here. Raises ConfigurationError with setup instructions if no model is configured."""
+    the model's questions to the user. `titles` says whether a model names sessions (None: if it is attended). Sessions
+    are stored in the user's data folder or in `store`, which is opened and closed here. Raises ConfigurationError with
+    setup instructions if no model is configured."""
     if settings.missing:
         from outrider.models.local.discovery import missing_model_message  # lazy: rarely needed
 
@@ -83,7 +85,7 @@ async def standard_engine(
             rules=Rules(settings.rules.allow, settings.rules.ask, settings.rules.deny),
             surroundings=environment,
             flow=_flow_settings(settings),
-            titles=attended,
+            titles=attended if titles is None else titles,
             compacts=settings.compaction.automatic,
             catalog=ModelCatalog.from_config(settings.models) if settings.models else None,
         )

@@ -80,6 +80,7 @@ __all__ = [
     "run_user_command",
     "send_input",
     "send_to_background",
+    "session_servers",
     "session_tool_specs",
     "was_cut_off",
     "workspace_files",
@@ -126,6 +127,17 @@ def list_servers(engine: Engine) -> dict[str, str]:
     servers = engine.runtime.mcp_servers
     found = servers.connection_status() if servers else {}
     return {name: f"{status.state}: {status.error}" if status.error else status.state for name, status in found.items()}
+
+
+async def session_servers(engine: Engine, session_id: str) -> dict[str, str]:
+    """Connect the MCP servers of the session, within the time that its first turn would wait for them; return the state
+    of each one by name."""
+    live = engine.live[session_id]
+    servers = engine.runtime.mcp_servers
+    if servers is None or live.session_tools is None:
+        return {}
+    await live.session_tools.refresh_mcp_tools()
+    return {name: status.state for name, status in servers.connection_status().items()}
 
 
 async def preview_call(engine: Engine, session_id: str, tool: str, tool_input: dict[str, Any]) -> CallPreview:

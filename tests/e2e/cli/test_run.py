@@ -14,6 +14,7 @@ from tests.e2e.cli.program import Program, answering, call, ended
 from tests.fixtures.http_server import Reply, serving
 
 READING = call("read", file_path="notes.txt")
+CHATTER = ["Let me look.", READING]
 TOUCHING = call("shell", command="touch made.txt")
 
 
@@ -24,16 +25,13 @@ async def test_an_answer_is_printed_and_nothing_else(program: Program):
     assert server.requests[0].texts == ["say hello"]
 
 
-async def test_text_of_every_step_comes_in_order_and_calls_leave_no_trace_on_stdout(program: Program):
-    async with answering(program, [["Let me look.", READING], "Milk."]):
-        done = await program.run("run", "what do I need?")
-    assert (done.code, done.out, done.err) == (0, "Let me look.\nMilk.\n", "")
-
-
-async def test_quiet_prints_the_last_answer_only(program: Program):
-    async with answering(program, [["Let me look.", READING], "Milk."]):
-        done = await program.run("run", "-q", "what do I need?")
-    assert (done.code, done.out) == (0, "Milk.\n")
+async def test_the_final_answer_is_printed_and_neither_calls_nor_text_before_them(program: Program):
+    async with answering(program, lambda body: "Milk." if "tool" in str(body.body["messages"][-1]) else CHATTER):
+        for options in ((), ("-q",)):
+            done = await program.run("run", *options, "what do I need?")
+            assert (done.code, done.out, done.err) == (0, "Milk.\n", ""), options
+        done = await program.run("run", "-v", "what do I need?")
+        assert (done.code, done.out, done.err.splitlines()[:2]) == (0, "Milk.\n", ["Let me look.", "▸ read notes.txt"])
 
 
 async def test_verbose_states_on_stderr_what_happens(program: Program):

@@ -4,8 +4,11 @@ import io
 
 from msgspec.structs import replace
 
-from outrider.cli.commands.run_output import ProgressPrinter, RunInfo, StreamEventEncoder, create_printer
+from outrider.cli.commands.run import create_printer
+from outrider.cli.commands.run_output import HeadlessResult, ProgressPrinter, RunInfo, RunStats
+from outrider.cli.commands.run_stream import StreamEventEncoder
 from outrider.cli.output import Console
+from outrider.engine.archive import TurnEnd
 from outrider.types.codec import UnknownPart
 from outrider.types.events import (
     AgentReturnedEvent,
@@ -90,20 +93,22 @@ def written(*events: Event, terminal: bool) -> str:
     out = io.StringIO()
     console = Console(out, io.StringIO(), {})
     console.out_is_terminal = terminal
-    printer = create_printer("text", console, quiet=False)
-    printer.start(RunInfo("s", "a", "p/m", "agent", "/"))
+    printer = create_printer("text", console)
+    info = RunInfo("s", "a", "p/m", "agent", "/")
+    printer.start(info)
     for event in events:
         printer.on_event(event)
+    printer.finish(HeadlessResult(info, TurnEnd("aborted"), RunStats(), 1))
     return out.getvalue()
 
 
-def test_withdrawn_text_is_never_written_to_a_pipe():
+def test_withdrawn_text_is_never_written():
     half = PartDeltaEvent(session_id="s", message_id="m", part_id="p1", delta="half a sen")
     retry = RetryScheduledEvent(session_id="s", attempt=1, delay_ms=0, error="reset", withdrawn=("p1",))
     whole = PartDeltaEvent(session_id="s", message_id="m", part_id="p2", delta="a whole sentence")
     end = LLMResponseEvent(session_id="s", stop_reason="stop")
     assert written(half, retry, whole, end, terminal=False) == "a whole sentence\n"
-    assert written(half, retry, whole, end, terminal=True) == "half a sen\na whole sentence\n"
+    assert written(half, retry, whole, end, terminal=True) == "a whole sentence\n"
 
 
 def test_stream_json_names_withdrawn_parts():

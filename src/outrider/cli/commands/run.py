@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, context
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -22,10 +22,13 @@ from outrider.cli.commands.run_output import (
     HeadlessResult,
     ProgressPrinter,
     RunInfo,
+    RunJsonPrinter,
     RunPrinter,
     RunStats,
     RunTarget,
-    create_printer,
+    RunTextPrinter,
+    ServerInfo,
+    StdoutPipe,
 )
 from outrider.cli.output import Console
 from outrider.cli.setup import settings_from_arguments, user_folders
@@ -34,12 +37,16 @@ from outrider.engine.archive import TurnEnd, TurnOutcome, short_id
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import is_denied_file
-from outrider.errors import ConfigurationError, OutriderError
+from outrider.errors import ConfigurationError, OutputUnavailableError, OutriderError
 from outrider.presentation.formats import format_cost, format_token_usage
 from outrider.presentation.items import REMEDIES, event_notice
 from outrider.presentation.tool_calls import call_title
 from outrider.types.events import Event, ModelSilentEvent, RetryScheduledEvent
 from outrider.types.parts import FilePart, PartBase, TextPart
+from outrider.types.validate import is_object
+
+if TYPE_CHECKING:
+    from outrider.engine.frontend import QuestionQueue
 
 MAX_INPUT_BYTES = 32 * 1024 * 1024
 STDIN_WORD = "-"
@@ -215,8 +222,36 @@ def _exit_on_later_signal(number: int) -> None:
 
 def run_prompt(arguments: Namespace) -> int:
     """Run the command, and return its exit code."""
-    parts = prompt_parts(arguments.prompt, arguments.file, resumes=bool(arguments.session or arguments.resume))
+    parts = _first_prompt(arguments)
     return asyncio.run(RunCommand(arguments, Console()).run(parts))
+
+
+def _first_prompt(arguments: Namespace) -> list[TextPart | FilePart]:
+    """Return the prompt of the command line. With an input stream there may be none. Raises ConfigurationError if an
+    option does not fit the formats."""
+    resumes = bool(arguments.session or arguments.resume)
+    if arguments.input_format == "text":
+        return prompt_parts(arguments.prompt, arguments.file, resumes=resumes)
+    if "stream" not in arguments.output_format:
+        raise ConfigurationError("--input-format stream-json needs --output-format stream-json")
+    if STDIN_WORD in arguments.prompt:
+        raise ConfigurationError("with --input-format stream-json, stdin has the input lines; omit -")
+    return prompt_parts(arguments.prompt, arguments.file) if arguments.prompt else []
+
+
+def create_printer(output_format: str, console: Console, *, deltas: bool | None = None) -> RunPrinter:
+    """Return the printer of an output format. `deltas` says whether a stream has chunks of answers (None: as the format
+    has them by default)."""
+    pipe = StdoutPipe(console)
+    match output_format:
+        case "json":
+            return RunJsonPrinter(pipe)
+        case "stream-json":
+            from outrider.cli.commands.run_stream import RunStreamPrinter  # lazy: other formats do not need it
+
+            return RunStreamPrinter(pipe, deltas=deltas is not False)
+        case _:
+            return RunTextPrinter(pipe, for_terminal=console.out_is_terminal)
 
 
 class RunCommand:
@@ -226,23 +261,60 @@ class RunCommand:
         self._arguments = arguments
         self._console = console
         self._stats = RunStats()
+        self._schema = None if arguments.output_schema is None else read_output_schema(arguments.output_schema)
+        self._denied_reads: tuple[Sequence[str], Path] = ((), Path.cwd())
 
     async def run(self, parts: Sequence[PartBase]) -> int:
         opening_target = await self._select_target()
-        printer = create_printer(self._arguments.output_format, self._console, quiet=self._arguments.quiet)
+        printer = create_printer(self._arguments.output_format, self._console, deltas=self._arguments.deltas)
         with handle_interrupts() as interrupts:
             async with opening_target as target:
                 self._subscribe_listeners(target, printer)
                 printer.start(target.info)
-                started = monotonic()
-                end = await _run_turn(target, parts, interrupts)
-                duration_ms = round((monotonic() - started) * 1000)
-        result = HeadlessResult(target.info, end, self._stats, duration_ms, interrupts.exit_code)
-        printer.finish(result)
-        self._print_summary(result)
+                if self._streams_input:
+                    result = await self._run_input(target, printer, parts, interrupts)
+                else:
+                    result = await self._run_turn(target, parts, interrupts)
+        if result is not None and not self._streams_input:
+            printer.finish(result)
+        if result is not None:
+            self._print_summary(result)
         if self._console.write_error is not None:
             raise self._console.write_error
-        return result.exit_code
+        return exit_codes.SUCCESS if result is None else result.exit_code
+
+    @property
+    def _streams_input(self) -> bool:
+        return self._arguments.input_format == "stream-json"
+
+    async def _run_turn(
+        self, target: RunTarget, parts: Sequence[PartBase], interrupts: InterruptState, input_id: str = ""
+    ) -> HeadlessResult:
+        started = monotonic()
+        end = await _run_turn(target, parts, interrupts)
+        duration_ms = round((monotonic() - started) * 1000)
+        value, problem = _schema_value(end) if self._schema is not None else (msgspec.UNSET, "")
+        return HeadlessResult(
+            target.info, end, self._stats, duration_ms, interrupts.exit_code, input_id, value, problem
+        )
+
+    async def _run_input(
+        self, target: RunTarget, printer: RunPrinter, parts: Sequence[PartBase], interrupts: InterruptState
+    ) -> HeadlessResult | None:
+        """Run a turn for each prompt of the input; return the last result, None if there was no prompt."""
+        from outrider.cli.commands.run_input import StreamInput, StreamPrinter  # lazy: most runs have one prompt
+
+        last: HeadlessResult | None = None
+
+        async def run_turn(parts: Sequence[PartBase], input_id: str) -> None:
+            nonlocal last
+            self._stats = RunStats()
+            last = await self._run_turn(target, parts, interrupts, input_id)
+            printer.finish(last)
+
+        stream = StreamInput(target, cast("StreamPrinter", printer), self._attach_input_file, interrupts.requested)
+        await stream.run(parts, run_turn)
+        return last
 
     async def _select_target(self) -> AbstractAsyncContextManager[RunTarget]:
         if self._arguments.attach:
@@ -258,19 +330,55 @@ class RunCommand:
     async def _open_local_target(
         self, settings: Settings, resumed: ResumedSession | None
     ) -> AsyncGenerator[RunTarget, None]:
-        async with standard_engine(settings, workspace=settings.workspace, attended=False) as engine:
+        questions = self._create_questions(settings)
+        async with standard_engine(
+            settings,
+            workspace=settings.workspace,
+            attended=questions is not None,
+            bus=questions.bus if questions else None,
+            ask=questions.ask if questions else None,
+            titles=False,
+        ) as engine:
             info = await self._open_session(engine, settings, resumed)
             session_id = info.session_id
-            prompt = partial(_prompt_or_continue, engine, session_id)
-            yield RunTarget(info, engine.bus.subscribe_all, prompt, partial(engine.abort, session_id))
+            yield RunTarget(
+                info,
+                engine.bus.subscribe_all,
+                prompt=partial(_prompt_or_continue, engine, session_id, output_type=self._schema),
+                abort=partial(engine.abort, session_id),
+                steer=partial(engine.prompt, session_id, delivery="steer"),
+                answer=engine.answer,
+                answer_question=questions.answer_anywhere if questions else _answer_nothing,
+                set_mode=partial(engine.set_mode, session_id),
+                set_approval=partial(engine.set_approval, session_id),
+            )
+
+    def _create_questions(self, settings: Settings) -> "QuestionQueue | None":
+        """Return the queue of the model's questions, if input lines can answer them."""
+        if not self._streams_input:
+            return None
+        from outrider.engine.frontend import QuestionQueue  # lazy: most runs are unattended
+
+        return QuestionQueue(providers=settings.providers)
+
+    def _attach_input_file(self, file: str) -> FilePart:
+        deny, workspace = self._denied_reads
+        if is_denied_file(Path(file), deny, workspace):
+            raise ConfigurationError(f"{file} is not sent: a rule forbids to read it")
+        return attach_file(file)
 
     def _subscribe_listeners(self, target: RunTarget, printer: RunPrinter) -> None:
-        target.subscribe(self._stats.on_event)
+        target.subscribe(self._count_event)
         target.subscribe(printer.on_event)
         if self._arguments.verbose or (self._console.err_is_terminal and not self._arguments.quiet):
-            target.subscribe(ProgressPrinter(self._console, verbose=self._arguments.verbose).on_event)
+            session_id = target.info.session_id
+            progress = ProgressPrinter(self._console, verbose=self._arguments.verbose, session_id=session_id)
+            target.subscribe(progress.on_event)
         elif self._arguments.output_format == "text" and not self._arguments.quiet:
             target.subscribe(self._print_wait)
+
+    def _count_event(self, event: Event) -> None:
+        self._stats.on_event(event)  # those of the current turn
 
     def _print_wait(self, event: Event) -> None:
         """Print one line for a request that is repeated or not answered, so that a log shows why nothing happens."""
@@ -296,6 +404,7 @@ class RunCommand:
 
     def _check_attachments(self, settings: Settings) -> None:
         """Raise ConfigurationError if a deny rule forbids to read a file that is sent with the prompt."""
+        self._denied_reads = settings.rules.deny, settings.workspace
         sources = [word[1:] for word in self._arguments.prompt if word.startswith("@") and _names_source(word)]
         for name in (*sources, *self._arguments.file):
             if is_denied_file(Path(name), settings.rules.deny, settings.workspace):
@@ -314,7 +423,8 @@ class RunCommand:
             if self._arguments.agent or session.agent not in {agent.name for agent in settings.agents}:
                 await engine.set_agent(session_id, first.name)
             mode = session.mode
-        return RunInfo(session_id, first.name, settings.model, mode, str(settings.workspace))
+        info = RunInfo(session_id, first.name, settings.model, mode, str(settings.workspace))
+        return await _with_setup(engine, info) if "stream" in self._arguments.output_format else info
 
     @property
     def _attach_option(self) -> str:
@@ -353,15 +463,57 @@ class RunCommand:
         self._console.print_stderr(f"outrider: continue this turn with: {command}")
 
 
-async def _prompt_or_continue(engine: Engine, session_id: str, parts: Sequence[PartBase]) -> TurnOutcome:
+async def _with_setup(engine: Engine, info: RunInfo) -> RunInfo:
+    """Return the info with the tools of the session and the states of its MCP servers."""
+    from outrider.cli.main import program_version
+    from outrider.engine.frontend import session_servers, session_tool_specs  # lazy: for the stream formats only
+
+    servers = await session_servers(engine, info.session_id)
+    return msgspec.structs.replace(
+        info,
+        program_version=program_version(),
+        tools=tuple(spec.name for spec in await session_tool_specs(engine, info.session_id)),
+        servers=tuple(ServerInfo(name, state) for name, state in servers.items()),
+    )
+
+
+async def _answer_nothing(question_id: str, answers: Sequence[str]) -> None:
+    raise OutriderError("this run has no questions to answer", id=question_id, answers=list(answers))
+
+
+def read_output_schema(file: str) -> dict[str, Any]:
+    """Return the JSON schema in a file. Raises ConfigurationError if there is none."""
+    content = _read_file(Path(file).expanduser())
+    try:
+        schema = msgspec.json.decode(content)
+    except msgspec.DecodeError as error:
+        raise ConfigurationError(f"{file} is not JSON: {error}") from error
+    if not is_object(schema):
+        raise ConfigurationError(f"{file} is not a JSON schema: it must be an object")
+    return schema
+
+
+def _schema_value(end: TurnOutcome) -> tuple[Any, str]:
+    """Return the value of the output schema, or None and why there is none."""
+    if end.error is not None:
+        return None, end.error.message
+    try:
+        return end.output, ""
+    except OutputUnavailableError as error:
+        return None, error.message
+
+
+async def _prompt_or_continue(
+    engine: Engine, session_id: str, parts: Sequence[PartBase], output_type: dict[str, Any] | None
+) -> TurnOutcome:
     """Run a turn with the prompt. Without one, resume a turn that was cut off, or let the model continue."""
     if parts:
-        return await engine.prompt(session_id, parts)
+        return await engine.prompt(session_id, parts, output_type=output_type)
     from outrider.engine.frontend import was_cut_off  # imported late: most runs have a prompt
 
     if was_cut_off((await engine.open(session_id)).messages):
-        return await engine.go_on(session_id)
-    return await engine.prompt(session_id, CONTINUE_PROMPT)
+        return await engine.go_on(session_id, output_type=output_type)
+    return await engine.prompt(session_id, CONTINUE_PROMPT, output_type=output_type)
 
 
 async def _run_turn(target: RunTarget, parts: Sequence[PartBase], interrupts: InterruptState) -> TurnOutcome:

@@ -5,6 +5,7 @@ import os
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,10 +19,12 @@ from outrider.errors import ConfigurationError, OutriderError, ServerAwayError
 from outrider.presentation.approvals import UNATTENDED_DENIAL, UNATTENDED_OUTCOME
 from outrider.remote.client import ServerAddress, resolve_server
 from outrider.remote.engine import RemoteArchive, RemoteBridge, RemoteEngine, connect_engine
+from outrider.remote.followed_session import session_path
 from outrider.types.events import Event, LoopStartedEvent, SessionUpdatedEvent, ToolApprovalRequestedEvent
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
 from outrider.types.parts import ModelRef, PartBase, TextPart
+from outrider.types.request import ToolSpec
 
 ABORT_SECONDS = 5.0
 RETRY_SECONDS = 0.5  # seconds between attempts to reach a server that is away
@@ -35,6 +38,7 @@ _SERVER_OPTIONS = (
     "retry_attempts",
     "retry_seconds",
     "system",
+    "output_schema",
 )
 
 
@@ -49,8 +53,28 @@ async def open_remote_target(arguments: Namespace) -> AsyncGenerator[RunTarget, 
         model = f"{live.agent.provider}/{live.agent.model}"
         session = live.session
         info = RunInfo(session_id, session.agent, model, session.mode, session.workspace_directory)
-        turn = RemoteTurn(engine, session_id, deny_approvals=not arguments.wait_for_approval)
-        yield RunTarget(info, turn.listeners.append, turn.prompt, turn.abort)
+        if "stream" in arguments.output_format:
+            specs = await engine.client.get(f"{session_path(session_id)}/tools", list[ToolSpec])
+            info = msgspec.structs.replace(
+                info, program_version=program_version(), tools=tuple(spec.name for spec in specs)
+            )
+        waits = arguments.wait_for_approval or arguments.input_format == "stream-json"
+        turn = RemoteTurn(engine, session_id, deny_approvals=not waits)
+        yield RunTarget(
+            info,
+            turn.listeners.append,
+            prompt=turn.prompt,
+            abort=turn.abort,
+            steer=partial(engine.prompt, session_id, delivery="steer"),
+            answer=engine.answer,
+            answer_question=partial(_answer_question, engine),
+            set_mode=partial(engine.set_mode, session_id),
+            set_approval=partial(engine.set_approval, session_id),
+        )
+
+
+async def _answer_question(engine: RemoteEngine, question_id: str, answers: Sequence[str]) -> None:
+    await engine.client.post(f"/api/questions/{question_id}", {"answers": list(answers)})
 
 
 def reject_server_options(arguments: Namespace) -> None:
@@ -102,7 +126,7 @@ class RemoteTurn:
         self.listeners: list[Callable[[Event], None]] = []
         self._engine = engine
         self._session_id = session_id
-        self._input_id = new_id()
+        self._input_id = ""
         self._text = ""
         self._started = False
         engine.bus.subscribe_all(self._forward_event)
@@ -110,7 +134,7 @@ class RemoteTurn:
             engine.bus.subscribe(ToolApprovalRequestedEvent, self._deny_approval)
 
     async def prompt(self, parts: Sequence[PartBase]) -> TurnOutcome:
-        parts = parts or [TextPart(CONTINUE_PROMPT)]
+        parts, self._input_id = parts or [TextPart(CONTINUE_PROMPT)], new_id()
         copies = [msgspec.structs.replace(part) for part in parts]  # Message takes ownership of its parts
         self._text = Message("user", copies).get_text_content()
         return await self._engine.prompt(self._session_id, parts, input_id=self._input_id)

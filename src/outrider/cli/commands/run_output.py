@@ -3,7 +3,7 @@
 Printers are event listeners. docs/stream-json.md describes the JSON formats, which are a public interface.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol, assert_never, cast
 
@@ -17,42 +17,17 @@ from outrider.errors import OutriderError
 from outrider.presentation import approvals as reasons
 from outrider.presentation.formats import clean_line, text_for_pipe
 from outrider.presentation.items import Notice, event_notice, vendor_tool_notice
-from outrider.presentation.tool_calls import call_title, vendor_tool_use
+from outrider.presentation.tool_calls import call_title
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
-    AgentCalledEvent,
-    AgentReturnedEvent,
-    BudgetExceededEvent,
-    ContextCompactionEvent,
-    DeltasDroppedEvent,
-    ErrorEvent,
     Event,
-    FilesRestoredEvent,
-    LLMRequestEvent,
     LLMResponseEvent,
-    LoopCompletedEvent,
-    LoopStartedEvent,
-    MessageAddedEvent,
-    ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
-    ProcessExitedEvent,
-    ProcessOutputEvent,
-    ProcessStartedEvent,
     RetryScheduledEvent,
-    SessionUpdatedEvent,
-    StandardEvent,
-    StateChangedEvent,
     ToolApprovalRequestedEvent,
-    ToolApprovalResultEvent,
-    ToolExecutionCompletedEvent,
-    ToolExecutionStartedEvent,
-    ToolInputDeltaEvent,
-    ToolOutputEvent,
-    TurnCompletedEvent,
-    TurnStartedEvent,
-    is_standard_event,
 )
+from outrider.types.modes import ApprovalLevel, Mode
 from outrider.types.parts import (
     STORED_KINDS,
     AgentPart,
@@ -70,9 +45,8 @@ from outrider.types.parts import (
     TextPart,
     ToolPart,
     is_withdrawn,
-    tool_result,
 )
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, working_time
+from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 from outrider.types.usage import Tokens, Usage
 
 _TOPICS_OF_SUMMARY = frozenset({"error", "limit", "end"})  # printed after the run, with its exit code
@@ -80,16 +54,22 @@ _TOPICS_OF_SUMMARY = frozenset({"error", "limit", "end"})  # printed after the r
 
 class ProgressPrinter:
     """Prints one line per tool call to stderr, another one if the call fails, and a line per notice. Notices of level
-    `detail` are printed with `verbose` only."""
+    `detail` are printed with `verbose` only. `session_id` is that of the main agent, whose text before calls is printed
+    too."""
 
-    def __init__(self, console: Console, *, verbose: bool) -> None:
+    def __init__(self, console: Console, *, verbose: bool, session_id: str = "") -> None:
         self._console = console
         self._verbose = verbose
+        self._session = session_id
         self._started_calls: set[str] = set()
+        self._text = ""  # of the main agent; printed when a call follows, because the last one goes to stdout
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, PartUpdatedEvent):
             self._print_part(event.part)
+        elif isinstance(event, LLMResponseEvent):
+            if event.session_id == self._session and not event.has_tool_use:
+                self._text = ""
         elif isinstance(event, ToolApprovalRequestedEvent) and not event.server:
             return  # this process answers it
         elif (notice := event_notice(event)) is not None and notice.topic not in _TOPICS_OF_SUMMARY:
@@ -111,7 +91,8 @@ class ProgressPrinter:
                 elif self._verbose and part.time and part.time.end:
                     self._print_line(f"(thought: {part.text})")
             case TextPart():
-                return  # printed to stdout
+                if part.session_id == self._session and not part.synthetic:
+                    self._text = "" if part.ignored else part.text
             case RetryPart() | CompactionPart() | SubtaskPart():
                 return  # an event reports it too
             case FilePart() | PatchPart() | AgentPart() | StepStartPart() | StepFinishPart() | SnapshotPart():
@@ -124,6 +105,7 @@ class ProgressPrinter:
             case ToolRunning(input=arguments):
                 if call.id not in self._started_calls:
                     self._started_calls.add(call.id)
+                    self._print_intermediate_text(call)
                     self._print_line(f"▸ {call_title(call.tool, arguments)}")
             case ToolError() if is_withdrawn(call):
                 return  # the line of the retry reports it
@@ -134,6 +116,11 @@ class ProgressPrinter:
             case _:
                 assert_never(call.state)
 
+    def _print_intermediate_text(self, call: ToolPart) -> None:
+        if self._text.strip() and call.session_id == self._session:
+            self._console.print_stderr(self._text.strip())
+            self._text = ""
+
     def _print_notice(self, notice: Notice) -> None:
         if notice.level != "detail" or self._verbose:
             self._print_line(f"▸ {notice.text}", NOTICE_STYLES[notice.level])
@@ -142,7 +129,6 @@ class ProgressPrinter:
         self._console.print_stderr(truncate_text(text, self._console.width), style)
 
 
-_COMMON_EVENT_FIELDS = frozenset({"type", *Event.__struct_fields__})
 CONTINUE_PROMPT = "continue"  # of `outrider run --continue` without a prompt, after a turn that ended
 OUTPUT_VERSION = 1  # version of the `json` and `stream-json` formats
 
@@ -174,14 +160,28 @@ class RefusedCall(msgspec.Struct, frozen=True):
         return any(text in self.error for text in _UNATTENDED)
 
 
+class ServerInfo(msgspec.Struct, frozen=True):
+    """An MCP server and the state of its connection."""
+
+    name: str
+    status: str
+
+
 class RunInfo(msgspec.Struct, frozen=True):
-    """What is known about a run when it starts; printed as the `start` line of stream-json."""
+    """What is known about a run when it starts; printed as the `start` line of stream-json. Only the stream formats
+    fill in the tools and the connection states of MCP servers by name."""
 
     session_id: str
     agent: str
     model: str
     mode: str
     cwd: str
+    program_version: str = ""
+    tools: tuple[str, ...] = ()
+    servers: tuple[ServerInfo, ...] = ()
+
+
+_ONLY_IN_START = frozenset({"program_version", "tools", "servers"})
 
 
 class RunStats:
@@ -210,13 +210,23 @@ class RunStats:
 
 
 class HeadlessResult(msgspec.Struct, frozen=True):
-    """The result of one turn; `interrupted` is the exit code to use if it was aborted."""
+    """The result of one turn; `interrupted` is the exit code to use if it was aborted, `input_id` the id that an input
+    line gave to its prompt. `value` is the value of the output schema: None with `value_error` if it was not obtained,
+    UNSET if none was requested."""
 
     info: RunInfo
     end: TurnOutcome
     stats: RunStats
     duration_ms: int
     interrupted: int = exit_codes.INTERRUPTED
+    input_id: str = ""
+    value: Any = msgspec.UNSET
+    value_error: str = ""
+
+    @property
+    def text(self) -> str:
+        """The last answer as text. `RunResult.output` would be the value of the output schema."""
+        return getattr(self.end, "text", "") if self.value is not msgspec.UNSET else self.end.output
 
     @property
     def unapproved_calls(self) -> list[RefusedCall]:
@@ -231,6 +241,8 @@ class HeadlessResult(msgspec.Struct, frozen=True):
     def exit_code(self) -> int:
         """Return the exit code. A completed turn with unapproved calls is NOT_APPROVED."""
         match self.end.reason:
+            case "completed" if self.value_error:
+                return exit_codes.FAILURE
             case "completed":
                 return exit_codes.NOT_APPROVED if self.unapproved_calls else exit_codes.SUCCESS
             case "limit" | "length":
@@ -247,20 +259,24 @@ class HeadlessResult(msgspec.Struct, frozen=True):
     def to_dict(self) -> dict[str, Any]:
         """Return the result as the JSON object that `json` and `stream-json` print last."""
         end, usage, tokens = self.end, self.stats.usage, self.stats.usage.tokens
+        info = msgspec.structs.asdict(self.info)
         error = None if end.error is None else {"type": type(end.error).__name__, "message": str(end.error)}
         return {
             "type": "result",
             "version": OUTPUT_VERSION,
-            "output": end.output,
+            "output": self.text,
             "termination_reason": end.reason,
             "exit_code": self.exit_code,
             "error": error,
-            **msgspec.structs.asdict(self.info),
+            **{name: value for name, value in info.items() if name not in _ONLY_IN_START},
             "turns": self.stats.answers,
             "duration_ms": self.duration_ms,
             "usage": encode_usage(tokens),
             "cost": None if usage.total_cost is None else float(usage.total_cost),
             "refused_calls": [msgspec.to_builtins(call) for call in self.stats.refused],
+            **({"input_id": self.input_id} if self.input_id else {}),
+            **({} if self.value is msgspec.UNSET else {"structured_output": self.value}),
+            **({"structured_output_error": self.value_error} if self.value_error else {}),
         }
 
 
@@ -272,148 +288,6 @@ def encode_usage(tokens: Tokens) -> dict[str, int]:
         "reasoning_tokens": tokens.reasoning,
         "cache_read_tokens": tokens.cache.read,
         "cache_write_tokens": tokens.cache.write,
-    }
-
-
-OutputLine = dict[str, Any]
-
-
-class StreamEventEncoder:
-    """Converts events to stream-json objects. Part updates carry no agent name and arrive more than once, so the agent
-    of each session and the reported calls and texts are stored."""
-
-    def __init__(self) -> None:
-        self._agents: dict[str, str] = {}
-        self._reported_calls: set[str] = set()
-        self._streamed_parts: set[str] = set()
-
-    def encode_event(self, event: Event) -> Iterator[OutputLine]:
-        if event.agent_name:
-            self._agents[event.session_id] = event.agent_name
-        for kind, fields in self._event_lines(event):
-            agent = self._agents.get(event.session_id, "")
-            yield {"type": kind, "session_id": event.session_id, "agent": agent, "time": event.timestamp, **fields}
-
-    def _event_lines(self, event: Event) -> Iterable[tuple[str, OutputLine]]:
-        if is_standard_event(event):
-            return self._standard_lines(cast("StandardEvent", event))
-        fields = {name: value for name, value in event.to_dict().items() if name not in _COMMON_EVENT_FIELDS}
-        return [("event", {"name": event.event_type, "data": fields})]
-
-    def _standard_lines(self, event: StandardEvent) -> Iterable[tuple[str, OutputLine]]:
-        """Return the objects of an event; docs/stream-json.md lists them."""
-        match event:
-            case PartDeltaEvent():
-                self._streamed_parts.add(event.part_id)
-                return [(event.field, {"text": event.delta, "part_id": event.part_id})]
-            case PartUpdatedEvent():
-                return self._part_lines(event.part)
-            case ToolOutputEvent():
-                return [("tool_output", {"call_id": event.call_id, "tool": event.tool_name, "text": event.output})]
-            case LLMResponseEvent():
-                return [("step", _step_fields(event))]
-            case AgentCalledEvent():
-                fields = {"call_id": event.call_id, "callee": event.callee, "message": event.message}
-                return [("agent_call", fields)]
-            case AgentReturnedEvent():
-                result = {"output": event.output, "is_error": not event.success}
-                return [("agent_return", {"call_id": event.call_id, "callee": event.callee, **result})]
-            case RetryScheduledEvent():
-                return [("retry", _retry_fields(event))]
-            case ModelSilentEvent():
-                return [("silent", {"silent_ms": event.silent_ms, "model": event.model})]
-            case ContextCompactionEvent():
-                return [("compaction", {"tokens_before": event.tokens_before, "tokens_after": event.tokens_after})]
-            case BudgetExceededEvent():
-                return [("limit", {"limit": event.limit, "maximum": event.maximum})]
-            case ErrorEvent():
-                return [("error", {"error_type": event.error_type, "message": event.message})]
-            case (
-                LoopStartedEvent()
-                | LoopCompletedEvent()
-                | TurnStartedEvent()
-                | TurnCompletedEvent()
-                | StateChangedEvent()
-                | LLMRequestEvent()
-                | SessionUpdatedEvent()
-                | DeltasDroppedEvent()
-            ):
-                return ()  # `start`, `step` and `result` report a run and its steps
-            case (
-                MessageAddedEvent()
-                | ToolInputDeltaEvent()
-                | ToolExecutionStartedEvent()
-                | ToolExecutionCompletedEvent()
-                | ToolApprovalRequestedEvent()
-                | ToolApprovalResultEvent()
-                | ProcessStartedEvent()
-                | ProcessOutputEvent()
-                | ProcessExitedEvent()
-                | FilesRestoredEvent()
-            ):
-                return ()  # the lines of the call report it, with its end
-            case _:
-                assert_never(event)
-
-    def _part_lines(self, part: AnyPart) -> Iterable[tuple[str, OutputLine]]:
-        if isinstance(part, ToolPart):
-            return self._call_lines(part)
-        if isinstance(part, TextPart) and self._is_unstreamed_text(part):
-            self._streamed_parts.add(part.id)
-            return [("text", {"text": part.text, "part_id": part.id})]
-        if isinstance(part, ReasoningPart) and (used := vendor_tool_use(part.provider_state)) is not None:
-            return [("vendor_tool", {"title": used.title, "body": used.body, "part_id": part.id})]
-        return ()  # a `text`, `reasoning`, `retry`, `compaction` or `agent_call` line reports it, or it is bookkeeping
-
-    def _call_lines(self, call: ToolPart) -> Iterator[tuple[str, OutputLine]]:
-        """Yield the `tool_call` and `tool_result` objects of a call, each once."""
-        call_fields: OutputLine = {"call_id": call.call_id, "tool": call.tool}
-        state = call.state
-        if is_withdrawn(call) and call.id not in self._reported_calls:
-            return
-        if call.id not in self._reported_calls and not (isinstance(state, ToolPending) and state.phase == "streaming"):
-            self._reported_calls.add(call.id)
-            yield "tool_call", {**call_fields, "input": state.input}
-        result = tool_result(call)
-        if result is not None and isinstance(state, ToolCompleted | ToolError):
-            reason = state.reason if isinstance(state, ToolError) else None
-            duration = working_time(state)
-            result_fields = {
-                "output": result.content,
-                "is_error": result.is_error,
-                "reason": reason,
-                "duration_ms": duration,
-            }
-            yield "tool_result", {**call_fields, **result_fields}
-
-    def _is_unstreamed_text(self, part: TextPart) -> bool:
-        """Whether the part is a complete text that was not streamed as deltas."""
-        return (
-            part.id not in self._streamed_parts
-            and not part.synthetic
-            and not part.ignored
-            and part.time is not None
-            and part.time.end is not None
-        )
-
-
-def _retry_fields(event: RetryScheduledEvent) -> OutputLine:
-    return {
-        "attempt": event.attempt,
-        "max_attempts": event.max_attempts,
-        "delay_ms": event.delay_ms,
-        "error": event.error,
-        "withdrawn": list(event.withdrawn),
-        "model": event.model or None,
-    }
-
-
-def _step_fields(event: LLMResponseEvent) -> OutputLine:
-    return {
-        "model": f"{event.provider}/{event.model}",
-        "stop_reason": event.stop_reason,
-        "usage": encode_usage(event.tokens),
-        "cost": None if event.cost is None else float(event.cost),
     }
 
 
@@ -445,17 +319,13 @@ class StdoutPipe:
 
 
 class RunTextPrinter:
-    """Streams the text of the main agent; the text of called agents is not printed.
+    """Prints the final answer of the main agent, or the value of the output schema as JSON. If the turn has no final
+    answer, prints the last text that arrived."""
 
-    Text of an answer that breaks off is withdrawn. A terminal has shown it by then, and stderr says so; a pipe gets the
-    text of a step at its end (`holds_back`), so that a program never reads it."""
-
-    def __init__(self, pipe: StdoutPipe, *, only_last: bool = False, holds_back: bool = False) -> None:
+    def __init__(self, pipe: StdoutPipe, *, for_terminal: bool) -> None:
         self._pipe = pipe
-        self._only_last = only_last
-        self._holds_back = holds_back
+        self._for_terminal = for_terminal
         self._session = ""
-        self._streamed_parts: set[str] = set()
         self._step = ""
         self._last = ""
 
@@ -463,53 +333,24 @@ class RunTextPrinter:
         self._session = info.session_id
 
     def on_event(self, event: Event) -> None:
-        if event.session_id != self._session or self._only_last:
+        if event.session_id != self._session:
             return
         if isinstance(event, PartDeltaEvent) and event.field == "text":
-            self._streamed_parts.add(event.part_id)
-            self._write_text(event.delta)
-        elif isinstance(event, PartUpdatedEvent) and isinstance(event.part, TextPart):
-            if self._is_unstreamed_text(event.part):
-                self._write_text(event.part.text)
+            self._step += event.delta
         elif isinstance(event, RetryScheduledEvent):
-            self._withdraw_step()
+            self._step = ""  # withdrawn
         elif isinstance(event, LLMResponseEvent):
-            self._end_step()
+            self._last, self._step = self._step or self._last, ""
 
     def finish(self, result: HeadlessResult) -> None:
-        """Print the final output if it was not streamed, as when an agent ends with a `finish` call."""
-        self._end_step()
-        if result.end.output and result.end.output.strip() != self._last.strip():
-            self._write_text(result.end.output)
-            self._end_step()
-
-    def _is_unstreamed_text(self, part: TextPart) -> bool:
-        """Whether the part is a complete text without deltas, from a model that does not stream."""
-        return (
-            part.id not in self._streamed_parts
-            and part.time is not None
-            and part.time.end is not None
-            and not part.synthetic
-            and not part.ignored
-        )
-
-    def _write_text(self, text: str) -> None:
-        self._step += text
-        if not self._holds_back:
-            self._pipe.write(text)
-
-    def _withdraw_step(self) -> None:
-        if self._step and not self._holds_back:
-            self._pipe.write("\n")
-        self._step = ""
-
-    def _end_step(self) -> None:
-        if self._holds_back:
-            self._pipe.write(text_for_pipe(self._step))
-        if self._step and not self._step.endswith("\n"):
-            self._pipe.write("\n")
-        if self._step:
-            self._last, self._step = self._step, ""
+        if result.value is not msgspec.UNSET:
+            if result.value is not None or not result.value_error:
+                self._pipe.write(encode_json_line(result.value))
+            return
+        text = result.text or self._step or self._last
+        if text and not text.endswith("\n"):
+            text += "\n"
+        self._pipe.write(text if self._for_terminal else text_for_pipe(text))
 
 
 class RunJsonPrinter:
@@ -528,45 +369,21 @@ class RunJsonPrinter:
         self._pipe.write(encode_json_line(result.to_dict()))
 
 
-class RunStreamPrinter:
-    """Prints one JSON object per event, as docs/stream-json.md specifies."""
-
-    def __init__(self, pipe: StdoutPipe) -> None:
-        self._pipe = pipe
-        self._encoder = StreamEventEncoder()
-
-    def start(self, info: RunInfo) -> None:
-        self._pipe.write(encode_json_line({"type": "start", "version": OUTPUT_VERSION, **msgspec.structs.asdict(info)}))
-
-    def on_event(self, event: Event) -> None:
-        for line in self._encoder.encode_event(event):
-            self._pipe.write(encode_json_line(line))
-
-    def finish(self, result: HeadlessResult) -> None:
-        self._pipe.write(encode_json_line(result.to_dict()))
-
-
-def encode_json_line(value: dict[str, Any]) -> str:
+def encode_json_line(value: Any) -> str:
     return msgspec.json.encode(value).decode() + "\n"
-
-
-def create_printer(output_format: str, console: Console, *, quiet: bool) -> RunPrinter:
-    """Return the printer of an output format; `quiet` prints only the last answer."""
-    pipe = StdoutPipe(console)
-    match output_format:
-        case "json":
-            return RunJsonPrinter(pipe)
-        case "stream-json":
-            return RunStreamPrinter(pipe)
-        case _:
-            return RunTextPrinter(pipe, only_last=quiet, holds_back=not console.out_is_terminal)
 
 
 class RunTarget(NamedTuple):
     """An open session, local or remote: `subscribe` adds an event listener, `prompt` runs a turn and returns its end,
-    `abort` cancels it."""
+    `abort` cancels it. The others carry out input lines: `steer` adds input to the running turn, `answer` has the
+    parameters of `Engine.answer`."""
 
     info: RunInfo
     subscribe: Callable[[Callable[[Event], None]], object]
     prompt: Callable[[Sequence[PartBase]], Awaitable[TurnOutcome]]
     abort: Callable[[], Awaitable[None]]
+    steer: Callable[[Sequence[PartBase]], Awaitable[object]]
+    answer: Callable[..., Awaitable[object]]
+    answer_question: Callable[[str, Sequence[str]], Awaitable[object]]
+    set_mode: Callable[[Mode], Awaitable[None]]
+    set_approval: Callable[[ApprovalLevel], Awaitable[None]]

@@ -11,11 +11,12 @@ import msgspec
 
 from outrider.agents.budget import ModelPrice
 from outrider.config.environment import proxy_for, with_environment_defaults
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, InvalidRequestError
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpTimeouts, HttpTransport
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.client import WireClient
+from outrider.providers.error_mapping import rejects_tools
 from outrider.providers.provider import ModelClient, WireFormat
 from outrider.providers.rate_limit import RateLimit, RateLimiter
 from outrider.providers.stream_filters.stream_filter import StreamFilter
@@ -106,10 +107,55 @@ def _create_chat_client(provider: Provider) -> ModelClient:
 
     client = _create_wire_client(provider, ChatWire(provider), create_think_filter)
     if not provider.options.get("text_tools"):
-        return client
+        return ToolFallbackClient(client)
     from outrider.providers.stream_filters.text_tools import TextToolsClient
 
     return TextToolsClient(client)
+
+
+class ToolFallbackClient:
+    """Describes tools in text to models whose server rejects tools, as for the option `text_tools`.
+
+    Until a model has answered with tools, its answers pass through a generator that waits for the rejection."""
+
+    repeats_requests = True
+
+    def __init__(self, client: WireClient) -> None:
+        self.name = client.name
+        self._client = client
+        self._with_tools: dict[str, bool] = {}  # by model
+
+    def model_family(self, model: str) -> str:
+        return self._client.model_family(model)
+
+    def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        known = self._with_tools.get(request.model)
+        if known or not request.tools:
+            return self._client.stream(request)
+        return self._stream_first(request) if known is None else self._stream_as_text(request)
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _stream_first(self, request: Request) -> AsyncGenerator[Delta, None]:
+        try:
+            async with aclosing(self._client.stream(request)) as deltas:
+                async for delta in deltas:
+                    self._with_tools[request.model] = True
+                    yield delta
+            return
+        except InvalidRequestError as error:
+            if not rejects_tools(error.message):
+                raise
+        self._with_tools[request.model] = False
+        async with aclosing(self._stream_as_text(request)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    def _stream_as_text(self, request: Request) -> AsyncGenerator[Delta, None]:
+        from outrider.providers.stream_filters.text_tools import TextToolsClient  # lazy: rarely needed
+
+        return TextToolsClient(self._client).stream(request)
 
 
 def _create_anthropic_wire(provider: Provider, catalog: ModelCatalog) -> WireFormat:

@@ -152,6 +152,17 @@ _UNKNOWN_MODEL = (
 )
 
 
+_TOOLS_REJECTED = (
+    r"not support (tools|tool (use|call\w*)|function call\w*)|support tool use|tools? (is|are) not supported"
+    r"|tool choice requires --enable-auto-tool-choice|tools param requires --jinja"
+)
+
+
+def rejects_tools(message: str) -> bool:
+    """Whether an error message of a compatible server means that the model has no native tool calls."""
+    return _matches(message, _TOOLS_REJECTED)
+
+
 def build_provider_error(
     message: str,
     *,
@@ -281,6 +292,8 @@ def _classify_message(message: str, status: int | None, wait: float | None) -> t
             return AuthenticationError
         case 400 | 422 if _matches(message, _UNKNOWN_MODEL):
             return NotFoundError
+        case 404 | 500 | 501 if rejects_tools(message):
+            return InvalidRequestError
         case _:
             return None  # messages with other statuses come from gateways and are not about the request
 

@@ -47,7 +47,9 @@ from outrider.types.request import (
 _REASONING_MODELS = re.compile(r"(o\d|gpt-([5-9]|\d\d))")
 _FAMILY_NAME = re.compile(r"gpt-oss|[a-z]+")
 _REPLAY_REJECTED = r"\b(messages?|assistant)\b.{0,80}\breasoning(?!_effort)|\breasoning_(content|details)\b"
-_UNSUPPORTED = r"unsupported|not support|unrecognized|unknown|unexpected|extra|not (permitted|allowed)"
+_UNSUPPORTED = r"unsupported|not support|unrecognized|unknown|unexpected|unavailable|extra|not (permitted|allowed)"
+_OPTIONAL_FIELDS = ("temperature", "top_p", "stop", "parallel_tool_calls", "tool_choice", "strict")
+_OUTPUT_FORMAT_REJECTED = re.compile(r"response_format|json_schema|json_object|structured output", re.IGNORECASE)
 _REASONING_REJECTED = re.compile(r"reasoning|thinking|effort|chat_template_kwargs", re.IGNORECASE)
 _TOOLS_WITH_EFFORT = re.compile(r"tools with reasoning_effort", re.IGNORECASE)
 _EFFORT_RANGE = ("minimal", "low", "medium", "high", "xhigh", "max")
@@ -71,6 +73,7 @@ class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
     refusals: bool = False  # whether replayed messages have a `refusal` field
     documents: Literal["file", "document_url", "file_url"] = "file"
     schemas: bool = True  # whether the server supports JSON schemas for the response
+    omitted: frozenset[str] = frozenset()  # optional fields that the server rejects
     stream_options: bool = True  # whether usage must be requested with this field
     cache_key: bool = False
     system: Literal["system", "developer"] = "system"
@@ -209,6 +212,10 @@ def dialect_after_error(dialect: ChatDialect, message: str) -> ChatDialect:
         return replace(dialect, replay="never", empty_reasoning=False)
     if "'developer'" in message or '"developer"' in message:
         return replace(dialect, system="system")
+    if omitted := {name for name in _OPTIONAL_FIELDS if re.search(rf"\b{name}\b", message)} - dialect.omitted:
+        return replace(dialect, omitted=dialect.omitted | omitted)
+    if _OUTPUT_FORMAT_REJECTED.search(message):
+        return replace(dialect, schemas=False, omitted=dialect.omitted if dialect.schemas else _without_format(dialect))
     if _REASONING_REJECTED.search(message):
         return replace(dialect, reasoning="never")
     return replace(
@@ -216,6 +223,10 @@ def dialect_after_error(dialect: ChatDialect, message: str) -> ChatDialect:
         stream_options=dialect.stream_options and "stream_options" not in message,
         cache_key=dialect.cache_key and "prompt_cache_key" not in message,
     )
+
+
+def _without_format(dialect: ChatDialect) -> frozenset[str]:
+    return dialect.omitted | {"response_format"}
 
 
 def _bare_model_name(model: str) -> str:
@@ -459,11 +470,21 @@ def encode_body_fields(request: Request, dialect: ChatDialect) -> FieldsOfSettin
     if dialect.cache_key and request.conversation:
         fields["prompt_cache_key"] = request.conversation
     if request.tools:
-        fields["tools"] = [_encode_tool(tool) for tool in request.tools]
+        encode_tool = _encode_tool if "strict" not in dialect.omitted else _encode_loose_tool
+        fields["tools"] = [encode_tool(tool) for tool in request.tools]
         fields |= _tool_choice_fields(settings.tool_choice)
     if settings.output is not None:
         fields["response_format"] = _response_format(settings.output, dialect)
-    return fields | _sampling_fields(settings, dialect) | _reasoning_settings(request, dialect)
+    fields |= _sampling_fields(settings, dialect) | _reasoning_settings(request, dialect)
+    return _without_omitted(fields, dialect.omitted) if dialect.omitted else fields
+
+
+def _without_omitted(fields: FieldsOfSettings, omitted: frozenset[str]) -> FieldsOfSettings:
+    """Returns the fields without those that the server rejects; a tool that must be called is not optional."""
+    choice = fields.get("tool_choice", "none")
+    return {name: value for name, value in fields.items() if name not in omitted} | (
+        {} if choice == "none" else {"tool_choice": choice}
+    )
 
 
 def system_message(request: Request, dialect: ChatDialect) -> FieldsOfSettings | None:
@@ -551,6 +572,11 @@ def _reasoning_off(dialect: ChatDialect, *, supported: bool) -> FieldsOfSettings
 @cache_per_tool
 def _encode_tool(tool: ToolSpec) -> msgspec.Raw:
     return msgspec.Raw(encode_json(_tool_definition(tool)))
+
+
+@cache_per_tool
+def _encode_loose_tool(tool: ToolSpec) -> msgspec.Raw:
+    return msgspec.Raw(encode_json(_tool_definition(replace(tool, strict=False))))
 
 
 def _tool_definition(tool: ToolSpec) -> FieldsOfSettings:

@@ -21,6 +21,7 @@ from outrider.providers.openai.responses_encode import (
     PROMPT_CACHE_KEY,
     REASONING_EFFORT,
     REASONING_SUMMARY,
+    SAMPLING,
     ItemWriter,
     ResponsesTraits,
     encode_body_fields,
@@ -40,6 +41,12 @@ _REJECTION_PATTERNS = {
         re.IGNORECASE,
     ),
     PROMPT_CACHE_KEY: re.compile(PROMPT_CACHE_KEY),
+    **{
+        name: re.compile(
+            rf"(unsupported|unknown) (parameter|value)\W+{name}\b|\b{name}\b.{{0,60}}not support", re.IGNORECASE
+        )
+        for name in SAMPLING
+    },
 }
 
 

@@ -36,6 +36,7 @@ ENCRYPTED_REASONING, REASONING_SUMMARY, REASONING_EFFORT, PROMPT_CACHE_KEY = (
     "reasoning.effort",
     "prompt_cache_key",
 )
+SAMPLING = ("temperature", "top_p")  # the settings that reasoning models reject
 # These models return status 400 for a request of encrypted reasoning, because they have none.
 _NON_REASONING_MODELS = ("gpt-3.5", "gpt-4", "chatgpt-4", "computer-use")
 
@@ -175,7 +176,7 @@ def encode_body_fields(request: Request, traits: ResponsesTraits = NO_TRAITS) ->
         fields |= _tool_choice_fields(settings.tool_choice)
     if reasoning := _reasoning_fields(request.model, settings, traits):
         fields["reasoning"] = reasoning
-    return fields | _settings_fields(settings)
+    return fields | {name: value for name, value in _settings_fields(settings).items() if name not in rejected}
 
 
 def _reasoning_fields(model: str, settings: ModelSettings, traits: ResponsesTraits) -> Fields:

@@ -1,0 +1,136 @@
+"""Compatible servers reject optional fields in their own words: the request is repeated without them, once."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from outrider import Agent, InvalidRequestError, Tool, async_complete, async_run
+from outrider.testing import SimulatedError, SimulatedRequest, Simulator
+from outrider.types.request import ModelSettings, OutputSchema, ToolChoice
+
+
+def look(path: str) -> str:
+    """Look at a file."""
+    return f"{path} is empty"
+
+
+def has_strict_tool(body: dict[str, Any]) -> bool:
+    return any("strict" in tool["function"] for tool in body.get("tools", ()))
+
+
+def has_schema(body: dict[str, Any]) -> bool:
+    return body.get("response_format", {}).get("type") == "json_schema"
+
+
+def has_field(name: str) -> Any:
+    return lambda body: name in body
+
+
+REJECTED_FIELDS = [
+    ("stream_options", "[{'type': 'extra_forbidden', 'loc': ('body', 'stream_options'), 'msg': 'Extra inputs'}]"),
+    ("stream_options", 'json: unknown field "stream_options"'),
+    ("reasoning_effort", "Unrecognized request argument supplied: reasoning_effort"),
+    ("reasoning_effort", "litellm.UnsupportedParamsError: openai does not support parameters: ['reasoning_effort']"),
+    ("reasoning_effort", '"gpt-oss:20b" does not support thinking'),
+    (
+        "temperature",
+        "Unsupported value: 'temperature' does not support 0.2 with this model. Only the default (1) value.",
+    ),
+    ("temperature", "temperature: Extra inputs are not permitted"),
+]
+
+
+@pytest.mark.parametrize(("field", "message"), REJECTED_FIELDS)
+async def test_a_field_that_a_gateway_rejects_is_left_out_from_then_on(field, message):
+    def answer(request: SimulatedRequest) -> Any:
+        return SimulatedError(400, message) if field in request.body else "ok"
+
+    async with Simulator(answer) as server:
+        provider = server.provider("openai", "gateway", dialect="compatible")
+        agent = Agent("writer", "You write.", "gpt-oss:20b", "gateway", temperature=0.2)
+        session = None
+        for _ in range(2):
+            result = await async_run(
+                agent, "hi", agents=[agent], tools=[Tool(look)], providers=[provider], session=session
+            )
+            session = result.session
+            assert result.output == "ok"
+        assert [field in request.body for request in server.requests][:2] == [True, False]
+        assert "tools" in server.requests[-1].body
+
+
+@pytest.mark.parametrize(
+    ("is_rejected", "message"),
+    [
+        (has_strict_tool, "Unrecognized key(s) in object: 'strict' at tools.0.function"),
+        (has_field("parallel_tool_calls"), "Unknown parameter: 'parallel_tool_calls'."),
+        (has_field("tool_choice"), "tool_choice is not supported by this model"),
+        (has_schema, "response_format type json_schema is not supported, use json_object"),
+        (has_field("response_format"), "This response_format type is unavailable now"),
+    ],
+)
+async def test_settings_of_one_call_that_a_gateway_rejects_are_left_out(is_rejected, message):
+    def answer(request: SimulatedRequest) -> Any:
+        return SimulatedError(400, message) if is_rejected(request.body) else "{}"
+
+    settings = ModelSettings(
+        tool_choice=ToolChoice("none", parallel=False), output=OutputSchema("answer", {"type": "object"})
+    )
+    async with Simulator(answer) as server:
+        tools = [replace(Tool(look).spec(), strict=True)]
+        provider = server.provider("openai", "gateway", dialect="compatible")
+        found = await async_complete(provider, "own", "hi", tools=tools, settings=settings)
+        assert found.message.get_text_content() == "{}"
+        assert is_rejected(server.requests[0].body)
+        assert not is_rejected(server.requests[-1].body)
+
+
+async def test_a_tool_that_must_be_called_is_not_left_out():
+    script = lambda request: SimulatedError(400, "tool_choice is not supported by this model")  # noqa: E731
+    async with Simulator(script) as server:
+        provider = server.provider("openai", "gateway", dialect="compatible")
+        settings = ModelSettings(tool_choice=ToolChoice("required"))
+        with pytest.raises(InvalidRequestError, match="tool_choice"):
+            await async_complete(provider, "own", "hi", tools=[Tool(look).spec()], settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "registry.ollama.ai/library/gemma:2b does not support tools"),
+        (400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'),
+        (404, "No endpoints found that support tool use. To learn more about provider routing, visit the docs"),
+        (500, "tools param requires --jinja flag"),
+    ],
+)
+async def test_a_model_without_native_tools_gets_them_as_text(status, message):
+    def answer(request: SimulatedRequest) -> Any:
+        if "tools" in request.body:
+            return SimulatedError(status, message)
+        if "is empty" in request.texts[-1]:
+            return "It is empty."
+        return 'I look. <tool_call>\n{"name": "look", "arguments": {"path": "a.txt"}}\n</tool_call>'
+
+    async with Simulator(answer) as server:
+        provider = server.provider("openai", "gateway", dialect="compatible")
+        agent = Agent("writer", "You write.", "gemma:2b", "gateway")
+        result = await async_run(agent, "go", agents=[agent], tools=[Tool(look)], providers=[provider])
+        assert result.output == "It is empty."
+        assert ["tools" in request.body for request in server.requests] == [True, False, False]
+        (called,) = [call for message in result.session.messages for call in message.get_calls()]
+        assert (called.tool, called.state.input) == ("look", {"path": "a.txt"})
+
+
+async def test_a_temperature_that_a_reasoning_model_rejects_is_left_out_after_a_switch():
+    def answer(request: SimulatedRequest) -> Any:
+        if "temperature" in request.body:
+            return SimulatedError(400, "Unsupported parameter: 'temperature' is not supported with this model.")
+        return "ok"
+
+    async with Simulator(answer) as server:
+        agent = Agent("writer", "You write.", "gpt-5.4", "vendor", temperature=0.2)
+        provider = server.provider("openai-responses", "vendor")
+        result = await async_run(agent, "hi", agents=[agent], tools=[], providers=[provider])
+        assert result.output == "ok"
+        assert ["temperature" in request.body for request in server.requests] == [True, False]

@@ -132,11 +132,11 @@ _QUOTA_EXHAUSTED = (
     r"|(reached|exceeded|hit).{0,30}\b(monthly|weekly|spending|spend|usage|billing) (limits?|cap)\b"
     r"|plan and billing|payment required|prepayment|unpaid"
 )
-# Rate limits that refill within an hour, although the message mentions a quota.
-_TEMPORARY_QUOTA = r"per[ _-]?(second|minute|min\b|hour)|(second|minute)s? quota"
+# Rate limits that refill within an hour, although the message mentions a quota. The last one is Google's usual message.
+_TEMPORARY_QUOTA = r"per[ _-]?(second|minute|min\b|hour)|(second|minute)s? quota|\(e\.g\. check quota\)"
 _TRY_AGAIN = r"(?:try again|retry)(?: your request)? (?:in|after) ((?:\d+(?:\.\d+)? ?[a-z]+\s?)+)"
-_TIME_SPAN = r"(\d+(?:\.\d+)?) ?(ms|milli|s|m|h)"
-_UNIT_SECONDS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_TIME_SPAN = r"(\d+(?:\.\d+)?) ?(ms|milli|s|m(?!o)|h|d)"  # not months
+_UNIT_SECONDS = {"ms": 0.001, "milli": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _CONTENT_FILTERED = (
     r"content (management |filtering |usage )?(policy|filter)|filtered due to"
     r"|blocked by (our )?(content|safety)|(violat|flagged).{0,60}\b(policy|policies|moderation|safety)"
@@ -197,7 +197,8 @@ def build_provider_error(
 
 
 def parse_retry_after(headers: Mapping[str, str], now: float | None = None) -> float | None:
-    """Returns the seconds to wait from retry-after-ms or Retry-After (seconds or a date), or None.
+    """Returns the seconds to wait from retry-after-ms or Retry-After (seconds, a date, a Unix time or a time span such
+    as `1m30s`), or None.
 
     A date is compared with the server's Date header if there is one; invalid and past values give None.
     """
@@ -207,14 +208,11 @@ def parse_retry_after(headers: Mapping[str, str], now: float | None = None) -> f
     value = headers.get("retry-after")
     if not value:
         return _limit_reset(headers, now)
-    seconds = _parse_seconds(value.partition(",")[0]) if value else None  # two gateways may each add the header
-    if seconds is not None or not value:
+    seconds = _parse_seconds(value.partition(",")[0])  # two gateways may each add the header
+    if seconds is not None and seconds < _EPOCH_SECONDS:
         return seconds
-    until, sent = _parse_date(value), _parse_date(headers.get("date"))
-    if until is None:
-        return None
-    left = until - (sent if sent is not None else now if now is not None else time.time())
-    return left if left > 0 else None
+    left = _reset_seconds(value.strip(), _current_time(headers, now))
+    return left if left else None
 
 
 # When a limit is used up, some vendors say when it is refilled instead of sending Retry-After: Anthropic as a time,
@@ -233,8 +231,7 @@ _EPOCH_SECONDS, _EPOCH_MILLISECONDS = 1e9, 1e12
 
 def _limit_reset(headers: Mapping[str, str], now: float | None) -> float | None:
     """Returns the longest time until a limit that is used up is refilled, or None."""
-    sent = _parse_date(headers.get("date")) if headers.get("date") else None
-    current = sent if sent is not None else now if now is not None else time.time()
+    current = _current_time(headers, now)
     waits: list[float] = []
     for name in _LIMIT_HEADERS:
         remaining, reset = (name.format(word) if "{}" in name else f"{name}-{word}" for word in ("remaining", "reset"))
@@ -244,6 +241,12 @@ def _limit_reset(headers: Mapping[str, str], now: float | None) -> float | None:
         ):
             waits.append(wait)
     return max(waits, default=None)
+
+
+def _current_time(headers: Mapping[str, str], now: float | None) -> float:
+    """Returns the time of the server if it sent one, since clocks differ."""
+    sent = _parse_date(headers.get("date")) if headers.get("date") else None
+    return sent if sent is not None else now if now is not None else time.time()
 
 
 def _reset_seconds(value: str | None, now: float) -> float | None:

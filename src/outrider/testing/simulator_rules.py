@@ -520,7 +520,7 @@ class ResponsesRules:
         if not 0 <= body.get("temperature", 0) <= 2:
             yield _outside(body["temperature"])
         yield from _effort_problems(effort, model, _RESPONSES_EFFORTS, "reasoning.effort")
-        if body.get("include") and model == "gpt-4.1":
+        if "reasoning.encrypted_content" in _list(body.get("include")) and model == "gpt-4.1":
             yield "Encrypted content is not supported with this model."
         yield from _item_ids(_input_items(body))
         functions = [tool for tool in body.get("tools") or () if tool["type"] == "function"]

@@ -167,6 +167,12 @@ def test_a_page_of_a_gateway_is_cut_to_a_readable_length():
         ({"retry-after": "Thu, 01 Jan 2026 00:00:30 GMT", "date": "Thu, 01 Jan 2026 00:00:00 GMT"}, 30),
         ({"retry-after": "Thu, 99 Foo 2026 00:00:30 GMT"}, None),
         ({"retry-after": "20, 20"}, 20),
+        ({"retry-after": "30s"}, 30),
+        ({"retry-after": "1m30s"}, 90),
+        ({"retry-after": "500ms"}, 0.5),
+        ({"retry-after": "2000000030", "date": "Wed, 18 May 2033 03:33:20 GMT"}, 30),
+        ({"retry-after": "2000000030000", "date": "Wed, 18 May 2033 03:33:20 GMT"}, 30),
+        ({"retry-after": "9" * 5_000}, None),
         ({"retry-after": "Thursday, 01-Jan-26 00:00:30 GMT", "date": "Thu, 01 Jan 2026 00:00:00 GMT"}, 30),
         ({"retry-after": "Thu Jan  1 00:17:00 1970"}, 20),
         ({"retry-after": "1970-01-01T00:17:00Z"}, 20),
@@ -199,3 +205,17 @@ def test_a_number_is_no_type():
 )
 def test_the_wait_is_read_from_the_limit_that_is_used_up(headers: dict[str, str], seconds: float | None):
     assert parse_retry_after(headers, now=1000.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("message", "expected", "wait"),
+    [
+        ("Resource has been exhausted (e.g. check quota).", RateLimitError, None),
+        ("Please try again in 7 days.", RateLimitError, 7 * 86_400),
+        ("Please try again in 2 months.", RateLimitError, None),
+        ("You exceeded your current quota, please check your plan and billing details.", QuotaExceededError, None),
+    ],
+)
+def test_a_rate_limit_is_told_from_a_used_up_quota(message: str, expected: type[ProviderError], wait: float | None):
+    error = build_provider_error(message, status=429)
+    assert (type(error), error.retry_after) == (expected, wait)

@@ -202,6 +202,64 @@ async def test_a_long_session_keeps_rules_and_open_items_and_finds_the_rest():
     assert lost == []
 
 
+FILLER = "The build is green and the review of the previous commit had no remarks so far. "
+PLAIN_RULES = [  # without words such as "never", in the middle of long messages, in several languages
+    "Database access goes through the repository classes.",
+    "Branch names start with the ticket number.",
+    "Tests come before the implementation in each commit.",
+    "No emojis in user-facing strings.",
+    "Bitte keine neuen Abhängigkeiten ohne Rückfrage.",
+    "日志里绝对不能出现客户邮箱。",
+    "Ne touche pas au dossier infra/prod.",
+    "Не добавляй новые зависимости без согласования.",
+    "本番のデータベースには接続しないでください。",
+]
+PLAIN_OPEN_ITEMS = [
+    "Pending: rotate the signing key of the mobile app.",
+    "Offen: die Lizenz der Schriftart.",
+    "I still have to check the rounding in invoice_total.",
+    "待办：确认退款接口的超时时间。",
+]
+REVERSED = ("Let us use Redis for the cart cache.", "Changed my mind about the cart cache: Memcached, not Redis.")
+CHECKSUMS = [f"checksum of artefact-{number} = {0xABC000 + 977 * number:x}" for number in range(4)]
+
+
+async def test_rules_in_long_messages_and_early_open_items_survive_three_compactions():
+    by_user = dict(zip(range(2, 100, 9), [*PLAIN_RULES, *REVERSED], strict=True))
+    by_agent = dict(zip(range(1, 30, 8), PLAIN_OPEN_ITEMS, strict=True))
+    by_tool = dict(zip(range(4, 80, 20), CHECKSUMS, strict=True))
+    prompts: list[str] = []
+    overflows = {35, 70, 105}
+
+    def inspect(turn: int) -> str:
+        """Inspect the artefact of a turn."""
+        return "line\n" * 400 + by_tool[turn] + "\nline" * 400
+
+    def answer(request):
+        if wants_summary(request):
+            return "We worked on the shop."
+        prompts.append("\n".join(getattr(part, "text", "") for message in request.prompt for part in message.content))
+        turn = int(prompts[-1].rpartition("Turn number ")[2].partition(":")[0])
+        if turn in overflows:
+            overflows.remove(turn)
+            return ContextOverflowError("too long", status=400)
+        if turn in by_tool and request.prompt[-1].content[0].type != "tool_result":
+            return [call("inspect", turn=turn)]
+        return f"{FILLER * 40}{by_agent.get(turn, '')} {FILLER * 30}"
+
+    async with Engine([agent()], [scripted(answer)], [Tool(inspect, read_only=True)]) as engine:
+        session_id = await engine.create()
+        for turn in range(110):
+            said = f"{FILLER * 30}{by_user[turn]} {FILLER * 30}" if turn in by_user else FILLER
+            await engine.prompt(session_id, f"Turn number {turn}: {said}")
+        session = await engine.open(session_id)
+    assert overflows == set()
+    assert [rule for rule in PLAIN_RULES if rule not in prompts[-1]] == []
+    assert [item for item in PLAIN_OPEN_ITEMS if item not in prompts[-1]] == []
+    assert 0 <= prompts[-1].find(REVERSED[0]) < prompts[-1].find(REVERSED[1])
+    assert [fact for fact in CHECKSUMS if fact not in found(session, fact.partition(" = ")[0])] == []
+
+
 def found(session: Session, query: str) -> str:
     return "\n".join(excerpt for _, excerpt in search_messages(session.messages, query)[:8])
 

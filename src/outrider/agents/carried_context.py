@@ -21,6 +21,7 @@ from outrider.types.tool_declaration import call_subjects, declaration_of
 from outrider.types.tool_state import ToolCompleted, ToolError
 
 SEARCH_TOOL = "search_conversation"
+OPEN_ITEMS = "Open items"
 MIN_CHARACTERS = 6_000
 CONTEXT_SHARE = 0.12  # of the context window that carried text may fill
 MAX_MESSAGE = 2_000  # characters of one user message; the rest is found with the search tool
@@ -33,22 +34,29 @@ MAX_SEARCHED = 200_000  # characters that are searched for names, statements and
 RECENT_QUESTIONS = 3  # answers whose questions to the user may still be open
 
 _FENCE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
-_SENTENCE_END = re.compile(r"(?<=[.!?;。！？])\s+|\n+")
+_SENTENCE_END = re.compile(r"(?<=[.!?;])\s+|(?<=[。！？；])\s*|\n+")
 _CONSTRAINT = re.compile(
     r"\b(?:must|never|always|do not|don['’]?t|only|should|shall|need(?:s|ed)? to|requir\w+|prefer\w*|avoid|without|"
     r"instead of|rather than|make sure|ensure|remember|keep|important|rules?|from now on|no longer|not allowed|"
     r"forbidden|may not|can(?:not|['’]t)|mustn['’]?t|shouldn['’]?t|at most|at least|not? more than|stick to|"
     r"convention\w*|use|policy|limit(?:ed)?|deadline|until|unless|except|leave|"
-    r"muss|müssen|nie|niemals|immer|nicht|nur|bitte|darf|dürfen|soll|jamais|toujours|doit|nunca|siempre|debe)\b"
-    r"|必须|必須|不要|不得|永远|总是|禁止|絶対|必ず|常に|しないで|항상|절대|마세요",
+    r"i want|every|treat|"
+    r"muss|müssen|nie|niemals|immer|nicht|nur|bitte|darf|dürfen|soll|kein\w*|ohne|ab jetzt|"
+    r"jamais|toujours|doi[ts]|doivent|ne|sans|seulement|interdit\w*|nunca|siempre|debe\w*|sin|solo|prohibid\w*|hasta|"
+    r"non|mai|sempre|deve|senza|não|nem|sem|нельзя|никогда|всегда|только|не|без|должн\w*|надо|нужно)\b"
+    r"|^no\b|必须|必須|不要|不得|不能|不可|请|務必|务必|只能|永远|总是|禁止|絶対|必ず|常に|しないで|ください|だけ|항상|절대|마세요|반드시",
     re.IGNORECASE,
 )
 _OPEN = re.compile(
     r"^\s*(?:[-*]\s*)?\[ \]|\b(?:TODO|FIXME|open (?:question|item|point|issue)s?|still (?:open|to do|missing)|"
     r"remain(?:s|ing)|next steps?|to do|not (?:yet|done)|pending|blocked (?:on|by)|waiting for|follow[- ]?up|later|"
-    r"unresolved|outstanding)\b",
+    r"unresolved|outstanding|undecided|still (?:have|has|need|needs) to|not \w+ yet|"
+    r"offen|ausstehend|noch (?:nicht|zu)|klären|à faire|en attente|reste à|pendiente|por hacer|falta|da fare|"
+    r"осталось|не решено|ожида\w+)\b"
+    r"|待办|待辦|未完成|未解决|待确认|未定|要確認|保留中|残り|미정|남은",
     re.IGNORECASE,
 )
+_TASK_MARK = re.compile(r"^\s*[-*]?\s*\[ \]\s*")
 _CLOSED = re.compile(r"^\s*(?:[-*]\s*)?\[[xX]\]\s*(.*)$")
 _STATEMENT = re.compile(
     r"\b(?:decid\w+|decision|chose\w*|choos\w+|agreed|root cause|because|found|turn(?:s|ed) out|confirmed|measured|"
@@ -81,9 +89,10 @@ def carry_over(summary: str, removed: Sequence[Message], *, characters: int, wit
     by_user = [text for role, text in spoken if role == "user" and text.strip() and text != without]
     by_agent = [text for role, text in spoken if role == "assistant" and text.strip()]
     writer.add_list("Constraints of the user, word for word", _constraints(by_user), 0.4)
-    writer.add_list("Open items", _open_items(history, _newest_spoken(spoken)), 0.3)
+    writer.add_list(OPEN_ITEMS, _open_items(history, _newest_spoken(spoken), _earlier_open_items(removed)), 0.3)
     writer.add_list("Plan that the user accepted", [_accepted_plan(history)[:MAX_PLAN]], 0.3)
     writer.add_list("Files that were read or changed", _touched_files(history), 0.2)
+    writer.add_list("Sentences of the user, word for word", _distinct_sentences(by_user), 0.35)
     writer.add_list("Messages of the user, word for word", map(_shorten, by_user), 0.6, counts_rest=True)
     writer.add_list("Statements of the assistant, word for word", _statements(_newest_texts(by_agent)), 0.7)
     writer.add_names(_names(_newest_texts(by_user), _newest_texts(by_agent)))
@@ -180,22 +189,53 @@ def _constraints(by_user: Iterable[str]) -> Iterator[str]:
         yield from found[:MAX_SENTENCES_PER_MESSAGE]
 
 
+def _distinct_sentences(by_user: Iterable[str]) -> Iterator[str]:
+    """Yields the other sentences that the user wrote once: rules have no certain words, but they are not repeated. Of a
+    long text, such as a pasted document, only the beginning and the end are used."""
+    texts = [list(_sentences(text)) for text in by_user]
+    counts = Counter(_shape(sentence) for sentences in texts for sentence in sentences)
+    for sentences in texts:
+        single = [sentence for sentence in sentences if counts[_shape(sentence)] == 1 and len(sentence) < MAX_SENTENCE]
+        surplus = len(single) > MAX_SENTENCES_PER_MESSAGE
+        half = MAX_SENTENCES_PER_MESSAGE // 2
+        for sentence in [*single[:half], *single[-half:]] if surplus else single:
+            if not _CONSTRAINT.search(sentence):
+                yield sentence
+
+
+def _shape(sentence: str) -> str:
+    return re.sub(r"\d+", "0", _normalize(sentence))
+
+
 def _statements(by_agent: Iterable[str]) -> Iterator[str]:
     for text in by_agent:
         found = [sentence for sentence in _sentences(text) if _STATEMENT.search(sentence)]
         yield from found[:MAX_SENTENCES_PER_MESSAGE]
 
 
-def _open_items(history: Sequence[Message], spoken: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns open entries of the todo list, lines that name open work, and questions of the last answers."""
+def _earlier_open_items(removed: Sequence[Message]) -> list[str]:
+    """Returns the open items of the last compaction: the messages that contain them may be too old to be searched."""
+    parts = (part for message in reversed(removed) for part in message.get_parts_by_type(CompactionPart))
+    summary = next((part.summary for part in parts if part.summary), "")
+    _, title, section = summary.rpartition(f"## {OPEN_ITEMS}\n")
+    lines = section.partition("\n\n")[0].split("\n") if title else []
+    return [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+
+
+def _open_items(
+    history: Sequence[Message], spoken: Sequence[tuple[str, str]], earlier: Sequence[str] = ()
+) -> list[str]:
+    """Returns open entries of the todo list, lines that name open work, and questions of the last answers. `earlier`
+    are those of the last compaction."""
     closed: set[str] = set()
     found: list[str] = []
     for _, text in reversed(spoken):
         for sentence in reversed(list(_sentences(text))):
             if done := _CLOSED.match(sentence):
                 closed.add(_normalize(done[1]))
-            elif _OPEN.search(sentence) and _normalize(re.sub(r"^\s*[-*]?\s*\[ \]\s*", "", sentence)) not in closed:
+            elif _OPEN.search(sentence) and _normalize(_TASK_MARK.sub("", sentence)) not in closed:
                 found.append(sentence)
+    found += [item for item in reversed(earlier) if _normalize(_TASK_MARK.sub("", item)) not in closed]
     answers = [text for role, text in spoken if role == "assistant"][-RECENT_QUESTIONS:]
     questions = [sentence for text in answers for sentence in _sentences(text) if sentence.endswith(("?", "？"))]
     return [*reversed(found[:MAX_OPEN_ITEMS]), *questions, *_open_todos(history)]

@@ -1,7 +1,10 @@
 """The `web_search` tool: searches the web with a service that the user has configured."""
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
+from html import unescape
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
@@ -10,6 +13,7 @@ import msgspec
 from outrider.errors import NetworkError, ToolFailure
 from outrider.http.client import HttpClient, read_body
 from outrider.http.transport import HttpRequest
+from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
 from outrider.types.origins import make_origin
 
@@ -17,6 +21,9 @@ SearchService = Literal["searxng", "brave", "tavily"]
 MAX_RESULTS = 10
 _MAX_QUERY_LENGTH = 400
 _MAX_SNIPPET_LENGTH = 400
+_MAX_TITLE_LENGTH = 200
+_MAX_URL_LENGTH = 2_000
+_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")  # services mark the words of the query in HTML
 _MAX_RESPONSE_BYTES = 2 * 1024 * 1024
 _TIMEOUT_SECONDS = 30.0
 _OK = 200
@@ -68,16 +75,27 @@ async def _request_results(backend: SearchBackend, query: str, proxy: Callable[[
     try:
         async with aclosing(HttpClient(proxy=proxy)) as client:
             response = await client.send(backend.build_request(query))
-            body, _ = await read_body(response, _MAX_RESPONSE_BYTES)
+            body, is_cut = await read_body(response, _MAX_RESPONSE_BYTES)
     except (OSError, NetworkError) as error:
         raise ToolFailure(f"{backend.service} cannot be reached: {error}") from error
     if response.status != _OK:
         detail = body[:300].decode("utf-8", "replace")
         raise ToolFailure(f"{backend.service} answered with status {response.status}: {detail}")
+    if is_cut:
+        raise ToolFailure(f"the answer of {backend.service} is larger than {_MAX_RESPONSE_BYTES} bytes")
+    try:
+        return _decode_answer(body)
+    except (ValueError, RecursionError) as error:
+        hint = "; SearXNG must allow this format" if backend.service == "searxng" else ""
+        raise ToolFailure(f"{backend.service} did not answer in JSON{hint}") from error
+
+
+def _decode_answer(body: bytes) -> Any:
+    """Decodes JSON, also with text that is not UTF-8 or has halves of characters, which services copy from pages."""
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError as error:
-        raise ToolFailure(f"{backend.service} did not answer in JSON; SearXNG must allow this format") from error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return json.loads(body.decode("utf-8", "replace"), strict=False)
 
 
 def _read_results(answer: Any) -> Iterator[str]:
@@ -88,11 +106,26 @@ def _read_results(answer: Any) -> Iterator[str]:
             return
     for result in results:
         match result:
-            case {"url": str(url), **rest}:
-                snippet = str(rest.get("content") or rest.get("description") or "")
-                yield f"{rest.get('title') or url}\n{url}\n{' '.join(snippet.split())[:_MAX_SNIPPET_LENGTH]}".rstrip()
+            case {"url": str(url), **rest} if _is_web_address(url):
+                title = _plain_line(rest.get("title"), _MAX_TITLE_LENGTH) or url
+                snippet = _plain_line(rest.get("content") or rest.get("description"), _MAX_SNIPPET_LENGTH)
+                yield f"{title}\n{url}\n{snippet}".rstrip()
             case _:
                 continue
+
+
+def _is_web_address(url: str) -> bool:
+    is_readable = url.isprintable() and " " not in url and len(url) <= _MAX_URL_LENGTH
+    return is_readable and url.lower().startswith(("http://", "https://"))
+
+
+def _plain_line(text: Any, length: int) -> str:
+    """Returns a text without HTML, line breaks and characters that are not visible; "" for other values."""
+    if not isinstance(text, str):
+        return ""
+    joined = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    plain = sanitize_for_terminal(unescape(_TAG.sub("", joined)))
+    return " ".join(plain.split())[:length]
 
 
 def _get(url: str, headers: dict[str, str] | None = None) -> HttpRequest:

@@ -43,3 +43,54 @@ def test_a_search_needs_approval(tmp_path):
     tool = web_search_tool(SearchBackend(service="searxng", base_url="http://127.0.0.1:9"))
     assert decide(tool, {"query": "a"}, mode="agent", workspace=str(tmp_path)).effect == "ask"
     assert decide(tool, {"query": "a"}, mode="background", workspace=str(tmp_path)).effect == "deny"
+
+
+HOSTILE = {
+    "results": [
+        {"url": "javascript:alert(1)", "title": "script"},
+        {"url": "https://x.example/\u001b]0;t\u0007", "title": "escape"},
+        {"url": f"https://long.example/{'u' * 5_000}", "title": "long"},
+        {
+            "url": "https://good.example/",
+            "title": "\u001b[31m<b>R</b>ed &amp; \u202eblue",
+            "content": "a\n<em>b</em>",
+        },
+        {"url": "https://types.example/", "title": {"a": 1}, "content": ["x"]},
+        {"url": "https://title.example/", "title": "t" * 9_000, "content": "c" * 9_000},
+    ]
+}
+
+
+async def test_texts_of_a_service_are_plain_lines_of_limited_length():
+    async with serving(Reply([msgspec.json.encode(HOSTILE)])) as server:
+        tool = web_search_tool(SearchBackend(service="searxng", base_url=server.url))
+        good, types, long = (await tool.execute(query="a")).content.split("\n\n")
+    assert good == "Red & \ufffdblue\nhttps://good.example/\na b"
+    assert types == "https://types.example/\nhttps://types.example/"
+    assert long == f"{'t' * 200}\nhttps://title.example/\n{'c' * 400}"
+
+
+@pytest.mark.parametrize(
+    ("body", "title"),
+    [
+        (
+            b'{"results": [{"url": "https://a.example", "title": "\\ud83d half, \\ud83d\\ude00"}]}',
+            "\ufffd half, \U0001f600",
+        ),
+        ('{"results": [{"url": "https://a.example", "title": "caf\xe9"}]}'.encode("latin-1"), "caf\ufffd"),
+    ],
+)
+async def test_damaged_characters_do_not_hide_the_results(body, title):
+    async with serving(Reply([body])) as server:
+        tool = web_search_tool(SearchBackend(service="brave", base_url=server.url, api_key="k"))
+        assert (await tool.execute(query="a")).content == f"{title}\nhttps://a.example"
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"), [(b'{"results":' + b"[" * 50_000, "JSON"), (b" " * (2 * 1024 * 1024 + 1), "larger than")]
+)
+async def test_an_answer_that_cannot_be_read_is_a_failure_of_the_tool(body, problem):
+    async with serving(Reply([body])) as server:
+        tool = web_search_tool(SearchBackend(service="tavily", base_url=server.url, api_key="k"))
+        with pytest.raises(ToolFailure, match=problem):
+            await tool.execute(query="a")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from outrider import Agent, Attachment, FilePart, ReasoningPart, Session, TextPart, Tool, ToolResult, async_run
+from outrider import Agent, Attachment, Engine, FilePart, ReasoningPart, Session, TextPart, Tool, ToolResult, async_run
 from outrider.providers.scripted import call
 from outrider.testing.simulator import MaxTokens, SimulatedReasoning, Simulator
 from outrider.testing.simulator_rules import SIGNATURES
@@ -129,3 +129,29 @@ async def test_what_tools_of_another_vendor_left_is_not_sent(family, kind, model
         assert (server.rejected, len(server.requests)) == ([], 1)
         sent = str(server.requests[0].body)
     assert not any(mark in sent for mark in ("srvtoolu_1", "ws_1", "executableCode", "webSearchQueries"))
+
+
+@pytest.mark.parametrize("model", ["gemini-2.5-pro", "gemini-3.1-pro"])
+async def test_a_signature_without_text_is_sent_back_in_a_summary_request_without_tools(model):
+    """The first summary request is answered with a call, so the second one has the calls as text."""
+
+    def answer(request):
+        if "about to be shortened" in request.texts[-1]:
+            return [call("look", "s1", path="b.png")] if "tools" in request.body else "a summary"
+        if len(request.texts) % 2:
+            return [
+                SimulatedReasoning("hm"),
+                SimulatedReasoning("more"),
+                "Let me see.",
+                call("look", "c1", path="a.png"),
+            ]
+        return "It is a dot. " + "word " * 500
+
+    async with Simulator(answer) as server:
+        agent = Agent("writer", "You write.", model, "vendor", stream=False)
+        async with Engine([agent], [server.provider("google", "vendor")], TOOLS) as engine:
+            session = await engine.create()
+            for number in range(3):
+                await engine.prompt(session, f"Look at it. ({number})")
+            assert await engine.compact(session) is not None
+        assert server.rejected == []

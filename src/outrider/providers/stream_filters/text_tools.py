@@ -134,10 +134,11 @@ def _render_parts(content: Iterable[ModelPart], names: dict[str, str]) -> Iterat
 
 
 def _join_texts(parts: Iterable[ModelPart]) -> Iterator[ModelPart]:
-    """Joins consecutive text parts, because some servers accept a single text only."""
+    """Joins consecutive text parts, because some servers accept a single text only. An empty text has only the vendor's
+    signature, so it stays as it is."""
     texts: list[str] = []
     for part in parts:
-        if isinstance(part, TextPart):
+        if isinstance(part, TextPart) and part.text.strip():
             texts.append(part.text)
             continue
         if texts:

@@ -454,7 +454,9 @@ class ContextCompactor:
                 used += await self._read_summary(client, without_tools, assembler)
         finally:
             used += assembler.tokens
-            cost = self._run.pricing.cost(self._context.agent, assembler.model, used)
+            cost = assembler.cost
+            if cost is None or used != assembler.tokens:  # the response does not report the cost of failed attempts
+                cost = self._run.pricing.cost(self._context.agent, assembler.model, used)
             self._run.budget.settle(reservation, used, cost)
         text = _summary_text(assembler) or NO_SUMMARY
         return Message("assistant", [TextPart(text)], tokens=used, cost=cost, finish=assembler.finish or "other")

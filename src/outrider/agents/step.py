@@ -248,7 +248,9 @@ class ModelStep:
         """Return the usage of a failed attempt and add it to that of the step."""
         assembler = self._assembler
         tokens = estimate_failed_tokens(self._context, assembler, self._context.session.messages[:-1])
-        cost = self._run.pricing.cost(self._context.agent, assembler.model, tokens)
+        cost = assembler.withdrawn_cost
+        if cost is None:
+            cost = self._run.pricing.cost(self._context.agent, assembler.model, tokens)
         spent = self._withdrawn
         self._withdrawn = Usage(spent.tokens + tokens, (spent.total_cost or 0) + (cost or Decimal(0)))
         return Usage(tokens, cost)

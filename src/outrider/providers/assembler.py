@@ -93,6 +93,7 @@ class AnswerAssembler:
         self.paused = False
         self.withdrawn: list[AnswerPart] = []
         self.withdrawn_tokens = Tokens()
+        self.withdrawn_cost: Decimal | None = None
         self._drafts: dict[int, _PartDraft] = {}
 
     def add(self, delta: Delta) -> None:
@@ -152,8 +153,10 @@ class AnswerAssembler:
         self.finish, self.finish_raw, self.paused = end.reason, end.raw, end.paused
 
     def start_again(self, family: str) -> None:
-        """Withdraws the answer so far: `withdrawn` has its parts and `withdrawn_tokens` what was reported for it."""
+        """Withdraws the answer so far: `withdrawn` has its parts, `withdrawn_tokens` and `withdrawn_cost` what was
+        reported for it."""
         self.withdrawn, self.withdrawn_tokens, self.family = self.list_parts(), self.tokens, family
+        self.withdrawn_cost = self.cost
         self._drafts, self.tokens, self.cost, self.finish = {}, Tokens(), None, None
 
     def _start_again(self, retry: Retry) -> None:

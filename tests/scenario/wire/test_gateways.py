@@ -1,13 +1,16 @@
 """Compatible servers reject optional fields in their own words: the request is repeated without them, once."""
 
+from decimal import Decimal
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from outrider import Agent, InvalidRequestError, Tool, async_complete, async_run
+from outrider import Agent, InvalidRequestError, Provider, Tokens, Tool, async_complete, async_run
 from outrider.testing import SimulatedError, SimulatedRequest, Simulator
 from outrider.types.request import ModelSettings, OutputSchema, ToolChoice
+from tests.fixtures.http_server import Reply, serving
 
 
 def look(path: str) -> str:
@@ -134,3 +137,35 @@ async def test_a_temperature_that_a_reasoning_model_rejects_is_left_out_after_a_
         result = await async_run(agent, "hi", agents=[agent], tools=[], providers=[provider])
         assert result.output == "ok"
         assert ["temperature" in request.body for request in server.requests] == [True, False]
+
+
+COSTS = [
+    ({"cost": 0.0123}, "0.0123"),
+    ({"cost": "0.5"}, "0.5"),
+    ({"cost": 0}, "0"),
+    ({"cost": {"total_cost": 0.006, "request_cost": 0.005}}, "0.006"),
+    ({"cost": 0.001, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.02}}, "0.021"),
+    ({"cost": 0.001, "is_byok": False, "cost_details": {"upstream_inference_cost": 0.02}}, "0.001"),
+    ({"cost": -5}, None),
+    ({"cost": 1e300}, None),
+    ({"cost": [1]}, None),
+    ({"cost": True}, None),
+    ({"cost": msgspec.Raw(b"1e999")}, None),
+]
+
+
+@pytest.mark.parametrize(("usage", "cost"), COSTS)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_cost_that_a_gateway_reports_is_used(usage, cost, stream):
+    counts = {"prompt_tokens": 10, "completion_tokens": 5, **usage}
+    text = {"content": "ok", "role": "assistant"}
+    answer: dict[str, Any] = {"id": "1", "model": "own", "choices": [{"index": 0, "message": text}], "usage": counts}
+    answer["choices"][0] |= {"finish_reason": "stop"} | ({"delta": text} if stream else {})
+    body = msgspec.json.encode(answer)
+    async with serving(Reply([b"data: " + body + b"\n\ndata: [DONE]\n\n"] if stream else [body])) as server:
+        agent = Agent("writer", "You write.", "own", "gateway", stream=stream)
+        provider = Provider("gateway", "openai", "key", f"{server.url}/v1")
+        result = await async_run(agent, "hi", agents=[agent], tools=[], providers=[provider])
+        answered = result.session.messages[-1]
+    assert answered.tokens == Tokens(10, 5)
+    assert answered.cost == (None if cost is None else Decimal(cost))

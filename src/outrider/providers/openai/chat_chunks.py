@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from outrider.errors import ProviderError
-from outrider.providers.openai.common import error_from_payload
+from outrider.providers.openai.common import NO_VALUE, error_from_payload
 from outrider.providers.response_json import JSON_ERRORS, decode_json, repair_json
 from outrider.types.usage import CacheTokens, Tokens
 
@@ -41,6 +41,9 @@ class ChatUsage(msgspec.Struct):
     reasoning_tokens: TokenCount = None  # Copilot
     input_tokens: TokenCount = None  # gateways that implement both OpenAI APIs
     output_tokens: TokenCount = None
+    cost: msgspec.Raw = NO_VALUE  # OpenRouter and other gateways; see `reported_cost`
+    is_byok: msgspec.Raw = NO_VALUE
+    cost_details: msgspec.Raw = NO_VALUE
 
     @property
     def has_counts(self) -> bool:

@@ -19,7 +19,7 @@ from outrider.providers.openai.chat_chunks import (
     find_error,
     tokens_from_usage,
 )
-from outrider.providers.openai.common import error_from_payload
+from outrider.providers.openai.common import NO_VALUE, error_from_payload, reported_cost
 from outrider.types.deltas import (
     AnswerStart,
     Delta,
@@ -476,7 +476,8 @@ class ChatDecoder:
                 self._read_choice(choice, deltas)
         usage = chunk.reported_usage
         if usage is not None and usage.has_counts:
-            deltas.append(UsageReport(tokens_from_usage(usage)))
+            cost = None if usage.cost is NO_VALUE else reported_cost(usage.cost, usage.is_byok, usage.cost_details)
+            deltas.append(UsageReport(tokens_from_usage(usage), cost))
         if chunk.citations is not ABSENT:
             self._citations["citations"] = chunk.citations.copy()
         if chunk.search_results is not ABSENT:

@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import msgspec
 
 from outrider.errors import ProviderError
 from outrider.providers.error_mapping import build_provider_error
@@ -87,6 +90,43 @@ def _inner_error(payload: Any) -> Any:
         if inner and isinstance(inner, dict | list):
             return cast("Any", inner)
     return None
+
+
+_MAX_COST = 1_000_000  # dollars of one answer; a larger number is an error of the server
+
+
+NO_VALUE = msgspec.Raw()
+
+
+def reported_cost(cost: msgspec.Raw, is_byok: msgspec.Raw, details: msgspec.Raw) -> Decimal | None:
+    """Returns the cost in dollars that a gateway reports in the usage of an answer, or None: a number, or an object
+    with `total_cost` (Perplexity). With a key of the user at the vendor (OpenRouter's `is_byok`) the vendor's price is
+    added."""
+    amount = _to_dollars(_decode_raw(cost), "total_cost")
+    if amount is not None and _decode_raw(is_byok) is True:
+        amount += _to_dollars(_decode_raw(details), "upstream_inference_cost") or 0
+    return amount
+
+
+def _decode_raw(value: msgspec.Raw) -> Any:
+    """Returns a value that was not decoded with the answer, so that a wrong one does no harm; None if it is invalid."""
+    try:
+        return msgspec.json.decode(value) if value else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _to_dollars(value: Any, name: str) -> Decimal | None:
+    """Returns an amount, or the one that an object has under the name."""
+    if isinstance(value, dict):
+        value = cast("dict[str, Any]", value).get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        amount = Decimal(str(value))
+    except InvalidOperation:
+        return None
+    return amount if amount.is_finite() and 0 <= amount <= _MAX_COST else None
 
 
 _MODEL_VERSION = re.compile(r"(?:gpt-(\d+)(?:\.(\d+))?|o\d)(?![a-z\d])(.*)")

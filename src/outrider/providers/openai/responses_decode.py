@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, cast
 import msgspec
 
 from outrider.errors import MalformedAnswerError, NetworkError
-from outrider.providers.openai.common import error_from_payload
+from outrider.providers.openai.common import NO_VALUE, error_from_payload, reported_cost
 from outrider.providers.response_json import decode_json
 from outrider.types.deltas import (
     AnswerStart,
@@ -269,6 +269,9 @@ class ResponseUsage(msgspec.Struct):
     total_tokens: int | None = None
     input_tokens_details: _ResponseInputDetails | None = None
     output_tokens_details: _ResponseOutputDetails | None = None
+    cost: msgspec.Raw = NO_VALUE  # OpenRouter and other gateways; see `reported_cost`
+    is_byok: msgspec.Raw = NO_VALUE
+    cost_details: msgspec.Raw = NO_VALUE
 
 
 class ResponseObject(msgspec.Struct):
@@ -496,7 +499,9 @@ class ResponsesDecoder:
         yield from self._emit_start(response)
         yield from self._finish_items(response.output or [])
         if response.usage is not None:
-            yield UsageReport(tokens_from_usage(response.usage))
+            usage = response.usage
+            cost = None if usage.cost is NO_VALUE else reported_cost(usage.cost, usage.is_byok, usage.cost_details)
+            yield UsageReport(tokens_from_usage(usage), cost)
         if response.error or (response.status or status) == "failed":
             raise error_from_payload(response.error or {"message": "the answer failed; nothing else is known"})
         self._finished = True

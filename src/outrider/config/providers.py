@@ -50,7 +50,7 @@ MODEL_ALIASES: dict[str, tuple[str, str]] = {
     "flash": ("google", r"gemini-[\d.]+-flash(-preview)?"),
 }
 # How the names of the vendors' own models begin, for names without a provider.
-_MODEL_PREFIXES = {"anthropic": r"claude-", "openai": r"gpt-|o\d|codex-", "google": r"gemini-"}
+_MODEL_PREFIXES = {"anthropic": r"claude-", "openai": r"gpt-(?!oss)|chatgpt-|o\d|codex-", "google": r"gemini-"}
 _VENDOR_OF_KIND = {"openai-responses": "openai"}
 
 
@@ -61,11 +61,11 @@ def expand_model_name(text: str, kinds: Mapping[str, str]) -> str:
     text = text.strip()
     provider, slash, model = text.partition("/")
     if slash and provider in kinds:
-        alias = MODEL_ALIASES.get(model)
+        alias = MODEL_ALIASES.get(model.lower())
         return f"{provider}/{_newest_model(*alias)}" if alias and _vendor(kinds[provider]) == alias[0] else text
     if text in kinds:
         return text
-    alias = MODEL_ALIASES.get(text)
+    alias = MODEL_ALIASES.get(text.lower())
     found = (vendor for vendor, prefix in _MODEL_PREFIXES.items() if re.match(prefix, text))
     vendor = alias[0] if alias else next(found, None)
     owner = next((name for name, kind in kinds.items() if _vendor(kind) == vendor), None)
@@ -170,7 +170,7 @@ class ProviderRegistry:
 
     def _expand_name(self, model: str) -> str:
         name, _, rest = model.strip().partition("/")
-        if name in self.names and rest not in MODEL_ALIASES:
+        if name in self.names and rest.lower() not in MODEL_ALIASES:
             return model.strip()
         usable = {provider.name: provider.kind for provider in self.usable_providers()}
         return expand_model_name(model, {**usable, **BUILT_IN_PROVIDERS})

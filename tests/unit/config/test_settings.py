@@ -98,6 +98,9 @@ def test_a_mistake_in_a_variable_is_named_by_the_variable(home, name):
     ("written", "expected"),
     [
         ("opus", "anthropic/claude-opus-4-7"),
+        (" Opus ", "anthropic/claude-opus-4-7"),
+        ("anthropic/OPUS", "anthropic/claude-opus-4-7"),
+        ("chatgpt-4o-latest", "openai/chatgpt-4o-latest"),
         ("anthropic/sonnet", "anthropic/claude-sonnet-4-6"),
         ("claude-opus-4-6", "anthropic/claude-opus-4-6"),
         ("gpt", "openai/gpt-5.5"),

@@ -264,6 +264,24 @@ def found(session: Session, query: str) -> str:
     return "\n".join(excerpt for _, excerpt in search_messages(session.messages, query)[:8])
 
 
+@pytest.mark.parametrize(
+    ("query", "fact"),
+    [
+        ("客户代号是什么", "我们说好了：客户代号是青龙七号。"),
+        ("本番サーバーはどこ", "本番サーバーは大阪にある。"),
+        ("how many retries?", "The ceiling is 17, then no retry."),
+        ("Kowalczyks exporter", "Frau Kowalczyk owns the payroll export."),
+        ("port 48213", "The legacy bridge listens on 48213."),
+    ],
+)
+def test_a_search_finds_other_forms_and_scripts_without_spaces(query, fact):
+    session = Session()
+    for number in range(40):
+        session.add_user_message(fact if number == 7 else f"Step {number}: 继续下一步 and the build is green.")
+        session.add_assistant_message(f"Step {number} is complete. 次に進みます。")
+    assert search_messages(session.messages, query)[0][1] == fact
+
+
 async def test_after_a_compaction_the_model_can_search_what_was_removed():
     def answer(request):
         if wants_summary(request):

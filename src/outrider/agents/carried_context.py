@@ -313,6 +313,8 @@ def _names(by_user: Iterable[str], by_agent: Iterable[str]) -> list[str]:
 
 
 EXCERPT = 600
+MIN_STEM = 4
+_UNSPACED = re.compile(r"([\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\u0e00-\u0eff]+)")  # kana, Han, Thai and Lao
 MAX_RESULTS = 20
 
 
@@ -339,21 +341,39 @@ def conversation_search_tool(messages: Callable[[], Sequence[Message]]) -> Tool:
 
 def search_messages(messages: Sequence[Message], query: str) -> list[tuple[str, str]]:
     """Returns (place, excerpt) of the passages that contain most words of the query, the newest first among equals."""
-    words = list(dict.fromkeys(word.lower() for word in _WORD.findall(query)))
+    phrase, passages = _normalize(query), [*_passages(messages)]
+    texts = [passage.text.lower() for passage in passages]
+    words = list(dict.fromkeys(_known_form(word, texts) for word in _query_words(query)))
     if not words:
         return []
-    phrase, passages = _normalize(query), [*_passages(messages)]
-    spread = Counter(word for passage in passages for word in words if word in passage.text.lower())
+    spread = Counter(word for text in texts for word in words if word in text)
     weights = {word: len(passages) / (1 + spread[word]) + 1 for word in words}  # rare words count more
     scored: list[tuple[float, int, _Passage]] = []
-    for position, passage in enumerate(passages):
-        lowered = passage.text.lower()
+    for position, (passage, lowered) in enumerate(zip(passages, texts, strict=True)):
         score = sum(weights[word] for word in words if word in lowered)
         if score:
             exact = sum(weights.values()) if phrase in _normalize(lowered) else 0
             scored.append((score + exact, position, passage))
     scored.sort(key=lambda entry: entry[:2], reverse=True)
     return [(passage.place, _excerpt(passage.text, words, weights)) for _, _, passage in scored[:MAX_RESULTS]]
+
+
+def _query_words(query: str) -> Iterator[str]:
+    """Yields the words of a query. Scripts without spaces between words are split into pairs of characters."""
+    for word in _WORD.findall(query.lower()):
+        for run in _UNSPACED.split(word):
+            if len(run) > 2 and _UNSPACED.fullmatch(run):
+                yield from (run[at : at + 2] for at in range(len(run) - 1))
+            elif run:
+                yield run
+
+
+def _known_form(word: str, texts: Sequence[str]) -> str:
+    """Returns a word, or its longest beginning that occurs, with up to three letters less: "retri" for "retries"."""
+    for end in range(len(word), max(len(word) - 4, MIN_STEM - 1), -1):
+        if any(word[:end] in text for text in texts):
+            return word[:end]
+    return word
 
 
 def _passages(messages: Sequence[Message]) -> Iterator[_Passage]:

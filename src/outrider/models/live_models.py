@@ -142,7 +142,12 @@ def _listed_prices(pricing: Any) -> ModelPrices | None:
         return None
     if not {"input", "output"} <= rates.keys() or not all(rate.is_finite() and rate >= 0 for rate in rates.values()):
         return None
-    return ModelPrices(**rates)
+    return ModelPrices(
+        input=rates["input"],
+        output=rates["output"],
+        cache_read=rates.get("cache_read"),
+        cache_write=rates.get("cache_write"),
+    )
 
 
 def _iso_time(created: Any) -> str:

@@ -440,7 +440,7 @@ class ContextCompactor:
             family=client.model_family(request.model),
         )
         settings = replace(request.settings, tool_choice=ToolChoice("none"), output=None)
-        summary_request = replace(request, prompt=prompt, settings=settings, allowance=None)
+        summary_request = replace(request, prompt=prompt, settings=settings, allowance=Allowance)
         assembler = AnswerAssembler(client.model_family(request.model))
         used = Tokens()
         try:

@@ -169,3 +169,58 @@ async def test_the_cost_that_a_gateway_reports_is_used(usage, cost, stream):
         answered = result.session.messages[-1]
     assert answered.tokens == Tokens(10, 5)
     assert answered.cost == (None if cost is None else Decimal(cost))
+
+
+def has_adaptive_thinking(body: dict[str, Any]) -> bool:
+    return body.get("thinking", {}).get("type") == "adaptive"
+
+
+def has_mark(body: dict[str, Any]) -> bool:
+    return b"cache_control" in msgspec.json.encode(body)
+
+
+def has_summary(body: dict[str, Any]) -> bool:
+    return "summary" in body.get("reasoning", {})
+
+
+def has_strict(body: dict[str, Any]) -> bool:
+    return any("strict" in tool for tool in body["tools"])
+
+
+CLAUDE, GPT = ("anthropic", "claude-opus-4-6"), ("openai-responses", "gpt-5.4")
+REFUSALS = [
+    (CLAUDE, has_field("thinking"), "thinking: Extra inputs are not permitted"),
+    (CLAUDE, has_adaptive_thinking, "thinking.type: Input should be 'enabled' or 'disabled'"),
+    (CLAUDE, has_adaptive_thinking, "thinking: Input tag 'adaptive' found using 'type' does not match 'enabled'"),
+    (CLAUDE, has_field("output_config"), "output_config: Extra inputs are not permitted"),
+    (CLAUDE, has_mark, "system.0.cache_control: Extra inputs are not permitted"),
+    (CLAUDE, has_mark, "messages.0.content.0.text.cache_control: Extra inputs are not permitted"),
+    (
+        CLAUDE,
+        lambda body: body["max_tokens"] > 8192,
+        "The maximum tokens you requested exceeds the model limit of 8192.",
+    ),
+    (GPT, has_field("include"), "Unrecognized request argument supplied: include"),
+    (GPT, has_field("store"), "Unknown parameter: 'store'."),
+    (GPT, has_field("reasoning"), "Unknown parameter: 'reasoning'."),
+    (GPT, has_field("reasoning"), "reasoning is not supported by this model"),
+    (GPT, has_summary, "Unsupported parameter: 'reasoning.summary' is not supported with this model."),
+    (GPT, has_strict, "Unknown parameter: 'tools[0].strict'."),
+]
+
+
+@pytest.mark.parametrize(("model", "is_rejected", "message"), REFUSALS)
+async def test_a_gateway_to_a_vendor_that_lacks_a_field_is_asked_once_more_without(model, is_rejected, message):
+    def answer(request: SimulatedRequest) -> Any:
+        return SimulatedError(400, message) if is_rejected(request.body) else "ok"
+
+    async with Simulator(answer) as server:
+        agent = Agent("writer", "You write.", model[1], "vendor")
+        provider = server.provider(model[0], "vendor")
+        result = await async_run(agent, "hi", agents=[agent], tools=[Tool(look)], providers=[provider])
+        assert result.output == "ok"
+        assert [is_rejected(request.body) for request in server.requests] == [True, False]
+        has_reasoning = server.requests[-1].body.keys() & {"thinking", "reasoning"}
+        assert bool(has_reasoning) is not message.startswith(
+            ("thinking: Extra", "reasoning is", "Unknown parameter: 'r")
+        )

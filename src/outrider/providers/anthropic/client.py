@@ -160,7 +160,7 @@ class AnthropicWire:
         messages: bytes | bytearray = request.prompt.encoded(family, encode)
         if self._caching(traits) == "marks":
             messages = _mark_last_block(messages, self._endpoint.cache_control)
-        if self._endpoint.caching != "off":
+        if self._caching(traits) != "off":
             messages = self._mark_previous_end(request.prompt, family, messages)
         return HttpRequest(
             url=self._endpoint.request_url(request.model, stream=request.stream),
@@ -185,7 +185,10 @@ class AnthropicWire:
         return self._body_fields_with_extra(request) != before
 
     def _caching(self, traits: ModelTraits) -> str:
-        """Returns the cache mode: a server that rejects the mark of the request gets marks in its blocks."""
+        """Returns the cache mode: a server that rejects the mark of the request gets marks in its blocks, and none if
+        it rejects those too."""
+        if not traits.marks:
+            return "off"
         return "marks" if traits.block_marks and self._endpoint.caching == "auto" else self._endpoint.caching
 
     def _mark_previous_end(self, prompt: Prompt, family: str, messages: bytes | bytearray) -> bytes | bytearray:
@@ -208,7 +211,9 @@ class AnthropicWire:
         traits = self._traits_of(request.model)
         fields = endpoint.model_fields(request.model)
         vendor_tools = self._vendor_tools(request, traits)
-        fields |= encode_prefix(request, None if endpoint.caching == "off" else endpoint.cache_control, vendor_tools)
+        fields |= encode_prefix(
+            request, None if self._caching(traits) == "off" else endpoint.cache_control, vendor_tools
+        )
         fields |= encode_settings(request, traits, self._catalog_limit(request, traits))
         if self._caching(traits) == "auto":
             fields["cache_control"] = endpoint.cache_control

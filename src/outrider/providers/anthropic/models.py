@@ -15,14 +15,17 @@ _VERSION = re.compile(r"(?<!\d)(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 _LATEST_VERSION: tuple[int, int] = (99, 0)  # a Claude name without a version is the latest model
 _EFFORT_LEVELS = ("low", "medium", "high", "xhigh", "max")
 
-_TOO_MANY_TOKENS = re.compile(r"max_tokens: \d+ > (\d+)")
+_TOO_MANY_TOKENS = re.compile(r"(?:max_tokens: \d+ >|maximum tokens.{0,40}exceeds the model limit of) (\d+)")
 _FORM_REJECTED = re.compile(r"thinking\.type\.(enabled|adaptive|disabled)\W* is not supported")
+_UNKNOWN_FORM = re.compile(r"thinking.{0,30}Input tag '(enabled|adaptive|disabled)'")
+_KNOWN_FORMS = re.compile(r"thinking\.type: Input should be ((?:'\w+'(?: or |, )?)+)")
 _OFF_REJECTED = re.compile(r"thinking.{0,40}(cannot|can not|can't|may not|must not) be disabled", re.IGNORECASE)
 _THINKING_REJECTED = re.compile(r"not support.{0,40}\bthinking\b|\bthinking\b.{0,60}not (supported|permitted|allowed)")
 _EFFORT_REJECTED = re.compile(
-    r"not support.{0,20}\beffort\b(?! level)|\beffort\b.{0,60}not (supported|permitted|allowed)"
+    r"not support.{0,20}\beffort\b(?! level)|\b(effort|output_config)\b.{0,60}not (supported|permitted|allowed)"
 )
 _TOP_MARK_REJECTED = re.compile(r"^cache_control\b.{0,40}not (permitted|allowed|supported)", re.IGNORECASE)
+_BLOCK_MARK_REJECTED = re.compile(r"\.cache_control\b.{0,40}not (permitted|allowed|supported)", re.IGNORECASE)
 _SUPPORTED_LEVELS = re.compile(r"Supported levels: ([\w, ]+)")
 _SAMPLING_REJECTED = re.compile(r"(temperature|top_p)\W.{0,40}(deprecated|not supported|not permitted)")
 
@@ -38,6 +41,7 @@ class ModelTraits(msgspec.Struct, frozen=True):
     sampling: bool = True
     block_marks: bool = False  # whether the server rejects a cache mark outside of blocks
     rejected_tools: frozenset[str] = frozenset()  # tools of the vendor
+    marks: bool = True  # whether the server accepts cache marks
 
     def thinking_form(self, *, budget: bool) -> ThinkingForm | None:
         """Returns the `thinking.type` value to request, depending on an explicit budget; None if thinking is not
@@ -83,9 +87,16 @@ class ModelTraits(msgspec.Struct, frozen=True):
             return replace(self, sampling=False)
         if _TOP_MARK_REJECTED.search(message):
             return replace(self, block_marks=True)
+        if _BLOCK_MARK_REJECTED.search(message):
+            return replace(self, marks=False)
         return self._without_rejected_reasoning(message)
 
     def _without_rejected_reasoning(self, message: str) -> "ModelTraits":
+        if found := _UNKNOWN_FORM.search(message):
+            return replace(self, rejected_forms=self.rejected_forms | {found[1]})
+        if found := _KNOWN_FORMS.search(message):
+            unknown = {"enabled", "adaptive", "disabled"} - set(re.findall(r"\w+", found[1]))
+            return replace(self, rejected_forms=self.rejected_forms | unknown)
         if _OFF_REJECTED.search(message):
             return replace(self, rejected_forms=self.rejected_forms | {"disabled"})
         if _EFFORT_REJECTED.search(message):

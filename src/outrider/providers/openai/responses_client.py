@@ -22,6 +22,8 @@ from outrider.providers.openai.responses_encode import (
     REASONING_EFFORT,
     REASONING_SUMMARY,
     SAMPLING,
+    STORE,
+    STRICT,
     ItemWriter,
     ResponsesTraits,
     encode_body_fields,
@@ -33,14 +35,18 @@ from outrider.types.request import Prompt, Request
 
 FAMILY = "openai-responses"
 _REJECTION_PATTERNS = {
-    ENCRYPTED_REASONING: re.compile(r"encrypted.content|'include'", re.IGNORECASE),
+    ENCRYPTED_REASONING: re.compile(r"encrypted.content|'include'|unrecognized.{0,40}\binclude\b", re.IGNORECASE),
     REASONING_SUMMARY: re.compile(r"reasoning.summar", re.IGNORECASE),
     REASONING_EFFORT: re.compile(
-        r"unsupported (parameter|value)\W+reasoning\W|not support.{0,30}(reasoning.?effort|\breasoning\b)"
+        r"(unsupported|unknown|unrecognized)[\w ]*\W+reasoning\b(?!\.summ)"
+        r"|^reasoning\b(?!\.summ).{0,40}not support"
+        r"|not support.{0,30}(reasoning.?effort|\breasoning\b)"
         r"|reasoning.?effort.{0,60}not support",
         re.IGNORECASE,
     ),
     PROMPT_CACHE_KEY: re.compile(PROMPT_CACHE_KEY),
+    STORE: re.compile(r"(unsupported|unknown|unrecognized)[\w ]*\W+store\b", re.IGNORECASE),
+    STRICT: re.compile(r"(unsupported|unknown|unrecognized)[\w ()]*\W+([\w\[\].]*\.)?strict\b", re.IGNORECASE),
     **{
         name: re.compile(
             rf"(unsupported|unknown) (parameter|value)\W+{name}\b|\b{name}\b.{{0,60}}not support", re.IGNORECASE

@@ -36,6 +36,7 @@ ENCRYPTED_REASONING, REASONING_SUMMARY, REASONING_EFFORT, PROMPT_CACHE_KEY = (
     "reasoning.effort",
     "prompt_cache_key",
 )
+STORE, STRICT = "store", "strict"
 SAMPLING = ("temperature", "top_p")  # the settings that reasoning models reject
 # These models return status 400 for a request of encrypted reasoning, because they have none.
 _NON_REASONING_MODELS = ("gpt-3.5", "gpt-4", "chatgpt-4", "computer-use")
@@ -158,7 +159,7 @@ def encode_custom_call_ids(message: ModelMessage, family: str) -> bytes:
 def encode_body_fields(request: Request, traits: ResponsesTraits = NO_TRAITS) -> Fields:
     """Returns the body without items and without the user's extra fields."""
     settings, rejected = request.settings, traits.rejected
-    fields: Fields = {"model": request.model, "store": False}
+    fields: Fields = {"model": request.model} | ({} if STORE in rejected else {"store": False})
     if request.stream:
         fields["stream"] = True
     if request.system:
@@ -173,6 +174,8 @@ def encode_body_fields(request: Request, traits: ResponsesTraits = NO_TRAITS) ->
     if request.tools or vendor_tools:
         fields["tools"] = [_VENDOR_TOOLS[name] for name in vendor_tools]
         fields["tools"] += map(_tool_definition, own_tools(request, vendor_tools))
+        if STRICT in rejected:
+            fields["tools"] = [{name: tool[name] for name in tool if name != STRICT} for tool in fields["tools"]]
         fields |= _tool_choice_fields(settings.tool_choice)
     if reasoning := _reasoning_fields(request.model, settings, traits):
         fields["reasoning"] = reasoning

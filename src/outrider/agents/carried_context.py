@@ -75,15 +75,18 @@ def carried_budget(context_limit: int | None) -> int:
 def carry_over(summary: str, removed: Sequence[Message], *, characters: int, without: str = "") -> str:
     """Returns the summary with sections for what it lacks of the removed messages, within `characters`. `without` is a
     user message that the caller adds itself."""
-    history = [message for message in removed if not message.get_parts_by_type(CompactionPart)]
+    if characters <= 0:
+        return _SectionWriter(summary, 0).text()
+    history = [message for message in removed if not any(isinstance(part, CompactionPart) for part in message.parts)]
+    calls = [part for message in history for part in message.parts if isinstance(part, ToolPart)]
     spoken = [(message.role, _spoken_text(message)) for message in history]
     writer = _SectionWriter(summary, characters)
     by_user = [text for role, text in spoken if role == "user" and text.strip() and text != without]
     by_agent = [text for role, text in spoken if role == "assistant" and text.strip()]
     writer.add_list("Constraints of the user, word for word", _constraints(by_user), 0.4)
-    writer.add_list("Open items", _open_items(history, _newest_spoken(spoken)), 0.3)
+    writer.add_list("Open items", _open_items(calls, _newest_spoken(spoken)), 0.3)
     writer.add_list("Plan that the user accepted", [_accepted_plan(history)[:MAX_PLAN]], 0.3)
-    writer.add_list("Files that were read or changed", _touched_files(history), 0.2)
+    writer.add_list("Files that were read or changed", _touched_files(calls), 0.2)
     writer.add_list("Messages of the user, word for word", map(_shorten, by_user), 0.6, counts_rest=True)
     writer.add_list("Statements of the assistant, word for word", _statements(_newest_texts(by_agent)), 0.7)
     writer.add_names(_names(_newest_texts(by_user), _newest_texts(by_agent)))
@@ -186,7 +189,7 @@ def _statements(by_agent: Iterable[str]) -> Iterator[str]:
         yield from found[:MAX_SENTENCES_PER_MESSAGE]
 
 
-def _open_items(history: Sequence[Message], spoken: Sequence[tuple[str, str]]) -> list[str]:
+def _open_items(calls: Sequence[ToolPart], spoken: Sequence[tuple[str, str]]) -> list[str]:
     """Returns open entries of the todo list, lines that name open work, and questions of the last answers."""
     closed: set[str] = set()
     found: list[str] = []
@@ -198,15 +201,14 @@ def _open_items(history: Sequence[Message], spoken: Sequence[tuple[str, str]]) -
                 found.append(sentence)
     answers = [text for role, text in spoken if role == "assistant"][-RECENT_QUESTIONS:]
     questions = [sentence for text in answers for sentence in _sentences(text) if sentence.endswith(("?", "？"))]
-    return [*reversed(found[:MAX_OPEN_ITEMS]), *questions, *_open_todos(history)]
+    return [*reversed(found[:MAX_OPEN_ITEMS]), *questions, *_open_todos(calls)]
 
 
-def _open_todos(history: Sequence[Message]) -> list[str]:
-    for message in reversed(history):
-        for part in reversed(message.get_parts_by_type(ToolPart)):
-            if isinstance(part.state, ToolCompleted) and isinstance(part.state.metadata.get("todos"), list):
-                entries = cast("list[Any]", part.state.metadata["todos"])
-                return [f"[ ] {entry['content']}" for entry in entries if _is_open_todo(entry)]
+def _open_todos(calls: Sequence[ToolPart]) -> list[str]:
+    for part in reversed(calls):
+        if isinstance(part.state, ToolCompleted) and isinstance(part.state.metadata.get("todos"), list):
+            entries = cast("list[Any]", part.state.metadata["todos"])
+            return [f"[ ] {entry['content']}" for entry in entries if _is_open_todo(entry)]
     return []
 
 
@@ -231,10 +233,10 @@ def _accepted_plan(history: Sequence[Message]) -> str:
     return ""
 
 
-def _touched_files(history: Iterable[Message]) -> list[str]:
+def _touched_files(calls: Iterable[ToolPart]) -> list[str]:
     """Returns the paths of file tools' calls, the last used ones last, with "changed" where a call wrote."""
     files: dict[str, bool] = {}
-    for part in (part for message in history for part in message.get_parts_by_type(ToolPart)):
+    for part in calls:
         if (kind := declaration_of(part.tool).kind) in ("read", "write") and isinstance(part.state, ToolCompleted):
             for path in _call_paths(part):
                 files[path] = files.pop(path, False) or kind == "write"

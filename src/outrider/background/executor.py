@@ -152,6 +152,14 @@ def _has_running_call(engine: Engine, run_id: str) -> bool:
     return any(isinstance(call.state, ToolRunning) for call in calls)
 
 
+def _measure_progress(engine: Engine, run_id: str) -> tuple[int, int]:
+    """Returns numbers that change when a call of the run ends."""
+    live = engine.live.get(run_id)
+    messages = live.journal.session.messages if live else []
+    calls = messages[-1].get_calls() if messages else []
+    return len(messages), sum(call.ended for call in calls)
+
+
 _DRAIN_POLL_SECONDS = 0.05
 APPROVAL_POLL_SECONDS = 0.25  # interval at which a running turn is checked for waiting on an approval
 
@@ -279,6 +287,7 @@ class RunExecutor:
                 if _has_running_call(engine, run_id):
                     continue
                 with suppress(StoreUnavailableError):
+                    await self._workspace.save_snapshot(run_id, force=True)
                     await self.release_run(run_id, engine)
                     await released(run_id)
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
@@ -289,6 +298,7 @@ class RunExecutor:
         for run_id, engine in self.open_runs.items():
             with suppress(StoreUnavailableError):  # another worker takes over the lease
                 await self.release_run(run_id, engine)
+                await self._workspace.save_snapshot(run_id, force=True)  # with what its canceled calls have written
 
     async def _wait_for_store(self, run_id: str, problem: StoreUnavailableError) -> None:
         """Waits until the store can be read again."""
@@ -341,9 +351,13 @@ class RunExecutor:
             turn = asyncio.ensure_future(engine.go_on(run_id, take_over=True))
             while not turn.done():
                 await asyncio.wait([turn], timeout=APPROVAL_POLL_SECONDS)
-                if not turn.done() and await self._is_waiting(engine, run_id):
+                if turn.done():
+                    break
+                if await self._is_waiting(engine, run_id):
+                    await self._workspace.save_snapshot(run_id, force=True)
                     await engine.close(run_id)
                     return await turn, "waiting"
+                await self._workspace.save_snapshot(run_id, _measure_progress(engine, run_id))
             end = turn.result()
             if isinstance(end.error, StoreUnavailableError):
                 raise end.error

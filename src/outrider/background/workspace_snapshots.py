@@ -3,7 +3,7 @@
 import os
 import stat
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal
@@ -89,7 +89,7 @@ def _restore_file(root: Path, file: SnapshotFile) -> None:
 
 
 @contextmanager
-def _open_parent(root: Path, name: str, *, create: bool = False) -> Iterator[tuple[int, str]]:
+def _open_parent(root: Path, name: str, *, create: bool = False) -> Generator[tuple[int, str]]:
     """Opens the folder of a file, one folder after the other, because a command may replace one by a link."""
     *folders, base = Path(name).parts
     if Path(name).is_absolute() or ".." in folders or base == ".." or ".git" in (*folders, base):

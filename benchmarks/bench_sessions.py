@@ -15,7 +15,6 @@ from pathlib import Path
 
 from benchmarks.figure import Figure
 from outrider import Agent, Engine, Provider, Tool
-from outrider.providers.catalog import ModelCatalog
 from outrider.sessions.export import stream_export
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import StoredSession
@@ -32,7 +31,7 @@ ROUNDS, APPENDS = 8, 150
 LONG, MIDDLE, SHORT = 100_000, 10_000, 100
 SESSIONS, SEARCHED = 100_000, 1_000_000
 PROCESSES, SECONDS = 16, 5
-OLD_TURNS, MEASURED_TURNS = 5_000, 150
+OLD_TURNS, MEASURED_TURNS, COMPACTED = 5_000, 200, 100
 LARGE_MESSAGES = 1_000  # of a megabyte each
 TEXT = "x" * 1850
 
@@ -99,28 +98,31 @@ async def long_session(home: Path) -> list[Figure]:
 
 
 async def turns_of_a_long_session(home: Path) -> list[Figure]:
-    """CPU time of a turn after OLD_TURNS turns over that of a young session, measured alternately. Both sessions have
-    been compacted, so their prompts have about the same length; every turn has two requests and a call."""
+    """CPU time of a turn after OLD_TURNS turns over that of a young session, measured alternately. Both sessions are
+    compacted after every COMPACTED turns, so their prompts have about the same length and the simulator, which is in
+    the same process, has the same work; every turn has two requests and a call."""
     with Simulator(answer_turn) as simulator:
         agent = Agent("writer", "You write.", "claude-opus-4-6", "simulator")
-        limits = ModelCatalog.from_config({"claude-opus-4-6": {"context_limit": 30_000, "output_limit": 1_000}})
         async with (
             SqliteStore(home / "turns" / "sessions.db") as store,
-            Engine(
-                [agent], [simulator.provider()], [Tool(look, read_only=True)], store=store, catalog=limits
-            ) as engine,
+            Engine([agent], [simulator.provider()], [Tool(look, read_only=True)], store=store) as engine,
         ):
             old, young = await engine.create(), await engine.create()
-            for number in range(OLD_TURNS):
-                await engine.prompt(old, f"question {number}")
+
+            async def take_turn(session: str, number: int) -> float:
+                before = time.process_time()
+                await engine.prompt(session, f"question {number}")
+                if number % COMPACTED == 0:
+                    await engine.compact(session)
                 simulator.requests.clear()
+                return time.process_time() - before
+
+            for number in range(OLD_TURNS):
+                await take_turn(old, number)
             took: dict[str, list[float]] = {old: [], young: []}
             for number in range(2 * MEASURED_TURNS):
                 session = (old, young)[number % 2]
-                before = time.process_time()
-                await engine.prompt(session, f"question {number}")
-                took[session].append(time.process_time() - before)
-                simulator.requests.clear()
+                took[session].append(await take_turn(session, number // 2))
     growth = statistics.mean(took[old]) / statistics.mean(took[young])  # the mean includes compactions
     return [
         Figure(f"turn after {OLD_TURNS:,} turns over a new session", growth, "x", growth, "<= 1.3x", ok=growth <= 1.3),

@@ -83,15 +83,18 @@ def carried_budget(context_limit: int | None) -> int:
 def carry_over(summary: str, removed: Sequence[Message], *, characters: int, without: str = "") -> str:
     """Returns the summary with sections for what it lacks of the removed messages, within `characters`. `without` is a
     user message that the caller adds itself."""
-    history = [message for message in removed if not message.get_parts_by_type(CompactionPart)]
+    if characters <= 0:
+        return _SectionWriter(summary, 0).text()
+    history = [message for message in removed if not any(isinstance(part, CompactionPart) for part in message.parts)]
+    calls = [part for message in history for part in message.parts if isinstance(part, ToolPart)]
     spoken = [(message.role, _spoken_text(message)) for message in history]
     writer = _SectionWriter(summary, characters)
     by_user = [text for role, text in spoken if role == "user" and text.strip() and text != without]
     by_agent = [text for role, text in spoken if role == "assistant" and text.strip()]
     writer.add_list("Constraints of the user, word for word", _constraints(by_user), 0.4)
-    writer.add_list(OPEN_ITEMS, _open_items(history, _newest_spoken(spoken), _earlier_open_items(removed)), 0.3)
+    writer.add_list(OPEN_ITEMS, _open_items(calls, _newest_spoken(spoken), _earlier_open_items(removed)), 0.3)
     writer.add_list("Plan that the user accepted", [_accepted_plan(history)[:MAX_PLAN]], 0.3)
-    writer.add_list("Files that were read or changed", _touched_files(history), 0.2)
+    writer.add_list("Files that were read or changed", _touched_files(calls), 0.2)
     writer.add_list("Sentences of the user, word for word", _distinct_sentences(by_user), 0.35)
     writer.add_list("Messages of the user, word for word", map(_shorten, by_user), 0.6, counts_rest=True)
     writer.add_list("Statements of the assistant, word for word", _statements(_newest_texts(by_agent)), 0.7)
@@ -222,9 +225,7 @@ def _earlier_open_items(removed: Sequence[Message]) -> list[str]:
     return [line.removeprefix("- ") for line in lines if line.startswith("- ")]
 
 
-def _open_items(
-    history: Sequence[Message], spoken: Sequence[tuple[str, str]], earlier: Sequence[str] = ()
-) -> list[str]:
+def _open_items(calls: Sequence[ToolPart], spoken: Sequence[tuple[str, str]], earlier: Sequence[str] = ()) -> list[str]:
     """Returns open entries of the todo list, lines that name open work, and questions of the last answers. `earlier`
     are those of the last compaction."""
     closed: set[str] = set()
@@ -238,15 +239,14 @@ def _open_items(
     found += [item for item in reversed(earlier) if _normalize(_TASK_MARK.sub("", item)) not in closed]
     answers = [text for role, text in spoken if role == "assistant"][-RECENT_QUESTIONS:]
     questions = [sentence for text in answers for sentence in _sentences(text) if sentence.endswith(("?", "？"))]
-    return [*reversed(found[:MAX_OPEN_ITEMS]), *questions, *_open_todos(history)]
+    return [*reversed(found[:MAX_OPEN_ITEMS]), *questions, *_open_todos(calls)]
 
 
-def _open_todos(history: Sequence[Message]) -> list[str]:
-    for message in reversed(history):
-        for part in reversed(message.get_parts_by_type(ToolPart)):
-            if isinstance(part.state, ToolCompleted) and isinstance(part.state.metadata.get("todos"), list):
-                entries = cast("list[Any]", part.state.metadata["todos"])
-                return [f"[ ] {entry['content']}" for entry in entries if _is_open_todo(entry)]
+def _open_todos(calls: Sequence[ToolPart]) -> list[str]:
+    for part in reversed(calls):
+        if isinstance(part.state, ToolCompleted) and isinstance(part.state.metadata.get("todos"), list):
+            entries = cast("list[Any]", part.state.metadata["todos"])
+            return [f"[ ] {entry['content']}" for entry in entries if _is_open_todo(entry)]
     return []
 
 
@@ -271,10 +271,10 @@ def _accepted_plan(history: Sequence[Message]) -> str:
     return ""
 
 
-def _touched_files(history: Iterable[Message]) -> list[str]:
+def _touched_files(calls: Iterable[ToolPart]) -> list[str]:
     """Returns the paths of file tools' calls, the last used ones last, with "changed" where a call wrote."""
     files: dict[str, bool] = {}
-    for part in (part for message in history for part in message.get_parts_by_type(ToolPart)):
+    for part in calls:
         if (kind := declaration_of(part.tool).kind) in ("read", "write") and isinstance(part.state, ToolCompleted):
             for path in _call_paths(part):
                 files[path] = files.pop(path, False) or kind == "write"

@@ -48,6 +48,7 @@ _TABLE_STATEMENTS = (
     "tries BIGINT NOT NULL, due BIGINT)",
     "CREATE TABLE IF NOT EXISTS {}retries (id TEXT PRIMARY KEY, failures BIGINT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS {}breakers (id TEXT PRIMARY KEY, until BIGINT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS {}snapshots (id TEXT PRIMARY KEY, info TEXT NOT NULL, body BYTEA)",
     "CREATE TABLE IF NOT EXISTS {}schedules (id TEXT PRIMARY KEY, schedule TEXT NOT NULL, due BIGINT NOT NULL)",
 )
 
@@ -84,6 +85,7 @@ _PING_AFTER_SECONDS = 2.0  # a connection that was not used for longer is checke
 QUEUE_CHANNEL = "outrider_runs"  # Postgres channel: a run can start, was canceled, or waits for nothing any more
 STARTED = "started"  # payload
 _SELF_TEST_SECONDS = 5.0
+_POOLED = "pooled"  # key in the info of a connection
 _CONNECT_ARGUMENTS: dict[str, Any] = {
     "connect_timeout": 10,
     "keepalives": 1,
@@ -167,7 +169,7 @@ class RunDatabase:
         self._make_private()
         with self._migration_lock(), self.translate_errors():
             DBOS.migrate(self.url.render_as_string(hide_password=False), schema=SCHEMA)
-            with self.engine.begin() as db:
+            with self._begin_migration() as db:
                 for statement in _TABLE_STATEMENTS:
                     db.execute(sa.text(statement.format(self.table_prefix)))
             self._create_entries()
@@ -190,9 +192,11 @@ class RunDatabase:
         missing = {name: kind for name, kind in _ENTRY_COLUMNS.items() if name not in existing}
         if not missing:
             return
-        with self.engine.begin() as db:
+        with self._begin_migration() as db:
             for column, kind in missing.items():
-                db.execute(sa.text(f"ALTER TABLE {self.table_prefix}entries ADD COLUMN {column} {kind}"))
+                unless_exists = "IF NOT EXISTS" if self.is_postgres else ""
+                add = f"ALTER TABLE {self.table_prefix}entries ADD COLUMN {unless_exists} {column} {kind}"
+                db.execute(sa.text(add))
             for statement in _CHOICE_STATEMENTS:
                 db.execute(sa.text(statement.replace("{}", self.table_prefix)))
 
@@ -219,7 +223,7 @@ class RunDatabase:
             failed = client.list_workflows(name=WORKFLOW_NAME, status=_FAILED, load_input=False, load_output=False)
         finally:
             client.destroy()
-        with self.engine.begin() as db:
+        with self._begin_migration() as db:
             for statement in _ENTRIES_STATEMENTS:
                 db.execute(sa.text(statement.format(self.table_prefix)))
             started = {
@@ -285,6 +289,7 @@ class RunDatabase:
                 pool_use_lifo=True,
                 connect_args=_CONNECT_ARGUMENTS,
             )
+            event.listen(engine, "connect", _detect_pooler)
             event.listen(engine, "checkin", _note_use)
             event.listen(engine, "checkout", _ping_if_unused)
             return engine
@@ -328,18 +333,30 @@ class RunDatabase:
     @contextmanager
     def _migration_lock(self) -> Generator[None]:
         """Holds a Postgres advisory lock. It polls outside a transaction because CREATE INDEX CONCURRENTLY waits until
-        no other transaction is open, and would deadlock with a blocking lock request. SQLite needs no lock: it has one
-        writer."""
+        no other transaction is open, and would deadlock with a blocking lock request. Behind a pooler a lock cannot
+        outlive a transaction, so each transaction of a migration takes it. SQLite needs no lock: it has one writer."""
         if not self.is_postgres:
             yield
             return
         with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
-            while not db.execute(sa.text("SELECT pg_try_advisory_lock(:key)"), {"key": _MIGRATION_LOCK_KEY}).scalar():
+            is_pooled = bool(db.info.get(_POOLED))
+            while not (
+                is_pooled
+                or db.execute(sa.text("SELECT pg_try_advisory_lock(:key)"), {"key": _MIGRATION_LOCK_KEY}).scalar()
+            ):
                 sleep(0.2)
             try:
                 yield
             finally:
-                db.execute(sa.text("SELECT pg_advisory_unlock(:key)"), {"key": _MIGRATION_LOCK_KEY})
+                if not is_pooled:
+                    db.execute(sa.text("SELECT pg_advisory_unlock(:key)"), {"key": _MIGRATION_LOCK_KEY})
+
+    @contextmanager
+    def _begin_migration(self) -> Generator[sa.Connection]:
+        with self.engine.begin() as db:
+            if db.info.get(_POOLED):
+                db.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK_KEY})
+            yield db
 
 
 class QueueListener:
@@ -427,6 +444,15 @@ def is_unexpected_error(record: logging.LogRecord) -> bool:
     """Log filter for DBOS: drops the error of a canceled workflow, because cancellation is a requested end."""
     raised = record.exc_info[1] if record.exc_info else None
     return not isinstance(raised, error.DBOSAwaitedWorkflowCancelledError)
+
+
+def _detect_pooler(connection: Any, record: ConnectionPoolEntry) -> None:
+    """Disables prepared statements behind a pooler, such as PgBouncer, which gives each transaction another server
+    connection. A pooler reports a process id of its own."""
+    if connection.execute("SELECT pg_backend_pid()").fetchone() != (connection.info.backend_pid,):
+        connection.prepare_threshold = None
+        record.info[_POOLED] = True
+    connection.rollback()
 
 
 def _note_use(_: Any, record: ConnectionPoolEntry) -> None:

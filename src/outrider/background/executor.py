@@ -1,7 +1,9 @@
 """Executes runs: takes over the session's lease, continues the session until it ends, and stores a report."""
 
 import asyncio
+import errno
 import logging
+import os
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -20,7 +22,7 @@ from outrider.background.worktrees import RunWorkspace
 from outrider.engine.archive import short_id
 from outrider.engine.child_sessions import end_session
 from outrider.engine.engine import Engine
-from outrider.errors import OutriderError, ProviderError, SessionNotFoundError, StoreUnavailableError
+from outrider.errors import OutriderError, ProviderError, SessionNotFoundError, StorageFullError, StoreUnavailableError
 from outrider.sessions.records import SessionFilter
 from outrider.sessions.store import Store
 from outrider.types.agents import Limits
@@ -152,7 +154,23 @@ def _has_running_call(engine: Engine, run_id: str) -> bool:
     return any(isinstance(call.state, ToolRunning) for call in calls)
 
 
+def is_disk_full(problem: BaseException) -> bool:
+    """Whether a disk was full: that of the store, or one of this machine, also when git reports it."""
+    if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return isinstance(problem, StorageFullError) or os.strerror(errno.ENOSPC) in str(problem)
+
+
+def _measure_progress(engine: Engine, run_id: str) -> tuple[int, int]:
+    """Returns numbers that change when a call of the run ends."""
+    live = engine.live.get(run_id)
+    messages = live.journal.session.messages if live else []
+    calls = messages[-1].get_calls() if messages else []
+    return len(messages), sum(call.ended for call in calls)
+
+
 _DRAIN_POLL_SECONDS = 0.05
+FULL_DISK_SECONDS = 5.0  # until a run is tried again that a full disk has stopped
 APPROVAL_POLL_SECONDS = 0.25  # interval at which a running turn is checked for waiting on an approval
 
 
@@ -198,7 +216,8 @@ class RunExecutor:
 
     async def execute_run(self, run_id: str, job: JobSpec) -> RunOutcome:
         """Executes a run until it ends or waits for an approval, and returns the outcome. If the store becomes
-        unavailable for longer than it waits itself, the run continues from its stored state afterwards."""
+        unavailable for longer than it waits itself, or a disk is full, the run continues from its stored state
+        afterwards."""
         self._active_counts[run_id] += 1
         try:
             while True:
@@ -206,6 +225,8 @@ class RunExecutor:
                     return await self._execute_run(run_id, job)
                 except StoreUnavailableError as problem:
                     await self._wait_for_store(run_id, problem)
+                except (OutriderError, OSError) as problem:
+                    await self._wait_for_space(run_id, problem)
         finally:
             self._active_counts[run_id] -= 1
 
@@ -233,6 +254,8 @@ class RunExecutor:
             except StoreUnavailableError:
                 raise
             except OutriderError as problem:
+                if is_disk_full(problem):
+                    raise
                 return await self._finish_unopened(run_id, job, RunOutcome(reason="error", error=str(problem)))
             self._open_engines[run_id] = engine
             try:
@@ -279,6 +302,7 @@ class RunExecutor:
                 if _has_running_call(engine, run_id):
                     continue
                 with suppress(StoreUnavailableError):
+                    await self._workspace.save_snapshot(run_id, force=True)
                     await self.release_run(run_id, engine)
                     await released(run_id)
             await asyncio.sleep(_DRAIN_POLL_SECONDS)
@@ -289,6 +313,7 @@ class RunExecutor:
         for run_id, engine in self.open_runs.items():
             with suppress(StoreUnavailableError):  # another worker takes over the lease
                 await self.release_run(run_id, engine)
+                await self._workspace.save_snapshot(run_id, force=True)  # with what its canceled calls have written
 
     async def _wait_for_store(self, run_id: str, problem: StoreUnavailableError) -> None:
         """Waits until the store can be read again."""
@@ -305,6 +330,14 @@ class RunExecutor:
                     return
         finally:
             self.waiting_for_store -= 1
+
+    async def _wait_for_space(self, run_id: str, problem: Exception) -> None:
+        """Waits before the next attempt of a run that a full disk has stopped; raises any other problem."""
+        if not is_disk_full(problem):
+            raise problem
+        _log.warning("run %s is waiting for disk space: %s", short_id(run_id), problem)
+        await self._block_if_leaving()
+        await asyncio.sleep(FULL_DISK_SECONDS)
 
     def _still_holds(self, run_id: str, engine: Engine) -> bool:
         """Returns whether this execution still holds the run and its session lease."""
@@ -341,11 +374,15 @@ class RunExecutor:
             turn = asyncio.ensure_future(engine.go_on(run_id, take_over=True))
             while not turn.done():
                 await asyncio.wait([turn], timeout=APPROVAL_POLL_SECONDS)
-                if not turn.done() and await self._is_waiting(engine, run_id):
+                if turn.done():
+                    break
+                if await self._is_waiting(engine, run_id):
+                    await self._workspace.save_snapshot(run_id, force=True)
                     await engine.close(run_id)
                     return await turn, "waiting"
+                await self._workspace.save_snapshot(run_id, _measure_progress(engine, run_id))
             end = turn.result()
-            if isinstance(end.error, StoreUnavailableError):
+            if isinstance(end.error, StoreUnavailableError) or (end.error and is_disk_full(end.error)):
                 raise end.error
             await self._block_if_leaving()
             if self._has_lost_lease(run_id, engine):

@@ -19,6 +19,7 @@ from outrider.background.records import NO_REASON, JobOverrides, JobSpec, Run, R
 from outrider.background.reports import JobReport, OrphanedRunFinder, ReportTable
 from outrider.background.retries import RunRetries
 from outrider.background.schedules import Schedule, ScheduleTable, local_timezone
+from outrider.background.workspace_snapshots import SnapshotInfo, SnapshotTable
 from outrider.background.worktrees import stored_worktree
 from outrider.engine.approvals import check_scope
 from outrider.engine.archive import SessionArchive
@@ -76,6 +77,7 @@ class JobClient:
         self._database = database
         self.store = store
         self._reports = ReportTable(database)
+        self._snapshots = SnapshotTable(database)
         self._orphans = OrphanedRunFinder(database, client)
         self._queue = RunQueue(database)
         self._retries = RunRetries(database)
@@ -296,6 +298,10 @@ class JobClient:
     async def get_report(self, run_id: str) -> JobReport | None:
         """Returns the report of a run; None before it has ended."""
         return await asyncio.to_thread(self._reports.get_report, run_id)
+
+    async def get_snapshot(self, run_id: str) -> SnapshotInfo | None:
+        """Returns what is stored of the worktree of a run that is not over, for workers on other machines."""
+        return await asyncio.to_thread(self._snapshots.get_info, run_id)
 
     async def get_worktree(self, run_id: str) -> RunWorktree | None:
         """Returns the worktree of a run; None if it has none or if it was removed."""

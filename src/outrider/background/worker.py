@@ -37,6 +37,7 @@ from outrider.background.queue import QueueEntry, RunQueue
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state
 from outrider.background.reports import OrphanedRunFinder, ReportTable
 from outrider.background.retries import ProviderMonitor, RunRetries
+from outrider.background.workspace_snapshots import SnapshotTable
 from outrider.background.worktrees import RunWorkspace
 from outrider.config.file import BackgroundTable
 from outrider.engine.archive import short_id
@@ -121,9 +122,9 @@ class Worker:
         self._workers = WorkerRegistry(database)
         self._reports = ReportTable(database, self._workers.owner.id)
         self._retries = RunRetries(database, limits.retry)
-        self._executor = RunExecutor(
-            engine, workspace or RunWorkspace(engine.store), self._reports, self._owns_run, self._retries
-        )
+        workspace = workspace or RunWorkspace(engine.store)
+        workspace.store_snapshots(SnapshotTable(database, self.id), limits)
+        self._executor = RunExecutor(engine, workspace, self._reports, self._owns_run, self._retries)
         self._store = engine.store
         self._failure_detector = FailureDetector(dead_after)
         self._runtime = WorkflowRuntime(database, self.id, self._run_workflow)

@@ -8,17 +8,21 @@ import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from socket import gethostname
 from time import monotonic, sleep
 from typing import Any
 
 import msgspec
+from sqlalchemy.exc import SQLAlchemyError
 
 from outrider.background.records import JobSpec
+from outrider.background.workspace_snapshots import SnapshotInfo, SnapshotTable, capture_files, restore_files
+from outrider.config.file import BackgroundTable
 from outrider.config.paths import AppFolders, make_private_folder
 from outrider.engine.archive import short_id
-from outrider.errors import ConfigurationError, ProcessError
+from outrider.errors import ConfigurationError, OutriderError, ProcessError
 from outrider.processes.git import GitRunner
 from outrider.project.sandbox import WORKTREES_FOLDER, LazySandbox, RunWorktree, worktree_record
 from outrider.project.trust import WorkspaceTrust, find_project
@@ -114,6 +118,14 @@ class WorktreeManager:
                 stat=self._git.run(tree.path, *_DIFF_COMMAND, "--stat", tree.base, index=index, writable=()).rstrip(),
                 commits=int(self._git.run(tree.path, "rev-list", "--count", f"{tree.base}..HEAD")),
             )
+
+    def list_changed(self, tree: RunWorktree, *, ignored: bool) -> list[str]:
+        """Returns the files that differ from the base commit, committed or not, and untracked ones; with `ignored` also
+        those that git ignores."""
+        changed = self._git.run(tree.path, *_DIFF_COMMAND, "--name-only", "--no-renames", "-z", tree.base, writable=())
+        exclude = () if ignored else ("--exclude-standard",)
+        untracked = self._git.run(tree.path, "ls-files", "-z", "--others", *exclude)
+        return sorted({name for name in f"{changed}{untracked}".split("\0") if name})
 
     def remove_worktree(self, tree: RunWorktree, *, branch: bool = False) -> None:
         """Removes the folder; with `branch` also the branch and its commits."""
@@ -222,6 +234,7 @@ def _branch_slug(prompt: str) -> str:
 
 
 METADATA_KEY = "worktree"  # key in the session's metadata
+SNAPSHOT_SECONDS = 10.0
 
 _log = logging.getLogger("outrider.worker")
 
@@ -247,6 +260,13 @@ class RunWorkspace:
         self._store = store
         self._worktrees = worktrees
         self._build_options = build_options
+        self.snapshots: WorktreeSnapshots | None = None
+
+    def store_snapshots(self, table: SnapshotTable, limits: BackgroundTable) -> None:
+        """Stores the changed files of worktrees from now on, as far as the limits allow it."""
+        if self._worktrees is not None and limits.snapshot_megabytes:
+            limit = limits.snapshot_megabytes << 20
+            self.snapshots = WorktreeSnapshots(table, self._worktrees, limit=limit, ignored=limits.snapshot_ignored)
 
     async def prepare_workspace(self, run_id: str, job: JobSpec) -> str:
         """Creates the run's worktree if it needs one, and returns the folder of the run. A run keeps its worktree while
@@ -262,7 +282,8 @@ class RunWorkspace:
         if tree is None or tree == known:
             return session.workspace_directory
         if known is not None:
-            await self._announce_recreation(session, tree)
+            restored = await self.snapshots.restore_files(run_id, tree) if self.snapshots else None
+            await self._announce_recreation(session, tree, restored)
         metadata = {**session.metadata, METADATA_KEY: msgspec.to_builtins(tree)}
         await self._store.update(run_id, SessionUpdate(workspace_directory=str(tree.folder), metadata=metadata))
         return str(tree.folder)
@@ -282,6 +303,8 @@ class RunWorkspace:
         tree = stored_worktree(session)
         if tree is None or not self._worktrees.exists_here(tree) or not await owns_run():
             return None
+        if self.snapshots is not None:
+            await self.snapshots.delete_files(run_id)
         try:
             changes = await asyncio.to_thread(
                 self._worktrees.commit_changes, tree, f"{job.prompt}\n\nOutrider-Run: {run_id}"
@@ -314,17 +337,89 @@ class RunWorkspace:
         worktrees.create_branch_folders(known)
         return known
 
-    async def _announce_recreation(self, session: StoredSession, tree: RunWorktree) -> None:
+    async def save_snapshot(self, run_id: str, progress: object = None, *, force: bool = False) -> None:
+        """Stores the changed files of the run's worktree, if it has made progress since the last time. Does not raise:
+        a run works without snapshots."""
+        if (
+            self.snapshots is None
+            or self._worktrees is None
+            or not self.snapshots.is_due(run_id, progress, force=force)
+        ):
+            return
+        try:
+            tree = stored_worktree(await self._store.get(run_id))
+            if tree is not None and self._worktrees.exists_here(tree):
+                await self.snapshots.store_files(run_id, tree)
+        except (OutriderError, SQLAlchemyError, OSError) as problem:
+            _log.warning("cannot store the files of run %s: %s", short_id(run_id), problem)
+
+    async def _announce_recreation(
+        self, session: StoredSession, tree: RunWorktree, restored: SnapshotInfo | None
+    ) -> None:
         """Queues a message for the model, because files that it believes to have written may be missing."""
         notice = (
             f"The worktree of this run is gone: the machine it was on was lost, or it was removed. It was made anew at "
             f"{tree.path} from the branch {tree.branch}, or, where that was lost too, from the commit {tree.base}. "
-            f"Changes that were not committed are not in it: look at the files before you go on."
         )
+        if restored is None:
+            notice += "Changes that were not committed are not in it: look at the files before you go on."
+        else:
+            notice += (
+                f"Its changed files ({restored.files}) were restored as of {format_time(restored.time)}. Later changes"
+                " are not in them: look at the files before you go on."
+            )
         message = Message("user", [TextPart(notice, synthetic=True)])
         await self._store.put_inbox(
             InboxItem(session_id=session.id, message=message, delivery="steer", sender="outrider")
         )
+
+
+class WorktreeSnapshots:
+    """Stores the changed files of worktrees: after progress of a run, at most every SNAPSHOT_SECONDS, and when a worker
+    releases it. `table` belongs to the worker; `limit` is in bytes."""
+
+    def __init__(self, table: SnapshotTable, worktrees: WorktreeManager, *, limit: int, ignored: bool = False) -> None:
+        self._table = table
+        self._worktrees = worktrees
+        self._limit = limit
+        self._ignored = ignored
+        self._last: dict[str, tuple[object, float]] = {}  # the progress at the last snapshot, and its time
+
+    def is_due(self, run_id: str, progress: object, *, force: bool) -> bool:
+        before, last = self._last.setdefault(run_id, (progress, monotonic()))
+        if not force and (before == progress or monotonic() - last < SNAPSHOT_SECONDS):
+            return False
+        self._last[run_id] = (progress, monotonic())
+        return True
+
+    async def store_files(self, run_id: str, tree: RunWorktree) -> None:
+        await asyncio.to_thread(self._store_files, run_id, tree)
+
+    def _store_files(self, run_id: str, tree: RunWorktree) -> None:
+        names = self._worktrees.list_changed(tree, ignored=self._ignored)
+        files = capture_files(Path(tree.path), names, self._limit)
+        omitted = "" if files is not None else f"the changed files are larger than {self._limit >> 20} MB"
+        self._table.store_snapshot(run_id, files or (), omitted)
+
+    async def restore_files(self, run_id: str, tree: RunWorktree) -> SnapshotInfo | None:
+        """Writes the stored files into a new worktree. Returns what was restored; None if there was nothing."""
+        return await asyncio.to_thread(self._restore_files, run_id, tree)
+
+    def _restore_files(self, run_id: str, tree: RunWorktree) -> SnapshotInfo | None:
+        stored = self._table.load_snapshot(run_id)
+        if stored is not None:
+            restore_files(Path(tree.path), stored[1])
+        return stored[0] if stored else None
+
+    async def delete_files(self, run_id: str) -> None:
+        self._last.pop(run_id, None)
+        with suppress(SQLAlchemyError):  # it needs space only
+            await asyncio.to_thread(self._table.delete_snapshot, run_id)
+
+
+def format_time(milliseconds: int) -> str:
+    """Returns a time of the store as ISO 8601, in UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
 
 
 def stored_worktree(session: StoredSession) -> RunWorktree | None:

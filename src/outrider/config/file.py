@@ -176,7 +176,9 @@ class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
     hosts of a private network that may be notified; public hosts are always allowed. A turn waits `outage_seconds` for
     an unavailable database; afterwards the run continues from its stored state when the database is available. `user`
     is the name under which submitted runs take turns with those of other users. A worker that is stopped gives running
-    calls `grace_seconds` to end."""
+    calls `grace_seconds` to end. Up to `snapshot_megabytes` of the changed files of a run's worktree are stored, so
+    that another machine continues with them; 0 for none. With `snapshot_ignored` files that git ignores are
+    included."""
 
     runs: PositiveInt = 4
     outage_seconds: Annotated[float, msgspec.Meta(ge=0)] = 600
@@ -186,6 +188,8 @@ class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
     queues: dict[str, BoundsTable] = {}
     providers: dict[str, BoundsTable] = {}
     user: str = ""
+    snapshot_megabytes: Annotated[int, msgspec.Meta(ge=0)] = 20
+    snapshot_ignored: bool = False
 
 
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,11 +10,12 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,20 @@ def serving(model: ModelServer) -> Iterator[ModelServer]:
         thread.join()
 
 
+def can_mount() -> bool:
+    """Whether this process may mount a small disk, to fill it."""
+    if os.geteuid() != 0:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        mounted = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], capture_output=True, check=False
+        )
+        if mounted.returncode == 0:
+            subprocess.run(["umount", folder], check=True)
+        return mounted.returncode == 0
+
+
+FULL_DISK = 1  # the machine with a small disk of its own
 CONFIG = """
 model = "mock/mock"
 [providers.mock]
@@ -123,6 +138,8 @@ class Site:
     def configure(self) -> None:
         for number in range(3):
             (home := self.home(number)).mkdir()
+            if number == FULL_DISK and can_mount():
+                subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(home)], check=True)
             (home / "config.toml").write_text(CONFIG.format(url=self.model.url, window=self._window))
 
     def home(self, number: int) -> Path:
@@ -193,6 +210,15 @@ class Site:
             time.sleep(seconds)
             worker.send_signal(signal.SIGCONT)
 
+    def fill_disk(self, seconds: float) -> None:
+        """Fills the disk of one machine's data folder for some time."""
+        filler = self.home(FULL_DISK) / "filler"
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(b"x" * 4096):
+                pass
+        time.sleep(seconds)
+        filler.unlink()
+
     def cut_connections(self) -> None:
         statement = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
         with psycopg.connect(self.server.get_uri(), autocommit=True) as db:
@@ -224,12 +250,15 @@ class Site:
             found.append(f"only {len(happened)} of {count * STEPS} effects happened")
         if states != Counter(done=count):
             found.append(f"states: {dict(states)}")
-            found += self.run("jobs", "list", "--failed", check=False).splitlines()[:5]
+            failed = self.run("jobs", "list", "--failed", "--json", check=False).splitlines()
+            found += [self.run("jobs", "show", json.loads(line)["id"], check=False) for line in failed[:5]]
         return found
 
     def close(self) -> None:
         for number in range(3):
             self.end(number)
+        if os.path.ismount(self.home(FULL_DISK)):
+            subprocess.run(["umount", "--lazy", str(self.home(FULL_DISK))], check=True)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 pytest.importorskip("psycopg", reason="SKIPPED: no tests against Postgres, since psycopg is not installed")
 
-from tests.e2e.background.chaos import Site, site
+from tests.e2e.background.chaos import FULL_DISK, Site, can_mount, site
 from tests.e2e.background.test_outages import server
 
 __all__ = ["server"]
@@ -46,11 +46,29 @@ def test_kills_pauses_cut_connections_a_restart_and_an_overload_fail_nothing(tmp
         assert "alive" in there.run("worker", "--status")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_full_disk_of_one_machine_fails_nothing(tmp_path: Path, server: Any):
+    if not can_mount():
+        pytest.skip("SKIPPED: no full disk, since only root can mount a small one")
+    count = 8
+    with site(tmp_path, server, pause=0.3, window=2) as there:
+        there.start(FULL_DISK)
+        there.submit(count)
+        there.fill_disk(4)
+        there.fill_disk(1)
+        there.start(2)
+        states = there.wait_for_end(count, 120)
+        # Commands that the full disk has stopped are errors that the model reads, so effects may be missing.
+        assert not [fault for fault in there.faults(states, count) if not fault.startswith("only")]
+
+
 @pytest.mark.soak
 @pytest.mark.skipif(not os.environ.get("OUTRIDER_SOAK"), reason="SKIPPED: the long form runs in `make soak`")
 @pytest.mark.timeout(3600)
 def test_three_hundred_jobs_survive_an_hour_of_faults(tmp_path: Path, server: Any):
-    """300 jobs, three restarts of Postgres of 3, 20 and 60 s, two minutes of 529, kills, pauses and cut connections."""
+    """300 jobs, three restarts of Postgres of 3, 20 and 60 s, two minutes of 529, kills, pauses, cut connections and
+    (for root) full disks."""
     count, order = 300, random.Random(7)
     with site(tmp_path, server, pause=0.2, window=20) as there:
         for number in range(3):
@@ -59,13 +77,15 @@ def test_three_hundred_jobs_survive_an_hour_of_faults(tmp_path: Path, server: An
         submitting.start()
         for seconds in (3, 20, 60):
             for _ in range(6):
-                match order.randrange(4):
+                match order.randrange(5):
                     case 0:
                         replace(there, order.randrange(3), signal.SIGKILL)
                     case 1:
                         there.pause(order.randrange(3), 8)
                     case 2:
                         there.cut_connections()
+                    case 3 if can_mount():
+                        there.fill_disk(4)
                     case _:
                         replace(there, order.randrange(3), signal.SIGTERM)
                 time.sleep(order.uniform(1, 5))

@@ -1,6 +1,7 @@
 """What a worker costs and how it is stopped: notifications, an idle worker, drain, lost assignments, old databases."""
 
 import asyncio
+import errno
 import stat
 import time
 from collections.abc import AsyncIterator
@@ -18,9 +19,11 @@ from outrider import Engine, Tool
 from outrider.background.database import RunDatabase, worker_queue
 from outrider.background.jobs import QueuePlacement, open_job_client
 from outrider.background.queue import RunQueue
-from outrider.background.records import RunFilter
+from outrider.background.records import JobSpec, RunFilter
 from outrider.background.worker import Worker
+from outrider.background.worktrees import RunWorkspace
 from outrider.config.file import BackgroundTable
+from outrider.errors import ConfigurationError, StorageFullError
 from outrider.sessions.memory_store import MemoryStore
 from outrider.types.parts import ToolPart, ToolResultPart
 from outrider.types.request import Request
@@ -66,6 +69,32 @@ async def test_a_run_that_dbos_has_taken_and_forgotten_is_executed(
             taken = "status = 'PENDING', executor_id = :worker, owner_xid = 'lost', queue_name = :queue"
             db.execute(sa.text(f"UPDATE workflow_status SET {taken} WHERE workflow_uuid = :id"), values)
         assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
+
+
+class SmallDisk(RunWorkspace):
+    """A workspace on a disk that is full at first; what is raised depends on who notices it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.problems: list[Exception] = [
+            OSError(errno.ENOSPC, "No space left on device"),
+            ConfigurationError("cannot create a worktree for this run: fatal: No space left on device"),
+            StorageFullError("the disk is full"),
+        ]
+
+    async def prepare_workspace(self, run_id: str, job: JobSpec) -> str:
+        if self.problems:
+            raise self.problems.pop()
+        return await super().prepare_workspace(run_id, job)
+
+
+async def test_a_full_disk_is_a_wait_and_not_the_end_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("outrider.background.executor.FULL_DISK_SECONDS", 0.05)
+    workspace = SmallDisk(MemoryStore())
+    async with working(f"sqlite:///{tmp_path / 'runs.sqlite'}", workspace=workspace) as worker:
+        workspace._store = worker.job_client.store
+        await done_after(worker, tmp_path)
+    assert not workspace.problems
 
 
 async def until_pushed(worker: Worker) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from outrider.background.records import Run, RunFilter
     from outrider.background.reports import JobReport
     from outrider.background.schedules import Schedule
+    from outrider.background.workspace_snapshots import SnapshotInfo
     from outrider.config.settings import Settings
     from outrider.engine.archive import Approval
     from outrider.project.sandbox import RunWorktree
@@ -363,23 +364,25 @@ def show_run(arguments: Namespace) -> int:
 
     async def load_details(
         jobs: "JobClient",
-    ) -> "tuple[Run, RunWorktree | None, JobReport | None, Sequence[Approval], str]":
+    ) -> "tuple[Run, RunWorktree | None, SnapshotInfo | None, JobReport | None, Sequence[Approval], str]":
         run = await find_run(jobs, arguments.run)
         trace = (await jobs.load_trace(run.id)).format_tree() if arguments.trace else ""
         await warn_without_worker(jobs, [run])
         return (
             run,
             await jobs.get_worktree(run.id),
+            await jobs.get_snapshot(run.id),
             await jobs.get_report(run.id),
             await jobs.open_approvals(run.id),
             trace,
         )
 
     console = Console()
-    run, tree, report, questions, trace = run_with_jobs(arguments, load_details)
+    run, tree, snapshot, report, questions, trace = run_with_jobs(arguments, load_details)
     diff = report.changes.diff if report and report.changes else ""
     if arguments.json:
-        console.print(_encode_details(run, tree, report, {"trace": trace} if trace else {}))
+        extra = {"snapshot": snapshot, **({"trace": trace} if trace else {})}
+        console.print(_encode_details(run, tree, report, extra))
     elif arguments.diff or arguments.trace:
         console.write("\n".join(text.rstrip("\n") for text in (diff if arguments.diff else "", trace) if text) + "\n")
     else:
@@ -389,6 +392,7 @@ def show_run(arguments: Namespace) -> int:
             *_approval_lines(run, questions),
             *_outcome_lines(run, report),
             *_worktree_lines(run, tree),
+            *_snapshot_lines(snapshot),
         ]:
             console.print(line)
     return exit_codes.SUCCESS
@@ -491,6 +495,17 @@ def _worktree_lines(run: "Run", tree: "RunWorktree | None") -> list[str]:
         if is_here:
             lines.append(f"To remove the worktree and keep the branch: outrider jobs clean {short_id(run.id)}")
     return lines
+
+
+def _snapshot_lines(snapshot: "SnapshotInfo | None") -> list[str]:
+    """Return what another machine would continue with."""
+    if snapshot is None:
+        return []
+    if snapshot.omitted:
+        return [f"Not stored for other machines: {snapshot.omitted}."]
+    at = datetime.fromtimestamp(snapshot.time / 1000).astimezone().strftime("%H:%M:%S")
+    size, files = snapshot.bytes / 1024, format_count(snapshot.files, "changed file")
+    return [f"Stored for other machines at {at}: {files}, {size:,.1f} KB"]
 
 
 def _encode_details(run: "Run", tree: "RunWorktree | None", report: "JobReport | None", extra: dict[str, Any]) -> str:

@@ -180,6 +180,8 @@ async def _prepare_version(db: Connection, schema: str, migrations: Sequence[str
     """Returns the version of the tables, 0 for none."""
     await db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
     await db.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(schema)))
+    # A pooler may give each transaction another server connection, which does not have the path of the session.
+    await db.execute(sql.SQL("SET LOCAL search_path TO {}").format(sql.Identifier(schema)))
     await db.execute("CREATE TABLE IF NOT EXISTS outrider_version (version integer NOT NULL)")
     version = await _schema_version(db)
     if version > len(migrations):

@@ -274,6 +274,7 @@ class Tool(Generic[Parameters, Returned_co]):
         **options: Unpack[ToolKeywords],
     ) -> None:
         _check_function(function)
+        function = cast("Callable[Parameters, Returned_co]", function)
         self.function: Callable[..., Any] = function
         self.name = name or function_name(function)
         self.description = parse_docstring(function_docs(function)).summary if description is None else description
@@ -450,7 +451,9 @@ class Tool(Generic[Parameters, Returned_co]):
                 arguments[self.signature.context_parameter] = context
         if self._is_async:
             value = self.function(**arguments)
-            return to_tool_result(await (_collect_chunks(value, context) if inspect.isasyncgen(value) else value))
+            if isinstance(value, AsyncGenerator):
+                return to_tool_result(await _collect_chunks(cast("Any", value), context))
+            return to_tool_result(await value)
         return to_tool_result(await _run_in_thread(self.function, arguments, context))
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned_co:
@@ -474,15 +477,15 @@ if TYPE_CHECKING:
 async def _run_in_thread(function: Callable[..., Any], arguments: dict[str, Any], context: ToolContext) -> Any:
     def call() -> Any:
         value = function(**arguments)
-        return _collect_items(value, context) if inspect.isgenerator(value) else value
+        return _collect_items(cast("Any", value), context) if isinstance(value, Generator) else value
 
     value = await _threads.run(call)
-    if inspect.isasyncgen(value):
-        return await _collect_chunks(value, context)
+    if isinstance(value, AsyncGenerator):
+        return await _collect_chunks(cast("Any", value), context)
     return await value if isinstance(value, Awaitable) else value  # pyright: ignore
 
 
-def _collect_items(chunks: Generator[Any, None, Any], context: ToolContext) -> Any:
+def _collect_items(chunks: Generator[Any, Any, Any], context: ToolContext) -> Any:
     """Reports the chunks of a generator as progress. Returns its return value, or all chunks as one text."""
     texts: list[str] = []
     while True:
@@ -493,7 +496,7 @@ def _collect_items(chunks: Generator[Any, None, Any], context: ToolContext) -> A
         texts.append(_report_chunk(chunk, context))
 
 
-async def _collect_chunks(chunks: AsyncGenerator[Any, None], context: ToolContext) -> Any:
+async def _collect_chunks(chunks: AsyncGenerator[Any, Any], context: ToolContext) -> Any:
     """The same for an async generator, which has no return value. A ToolResult as the last chunk is the result."""
     texts: list[str] = []
     last: Any = None
@@ -537,8 +540,7 @@ def _to_builtin(value: Any) -> Any:
         return value.model_dump(mode="json")
     if hasattr(value, "to_dict"):
         return value.to_dict()
-    cls: type = type(value)
-    if cls.__str__ is object.__str__ and cls.__repr__ is object.__repr__:
+    if type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__:
         raise TypeError("its text would only be the address of the object")
     return str(value)
 

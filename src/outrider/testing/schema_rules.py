@@ -6,77 +6,23 @@ from typing import Any, cast
 Body = dict[str, Any]
 Problems = Iterator[str]
 
-_NOT_STRICT = frozenset(
-    [
-        "allOf",
-        "not",
-        "dependentRequired",
-        "dependentSchemas",
-        "if",
-        "then",
-        "else",
-        "patternProperties",
-        "oneOf",
-        "default",
-        "minLength",
-        "maxLength",
-        "minProperties",
-        "maxProperties",
-        "propertyNames",
-        "uniqueItems",
-        "contains",
-        "unevaluatedProperties",
-        "prefixItems",
-    ]
+
+def _words(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+_NOT_STRICT = _words(
+    "allOf not dependentRequired dependentSchemas if then else patternProperties oneOf default minLength maxLength "
+    "minProperties maxProperties propertyNames uniqueItems contains unevaluatedProperties prefixItems"
 )
-_ANTHROPIC_FORMATS = frozenset(
-    ["date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"]
+_ANTHROPIC_FORMATS = _words("date-time time date duration email hostname uri ipv4 ipv6 uuid")
+_ANTHROPIC = _words(
+    "type description title enum const anyOf allOf $ref $defs definitions properties required items default format "
+    "additionalProperties minItems"
 )
-_ANTHROPIC = frozenset(
-    [
-        "type",
-        "description",
-        "title",
-        "enum",
-        "const",
-        "anyOf",
-        "allOf",
-        "$ref",
-        "$defs",
-        "definitions",
-        "properties",
-        "required",
-        "items",
-        "default",
-        "format",
-        "additionalProperties",
-        "minItems",
-    ]
-)
-_GOOGLE = frozenset(
-    [
-        "type",
-        "description",
-        "title",
-        "enum",
-        "anyOf",
-        "oneOf",
-        "$ref",
-        "$defs",
-        "$id",
-        "$anchor",
-        "properties",
-        "required",
-        "items",
-        "prefixItems",
-        "format",
-        "additionalProperties",
-        "minItems",
-        "maxItems",
-        "minimum",
-        "maximum",
-        "propertyOrdering",
-    ]
+_GOOGLE = _words(
+    "type description title enum anyOf oneOf $ref $defs $id $anchor properties required items prefixItems format "
+    "additionalProperties minItems maxItems minimum maximum propertyOrdering"
 )
 
 

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import aclosing, suppress
-from copy import copy, deepcopy
+from copy import deepcopy
 from functools import cached_property, partial
 from pathlib import Path
 from types import FunctionType
@@ -340,9 +340,9 @@ class Tool(Generic[Parameters, Returned_co]):
             """Returns the tool of an object for a method that is decorated with `@Tool`."""
             if instance is None or not hasattr(self.function, "__get__"):
                 return self
-            bound = copy(self)
-            for name in ("signature", "parameters"):
-                bound.__dict__.pop(name, None)
+            bound = object.__new__(type(self))
+            cached = ("signature", "parameters")
+            bound.__dict__.update((name, value) for name, value in vars(self).items() if name not in cached)
             bound.function = self.function.__get__(instance, owner)
             bound._spec = None
             bound._check_signature()

@@ -194,8 +194,8 @@ class TextAdapter:
 
 
 class ChoiceAdapter:
-    """A Literal or an Enum: the values in the order in which they are written, and what each of them becomes. Named
-    choices have a definition of their own."""
+    """A Literal or an Enum: the values in the order in which they are written, and what each of them becomes. An
+    enum has its own definition."""
 
     def __init__(self, label: str, choices: Sequence[tuple[Any, Any]], owner: type[Any] | None = None) -> None:
         self.label = label
@@ -425,7 +425,7 @@ def _convert_field(field: TypedField, given: Any, *, strict: bool, nulls: bool) 
 
 class ObjectAdapter:
     """A class with fields: a dataclass, TypedDict, NamedTuple, msgspec Struct or attrs class. `fields` are set after
-    its creation, because they may refer to it. `tag` is a key with a fixed value that tells the class."""
+    its creation, because they may refer to it. `tag` is a key with a fixed value that names the class."""
 
     def __init__(self, owner: object, label: str, build: Callable[..., Any], *, description: str = "") -> None:
         self.label = label
@@ -479,8 +479,8 @@ class ObjectAdapter:
 
 
 class UnionAdapter:
-    """One of several types. Objects are told apart by a field with fixed values, if all of them have one, else by the
-    number of known keys; other values by their type, without a conversion if possible."""
+    """One of several types. Objects are distinguished by a field with fixed values, if all of them have one, else by
+    the number of known keys; other values by their type, without a conversion if possible."""
 
     def __init__(self, members: Sequence[TypeAdapter]) -> None:
         self.members = members
@@ -544,7 +544,7 @@ class UnionAdapter:
         return ValueMismatch(problems=[(place, f"{head} {text}"), *rest])
 
     def _find_tags(self) -> tuple[str, dict[Any, TypeAdapter]] | None:
-        """Returns the key that tells the objects apart, and the member for each of its values."""
+        """Returns the key that distinguishes the objects, and the member for each of its values."""
         if not self._are_tags_known:
             self._are_tags_known = True
             objects = [member for member in self.members if object_keys(member) is not None]

@@ -68,7 +68,7 @@ class StopPolicy:
         return None if None in limits else max(limit for limit in limits if limit is not None)
 
     def _end_without_calls(self, answer: Message) -> TurnEnd | None:
-        text = answer.get_text_content()
+        text = answer.join_text()
         if is_paused(answer):
             return None
         if answer.finish == "refusal" or answer.finish == "length":

@@ -142,7 +142,7 @@ def declare_sessions(parser: ArgumentParser) -> None:
     export.add_argument("-o", "--output", metavar="FILE", help="the output file (default: stdout)")
 
     bring = add_subcommand("import", "import exported sessions", "sessions:import_sessions", session=False)
-    bring.add_argument("file", metavar="FILE", help="an exported file, or - for stdin")
+    bring.add_argument("file", metavar="FILE|URL", help="an exported file, a URL of one, or - for stdin")
     bring.add_argument("--copy", action="store_true", help="import as new sessions with new ids")
 
     share = add_subcommand(

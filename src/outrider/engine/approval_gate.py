@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import msgspec
 
 from outrider.agents.run_context import AgentContext, ApprovalVerdict
-from outrider.engine.approval_grants import ApprovalGrant
+from outrider.engine.approval_grants import LASTING_SCOPES, ApprovalGrant, RunGrants
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
 from outrider.errors import CallbackError, OutriderError, ToolFailure
 from outrider.event_bus import EventBus
@@ -20,7 +20,8 @@ from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE, Decision, mode_asks
 from outrider.permissions.reasons import UNATTENDED_DENIAL
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET
-from outrider.sessions.records import Approval, fingerprint_call
+from outrider.sessions.records import Approval, ApprovalScope, fingerprint_call
+from outrider.sessions.store import Store
 from outrider.tools.schema import InvalidArguments
 from outrider.tools.threads import call_user_function, is_async_function
 from outrider.tools.tool import Policy, Tool
@@ -88,7 +89,8 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
 
 
 ApproveFunction = Callable[[ApprovalRequest], Any]
-"""Plain or async. Returns True to allow the call, False to deny it, or a string: denied, with this reason."""
+"""Plain or async. Returns True or "once" to allow the call, "session", "project" or "always" to allow such calls from
+now on, False to deny it, or another string: denied, with this reason."""
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -334,9 +336,11 @@ def _find_message(call: ToolPart, context: AgentContext) -> Message:
     return next(message for message in reversed(context.session.messages) if message.find_call(call.call_id))
 
 
-def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
+def function_channel(approve: ApproveFunction | None, store: Store | None = None) -> ApprovalChannel:
     """Return the channel of a run: it calls the caller's `approve` function, and denies calls if there is none. A plain
-    function is called once at a time, because it may ask on the terminal."""
+    function is called once at a time, because it may ask on the terminal. Lasting answers apply to the rest of the run;
+    with a store they are stored, and those in it apply."""
+    grants = RunGrants(store)
     one_at_a_time = nullcontext() if approve is None or is_async_function(approve) else asyncio.Lock()
 
     async def ask(
@@ -364,7 +368,10 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
         )
         async with one_at_a_time:
             answer = await _ask_function(approve, request, context)
-        return _verdict_for(allowed=answer is True, message=answer if isinstance(answer, str) else "")
+        if answer in LASTING_SCOPES:
+            await grants.remember(call, context, widths, cast("ApprovalScope", answer))
+        allowed = is_approval(answer)
+        return _verdict_for(allowed=allowed, message=answer if isinstance(answer, str) and not allowed else "")
 
     async def ask_outcome(
         call: ToolPart, context: AgentContext, outcome: CommandOutcome, question: str
@@ -376,9 +383,15 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
         )
         async with one_at_a_time:
             answer = await _ask_function(approve, request, context)
-        return OutcomeAnswer(answer is True, answer if isinstance(answer, str) else "")
+        allowed = is_approval(answer)
+        return OutcomeAnswer(allowed, answer if isinstance(answer, str) and not allowed else "")
 
-    return ApprovalChannel(ask, ask_outcome)
+    return ApprovalChannel(ask, ask_outcome, grants.find_grant, grants.load)
+
+
+def is_approval(answer: object) -> bool:
+    """Return whether an answer of an approve function allows the call: True, or a scope."""
+    return answer is True or answer in ("once", *LASTING_SCOPES)
 
 
 async def _ask_function(approve: ApproveFunction, request: ApprovalRequest, context: AgentContext) -> object:
@@ -394,7 +407,7 @@ async def _ask_function(approve: ApproveFunction, request: ApprovalRequest, cont
     )
     with context.state_tracker.awaiting_approval():
         answer = await call_approve_function(approve, request)
-    context.emit_event(ToolApprovalResultEvent, approved=answer is True, **ids)
+    context.emit_event(ToolApprovalResultEvent, approved=is_approval(answer), **ids)
     return answer
 
 
@@ -541,7 +554,10 @@ async def call_approve_function(approve: ApproveFunction, request: ApprovalReque
         return reasons.APPROVE_FUNCTION_FAILED.format(error=f"{type(cause).__name__}: {cause}")
     if isinstance(answer, bool | str):
         return answer
-    problem = f"it returned {answer!r}; it returns True, False or a reason for the denial"
+    problem = (
+        f"it returned {answer!r}; it returns True, False, a scope (once, session, project, always) or a reason for the "
+        "denial"
+    )
     _log.error("the approve function is wrong: %s", problem)
     return reasons.APPROVE_FUNCTION_FAILED.format(error=problem)
 
@@ -602,6 +618,8 @@ async def _answer_remotely(event: ToolApprovalRequestedEvent, approve: ApproveFu
     if event.approval_id not in remote:
         return  # answered on the server in the meantime, or the turn has ended
     try:
-        await remote.answer(event.approval_id, allow=answer is True, words=answer if isinstance(answer, str) else "")
+        await remote.answer(
+            event.approval_id, allow=is_approval(answer), words=answer if isinstance(answer, str) else ""
+        )
     except OutriderError as error:
         _log.warning("could not send the approval answer to %s: %s", event.server, error)

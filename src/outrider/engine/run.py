@@ -54,7 +54,7 @@ from outrider.types.agents import Agent, AgentMessage, Limits, Mode, Provider
 from outrider.types.events import Event
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
-from outrider.types.parts import FilePart, TextPart
+from outrider.types.parts import FilePart, ModelRef, TextPart
 from outrider.types.tool_state import Attachment
 
 if TYPE_CHECKING:
@@ -128,7 +128,8 @@ class RunSession:
         parts = [TextPart(message), *(_file_part(attachment) for attachment in attachments)]
         if instructions.strip():
             parts.append(additional_instructions(instructions))
-        await self.journal.add_message(Message("user", parts, agent=entry.name))
+        model = ModelRef(entry.provider, entry.model)
+        await self.journal.add_message(Message("user", parts, agent=entry.name, model=model, mode=session.mode))
         end = await Turn(context).run()
         self.run_context.agent_messages.append(AgentMessage("return", entry.name, USER, end.output, ""))
         return end
@@ -157,7 +158,7 @@ async def open_run_session(
         store=run_store,
         bus=bus,
         redactor=redactor,
-        approvals=function_channel(approve),
+        approvals=function_channel(approve, run_store if store is not None else None),
         lease_owner=LeaseOwner(run_store, current_process()) if store is not None else None,
     )
     try:

@@ -18,6 +18,7 @@ from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls
 from outrider.config.environment import redactor_for
 from outrider.engine.approval_gate import ApproveFunction, function_channel, relay_remote_approvals
+from outrider.engine.argument_checks import check_arguments, check_names, check_parts
 from outrider.engine.results import (
     Out,
     RunResult,
@@ -265,6 +266,7 @@ async def async_run(
     callback_seconds: float | None = CALLBACK_SECONDS,
     output_validators: OutputValidator | Sequence[OutputValidator] | None = None,
     output_attempts: int = DEFAULT_ATTEMPTS,
+    **unknown: Any,
 ) -> RunResult[Any]:
     """Run agents on a message. With `output_type` the output is a value of that type; a JSON schema as a dict gives
     plain JSON values. `RunKeywords` describes the other arguments.
@@ -272,6 +274,12 @@ async def async_run(
     Errors of models and tools are returned to the model. An error that ends the run is raised as OutriderError; its
     `details["result"]` holds the RunResult so far.
     """
+    check_names("run()", unknown, RunKeywords.__annotations__)
+    check_parts("run()", agents, tools, providers)
+    given = {"limits": limits, "hooks": hooks, "bus": bus, "store": store, "session": session, "approve": approve}
+    check_arguments(
+        "run()", {**given, "owner": owner, "instructions": instructions, "callback_seconds": callback_seconds}
+    )
     check_mode(mode, "the run")
     check_level(approval, "the run")
     check_message(message)
@@ -402,6 +410,7 @@ def async_run_stream(
 ) -> RunStream[Any]:
     """Run agents and return a stream of what happens. The last event is the entry agent's finish or error; then the
     stream has the `result`. Closing the stream cancels the run."""
+    check_arguments("run()", {"bus": bus})
     state: StreamState[Any] = StreamState(StreamTranslator(as_output_type(options.get("output_type"))))
     entry: Any = options.get("entry", arguments[0] if arguments else "")
     agent = entry.name if isinstance(entry, Agent) else str(entry)

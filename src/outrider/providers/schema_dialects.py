@@ -131,7 +131,7 @@ class _Lowering:
         lowered = {name: self.lower(one) for name, one in properties.items()}
         open_to = found.get("additionalProperties", False if "properties" in found else None)
         if self._dialect == "google":  # it does not need closed objects
-            more = {"additionalProperties": self.lower(open_to)} if isinstance(open_to, dict) else {}
+            more = {"additionalProperties": self.lower(cast("Schema", open_to))} if isinstance(open_to, dict) else {}
             return ({"properties": lowered} if lowered else {}) | more
         if open_to is not False:
             raise _CannotLower

@@ -306,6 +306,10 @@ class Tool(Generic[Parameters, Returned_co]):
     ) -> Self:
         """Creates a tool with an explicit JSON schema. The function receives the model's arguments without
         conversion."""
+        if not is_object(parameters):
+            raise ConfigurationError(
+                f"tool {name}: its parameters are a JSON schema as a dict, got {type(parameters).__name__}"
+            )
         tool = cls(function, name=name, description=description, **options)
         tool._parameters = parameters
         return tool
@@ -599,11 +603,37 @@ def _check_declared_parameters(name: str, function: Callable[..., Any], options:
 
 
 def _parse_options(name: str, options: dict[str, Any]) -> ToolOptions:
+    for option, value in options.items():
+        expected = _OPTION_CHECKS.get(option)
+        if expected is not None and not expected[0](value):
+            raise ConfigurationError(f"tool {name}: {option} is {expected[1]}, got {value!r}")
     try:
         return ToolOptions(**options)
     except TypeError as error:
         known = ", ".join(ToolOptions.__struct_fields__)
         raise ConfigurationError(f"tool {name}: {error}; the options are {known}") from error
+
+
+def _is_function(value: Any) -> bool:
+    return value is None or callable(value)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+_OPTION_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "policy": (lambda value: value in _STRICTNESS, "allow, ask or deny"),
+    "timeout": (lambda value: value is None or _is_positive(value), "a number of seconds, or None"),
+    "repeats": (
+        lambda value: value is None or value is msgspec.UNSET or (type(value) is int and value > 0),
+        "a whole number of at least 1, or None for no limit",
+    ),
+    "evaluate_policy": (_is_function, "a function of the policy and the arguments"),
+    "preprocess_args": (_is_function, "a function of the arguments"),
+    "path_parameters": (lambda value: not isinstance(value, str), "a tuple of names, such as ('path',)"),
+    "url_parameters": (lambda value: not isinstance(value, str), "a tuple of names, such as ('url',)"),
+}
 
 
 def tools_by_name(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "Tool"]:

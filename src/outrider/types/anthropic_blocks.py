@@ -60,13 +60,15 @@ def _read_attributes(value: Any) -> Any:
         return {name: _read_attributes(item) for name, item in value.items()}
     if value is None or isinstance(value, str | int | float | bool):
         return value
-    names = [*getattr(value, "__dict__", ()), *(name for cls in type(value).__mro__ for name in _slots(cls))]
-    known = [name for name in _ATTRIBUTES if name not in names and hasattr(type(value), name)]
+    classes = cast("type[Any]", type(value)).__mro__
+    own: dict[str, Any] = getattr(value, "__dict__", {})
+    names = [*own, *(name for cls in classes for name in _slots(cls))]
+    known = [name for name in _ATTRIBUTES if name not in names and hasattr(value, name)]
     found = {name: getattr(value, name, None) for name in (*names, *known) if not name.startswith("_")}
     return {name: _read_attributes(one) for name, one in found.items() if one is not None and not callable(one)}
 
 
-def _slots(cls: type) -> Sequence[str]:
+def _slots(cls: type[Any]) -> Sequence[str]:
     slots: Any = cls.__dict__.get("__slots__", ())
     return (slots,) if isinstance(slots, str) else slots
 

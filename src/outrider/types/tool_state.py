@@ -62,17 +62,14 @@ class Attachment(msgspec.Struct, frozen=True):
 
 
 def _as_attachment(value: Any) -> Attachment:
-    """Accepts a FilePart, or its data, as an attachment."""
-    fields: dict[str, Any] = value if isinstance(value, dict) else {}
-    mime = fields.get("mime") or getattr(value, "mime", None)
-    url = fields.get("url") or getattr(value, "url", None)
-    if type(value) is Attachment or mime is None or url is None:
-        return convert(value, Attachment) if fields else value
-    name = fields.get("filename") or getattr(value, "filename", None)
-    head, comma, data = url.partition(";base64,")
+    """Accepts a FilePart as an attachment."""
+    if type(value) is Attachment:
+        return value
+    fields = msgspec.structs.asdict(value)
+    head, comma, data = str(fields["url"]).partition(";base64,")
     if comma and head.startswith("data:"):
-        return Attachment(mime, data=data, name=name)
-    return Attachment(mime, url=url, name=name)
+        return Attachment(fields["mime"], data=data, name=fields.get("filename"))
+    return Attachment(fields["mime"], url=fields["url"], name=fields.get("filename"))
 
 
 def _read_time(state: msgspec.Struct, time: Any, cls: type[RunningTime] | type[EndedTime]) -> None:

@@ -74,6 +74,7 @@ def declare_run(parser: ArgumentParser) -> None:
     verbosity = parser.add_mutually_exclusive_group()
     verbosity.add_argument("-q", "--quiet", action="store_true", help="print only the last answer, and only errors")
     verbosity.add_argument("-v", "--verbose", action="store_true", help="print progress to stderr, terminal or not")
+    verbosity.add_argument("--debug", action="store_true", help="print every event to stderr, with inputs and outputs")
     parser.set_defaults(execute="outrider.cli.commands.run:run_prompt")
 
 

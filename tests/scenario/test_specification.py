@@ -13,6 +13,7 @@ from outrider import (
     Engine,
     EventBus,
     FilePart,
+    Limits,
     Message,
     Provider,
     ProviderError,
@@ -238,3 +239,46 @@ async def test_a_server_error_after_text_completes_the_step():
         agent = AGENT.replace(retry=None)
         await async_run(agent, "hi", providers=[scripted(["some ", ServerError("down", retryable=False)])], bus=bus)
     assert seen.count("TurnStartedEvent") == seen.count("TurnCompletedEvent") == 1
+
+
+def polling(times: int) -> list[Any]:
+    return [[call("poll")] for _ in range(times)]
+
+
+@pytest.mark.parametrize(
+    ("answers", "reason", "asked"),
+    [([True, True], "completed", 2), ([False], "repetition", 1), ([True, "no"], "repetition", 2)],
+)
+async def test_a_repetition_is_a_question_where_someone_can_be_asked(answers: list[Any], reason: str, asked: int):
+    questions: list[ApprovalRequest] = []
+
+    def approve(request: ApprovalRequest) -> Any:
+        questions.append(request)
+        return answers[len(questions) - 1]
+
+    poll = Tool(lambda: "pending", name="poll", repeats=4)
+    result = await async_run(AGENT, "go", tools=[poll], providers=[scripted(*polling(9), "done")], approve=approve)
+    assert result.reason == reason
+    assert len(questions) == asked
+    assert "poll 4 times in a row" in questions[0].description
+
+
+async def test_a_repetition_ends_the_turn_where_no_one_can_be_asked():
+    poll = Tool(lambda: "pending", name="poll")
+    result = await async_run(
+        AGENT, "go", tools=[poll], providers=[scripted(*polling(9), "done")], limits=Limits(repeats=5)
+    )
+    assert (result.reason, len(result.session.messages[-1].get_calls())) == ("repetition", 1)
+
+
+async def test_an_engine_asks_about_a_repetition():
+    poll = Tool(lambda: "pending", name="poll", repeats=3)
+    async with Engine([AGENT], [scripted(*polling(4), "done")], [poll], attended=True) as engine:
+        session_id = await engine.create()
+        end = await engine.put(session_id, "go")
+        while not (waiting := await engine.approvals()):
+            await asyncio.sleep(0.01)
+        assert "May it continue?" in waiting[0].description
+        await engine.answer(waiting[0].id, allow=True)
+        assert (await end).output == "done"
+        assert not await engine.approvals()

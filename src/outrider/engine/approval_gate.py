@@ -6,12 +6,13 @@ import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
-from outrider.agents.run_context import AgentContext, ApprovalVerdict
+from outrider.agents.run_context import AgentContext, ApprovalVerdict, ask_no_one
 from outrider.engine.approval_grants import LASTING_SCOPES, ApprovalGrant, RunGrants
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
 from outrider.errors import CallbackError, OutriderError, ToolFailure
@@ -29,6 +30,7 @@ from outrider.types.agents import Mode, Provider
 from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.events import ErrorEvent, ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.messages import Message
+from outrider.types.modes import UNATTENDED_MODES
 from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
@@ -227,13 +229,14 @@ async def _find_no_denial(call: ToolPart, context: AgentContext) -> ApprovalVerd
 class ApprovalChannel(msgspec.Struct, frozen=True):
     """How calls get approved. `ask` requests an approval of a call, `ask_outcome` of what a command changed,
     `find_grant` returns the approvals in effect, `refresh` loads those that another process has changed. `find_denial`
-    returns the stored denial of a call."""
+    returns the stored denial of a call, `confirm` asks whether a call may be repeated further."""
 
     ask: AskApproval
     ask_outcome: AskAboutOutcome
     find_grant: Callable[[AgentContext], ApprovalGrant] = lambda _: EMPTY_GRANT
     refresh: Callable[[], Awaitable[None]] = _no_refresh
     find_denial: Callable[[ToolPart, AgentContext], Awaitable[ApprovalVerdict | None]] = _find_no_denial
+    confirm: Callable[[ToolPart, AgentContext, str], Awaitable[bool | None]] = ask_no_one
 
 
 class ApprovalGate:
@@ -386,7 +389,21 @@ def function_channel(approve: ApproveFunction | None, store: Store | None = None
         allowed = is_approval(answer)
         return OutcomeAnswer(allowed, answer if isinstance(answer, str) and not allowed else "")
 
-    return ApprovalChannel(ask, ask_outcome, grants.find_grant, grants.load)
+    async def confirm(call: ToolPart, context: AgentContext, question: str) -> bool | None:
+        if approve is None or context.effective_mode in UNATTENDED_MODES:
+            return None
+        request = ApprovalRequest(
+            call.tool, call.state.input, _repetition_id(call), context.agent.name, context.session.id, question
+        )
+        async with one_at_a_time:
+            return is_approval(await _ask_function(approve, request, context))
+
+    return ApprovalChannel(ask, ask_outcome, grants.find_grant, grants.load, confirm=confirm)
+
+
+def _repetition_id(call: ToolPart) -> str:
+    """Return the id of the question about the repetition of a call, which itself has ended."""
+    return f"{call.call_id}/repeated"
 
 
 def is_approval(answer: object) -> bool:
@@ -487,7 +504,25 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             return None
         return _verdict_for(allowed=_NO, message=answered.words)
 
-    return ApprovalChannel(ask, ask_outcome, find_grant, queue.refresh_grants, find_denial)
+    return ApprovalChannel(
+        ask, ask_outcome, find_grant, queue.refresh_grants, find_denial, partial(_confirm_by_queue, queue)
+    )
+
+
+async def _confirm_by_queue(queue: ApprovalQueue, call: ToolPart, context: AgentContext, question: str) -> bool | None:
+    """Ask whether a call may be repeated further; None if no one can be asked."""
+    if not queue.attended() or context.effective_mode in UNATTENDED_MODES:
+        return None
+    approval = Approval(
+        session_id=context.session.id,
+        call_id=_repetition_id(call),
+        tool=call.tool,
+        input=call.state.input,
+        fingerprint=fingerprint_call(call.tool, {**call.state.input, "repeated": call.call_id}),
+        description=question,
+        workspace=str(context.workspace),
+    )
+    return (await _ask_queue(queue, approval, context)).answer == "allowed"
 
 
 def _position(call: ToolPart, context: AgentContext) -> int:

@@ -217,7 +217,7 @@ async def test_an_answer_that_breaks_off_keeps_what_was_shown_and_runs_no_call()
     with pytest.raises(NetworkError) as caught:
         await story.run(tools=[Tool(lambda: ran.append(1), name="touch")])
     last = caught.value.details["result"].session.messages[-1]
-    assert last.get_text_content() == "so far and"
+    assert last.get_text_content() == "so far \nand"
     assert ran == []
     (part,) = last.get_parts_by_type(ToolPart)
     assert part.state.reason == "canceled"

@@ -333,7 +333,7 @@ class ContextCompactor:
         if not self.can_compact(auto=auto, whole=whole):
             raise ContextOverflowError("the context is full, and the last messages alone fill it")
         answer = await self._request_summary(history[:start], overflow=overflow)
-        part = await self._build_part(answer.get_text_content().strip(), start, before)
+        part = await self._build_part(answer.join_text().strip(), start, before)
         if part is None:
             self._context.not_shortened_at = len(history)
             return None

@@ -39,7 +39,7 @@ class OutputType:
         self.is_text = output_type is None or output_type is str
         self._adapter = None if self.is_text or is_object(output_type) else _adapter_of(output_type)
         self._accepts_text = self._adapter is not None and accepts_text(self._adapter)
-        self._value_schema: dict[str, Any] = describe_type(self._adapter) if self._adapter else output_type
+        self._value_schema: dict[str, Any] = describe_type(self._adapter) if self._adapter else _as_schema(output_type)
         self._is_wrapped = not self.is_text and self._value_schema.get("type") != "object"
         self.name = "the JSON schema" if self._adapter is None else type_label(output_type)
         self.schema = None if self.is_text else self._make_schema()
@@ -154,6 +154,10 @@ def _adapter_of(wanted: Any) -> TypeAdapter:
             f"no answer can be of the output_type {wanted!r}: {reason}; pass a dataclass, a TypedDict, a pydantic "
             "model, another type hint, or a JSON schema as a dict"
         ) from error
+
+
+def _as_schema(output_type: Any) -> dict[str, Any]:
+    return output_type if is_object(output_type) else {}
 
 
 def _takes_context(function: OutputValidator) -> bool:

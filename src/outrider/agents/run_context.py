@@ -113,6 +113,11 @@ def discard_output(output: str) -> None:
     """The default of `save_output`: without file tools the model could not read a saved file."""
 
 
+async def ask_no_one(call: ToolPart, context: "AgentContext", question: str) -> bool | None:
+    """Default for runs without a person who can answer."""
+    return None
+
+
 class RunContext(msgspec.Struct, kw_only=True):
     """Everything that the agents of one run share: models, tools, permission gate, budget and event bus.
 
@@ -120,7 +125,8 @@ class RunContext(msgspec.Struct, kw_only=True):
     built-in tools. `prompts` override built-in prompts by name. Without `auto_compact`,
     the context is compacted only after an overflow or on request. `wrap_call` returns a context manager that is active
     while a tool runs; undo snapshots use it. A model that sends nothing for `silence_seconds` is reported. `labels`
-    derives the origins of tool results. `deps` is the program's value for its tools and functions;
+    derives the origins of tool results. `confirm` asks whether an agent may continue to repeat a call; it returns None
+    if no one can be asked. `deps` is the program's value for its tools and functions;
     `callbacks` calls such functions. `provider_names` are the names of providers in the
     OpenTelemetry conventions.
     """
@@ -146,6 +152,7 @@ class RunContext(msgspec.Struct, kw_only=True):
     rights: Mapping[str, str] | None = None
     prompts: Mapping[str, str] = {}
     auto_compact: bool = True
+    confirm: "Callable[[ToolPart, AgentContext, str], Awaitable[bool | None]]" = ask_no_one
     silence_seconds: float = 30.0
     deps: Any = None
     callbacks: Callbacks = msgspec.field(default_factory=Callbacks)

@@ -87,7 +87,7 @@ class ModelStep:
         self._context = context
         self._run = context.run
         self._request, self._reservation = build_request(context)
-        self._assembler = AnswerAssembler(context.projection.family)
+        self._assembler = AnswerAssembler(context.projection.family, context.run.clock)
         self._id = new_id()
         self._start = monotonic()
         self._first_token: float | None = None
@@ -220,6 +220,7 @@ class ModelStep:
     def _publish_input(self, index: int, text: str) -> None:
         event = ToolInputDeltaEvent(
             message_id=self.message.id,
+            tool_name=self._assembler.tool_name(index),
             part_id=self._assembler.part_id(index),
             delta=text,
             session_id=self._context.session.id,

@@ -16,6 +16,9 @@ _WARNING = (
 )
 
 
+_QUESTION = "The model has made the same call of {tool} {times} times in a row, with the same result. May it continue?"
+
+
 class StopPolicy:
     """Applies the stop rules of one turn. It detects repetitions across the answers of that turn."""
 
@@ -54,6 +57,10 @@ class StopPolicy:
             return TurnEnd("completed", self._context.finish_output)
         times, limit = self._repetition.count_repetitions(calls), self._repetition_limit(calls)
         if limit is not None and times >= limit:
+            question = _QUESTION.format(tool=calls[0].tool, times=times)
+            if await self._context.run.confirm(calls[0], self._context, question):
+                self._repetition.start_again()
+                return None
             return TurnEnd("repetition", f"The same call of {calls[0].tool} was made {times} times in a row.")
         if limit is not None and times >= FIRST_WARNING and _is_doubled(times):
             warning = TextPart(_WARNING.format(tool=calls[0].tool, times=times), synthetic=True)
@@ -68,7 +75,7 @@ class StopPolicy:
         return None if None in limits else max(limit for limit in limits if limit is not None)
 
     def _end_without_calls(self, answer: Message) -> TurnEnd | None:
-        text = answer.get_text_content()
+        text = answer.join_text()
         if is_paused(answer):
             return None
         if answer.finish == "refusal" or answer.finish == "length":
@@ -98,6 +105,10 @@ class RepetitionDetector:
         self._times = self._times + 1 if keys == self._last else 1
         self._last = keys
         return self._times
+
+    def start_again(self) -> None:
+        """Forget the repetitions so far, because a person allowed them."""
+        self._times = 0
 
     def is_empty_again(self) -> bool:
         """Count one more answer without text and calls; return whether the limit is reached."""

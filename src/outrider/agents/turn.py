@@ -18,11 +18,13 @@ from outrider.agents.step import ModelStep
 from outrider.agents.stop_policy import StopPolicy
 from outrider.agents.tool_calls import HookRunner, ToolCallRunner
 from outrider.agents.turn_state import (
+    StepReporter,
     TerminationReason,
     TurnEnd,
     TurnState,
     TurnStateTracker,
     has_pending_calls,
+    last_text,
     note_before_request,
 )
 from outrider.errors import ContextOverflowError, LimitReachedError, OutriderError
@@ -32,8 +34,6 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     StateChangedEvent,
-    TurnCompletedEvent,
-    TurnStartedEvent,
 )
 from outrider.types.messages import Message
 
@@ -46,35 +46,39 @@ class Turn:
     def __init__(self, context: AgentContext) -> None:
         self._context = context
         self._budget = context.run.budget
-        self._states = context.state_tracker = TurnStateTracker(self._publish_state)
+        self._states = context.state_tracker = TurnStateTracker(
+            lambda old, new: context.emit_event(StateChangedEvent, old_state=old, new_state=new)
+        )
         self._calls = ToolCallRunner(context)
         self._hooks = HookRunner(context)
         self._stop_policy = StopPolicy(context)
         self._compactor = ContextCompactor(context)
-        self._step_number = 0
+        self._steps = StepReporter(context.emit_event)
 
     async def run(self) -> TurnEnd:
         """Run steps until the turn ends and return how it ended.
         Errors and limits are returned. A cancellation is raised after everything that arrived is stored."""
         started = monotonic()
-        self._context.emit_event(LoopStartedEvent, user_message=self._last_text("user"))
-        end = TurnEnd("aborted")
+        self._context.emit_event(LoopStartedEvent, user_message=last_text(self._context.session.messages, "user"))
+        end: TurnEnd | None = None
         try:
             async with asyncio.timeout(self._budget.seconds_left):
                 end = await self._run_steps()
         except (LimitReachedError, TimeoutError) as reached:
             limit = self._budget.as_limit_error(reached)
             self._context.emit_event(BudgetExceededEvent, limit=limit.limit, maximum=str(limit.details["maximum"]))
-            end = TurnEnd("limit", self._last_text("assistant"), limit)
+            end = TurnEnd("limit", self._last_text(), limit)
         except OutriderError as error:
             self._context.emit_event(ErrorEvent, error_type=type(error).__name__, message=error.message)
-            end = TurnEnd("error", self._last_text("assistant"), error)
+            end = TurnEnd("error", self._last_text(), error)
         finally:
+            self._steps.close()
+            end = end or TurnEnd("aborted", self._last_text())
             self._states.enter(_FINAL_STATES.get(end.reason, "done"))
             self._context.emit_event(
                 LoopCompletedEvent,
                 termination_reason=end.reason,
-                total_turns=self._step_number,
+                total_turns=self._steps.number,
                 duration_ms=round((monotonic() - started) * 1000),
                 output=end.output,
             )
@@ -91,7 +95,7 @@ class Turn:
             if not all(call.ended for call in calls):
                 self._states.enter("running_tools")
                 calls = await self._calls.run(answer)
-            self._context.emit_event(TurnCompletedEvent, turn_number=self._step_number, tool_calls_count=len(calls))
+            self._steps.end(len(calls))
             await self._hooks.report_messages()
             end = await self._stop_policy.end_after(answer)
             if end is not None and not await self._continues(end):
@@ -110,8 +114,7 @@ class Turn:
         await self._take_input()
         if (note := note_before_request(self._context.session.messages)) is not None:
             await self._context.journal.add_message(note)
-        self._step_number = self._budget.begin_turn()
-        self._context.emit_event(TurnStartedEvent, turn_number=self._step_number, max_turns=self._budget.limits.turns)
+        self._steps.start(self._budget.begin_turn(), self._budget.limits.turns)
         if self._compactor.is_due():
             self._states.enter("compacting")
             await self._compactor.compact()
@@ -141,8 +144,5 @@ class Turn:
             or await self._hooks.continues_after_stop(end)
         )
 
-    def _last_text(self, role: str) -> str:
-        return next((m.get_text_content() for m in reversed(self._context.session.messages) if m.role == role), "")
-
-    def _publish_state(self, old: TurnState, new: TurnState) -> None:
-        self._context.emit_event(StateChangedEvent, old_state=old, new_state=new)
+    def _last_text(self) -> str:
+        return last_text(self._context.session.messages, "assistant")

@@ -8,7 +8,8 @@ import msgspec
 
 from outrider.context.lower import CONTINUE, PAUSED
 from outrider.errors import OutriderError
-from outrider.types.messages import Message
+from outrider.types.events import TurnCompletedEvent, TurnStartedEvent
+from outrider.types.messages import Message, Role
 from outrider.types.parts import CompactionPart, PatchPart, TextPart
 from outrider.types.tool_state import ToolPending
 
@@ -52,6 +53,11 @@ class TurnOutcome(Protocol):
     def error(self) -> OutriderError | None: ...
 
 
+def last_text(messages: Sequence[Message], role: Role) -> str:
+    """Return the text of the newest message of a role, "" without one."""
+    return next((message.join_text() for message in reversed(messages) if message.role == role), "")
+
+
 def is_note(message: Message) -> bool:
     """Return whether a user message only informs the model, for example about restored files or a refused plan. It
     starts no turn; the model reads it together with the next input."""
@@ -77,7 +83,7 @@ def note_before_request(history: Sequence[Message]) -> Message | None:
     last = next((m for m in reversed(history) if not m.get_parts_by_type(CompactionPart)), None)
     if last is None or last.role == "user" or is_paused(last) or last.get_calls():
         return None
-    if not last.get_text_content().strip():
+    if not last.join_text().strip():
         return None
     return Message("user", [TextPart(CONTINUE, synthetic=True)], metadata={NOTE: True})
 
@@ -90,6 +96,28 @@ def is_paused(answer: Message) -> bool:
 def has_pending_calls(message: Message) -> bool:
     """Return whether the message has calls that can still run. A call in state running is not run again."""
     return any(isinstance(call.state, ToolPending) for call in message.get_calls())
+
+
+class StepReporter:
+    """Publishes the start and the end of each step of a turn. Every step that starts also ends."""
+
+    def __init__(self, emit: Callable[..., None]) -> None:
+        self._emit = emit
+        self._is_open = False
+        self.number = 0
+
+    def start(self, number: int, maximum: int | None) -> None:
+        self.number, self._is_open = number, True
+        self._emit(TurnStartedEvent, turn_number=number, max_turns=maximum)
+
+    def end(self, calls: int) -> None:
+        self._is_open = False
+        self._emit(TurnCompletedEvent, turn_number=self.number, tool_calls_count=calls)
+
+    def close(self) -> None:
+        """End a step that an error or a cancellation interrupted."""
+        if self._is_open:
+            self.end(0)
 
 
 def _ignore_change(old: TurnState, new: TurnState) -> None:

@@ -20,6 +20,7 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from outrider._posix import O_CLOEXEC
 from outrider.errors import ConfigurationError, StoreDamagedError, StoreError
 from outrider.sessions.database_files import to_store_error
 
@@ -181,7 +182,7 @@ class RunDatabase:
         if self.is_postgres or not self.url.database or self.url.database == ":memory:":
             return
         with suppress(OSError):  # the next statement reports what is wrong with the path
-            os.close(os.open(self.url.database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.close(os.open(self.url.database, os.O_RDWR | os.O_CREAT | O_CLOEXEC, 0o600))
             if Path(self.url.database).stat().st_mode & 0o077:
                 Path(self.url.database).chmod(0o600)
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import resource
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from outrider._posix import resource
 from outrider.background.heartbeat import WorkerStatus
 
 _LIVE_SECONDS = 60.0  # a worker whose heartbeat task has not run for longer hangs

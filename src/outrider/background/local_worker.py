@@ -1,7 +1,6 @@
 """The resident worker process of a data directory: start, stop, lock, log file and exit when idle."""
 
 import asyncio
-import fcntl
 import hashlib
 import logging
 import os
@@ -17,6 +16,7 @@ from typing import TextIO
 
 import msgspec
 
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl
 from outrider.background.health import JsonLogFormatter
 from outrider.background.jobs import JobClient
 from outrider.config.paths import AppFolders, make_private_folder
@@ -73,7 +73,7 @@ class WorkerLock:
         """Returns whether this process holds the lock now; False if another process holds it."""
         if self._descriptor is not None:
             return True
-        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -171,7 +171,7 @@ def ensure_worker(folders: AppFolders, environ: Mapping[str, str]) -> LockHolder
     if holder := WorkerLock(make_private_folder(folders.data)).holder():
         return holder
     log = worker_log_path(folders)
-    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600), "ab") as output:
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | O_NOFOLLOW, 0o600), "ab") as output:
         subprocess.Popen(
             [sys.executable, "-m", "outrider", "worker", "--resident"],
             stdin=subprocess.DEVNULL,

@@ -74,6 +74,7 @@ def declare_run(parser: ArgumentParser) -> None:
     verbosity = parser.add_mutually_exclusive_group()
     verbosity.add_argument("-q", "--quiet", action="store_true", help="print only the last answer, and only errors")
     verbosity.add_argument("-v", "--verbose", action="store_true", help="print progress to stderr, terminal or not")
+    verbosity.add_argument("--debug", action="store_true", help="print every event to stderr, with inputs and outputs")
     parser.set_defaults(execute="outrider.cli.commands.run:run_prompt")
 
 
@@ -142,7 +143,7 @@ def declare_sessions(parser: ArgumentParser) -> None:
     export.add_argument("-o", "--output", metavar="FILE", help="the output file (default: stdout)")
 
     bring = add_subcommand("import", "import exported sessions", "sessions:import_sessions", session=False)
-    bring.add_argument("file", metavar="FILE", help="an exported file, or - for stdin")
+    bring.add_argument("file", metavar="FILE|URL", help="an exported file, a URL of one, or - for stdin")
     bring.add_argument("--copy", action="store_true", help="import as new sessions with new ids")
 
     share = add_subcommand(

@@ -6,13 +6,14 @@ import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
-from outrider.agents.run_context import AgentContext, ApprovalVerdict
-from outrider.engine.approval_grants import ApprovalGrant
+from outrider.agents.run_context import AgentContext, ApprovalVerdict, ask_no_one
+from outrider.engine.approval_grants import LASTING_SCOPES, ApprovalGrant, RunGrants
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
 from outrider.errors import CallbackError, OutriderError, ToolFailure
 from outrider.event_bus import EventBus
@@ -20,7 +21,8 @@ from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE, Decision, mode_asks
 from outrider.permissions.reasons import UNATTENDED_DENIAL
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET
-from outrider.sessions.records import Approval, fingerprint_call
+from outrider.sessions.records import Approval, ApprovalScope, fingerprint_call
+from outrider.sessions.store import Store
 from outrider.tools.schema import InvalidArguments
 from outrider.tools.threads import call_user_function, is_async_function
 from outrider.tools.tool import Policy, Tool
@@ -28,6 +30,7 @@ from outrider.types.agents import Mode, Provider
 from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.events import ErrorEvent, ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.messages import Message
+from outrider.types.modes import UNATTENDED_MODES
 from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import ToolPart
@@ -88,7 +91,8 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
 
 
 ApproveFunction = Callable[[ApprovalRequest], Any]
-"""Plain or async. Returns True to allow the call, False to deny it, or a string: denied, with this reason."""
+"""Plain or async. Returns True or "once" to allow the call, "session", "project" or "always" to allow such calls from
+now on, False to deny it, or another string: denied, with this reason."""
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -225,13 +229,14 @@ async def _find_no_denial(call: ToolPart, context: AgentContext) -> ApprovalVerd
 class ApprovalChannel(msgspec.Struct, frozen=True):
     """How calls get approved. `ask` requests an approval of a call, `ask_outcome` of what a command changed,
     `find_grant` returns the approvals in effect, `refresh` loads those that another process has changed. `find_denial`
-    returns the stored denial of a call."""
+    returns the stored denial of a call, `confirm` asks whether a call may be repeated further."""
 
     ask: AskApproval
     ask_outcome: AskAboutOutcome
     find_grant: Callable[[AgentContext], ApprovalGrant] = lambda _: EMPTY_GRANT
     refresh: Callable[[], Awaitable[None]] = _no_refresh
     find_denial: Callable[[ToolPart, AgentContext], Awaitable[ApprovalVerdict | None]] = _find_no_denial
+    confirm: Callable[[ToolPart, AgentContext, str], Awaitable[bool | None]] = ask_no_one
 
 
 class ApprovalGate:
@@ -334,9 +339,11 @@ def _find_message(call: ToolPart, context: AgentContext) -> Message:
     return next(message for message in reversed(context.session.messages) if message.find_call(call.call_id))
 
 
-def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
+def function_channel(approve: ApproveFunction | None, store: Store | None = None) -> ApprovalChannel:
     """Return the channel of a run: it calls the caller's `approve` function, and denies calls if there is none. A plain
-    function is called once at a time, because it may ask on the terminal."""
+    function is called once at a time, because it may ask on the terminal. Lasting answers apply to the rest of the run;
+    with a store they are stored, and those in it apply."""
+    grants = RunGrants(store)
     one_at_a_time = nullcontext() if approve is None or is_async_function(approve) else asyncio.Lock()
 
     async def ask(
@@ -364,7 +371,10 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
         )
         async with one_at_a_time:
             answer = await _ask_function(approve, request, context)
-        return _verdict_for(allowed=answer is True, message=answer if isinstance(answer, str) else "")
+        if answer in LASTING_SCOPES:
+            await grants.remember(call, context, widths, cast("ApprovalScope", answer))
+        allowed = is_approval(answer)
+        return _verdict_for(allowed=allowed, message=answer if isinstance(answer, str) and not allowed else "")
 
     async def ask_outcome(
         call: ToolPart, context: AgentContext, outcome: CommandOutcome, question: str
@@ -376,9 +386,29 @@ def function_channel(approve: ApproveFunction | None) -> ApprovalChannel:
         )
         async with one_at_a_time:
             answer = await _ask_function(approve, request, context)
-        return OutcomeAnswer(answer is True, answer if isinstance(answer, str) else "")
+        allowed = is_approval(answer)
+        return OutcomeAnswer(allowed, answer if isinstance(answer, str) and not allowed else "")
 
-    return ApprovalChannel(ask, ask_outcome)
+    async def confirm(call: ToolPart, context: AgentContext, question: str) -> bool | None:
+        if approve is None or context.effective_mode in UNATTENDED_MODES:
+            return None
+        request = ApprovalRequest(
+            call.tool, call.state.input, _repetition_id(call), context.agent.name, context.session.id, question
+        )
+        async with one_at_a_time:
+            return is_approval(await _ask_function(approve, request, context))
+
+    return ApprovalChannel(ask, ask_outcome, grants.find_grant, grants.load, confirm=confirm)
+
+
+def _repetition_id(call: ToolPart) -> str:
+    """Return the id of the question about the repetition of a call, which itself has ended."""
+    return f"{call.call_id}/repeated"
+
+
+def is_approval(answer: object) -> bool:
+    """Return whether an answer of an approve function allows the call: True, or a scope."""
+    return answer is True or answer in ("once", *LASTING_SCOPES)
 
 
 async def _ask_function(approve: ApproveFunction, request: ApprovalRequest, context: AgentContext) -> object:
@@ -394,7 +424,7 @@ async def _ask_function(approve: ApproveFunction, request: ApprovalRequest, cont
     )
     with context.state_tracker.awaiting_approval():
         answer = await call_approve_function(approve, request)
-    context.emit_event(ToolApprovalResultEvent, approved=answer is True, **ids)
+    context.emit_event(ToolApprovalResultEvent, approved=is_approval(answer), **ids)
     return answer
 
 
@@ -474,7 +504,25 @@ def queue_channel(queue: ApprovalQueue) -> ApprovalChannel:
             return None
         return _verdict_for(allowed=_NO, message=answered.words)
 
-    return ApprovalChannel(ask, ask_outcome, find_grant, queue.refresh_grants, find_denial)
+    return ApprovalChannel(
+        ask, ask_outcome, find_grant, queue.refresh_grants, find_denial, partial(_confirm_by_queue, queue)
+    )
+
+
+async def _confirm_by_queue(queue: ApprovalQueue, call: ToolPart, context: AgentContext, question: str) -> bool | None:
+    """Ask whether a call may be repeated further; None if no one can be asked."""
+    if not queue.attended() or context.effective_mode in UNATTENDED_MODES:
+        return None
+    approval = Approval(
+        session_id=context.session.id,
+        call_id=_repetition_id(call),
+        tool=call.tool,
+        input=call.state.input,
+        fingerprint=fingerprint_call(call.tool, {**call.state.input, "repeated": call.call_id}),
+        description=question,
+        workspace=str(context.workspace),
+    )
+    return (await _ask_queue(queue, approval, context)).answer == "allowed"
 
 
 def _position(call: ToolPart, context: AgentContext) -> int:
@@ -541,7 +589,10 @@ async def call_approve_function(approve: ApproveFunction, request: ApprovalReque
         return reasons.APPROVE_FUNCTION_FAILED.format(error=f"{type(cause).__name__}: {cause}")
     if isinstance(answer, bool | str):
         return answer
-    problem = f"it returned {answer!r}; it returns True, False or a reason for the denial"
+    problem = (
+        f"it returned {answer!r}; it returns True, False, a scope (once, session, project, always) or a reason for the "
+        "denial"
+    )
     _log.error("the approve function is wrong: %s", problem)
     return reasons.APPROVE_FUNCTION_FAILED.format(error=problem)
 
@@ -602,6 +653,8 @@ async def _answer_remotely(event: ToolApprovalRequestedEvent, approve: ApproveFu
     if event.approval_id not in remote:
         return  # answered on the server in the meantime, or the turn has ended
     try:
-        await remote.answer(event.approval_id, allow=answer is True, words=answer if isinstance(answer, str) else "")
+        await remote.answer(
+            event.approval_id, allow=is_approval(answer), words=answer if isinstance(answer, str) else ""
+        )
     except OutriderError as error:
         _log.warning("could not send the approval answer to %s: %s", event.server, error)

@@ -6,8 +6,11 @@ from typing import Self
 
 import msgspec
 
-from outrider.sessions.records import Approval
+from outrider.agents.run_context import AgentContext
+from outrider.sessions.records import Approval, ApprovalScope, fingerprint_call
 from outrider.sessions.store import Store
+from outrider.types.approvals import RuleWidth
+from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import declaration_of
 
 LASTING_SCOPES = ("session", "project", "always")
@@ -78,3 +81,43 @@ async def lasting_approvals(store: Store) -> Sequence[Approval]:
         for approval in await store.approvals()
         if approval.answer == "allowed" and approval.scope in LASTING_SCOPES and approval.can_persist
     ]
+
+
+class RunGrants:
+    """Lasting answers of the `approve` function of a run. With a store they are stored, and those in it apply."""
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+        self._lasting: list[Approval] = []
+        self._is_loaded = store is None
+
+    async def load(self) -> None:
+        """Read the stored approvals, once."""
+        if not self._is_loaded and self._store is not None:
+            self._is_loaded = True
+            self._lasting += await lasting_approvals(self._store)
+
+    async def remember(
+        self, call: ToolPart, context: AgentContext, widths: tuple[RuleWidth, ...], scope: ApprovalScope
+    ) -> None:
+        """Allow such calls from now on; for the exact call only, if no rule can describe it."""
+        approval = Approval(
+            session_id=context.root.session.id,
+            call_id=call.call_id,
+            tool=call.tool,
+            input=call.state.input,
+            fingerprint=fingerprint_call(call.tool, call.state.input),
+            workspace=str(context.workspace),
+            offers=widths[0].rules if widths else (),
+            contents=widths[0].contents if widths else (),
+            widths=widths,
+        )
+        self._lasting.append(msgspec.structs.replace(approval, answer="allowed", scope=scope))
+        if self._store is not None:
+            stored = await self._store.ask(approval)
+            await self._store.answer(stored.id, "allowed", scope=scope, by="approve")
+
+    def find_grant(self, context: AgentContext) -> ApprovalGrant:
+        """Return what the answers allow this agent."""
+        sessions, here = {context.session.id, context.root.session.id}, str(context.workspace)
+        return ApprovalGrant.from_approvals(one for one in self._lasting if applies_here(one, sessions, here))

@@ -14,6 +14,7 @@ from outrider.config.environment import redactor_for
 from outrider.engine.abort import AbortListener, abort_in_other_process, is_abort_request
 from outrider.engine.approval_gate import function_channel, queue_channel
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
+from outrider.engine.argument_checks import check_arguments, check_parts
 from outrider.engine.live_session import LiveSession
 from outrider.engine.plans import ProposedPlan
 from outrider.engine.results import Out, RunResult
@@ -190,8 +191,10 @@ class Engine:
         bus: EventBus | None = None,
         **options: Unpack[EngineKeywords],
     ) -> None:
+        check_parts("Engine()", agents, tools, providers)
+        check_arguments("Engine()", {**options, "store": store, "bus": bus})
         if not agents:
-            raise ConfigurationError("an engine needs at least one agent")
+            raise ConfigurationError("an engine needs at least one agent; write Engine([Agent(…)], [Provider(…)])")
         self._arguments: dict[str, Any] = {"agents": agents, "providers": providers, "tools": tuple(tools), **options}
         chosen = EngineOptions.from_keywords(options)
         self.attended = chosen.attended

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from outrider._posix import O_DIRECTORY
 from outrider.agents.compaction import estimate_message_tokens, estimate_text_tokens
 from outrider.agents.delegation import open_agent_context
 from outrider.agents.run_context import AgentContext
@@ -279,7 +280,7 @@ async def workspace_files(workspace: Path) -> list[str]:
     """Return relative paths of files that are not ignored, at most `MAX_LISTED_FILES`, files near the top first. Names
     with unprintable characters are left out."""
     try:
-        folder = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY)
+        folder = os.open(workspace, os.O_RDONLY | O_DIRECTORY)
     except OSError:
         return []
     try:

@@ -16,7 +16,7 @@ from outrider.sessions.journal import Journal
 from outrider.sessions.records import InboxItem, SessionUpdate
 from outrider.sessions.store import Store
 from outrider.types.messages import Message
-from outrider.types.parts import TextPart
+from outrider.types.parts import ModelRef, TextPart
 
 MAX_TITLE = 60
 PublishChanges = Callable[..., None]
@@ -32,8 +32,8 @@ class InputOrigin(NamedTuple):
 class SessionInbox:
     """Queues input for one session. `publish_changes` announces input as queued, taken or withdrawn. `notes` returns
     the workspace notes and `initial_state` its state; both are stored with the first input and stay the same.
-    `make_result` makes the result of an input that starts no turn. `current` is the origin of the newest input that was
-    taken, None if it came from another process."""
+    `make_result` makes the result of an input that starts no turn, `model` returns the model that answers. `current` is
+    the origin of the newest input that was taken, None if it came from another process."""
 
     def __init__(
         self,
@@ -44,7 +44,9 @@ class SessionInbox:
         initial_state: Callable[[], Awaitable[TextPart | None]] | None = None,
         *,
         make_result: Callable[[TurnEnd], "RunResult[Any]"],
+        model: Callable[[], ModelRef] | None = None,
     ) -> None:
+        self._model = model
         self._make_result = make_result
         self._journal = journal
         self._store = store
@@ -73,7 +75,7 @@ class SessionInbox:
             raise
         if stored.message.id == item.message.id:
             self._publish_changes(queued=item.id)
-            if stored.message.get_text_content() != item.message.get_text_content():
+            if stored.message.join_text() != item.message.join_text():
                 # The store redacts secrets; the model of this process gets the original text.
                 self._unredacted[item.id] = item.message
         if stored.taken is not None and item.id not in self._taken:
@@ -139,7 +141,7 @@ class SessionInbox:
 
     def last_text(self) -> str:
         messages = self._journal.session.messages
-        return messages[-1].get_text_content() if messages else ""
+        return messages[-1].join_text() if messages else ""
 
     async def _pending_items(self) -> Sequence[InboxItem]:
         """Return stored input. Pending writes of the journal are retried first, so that no item is processed twice, for
@@ -157,6 +159,9 @@ class SessionInbox:
             await self._journal.update_session(SessionUpdate(mode=mode))
         if not session.messages:
             await self._describe_workspace(item.message)
+        item.message.mode = item.message.mode or session.mode
+        if self._model is not None and item.message.model is None:
+            item.message.agent, item.message.model = item.message.agent or session.agent, self._model()
         self.current = self._origins.pop(item.id, None)
         self._taken.append(item.id)  # before the write, so that its future is resolved even if that fails
         message = await self._journal.take_inbox_item(item)
@@ -186,5 +191,5 @@ class SessionInbox:
 
 def first_line_title(message: Message) -> str:
     """Return the first line of the input as a title that needs no model request."""
-    line = next((line.strip() for line in message.get_text_content().splitlines() if line.strip()), "")
+    line = next((line.strip() for line in message.join_text().splitlines() if line.strip()), "")
     return line if len(line) <= MAX_TITLE else f"{line[: MAX_TITLE - 1].rstrip()}…"

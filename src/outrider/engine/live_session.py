@@ -16,7 +16,7 @@ from outrider.agents.delegation import open_agent_context
 from outrider.agents.output_type import OutputType
 from outrider.agents.run_context import AgentContext
 from outrider.agents.turn import Turn
-from outrider.agents.turn_state import TurnEnd, has_pending_calls, is_cut_off, turn_start
+from outrider.agents.turn_state import TurnEnd, has_pending_calls, is_cut_off, last_text, turn_start
 from outrider.engine.abort import AbortListener
 from outrider.engine.child_sessions import called_sessions
 from outrider.engine.inbox import InputOrigin, SessionInbox
@@ -101,6 +101,7 @@ class LiveSession:
             self._workspace_notes,
             self._initial_state,
             make_result=self._make_result,
+            model=lambda: ModelRef(self.agent.provider, self.agent.model),
         )
         self._store = store
         self._base_variables = base_variables
@@ -234,7 +235,7 @@ class LiveSession:
     async def _run_worker(self) -> None:
         """Process the inbox until it is empty. The futures of its input are resolved also after an exception or a
         cancellation."""
-        end = TurnEnd("aborted")
+        end: TurnEnd | None = None
         # With an eager task factory this runs before `wake` has assigned the task.
         worker = self._worker = asyncio.current_task()
         self.journal.lease.on_lost = worker.cancel if worker else None  # without the lease nothing may be written
@@ -249,7 +250,11 @@ class LiveSession:
         finally:
             self._abort_listener.remove_session(self)
             self.journal.lease.on_lost = None
-            self._report_end(self._make_result(end))
+            self._report_end(self._make_result(end or TurnEnd("aborted", self._text_of_turn())))
+
+    def _text_of_turn(self) -> str:
+        """Return what the agent wrote in a turn that was aborted."""
+        return last_text(self.session.messages[turn_start(self.session.messages[:-1]) :], "assistant")
 
     def _report_end(self, end: "RunResult[Any]") -> None:
         """Resolve the futures of the input in progress. After an error, or without the lease, also those of queued

@@ -88,4 +88,4 @@ def _is_conversation(message: Message) -> bool:
 
 def _plan_text(message: Message) -> str:
     finished = [call.state.input.get("message") for call in message.get_calls() if call.tool == "finish"]
-    return str(finished[-1]) if finished else message.get_text_content()
+    return str(finished[-1]) if finished else message.join_text()

@@ -18,6 +18,7 @@ from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls
 from outrider.config.environment import redactor_for
 from outrider.engine.approval_gate import ApproveFunction, function_channel, relay_remote_approvals
+from outrider.engine.argument_checks import check_arguments, check_names, check_parts
 from outrider.engine.results import (
     Out,
     RunResult,
@@ -54,7 +55,7 @@ from outrider.types.agents import Agent, AgentMessage, Limits, Mode, Provider
 from outrider.types.events import Event
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
-from outrider.types.parts import FilePart, TextPart
+from outrider.types.parts import FilePart, ModelRef, TextPart
 from outrider.types.tool_state import Attachment
 
 if TYPE_CHECKING:
@@ -128,7 +129,8 @@ class RunSession:
         parts = [TextPart(message), *(_file_part(attachment) for attachment in attachments)]
         if instructions.strip():
             parts.append(additional_instructions(instructions))
-        await self.journal.add_message(Message("user", parts, agent=entry.name))
+        model = ModelRef(entry.provider, entry.model)
+        await self.journal.add_message(Message("user", parts, agent=entry.name, model=model, mode=session.mode))
         end = await Turn(context).run()
         self.run_context.agent_messages.append(AgentMessage("return", entry.name, USER, end.output, ""))
         return end
@@ -157,7 +159,7 @@ async def open_run_session(
         store=run_store,
         bus=bus,
         redactor=redactor,
-        approvals=function_channel(approve),
+        approvals=function_channel(approve, run_store if store is not None else None),
         lease_owner=LeaseOwner(run_store, current_process()) if store is not None else None,
     )
     try:
@@ -264,6 +266,7 @@ async def async_run(
     callback_seconds: float | None = CALLBACK_SECONDS,
     output_validators: OutputValidator | Sequence[OutputValidator] | None = None,
     output_attempts: int = DEFAULT_ATTEMPTS,
+    **unknown: Any,
 ) -> RunResult[Any]:
     """Run agents on a message. With `output_type` the output is a value of that type; a JSON schema as a dict gives
     plain JSON values. `RunKeywords` describes the other arguments.
@@ -271,6 +274,12 @@ async def async_run(
     Errors of models and tools are returned to the model. An error that ends the run is raised as OutriderError; its
     `details["result"]` holds the RunResult so far.
     """
+    check_names("run()", unknown, RunKeywords.__annotations__)
+    check_parts("run()", agents, tools, providers)
+    given = {"limits": limits, "hooks": hooks, "bus": bus, "store": store, "session": session, "approve": approve}
+    check_arguments(
+        "run()", {**given, "owner": owner, "instructions": instructions, "callback_seconds": callback_seconds}
+    )
     check_mode(mode, "the run")
     check_level(approval, "the run")
     check_message(message)
@@ -401,6 +410,7 @@ def async_run_stream(
 ) -> RunStream[Any]:
     """Run agents and return a stream of what happens. The last event is the entry agent's finish or error; then the
     stream has the `result`. Closing the stream cancels the run."""
+    check_arguments("run()", {"bus": bus})
     state: StreamState[Any] = StreamState(StreamTranslator(as_output_type(options.get("output_type"))))
     entry: Any = options.get("entry", arguments[0] if arguments else "")
     agent = entry.name if isinstance(entry, Agent) else str(entry)

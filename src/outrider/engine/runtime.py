@@ -403,6 +403,7 @@ class EngineRuntime:
             rights=session_tools.describe_rights(attended=self._is_attended(session)) if session_tools else None,
             prompts=session_tools.prompts if session_tools else {},
             auto_compact=options.compacts,
+            confirm=self._approvals.confirm,
             silence_seconds=self.silence_seconds,
             labels=cache(lambda: self._create_labels(session_tools)),
             deps=deps,

@@ -81,7 +81,7 @@ class TranscriptEvents:
     def _turn_events(self, turn: list[Message]) -> Iterator[Event]:
         first, last = turn[0], turn[-1]
         yield self._create_event(
-            LoopStartedEvent, _start_time(first), first, user_message=first.get_text_content()[:MAX_PREVIEW]
+            LoopStartedEvent, _start_time(first), first, user_message=first.join_text()[:MAX_PREVIEW]
         )
         for message in turn:
             if message.role == "assistant":
@@ -94,7 +94,7 @@ class TranscriptEvents:
                 termination_reason="error" if last.error else "completed" if last.finish else "interrupted",
                 total_turns=sum(message.role == "assistant" for message in turn),
                 duration_ms=max(0, (_end_time(last) or 0) - _start_time(first)),
-                output=last.get_text_content()[:MAX_PREVIEW],
+                output=last.join_text()[:MAX_PREVIEW],
             )
 
     def _step_events(self, message: Message) -> Iterator[Event]:

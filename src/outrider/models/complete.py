@@ -35,6 +35,10 @@ async def async_complete(
     `messages` is a text or a list of messages. `tools` are ToolSpecs, schemas, or objects with `to_schema()`; the call
     does not run them. Raises ProviderError; its `details["answer"]` holds the Answer received until then.
     """
+    if isinstance(provider, str):
+        raise ConfigurationError(
+            f"complete() needs a provider, got the text {provider!r}; write Provider({provider!r}, kind=…)"
+        )
     provider = with_environment_defaults(provider)
     async with shared_client(provider, shared_catalog()) as client:
         request = Request(

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import msgspec
 
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW
 from outrider.permissions.paths.gitignore import temporary_name
 from outrider.processes.sandbox.overlay import FileStamp, OverlayChange, lstat_or_none, same_content
 from outrider.sessions.failpoints import failpoint
 from outrider.tools.edit_transaction import remove_leftovers
 from outrider.tools.workspace_files import open_folder
 
-_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_CLOEXEC | O_NOFOLLOW
 _COPY_BYTES = 1 << 24
 _MODE_BITS = 0o1777  # without setuid and setgid, which a command could use against the user later
 _IN_THE_WAY = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.ELOOP, errno.ENOENT)
@@ -153,7 +154,7 @@ def _stage_file(workspace: Path, upper: Path, change: OverlayChange) -> tuple[st
 
 def _copy_file(source_path: str, target: int, change: OverlayChange, workspace: Path) -> None:
     """Copies content, extended attributes, owner, mode and times, and waits for the disk."""
-    source = os.open(source_path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    source = os.open(source_path, os.O_RDONLY | O_NOFOLLOW | O_CLOEXEC)
     try:
         status = os.fstat(source)
         _copy_content(source, target)

@@ -7,6 +7,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK
 from outrider.outcomes.commit import find_conflicts
 from outrider.outcomes.git_operations import RunInView, read_operations
 from outrider.outcomes.pending import PendingOutcome
@@ -262,7 +263,7 @@ def make_diff(workspace: Path, upper: Path, change: OverlayChange) -> str:
 def _read_text(path: Path) -> str | None:
     """Returns the text of a regular file, None if it is binary, too large or unreadable."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             content = file.read(MAX_DIFF_BYTES + 1)
     except OSError:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from outrider._posix import O_CLOEXEC
 from outrider.errors import ConfigurationError, FailureReason
 from outrider.outcomes.repository import OutsideRepository
 from outrider.processes.sandbox.overlay import OverlayChange, OverlayFolders, remove_from_layer, remove_tree
@@ -140,7 +141,7 @@ class OutcomeFolder:
             _make_private(self._overlays)
             file.parent.mkdir(parents=True, mode=0o700)
         staged = file.with_suffix(".tmp")
-        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
             # File names may be no valid UTF-8; the standard library escapes such characters.
             stream.write(json.dumps(msgspec.to_builtins(outcome)).encode())

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK
 from outrider.permissions.paths.protected import (
     GIT_DATA_FILES,
     GIT_DATA_FOLDERS,
@@ -105,7 +106,7 @@ class OverlayView:
 
 def _read_file(path: Path) -> bytes | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             content = file.read(_MAX_CHECKED_BYTES + 1)
     except OSError:

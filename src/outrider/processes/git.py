@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from outrider._posix import O_CLOEXEC, O_NONBLOCK
 from outrider.errors import ConfigurationError, ProcessError
 from outrider.processes.launch import GIT_VARIABLES, LaunchRequest, child_environment
 from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
@@ -114,7 +115,7 @@ def _has_plain_configuration(git: Path) -> bool:
     if git.is_symlink() or not git.is_dir() or (git / "commondir").exists() or (git / "config.worktree").exists():
         return False
     try:
-        descriptor = os.open(git / "config", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe could block
+        descriptor = os.open(git / "config", os.O_RDONLY | O_CLOEXEC | O_NONBLOCK)  # a pipe could block
     except OSError:
         return False
     with os.fdopen(descriptor, "rb") as file:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW
+
 KIB, MIB = 1 << 10, 1 << 20
 _MERGE_BYTES = 8 * KIB
 _SECRET_SCAN_BYTES = 64 * KIB  # the file is scanned for secrets after this many new bytes
@@ -89,7 +91,7 @@ class OutputFolder:
                 self._next_numbers[safe] = number + 1
                 path = self._path / (f"{safe}.{number}.txt" if number else f"{safe}.txt")
                 with contextlib.suppress(FileExistsError):
-                    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | O_NOFOLLOW | O_CLOEXEC
                     return _SpillFile(self, path, os.open(path, flags, 0o600))
         except OSError:
             return None

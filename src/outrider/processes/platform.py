@@ -8,10 +8,14 @@ it imports little.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import resource
 import sys
+
+try:  # without `outrider._posix`, which imports too much for guard processes
+    import fcntl
+    import resource
+except ImportError:
+    fcntl = resource = None  # type: ignore[assignment]  Windows, where no process is started
 
 TYPE_CHECKING = False  # importing typing takes longer than everything else here
 if TYPE_CHECKING:

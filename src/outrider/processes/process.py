@@ -11,6 +11,7 @@ from typing import Literal, Protocol, assert_never
 
 import msgspec
 
+from outrider._posix import SIGKILL
 from outrider.errors import ProcessError
 from outrider.processes import platform
 from outrider.processes.launch import LaunchRequest
@@ -53,7 +54,7 @@ class ExitStatus(msgspec.Struct, frozen=True):
 
 def exit_status_of(code: int, *, out_of_memory: bool, requested: Literal["killed", "timeout"] | None) -> ExitStatus:
     """Builds the exit status. `code` is negative for a signal; `requested` means that the engine ended the command."""
-    killed = code in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    killed = code in (-SIGKILL, 128 + SIGKILL)
     cause: ExitCause = "signaled" if code < 0 else "exited"
     if requested is not None:
         cause = requested

@@ -7,6 +7,7 @@ import signal
 import socket
 import sys
 
+from outrider._posix import require_posix
 from outrider.errors import ProcessError
 from outrider.processes import platform
 from outrider.processes.launch import LaunchRequest
@@ -32,6 +33,7 @@ class ProcessSpawner:
         `stdin`, `output` and `errors` are descriptors for the command; the caller still owns and closes them. Without
         `errors`, standard error goes to `output`.
         """
+        require_posix("running a command")
         request = launch.encode()
         engine_end, guard_end = _open_socketpair()
         try:

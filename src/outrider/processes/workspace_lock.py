@@ -1,12 +1,13 @@
 """The lock of one workspace: commands with an overlay, commits and edits run one at a time, also between processes."""
 
 import asyncio
-import fcntl
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
+
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl
 
 LOCKS_FOLDER = "locks"
 POLL_SECONDS = 0.05
@@ -45,7 +46,7 @@ class WorkspaceLock:
         """Returns a descriptor of the lock file, None if the data folder cannot be written."""
         try:
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            return os.open(self._file, os.O_RDWR | os.O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0o600)
         except OSError:
             return None
 

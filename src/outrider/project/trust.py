@@ -4,7 +4,6 @@ approved.
 The files of an untrusted workspace are only read to be shown to the user.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl
 from outrider.permissions.paths.safe_open import open_to_read
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.types.validate import is_object
@@ -97,7 +97,7 @@ class TrustList:
     def _exclusive_lock(self) -> Generator[None]:
         """Holds a lock file for a read-modify-write cycle, because several processes may change the list at once."""
         self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | O_NOFOLLOW | O_CLOEXEC
         with os.fdopen(os.open(f"{self._file}.lock", flags, 0o600), "rb+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

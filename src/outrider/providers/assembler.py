@@ -23,7 +23,7 @@ from outrider.types.deltas import (
 )
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
+from outrider.types.parts import FilePart, PartTime, ReasoningPart, TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
 from outrider.types.usage import Tokens
 
@@ -33,7 +33,7 @@ AnswerPart = TextPart | ReasoningPart | ToolPart | FilePart
 class _PartDraft:
     """A message part that is still being streamed."""
 
-    __slots__ = ("call_id", "chunks", "ended", "id", "kind", "mime", "state", "tool", "url")
+    __slots__ = ("call_id", "chunks", "ended", "id", "kind", "mime", "state", "time", "tool", "url")
 
     def __init__(self, kind: PartKind, call_id: str = "", tool: str = "") -> None:
         self.kind: PartKind = kind
@@ -44,6 +44,7 @@ class _PartDraft:
         self.state: dict[str, Any] = {}
         self.mime = self.url = ""
         self.ended = False
+        self.time: PartTime | None = None
 
     @property
     def text(self) -> str:
@@ -55,9 +56,10 @@ class _PartDraft:
         private = {family: self.state} if self.state else {}
         match self.kind:
             case "text":
-                return TextPart(self.text, id=self.id, metadata=private)
+                return TextPart(self.text, id=self.id, time=self.time, metadata=private)
             case "reasoning":
-                return ReasoningPart(self.text, id=self.id, provider_state={"family": family, **self.state})
+                state = {"family": family, **self.state}
+                return ReasoningPart(self.text, id=self.id, time=self.time, provider_state=state)
             case "file":
                 return FilePart(mime=self.mime, url=self.url, id=self.id, metadata=private)
             case "tool":
@@ -79,10 +81,12 @@ class AnswerAssembler:
     """Folds the deltas of one answer into parts, usage and a finish reason.
 
     `family` names the models that may receive the private state of this answer again (see `ModelClient.model_family`).
+    With a `clock` the parts have the times of their first and last delta.
     """
 
-    def __init__(self, family: str) -> None:
+    def __init__(self, family: str, clock: Callable[[], int] | None = None) -> None:
         self.family = family
+        self._clock = clock
         self.response_id = ""
         self.model = ""
         self.tokens = Tokens()
@@ -105,6 +109,9 @@ class AnswerAssembler:
 
     def part_id(self, index: int) -> str:
         return self._drafts[index].id
+
+    def tool_name(self, index: int) -> str:
+        return self._drafts[index].tool
 
     def part_builder(self, index: int) -> Callable[[], AnswerPart]:
         """Returns a function that builds the part with the content received until then, also after a retry."""
@@ -135,6 +142,8 @@ class AnswerAssembler:
         earlier = self._drafts.get(start.index)
         if earlier is not None:  # the part restarts; readers and the store know it by its first id
             draft.id = earlier.id
+        if self._clock is not None:
+            draft.time = PartTime(self._clock())
         self._drafts[start.index] = draft
 
     def _append_text(self, piece: TextDelta | ReasoningDelta | InputDelta) -> None:
@@ -143,6 +152,8 @@ class AnswerAssembler:
     def _end_part(self, end: PartEnd) -> None:
         draft = self._drafts[end.index]
         draft.ended = True
+        if self._clock is not None and draft.time is not None:
+            draft.time = PartTime(draft.time.start, max(self._clock(), draft.time.start))
         draft.state = end.state
         draft.mime, draft.url = end.mime, end.url
 

@@ -176,7 +176,7 @@ def compare_steps(recorded: Message | None, now: Message | None) -> Iterator[Dif
 
 
 def _compare_answers(recorded: Message, now: Message) -> Iterator[Difference]:
-    texts = recorded.get_text_content(), now.get_text_content()
+    texts = recorded.join_text(), now.join_text()
     if texts[0] != texts[1]:
         yield AnswerDiffers("text", *texts)
     reasoning = _reasoning_text(recorded), _reasoning_text(now)

@@ -356,4 +356,4 @@ def _pair_sessions(
 
 
 def _pairing_key(session: Session) -> tuple[str, str]:
-    return session.agent, session.messages[0].get_text_content() if session.messages else ""
+    return session.agent, session.messages[0].join_text() if session.messages else ""

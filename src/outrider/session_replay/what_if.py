@@ -124,7 +124,7 @@ def _make_course(session_id: str, messages: Sequence[Message]) -> Course:
     return Course(
         session_id=session_id,
         models=tuple(dict.fromkeys(step.model.model for step in steps if step.model)),
-        answer=next((step.get_text_content() for step in reversed(steps) if step.get_text_content()), ""),
+        answer=next((step.join_text() for step in reversed(steps) if step.join_text()), ""),
         finish=_finish_reason(steps[-1]) if steps else "",
         steps=len(steps),
         calls=tuple(map(format_call, calls)),

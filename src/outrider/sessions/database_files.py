@@ -1,7 +1,6 @@
 """Files of a SQLite database: private permissions, no symbolic links, journal mode, a fair lock, and error mapping."""
 
 import errno
-import fcntl
 import os
 import sqlite3
 import stat
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl, require_posix
 from outrider.errors import StorageFullError, StoreDamagedError, StoreError, StoreUnavailableError
 
 # A write-ahead log needs shared memory and file locks, which are unreliable between machines on these file systems.
@@ -21,6 +21,7 @@ _SUFFIXES = ("-wal", "-shm", "-journal")
 
 def prepare_folder(path: Path) -> None:
     """Creates the folder of a store with mode 0700. Raises StoreUnavailableError if that is not possible."""
+    require_posix("a store in a file")
     if "\0" in str(path):
         raise StoreUnavailableError(f"{str(path)!r} is not a path")
     try:
@@ -62,7 +63,7 @@ def make_private_directory(path: Path) -> None:
 def open_private_file(path: Path) -> int:
     """Opens a regular file with mode 0600, creates it if it is missing, and returns its descriptor."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreUnavailableError(f"{path} cannot be opened: {error.strerror}", path=str(path)) from error
     status = os.fstat(descriptor)
@@ -78,7 +79,7 @@ def open_private_file(path: Path) -> int:
 
 def create_private_file(path: Path) -> None:
     """Creates an empty file with mode 0600. Raises FileExistsError if the path exists, also as a link."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0o600))
 
 
 def file_system_type(path: Path) -> str:

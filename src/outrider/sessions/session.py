@@ -155,8 +155,10 @@ class Session:
         return write_api_messages(self.messages)
 
     def clear(self) -> None:
-        """Removes all messages from memory; stored messages stay in the store."""
+        """Starts a new conversation: removes all messages from memory and assigns a new id. What is stored under the
+        old id stays in the store."""
         self.messages = []
+        self.id = new_id()
 
     def to_dict(self) -> dict[str, Any]:
         return {

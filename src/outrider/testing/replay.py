@@ -48,7 +48,7 @@ class ReplayedAgents:
         else:
             session_id = await self._import_recorded(engine.store)
             recorded = await load_session(engine.store, session_id)
-            recorded_inputs = [message.get_text_content() for message in recorded.messages if is_input(message)]
+            recorded_inputs = [message.join_text() for message in recorded.messages if is_input(message)]
             assert recorded_inputs == wanted, (
                 f"the recording has the inputs {recorded_inputs}, not {wanted}; record again with --outrider-record"
             )

@@ -5,8 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Protocol, cast
 
-Body = dict[str, Any]
-Problems = Iterator[str]
+from outrider.testing.schema_rules import (
+    Body,
+    Problems,
+    anthropic_problems,
+    array_problems,
+    google_problems,
+    schemas_in,
+    strict_problems,
+)
 
 _STATE = re.compile(r"<workspace_state>.*?</workspace_state>", re.DOTALL)
 _IDENTIFIER = re.compile(r"[a-zA-Z0-9_-]+")
@@ -75,6 +82,8 @@ class AnthropicRules:
             yield "temperature: range: 0..1"
         yield from _claude_settings(body, model)
         yield from _anthropic_blocks(body)
+        if output := self.output_schema(body):
+            yield from anthropic_problems("output_config.format.schema", output)
         yield from _anthropic_tools([tool for tool in body.get("tools") or () if "type" not in tool])
 
     def texts(self, body: Body) -> list[str]:
@@ -287,6 +296,8 @@ def _anthropic_tools(tools: list[Body]) -> Problems:
             yield f"{where}.input_schema.type: Input should be 'object'"
         if schema.keys() & {"oneOf", "allOf", "anyOf"}:
             yield f"{where}.input_schema: input_schema does not support oneOf, allOf, or anyOf at the top level"
+        if tool.get("strict"):
+            yield from anthropic_problems(f"{where}.input_schema", schema)
     if _repeated([tool["name"] for tool in tools]):
         yield "tools: Tool names must be unique."
 
@@ -314,7 +325,7 @@ class ChatRules:
         yield from _openai_tools([tool["function"] for tool in body.get("tools") or ()], "tools[{}].function.name")
         wanted = _table(body.get("response_format")).get("json_schema")
         if wanted and wanted.get("strict"):
-            yield from _strict_problems(f"response_format '{wanted.get('name')}'", wanted["schema"])
+            yield from strict_problems(f"response_format '{wanted.get('name')}'", wanted["schema"])
 
     def texts(self, body: Body) -> list[str]:
         return _without_state(_joined(message["content"]) for message in body["messages"] if message["role"] == "user")
@@ -457,52 +468,11 @@ def _openai_tools(functions: list[Body], where: str) -> Problems:
             )
         elif "properties" not in schema and not function.get("strict"):
             yield f"Invalid schema for function '{name}': In context=(), object schema missing properties."
-        yield from _array_problems(f"function '{name}'", schema, ())
+        yield from array_problems(f"function '{name}'", schema, ())
         if function.get("strict"):
-            yield from _strict_problems(f"function '{name}'", schema)
+            yield from strict_problems(f"function '{name}'", schema)
     if _repeated([function["name"] for function in functions]):
         yield "Duplicate function names are not allowed in 'tools'."
-
-
-def _array_problems(what: str, schema: Any, at: tuple[str, ...]) -> Problems:
-    for place, inner in _schemas_in(schema, at):
-        if inner.get("type") == "array" and "items" not in inner and "prefixItems" not in inner:
-            yield f"Invalid schema for {what}: In context={place}, array schema missing items."
-
-
-_NOT_STRICT = _words("allOf not dependentRequired dependentSchemas if then else patternProperties oneOf")
-
-
-def _strict_problems(what: str, schema: Body) -> Problems:
-    for place, inner in _schemas_in(schema, ()):
-        head = f"Invalid schema for {what}: In context={place}"
-        yield from (f"{head}, '{word}' is not permitted." for word in sorted(inner.keys() & _NOT_STRICT))
-        if inner.get("type") != "object":
-            continue
-        if inner.get("additionalProperties") is not False:
-            yield f"{head}, 'additionalProperties' is required to be supplied and to be false."
-        if set(inner.get("required", ())) != set(inner.get("properties", ())):
-            missing = sorted(set(inner.get("properties", ())) - set(inner.get("required", ())))
-            yield (
-                f"{head}, 'required' is required to be supplied and to be an array including every key in properties. "
-                f"Missing '{missing[0] if missing else ''}'."
-            )
-
-
-def _schemas_in(given: Any, at: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Body]]:
-    """Yields every schema inside of a schema, with its place."""
-    if not isinstance(given, dict):
-        return
-    schema = cast("Body", given)
-    yield at, schema
-    for word in ("properties", "$defs", "definitions"):
-        for name, inner in _table(schema.get(word)).items():
-            yield from _schemas_in(inner, (*at, word, name))
-    for word in ("items", "additionalProperties", "not"):
-        yield from _schemas_in(schema.get(word), (*at, word))
-    for word in ("anyOf", "oneOf", "allOf"):
-        for number, inner in enumerate(_list(schema.get(word))):
-            yield from _schemas_in(inner, (*at, word, str(number)))
 
 
 class ResponsesRules:
@@ -527,7 +497,7 @@ class ResponsesRules:
         yield from _openai_tools(functions, "tools[{}].name")
         wanted = _table(_table(body.get("text")).get("format"))
         if wanted.get("strict"):
-            yield from _strict_problems(f"response_format '{wanted.get('name')}'", wanted["schema"])
+            yield from strict_problems(f"response_format '{wanted.get('name')}'", wanted["schema"])
 
     def texts(self, body: Body) -> list[str]:
         return _without_state(_joined(item["content"]) for item in _input_items(body) if item.get("role") == "user")
@@ -652,6 +622,7 @@ class GoogleRules:
             yield from _gemini_parts(content["parts"], model)
         yield from _google_tools(body.get("tools") or [])
         yield from _google_schema(config.get("responseSchema"), "generation_config.response_schema")
+        yield from google_problems("generation_config.response_json_schema", _table(config.get("responseJsonSchema")))
 
     def texts(self, body: Body) -> list[str]:
         return _without_state(part["text"] for part in self._parts(body, "user") if "text" in part)
@@ -773,7 +744,7 @@ def _google_tools(tools: list[Body]) -> Problems:
 
 def _google_schema(schema: Any, where: str) -> Problems:
     """`parametersJsonSchema` and `responseJsonSchema` accept JSON Schema; the older fields a part of it."""
-    for place, inner in _schemas_in(schema, ()):
+    for place, inner in schemas_in(schema, ()):
         here = ".".join((where, *place))
         yield from (_unknown_name(word, here) for word in sorted(set(inner) - _GOOGLE_SCHEMA))
         kind = str(inner.get("type", "")).lower()

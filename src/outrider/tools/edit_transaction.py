@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW
 from outrider.errors import ToolFailure
 from outrider.permissions.paths.gitignore import temporary_name
 from outrider.processes.workspace_lock import WorkspaceLock
@@ -29,7 +30,7 @@ from outrider.tools.workspace_files import (
     version_of,
 )
 
-_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_CLOEXEC | O_NOFOLLOW
 
 
 class PlannedChange(msgspec.Struct, frozen=True):

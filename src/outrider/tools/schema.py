@@ -163,8 +163,8 @@ def function_docs(function: Callable[..., Any]) -> str:
         function = function.func
     if inspect.isroutine(function) or isinstance(function, type):
         return inspect.getdoc(function) or ""
-    called = inspect.getdoc(type(function).__call__) if "__call__" in vars(type(function)) else None
-    return called or inspect.getdoc(type(function)) or ""
+    called: str | None = type(function).__call__.__doc__ if "__call__" in vars(type(function)) else None
+    return inspect.cleandoc(called) if called else inspect.getdoc(type(function)) or ""
 
 
 _REF = "#/$defs/"

@@ -4,7 +4,7 @@ import inspect
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping
 from contextlib import aclosing, suppress
-from copy import copy, deepcopy
+from copy import deepcopy
 from functools import cached_property, partial
 from pathlib import Path
 from types import FunctionType
@@ -274,6 +274,7 @@ class Tool(Generic[Parameters, Returned_co]):
         **options: Unpack[ToolKeywords],
     ) -> None:
         _check_function(function)
+        function = cast("Callable[Parameters, Returned_co]", function)
         self.function: Callable[..., Any] = function
         self.name = name or function_name(function)
         self.description = parse_docstring(function_docs(function)).summary if description is None else description
@@ -305,6 +306,10 @@ class Tool(Generic[Parameters, Returned_co]):
     ) -> Self:
         """Creates a tool with an explicit JSON schema. The function receives the model's arguments without
         conversion."""
+        if not is_object(parameters):
+            raise ConfigurationError(
+                f"tool {name}: its parameters are a JSON schema as a dict, got {type(parameters).__name__}"
+            )
         tool = cls(function, name=name, description=description, **options)
         tool._parameters = parameters
         return tool
@@ -339,9 +344,9 @@ class Tool(Generic[Parameters, Returned_co]):
             """Returns the tool of an object for a method that is decorated with `@Tool`."""
             if instance is None or not hasattr(self.function, "__get__"):
                 return self
-            bound = copy(self)
-            for name in ("signature", "parameters"):
-                bound.__dict__.pop(name, None)
+            bound = object.__new__(type(self))
+            cached = ("signature", "parameters")
+            bound.__dict__.update((name, value) for name, value in vars(self).items() if name not in cached)
             bound.function = self.function.__get__(instance, owner)
             bound._spec = None
             bound._check_signature()
@@ -450,7 +455,9 @@ class Tool(Generic[Parameters, Returned_co]):
                 arguments[self.signature.context_parameter] = context
         if self._is_async:
             value = self.function(**arguments)
-            return to_tool_result(await (_collect_chunks(value, context) if inspect.isasyncgen(value) else value))
+            if isinstance(value, AsyncGenerator):
+                return to_tool_result(await _collect_chunks(cast("Any", value), context))
+            return to_tool_result(await value)
         return to_tool_result(await _run_in_thread(self.function, arguments, context))
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned_co:
@@ -474,15 +481,15 @@ if TYPE_CHECKING:
 async def _run_in_thread(function: Callable[..., Any], arguments: dict[str, Any], context: ToolContext) -> Any:
     def call() -> Any:
         value = function(**arguments)
-        return _collect_items(value, context) if inspect.isgenerator(value) else value
+        return _collect_items(cast("Any", value), context) if isinstance(value, Generator) else value
 
     value = await _threads.run(call)
-    if inspect.isasyncgen(value):
-        return await _collect_chunks(value, context)
+    if isinstance(value, AsyncGenerator):
+        return await _collect_chunks(cast("Any", value), context)
     return await value if isinstance(value, Awaitable) else value  # pyright: ignore
 
 
-def _collect_items(chunks: Generator[Any, None, Any], context: ToolContext) -> Any:
+def _collect_items(chunks: Generator[Any, Any, Any], context: ToolContext) -> Any:
     """Reports the chunks of a generator as progress. Returns its return value, or all chunks as one text."""
     texts: list[str] = []
     while True:
@@ -493,7 +500,7 @@ def _collect_items(chunks: Generator[Any, None, Any], context: ToolContext) -> A
         texts.append(_report_chunk(chunk, context))
 
 
-async def _collect_chunks(chunks: AsyncGenerator[Any, None], context: ToolContext) -> Any:
+async def _collect_chunks(chunks: AsyncGenerator[Any, Any], context: ToolContext) -> Any:
     """The same for an async generator, which has no return value. A ToolResult as the last chunk is the result."""
     texts: list[str] = []
     last: Any = None
@@ -537,8 +544,7 @@ def _to_builtin(value: Any) -> Any:
         return value.model_dump(mode="json")
     if hasattr(value, "to_dict"):
         return value.to_dict()
-    cls: type = type(value)
-    if cls.__str__ is object.__str__ and cls.__repr__ is object.__repr__:
+    if type(value).__str__ is object.__str__ and type(value).__repr__ is object.__repr__:
         raise TypeError("its text would only be the address of the object")
     return str(value)
 
@@ -597,11 +603,37 @@ def _check_declared_parameters(name: str, function: Callable[..., Any], options:
 
 
 def _parse_options(name: str, options: dict[str, Any]) -> ToolOptions:
+    for option, value in options.items():
+        expected = _OPTION_CHECKS.get(option)
+        if expected is not None and not expected[0](value):
+            raise ConfigurationError(f"tool {name}: {option} is {expected[1]}, got {value!r}")
     try:
         return ToolOptions(**options)
     except TypeError as error:
         known = ", ".join(ToolOptions.__struct_fields__)
         raise ConfigurationError(f"tool {name}: {error}; the options are {known}") from error
+
+
+def _is_function(value: Any) -> bool:
+    return value is None or callable(value)
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+_OPTION_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "policy": (lambda value: value in _STRICTNESS, "allow, ask or deny"),
+    "timeout": (lambda value: value is None or _is_positive(value), "a number of seconds, or None"),
+    "repeats": (
+        lambda value: value is None or value is msgspec.UNSET or (type(value) is int and value > 0),
+        "a whole number of at least 1, or None for no limit",
+    ),
+    "evaluate_policy": (_is_function, "a function of the policy and the arguments"),
+    "preprocess_args": (_is_function, "a function of the arguments"),
+    "path_parameters": (lambda value: not isinstance(value, str), "a tuple of names, such as ('path',)"),
+    "url_parameters": (lambda value: not isinstance(value, str), "a tuple of names, such as ('url',)"),
+}
 
 
 def tools_by_name(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "Tool"]:

@@ -119,7 +119,8 @@ def _rename_references(schema: Any, renamed: Mapping[str, str]) -> Any:
 class TypeAdapter(Protocol):
     """The JSON schema of one type, and the conversion of JSON values to it. `label` names the type in messages."""
 
-    label: str
+    @property
+    def label(self) -> str: ...
 
     def schema(self, definitions: Definitions) -> Schema: ...
 
@@ -131,8 +132,7 @@ class TypeAdapter(Protocol):
 
 def object_keys(adapter: TypeAdapter) -> frozenset[str] | None:
     """Returns the keys of an object type, None for other types."""
-    found = getattr(adapter, "keys", None)
-    return found() if callable(found) else None
+    return adapter.keys() if isinstance(adapter, ObjectAdapter | PydanticAdapter) else None
 
 
 def accepts_text(adapter: TypeAdapter) -> bool:
@@ -157,7 +157,7 @@ class ScalarAdapter:
     """A type that msgspec reads from one JSON value: text, numbers, booleans, null, dates, UUIDs, bytes. `build` makes
     a value of a subclass."""
 
-    def __init__(self, kind: type, build: Callable[[Any], Any] | None = None) -> None:
+    def __init__(self, kind: type[Any], build: Callable[[Any], Any] | None = None) -> None:
         self.kind = kind
         self.label = "null" if kind is type(None) else kind.__name__
         self._build = build
@@ -194,14 +194,14 @@ class TextAdapter:
 
 
 class ChoiceAdapter:
-    """A Literal or an Enum: the values in the order in which they are written, and what each of them becomes. Named
-    choices have a definition of their own."""
+    """A Literal or an Enum: the values in the order in which they are written, and what each of them becomes. An
+    enum has its own definition."""
 
     def __init__(self, label: str, choices: Sequence[tuple[Any, Any]], owner: type[Any] | None = None) -> None:
         self.label = label
         self.choices = choices
         self._owner = owner
-        self._values = {(type(value), value): meant for value, meant in choices}
+        self._values: dict[tuple[type[Any], Any], Any] = {(type(value), value): meant for value, meant in choices}
 
     def schema(self, definitions: Definitions) -> Schema:
         if self._owner is None:
@@ -224,9 +224,9 @@ class ChoiceAdapter:
     def convert(self, value: Any, *, strict: bool = False) -> Any:
         for attempt in (value,) if strict or not isinstance(value, str) else (value, _read_number(value)):
             with suppress(TypeError):  # a list or an object has no hash
-                if (found := self._values.get((type(attempt), attempt), MISSING)) is not MISSING:
+                if (found := self._values.get((cast("type[Any]", type(attempt)), attempt), MISSING)) is not MISSING:
                     return found
-        kinds = {type(one) for one, _ in self.choices}
+        kinds: set[type[Any]] = {type(one) for one, _ in self.choices}
         if type(value) not in kinds:
             raise unexpected(" | ".join(sorted(_LABELS.get(kind, kind.__name__) for kind in kinds)), value)
         raise ValueMismatch(f"Invalid enum value {value!r}")
@@ -425,7 +425,7 @@ def _convert_field(field: TypedField, given: Any, *, strict: bool, nulls: bool) 
 
 class ObjectAdapter:
     """A class with fields: a dataclass, TypedDict, NamedTuple, msgspec Struct or attrs class. `fields` are set after
-    its creation, because they may refer to it. `tag` is a key with a fixed value that tells the class."""
+    its creation, because they may refer to it. `tag` is a key with a fixed value that names the class."""
 
     def __init__(self, owner: object, label: str, build: Callable[..., Any], *, description: str = "") -> None:
         self.label = label
@@ -479,8 +479,8 @@ class ObjectAdapter:
 
 
 class UnionAdapter:
-    """One of several types. Objects are told apart by a field with fixed values, if all of them have one, else by the
-    number of known keys; other values by their type, without a conversion if possible."""
+    """One of several types. Objects are distinguished by a field with fixed values, if all of them have one, else by
+    the number of known keys; other values by their type, without a conversion if possible."""
 
     def __init__(self, members: Sequence[TypeAdapter]) -> None:
         self.members = members
@@ -533,15 +533,8 @@ class UnionAdapter:
     def _explain(self, value: Any, problems: list[tuple[TypeAdapter, ValueMismatch]]) -> ValueMismatch:
         objects = [one for one in problems if object_keys(one[0]) is not None]
         if not is_object(value) or not objects:
-            choices = [error for member, error in problems if isinstance(member, ChoiceAdapter)]
-            same = [error for error in choices if "Invalid" in str(error)] or [
-                error
-                for member, error in problems
-                if isinstance(member, ConstrainedAdapter) and "got" not in str(error)
-            ]
-            nested = [error for _, error in problems if error.problems[0][0]]
-            chosen = same or nested
-            return chosen[0] if len(chosen) == 1 else unexpected(self.label, value)
+            near = [error for _, error in problems if error.problems[0][0] or "got `" not in str(error)]
+            return near[0] if len(near) == 1 else unexpected(self.label, value)
         member, error = max(objects, key=lambda one: _count_known_keys(one[0], value))
         if len(objects) == 1:
             return error
@@ -551,7 +544,7 @@ class UnionAdapter:
         return ValueMismatch(problems=[(place, f"{head} {text}"), *rest])
 
     def _find_tags(self) -> tuple[str, dict[Any, TypeAdapter]] | None:
-        """Returns the key that tells the objects apart, and the member for each of its values."""
+        """Returns the key that distinguishes the objects, and the member for each of its values."""
         if not self._are_tags_known:
             self._are_tags_known = True
             objects = [member for member in self.members if object_keys(member) is not None]
@@ -585,114 +578,6 @@ def _count_known_keys(member: TypeAdapter, value: Any) -> int:
     return len(keys & value.keys()) if keys is not None and is_object(value) else 0
 
 
-class Constraints(msgspec.Struct, frozen=True):
-    """Limits of values, as `msgspec.Meta`, annotated_types and `pydantic.Field` state them."""
-
-    ge: Any = None
-    gt: Any = None
-    le: Any = None
-    lt: Any = None
-    multiple_of: Any = None
-    min_length: int | None = None
-    max_length: int | None = None
-    pattern: str | None = None
-    tz: bool | None = None
-    checks: tuple[Callable[[Any], Any], ...] = ()
-    keywords: Mapping[str, Any] = {}  # further keywords of the schema
-
-    def merge(self, other: "Constraints") -> "Constraints":
-        """Returns these constraints with those of the other one, which replace them."""
-        changes = {
-            name: value
-            for name in self.__struct_fields__
-            if (value := getattr(other, name)) is not None and name not in ("checks", "keywords")
-        }
-        return msgspec.structs.replace(
-            self, **changes, checks=self.checks + other.checks, keywords={**self.keywords, **other.keywords}
-        )
-
-    def find_problem(self, value: Any, label: str) -> str | None:
-        """Returns what is wrong with a value; None if it is within the limits, or if they do not apply to it."""
-        for words, limit, is_within in (
-            (">=", self.ge, lambda limit: value >= limit),
-            (">", self.gt, lambda limit: value > limit),
-            ("<=", self.le, lambda limit: value <= limit),
-            ("<", self.lt, lambda limit: value < limit),
-            ("that's a multiple of", self.multiple_of, lambda limit: value % limit == 0),
-        ):
-            with suppress(TypeError):
-                if limit is not None and value is not None and not is_within(limit):
-                    return f"Expected `{label}` {words} {limit}"
-        return self._find_length_problem(value, label) or self._find_other_problem(value, label)
-
-    def _find_length_problem(self, value: Any, label: str) -> str | None:
-        if not hasattr(value, "__len__"):
-            return None
-        if self.min_length is not None and len(value) < self.min_length:
-            return f"Expected `{label}` of length >= {self.min_length}"
-        if self.max_length is not None and len(value) > self.max_length:
-            return f"Expected `{label}` of length <= {self.max_length}"
-        return None
-
-    def _find_other_problem(self, value: Any, label: str) -> str | None:
-        if self.pattern is not None and isinstance(value, str) and not re.search(self.pattern, value):
-            return f"Expected `{label}` matching regex {self.pattern!r}"
-        has_zone = getattr(value, "tzinfo", None) is not None
-        if self.tz is not None and hasattr(value, "tzinfo") and has_zone != self.tz:
-            return f"Expected `{label}` {'with' if self.tz else 'without'} a timezone component"
-        for check in self.checks:
-            with suppress(TypeError, AttributeError):
-                if not check(value):
-                    return f"Expected `{label}` for which {getattr(check, '__name__', 'the check')} is true"
-        return None
-
-    def add_to(self, schema: Schema) -> Schema:
-        """Returns the schema with the keywords that apply to its type."""
-        if "anyOf" in schema:
-            return {**schema, "anyOf": [self.add_to(form) for form in schema["anyOf"]], **self.keywords}
-        kind = schema.get("type")
-        found: Schema = {}
-        if kind in ("integer", "number"):
-            limits = {
-                "minimum": self.ge,
-                "exclusiveMinimum": self.gt,
-                "maximum": self.le,
-                "exclusiveMaximum": self.lt,
-                "multipleOf": self.multiple_of,
-            }
-            found = {name: _json_number(limit) for name, limit in limits.items() if limit is not None}
-        elif kind in ("string", "array", "object"):
-            noun = {"string": "Length", "array": "Items", "object": "Properties"}[kind]
-            lengths = {f"min{noun}": self.min_length, f"max{noun}": self.max_length}
-            found = {name: length for name, length in lengths.items() if length is not None}
-            if kind == "string" and self.pattern is not None:
-                found["pattern"] = self.pattern
-        return {**schema, **found, **self.keywords}
-
-
-def _json_number(limit: Any) -> Any:
-    return limit if isinstance(limit, int | float) else float(limit)
-
-
-class ConstrainedAdapter:
-    """A type with constraints."""
-
-    def __init__(self, inner: TypeAdapter, constraints: Constraints) -> None:
-        self.inner = inner
-        self.label = inner.label
-        self._constraints = constraints
-
-    def schema(self, definitions: Definitions) -> Schema:
-        return self._constraints.add_to(self.inner.schema(definitions))
-
-    def convert(self, value: Any, *, strict: bool = False) -> Any:
-        converted = self.inner.convert(value, strict=strict)
-        problem = self._constraints.find_problem(converted, self.label)
-        if problem is not None:
-            raise ValueMismatch(problem)
-        return converted
-
-
 class PydanticAdapter:
     """A type that pydantic describes and validates: its models, and hints with its metadata."""
 
@@ -702,12 +587,12 @@ class PydanticAdapter:
         self._adapter: Any = Pydantic(hint)
         self.label = label
         self._fields: dict[str, Any] | None = getattr(hint, "model_fields", None)
-        if self._fields is None:
-            self.keys = None
 
-    def keys(self) -> frozenset[str]:  # pyright: ignore[reportRedeclaration]
-        fields = self._fields or {}
-        return frozenset(fields) | {field.alias for field in fields.values() if field.alias}
+    def keys(self) -> frozenset[str] | None:
+        """Returns the keys of a model, None for other types."""
+        if self._fields is None:
+            return None
+        return frozenset(self._fields) | {field.alias for field in self._fields.values() if field.alias}
 
     def schema(self, definitions: Definitions) -> Schema:
         schema: Schema = self._adapter.json_schema(ref_template=REFERENCE + "{model}")
@@ -741,13 +626,13 @@ def _without_rejected_nulls(value: Any, errors: list[dict[str, Any]]) -> Any:
     changed = msgspec.json.decode(msgspec.json.encode(value))
     for one in errors:
         *path, last = one["loc"]
-        holder = changed
-        for step in path:
-            inner = holder.get(step) if is_object(holder) else None
-            holder = holder[step] if isinstance(holder, list) and isinstance(step, int) else inner
-        if not is_object(holder) or last not in holder:
+        holder: Any = changed
+        try:
+            for step in path:
+                holder = holder[step]
+            del holder[last]
+        except (LookupError, TypeError):  # the path names a member of a union
             return None
-        del holder[last]
     return changed
 
 

@@ -2,6 +2,7 @@
 classes, enums, Literals, collections, unions, generic and recursive types, and `Annotated` with constraints."""
 
 import collections
+import collections.abc
 import dataclasses
 import sys
 import types
@@ -21,8 +22,6 @@ from outrider.tools.type_adapters import (
     AnyAdapter,
     ArrayAdapter,
     ChoiceAdapter,
-    ConstrainedAdapter,
-    Constraints,
     Definitions,
     MappingAdapter,
     MsgspecAdapter,
@@ -36,6 +35,13 @@ from outrider.tools.type_adapters import (
     TypedField,
     UnionAdapter,
     class_description,
+)
+from outrider.tools.type_constraints import (
+    AnnotationNote,
+    ConstrainedAdapter,
+    Constraints,
+    is_pydantic_field,
+    read_metadata,
 )
 
 Variables = Mapping[Any, Any]  # the arguments of generic types, by type variable
@@ -66,21 +72,10 @@ _TEXT_CLASSES: dict[tuple[str, str], Schema] = {
     ("zoneinfo", "ZoneInfo"): {},
 }
 _WRAPPERS = ("Required", "NotRequired", "ReadOnly", "Final", "ClassVar", "InitVar")
-_LIMITS = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "pattern", "tz")
 
 
 class UnsupportedTypeError(ConfigurationError):
     """A type hint that no JSON value can satisfy."""
-
-
-class _Note(msgspec.Struct, frozen=True):
-    """What the metadata of `Annotated` says."""
-
-    description: str = ""
-    constraints: Constraints = Constraints()
-    default: Any = MISSING
-    default_factory: Callable[[], Any] | None = None
-    for_pydantic: tuple[Any, ...] = ()
 
 
 class TypeCompiler:
@@ -122,16 +117,16 @@ class TypeCompiler:
         """Returns a field with the description and the default of its annotation. `= Field(5)` as a default works like
         an annotation."""
         hint = _resolve(hint, variables or {}, self._open)
-        if _is_pydantic(default):
+        if is_pydantic_field(default):
             hint, default = Annotated[hint, default], MISSING  # pyright: ignore
-        note = _read_metadata(get_args(hint)[1:]) if get_origin(hint) is Annotated else _Note()
+        note = read_metadata(get_args(hint)[1:]) if get_origin(hint) is Annotated else AnnotationNote()
         if default is MISSING and default_factory is None:
             default, default_factory = note.default, note.default_factory
         if isinstance(default, list | dict | set):
-            default, default_factory = MISSING, cast("Any", default).copy
+            default, default_factory = MISSING, cast("Any", default).copy  # never shared between calls
         optional = default is not MISSING or default_factory is not None
-        if default_factory is not None and default_factory() in ([], {}) and default_factory not in (list, dict):
-            default_factory = type(default_factory())
+        if default_factory is not None and (empty := default_factory()) in ([], {}):
+            default_factory = dict if empty == {} else list
         return TypedField(
             name=name,
             key=key or name,
@@ -144,9 +139,9 @@ class TypeCompiler:
 
     def _compile_annotated(self, hint: Any, variables: Variables) -> TypeAdapter:
         inner, *metadata = get_args(hint)
-        note = _read_metadata(metadata)
+        note = read_metadata(metadata)
         if note.for_pydantic:
-            own = _read_metadata([one for one in metadata if isinstance(one, msgspec.Meta)]).constraints
+            own = read_metadata([one for one in metadata if isinstance(one, msgspec.Meta)]).constraints
             try:
                 found = PydanticAdapter(Annotated[(inner, *note.for_pydantic)], type_label(inner))  # pyright: ignore
                 return found if own == Constraints() else ConstrainedAdapter(found, own)
@@ -278,8 +273,10 @@ def _resolve(hint: Any, variables: Variables, open_classes: Sequence[Any]) -> An
             hint = _resolve_variable(hint, variables)
         elif hasattr(hint, "__supertype__"):
             hint = hint.__supertype__
-        elif getattr(get_origin(hint), "_name", None) in _WRAPPERS or isinstance(hint, dataclasses.InitVar):
-            hint = hint.type if isinstance(hint, dataclasses.InitVar) else get_args(hint)[0]
+        elif isinstance(hint, dataclasses.InitVar):
+            hint = cast("Any", hint).type
+        elif getattr(get_origin(hint), "_name", None) in _WRAPPERS:
+            hint = get_args(hint)[0]
         elif hint is None:
             return type(None)
         elif getattr(hint, "_name", None) == "LiteralString":
@@ -382,7 +379,7 @@ def _find_reader(cls: type[Any]) -> "Callable[[type[Any], dict[str, Any]], Itera
         return _read_attrs
     if hasattr(cls, "__required_keys__") and issubclass(cls, dict):
         return _read_typed_dict
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+    if hasattr(cls, "_fields") and hasattr(cls, "_field_defaults"):
         return _read_named_tuple
     return None
 
@@ -445,73 +442,6 @@ def _generic_arguments(cls: type[Any], given: tuple[Any, ...]) -> dict[Any, Any]
             inner = tuple(found.get(one, one) for one in get_args(base))
             found = _generic_arguments(origin, inner) | found
     return found
-
-
-def _is_pydantic(value: Any) -> bool:
-    """Returns whether a value is `pydantic.Field(…)`."""
-    return type(value).__name__ == "FieldInfo" and type(value).__module__.startswith("pydantic")
-
-
-def _read_metadata(metadata: Sequence[Any]) -> _Note:
-    """Returns what strings, `msgspec.Meta`, annotated_types and pydantic's metadata say; other objects have no meaning
-    here. The libraries are recognised by name, because neither has to be installed."""
-    found = _Note()
-    texts: list[str] = []
-    changes: dict[str, Any] = {}
-    for one in _flatten(metadata):
-        if isinstance(one, str):
-            texts.append(one)
-        elif isinstance(one, msgspec.Meta):
-            found = _add(found, _meta_constraints(one), one.description)
-        elif _is_pydantic(one):
-            inner = _read_metadata(one.metadata)
-            found = _add(found, inner.constraints, one.description)
-            changes |= _field_defaults(one)
-        elif type(one).__module__.split(".")[0] in ("annotated_types", "pydantic"):
-            found = _add(found, _annotated_constraints(one), "")
-        elif type(one).__name__ == "Doc" and hasattr(one, "documentation"):
-            found = _add(found, Constraints(), one.documentation)
-    if texts:
-        changes["description"] = " ".join(texts)
-    if any(type(one).__module__.split(".")[0] == "pydantic" for one in metadata):
-        changes["for_pydantic"] = tuple(one for one in metadata if not isinstance(one, str | msgspec.Meta))
-    return msgspec.structs.replace(found, **changes)
-
-
-def _flatten(metadata: Iterable[Any]) -> Iterable[Any]:
-    """Yields the metadata, with groups such as `annotated_types.Interval` and `Len` taken apart."""
-    for one in metadata:
-        is_group = getattr(one, "__is_annotated_types_grouped_metadata__", None) is not None
-        if is_group and not isinstance(one, type):
-            yield from _flatten(one)
-        else:
-            yield one
-
-
-def _add(note: _Note, constraints: Constraints, description: str | None) -> _Note:
-    return msgspec.structs.replace(
-        note, constraints=note.constraints.merge(constraints), description=description or note.description
-    )
-
-
-def _meta_constraints(meta: msgspec.Meta) -> Constraints:
-    limits = {name: getattr(meta, name) for name in _LIMITS}
-    keywords = {"title": meta.title, "examples": meta.examples, **(meta.extra_json_schema or {})}
-    return Constraints(**limits, keywords={name: value for name, value in keywords.items() if value is not None})
-
-
-def _annotated_constraints(one: Any) -> Constraints:
-    limits = {name: value for name in _LIMITS if (value := getattr(one, name, None)) is not None and name != "tz"}
-    if type(one).__name__ in ("Predicate", "Not"):
-        return Constraints(checks=(one.func if type(one).__name__ == "Predicate" else one,))
-    if type(one).__name__ == "Timezone":
-        return Constraints(tz=one.tz is not None)
-    return Constraints(**limits)
-
-
-def _field_defaults(field: Any) -> dict[str, Any]:
-    undefined = type(field.default).__name__ == "PydanticUndefinedType" or field.default is Ellipsis
-    return {"default": MISSING if undefined else field.default, "default_factory": field.default_factory}
 
 
 def compile_type(hint: Any) -> TypeAdapter:

@@ -16,14 +16,15 @@ from typing import BinaryIO
 
 import msgspec
 
+from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, require_posix
 from outrider.errors import ToolFailure
 from outrider.permissions.paths.containment import Containment, contain
 from outrider.permissions.paths.gitignore import VCS_FOLDERS
 from outrider.tools.text.diff import MAX_LINE_LENGTH, shorten_line
 from outrider.tools.text.encoding import TextEncoding, detect_encoding, without_ending
 
-OPEN_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
-OPEN_FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NOCTTY | os.O_NONBLOCK
+OPEN_FOLDER_FLAGS = os.O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW
+OPEN_FILE_FLAGS = os.O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK
 
 
 @contextmanager
@@ -100,6 +101,7 @@ class WorkspaceFiles:
         granted: IsGranted = lambda _, __: False,
         is_denied: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        require_posix("access to the files of a workspace")
         self.root = os.path.realpath(root)
         self.is_denied = is_denied
         self._readable = [os.path.realpath(folder) for folder in readable]

@@ -348,10 +348,21 @@ class EventLogger:
         self._printer = _printer_for(console, whole_lines=verbose)
         self._streamed: dict[str, tuple[Event, str]] = {}
         self._lock = threading.RLock()
+        self._attached: list[Callable[[], None]] = []
 
     def attach(self, bus: EventBus) -> Callable[[], None]:
-        """Prints every event of the bus from now on. Returns a function that detaches."""
-        return bus.subscribe_all(self.show)
+        """Prints every event of the bus from now on. Returns a function that detaches from this bus."""
+        unsubscribe = bus.subscribe_all(self.show)
+        self._attached.append(unsubscribe)
+        return unsubscribe
+
+    def detach(self) -> None:
+        """Prints what is still buffered, and no further events of any bus."""
+        attached, self._attached = self._attached, []
+        for unsubscribe in attached:
+            unsubscribe()
+        with self._lock:
+            self._flush_deltas()
 
     def show(self, event: Event) -> None:
         with self._lock:

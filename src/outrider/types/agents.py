@@ -2,12 +2,12 @@
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, get_args
 
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.types.modes import Mode, ReasoningEffort, VendorTool
+from outrider.types.modes import REASONING_EFFORTS, Mode, ReasoningEffort, VendorTool
 from outrider.types.request import RetryPolicy
 from outrider.types.tool_state import Attachment
 
@@ -28,6 +28,9 @@ class Provider(msgspec.Struct, frozen=True):
     headers: dict[str, str] = {}
     options: dict[str, Any] = {}
 
+    def __post_init__(self) -> None:
+        _check_provider_options(self)
+
     def __repr__(self) -> str:
         """Omits the key and the headers, because this text appears in logs and tracebacks."""
         key = "given" if self.api_key else "not given"
@@ -44,6 +47,26 @@ class Provider(msgspec.Struct, frozen=True):
             if ending in host:
                 return vendor
         return _VENDORS.get(self.kind, self.name) if not host or "google" in host else self.name
+
+
+_HTTP_OPTIONS = ("retry", "rate_limit", "timeouts", "cassette")
+_PROVIDER_OPTIONS: dict[str, tuple[str, ...]] = {
+    "anthropic": (*_HTTP_OPTIONS, "version", "betas", "caching", "cache_ttl", "project", "region"),
+    "openai": (*_HTTP_OPTIONS, "dialect", "text_tools", "query", "api_version"),
+    "openai-responses": (*_HTTP_OPTIONS, "query", "api_version"),
+    "google": (*_HTTP_OPTIONS, "project", "location", "api_version"),
+}
+
+
+def _check_provider_options(provider: Provider) -> None:
+    """Raises ConfigurationError for an option that no code reads: a misspelled one would have no effect."""
+    known = _PROVIDER_OPTIONS.get(provider.kind)
+    for name in provider.options if known else ():
+        if known and name not in known:
+            raise ConfigurationError(
+                f"provider {provider.name!r}: there is no option {name!r} for the kind {provider.kind!r}; there are "
+                f"{', '.join(known)}"
+            )
 
 
 _VENDORS: dict[str, str] = {
@@ -117,6 +140,35 @@ if TYPE_CHECKING:
     Deps = TypeVarWithDefault("Deps", default=Any)
 else:
     Deps = TypeVar("Deps")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
+
+
+_AGENT_FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "name": (lambda value: isinstance(value, str), "a text"),
+    "provider": (lambda value: isinstance(value, str), "the name of a provider that is passed to run(providers=[…])"),
+    "temperature": (_is_number, "a number"),
+    "max_output_tokens": (_is_count, "a whole number of at least 1"),
+    "reasoning_budget": (lambda value: type(value) is int and value >= 0, "a whole number of tokens"),
+    "reasoning_effort": (lambda value: value in REASONING_EFFORTS, f"one of {', '.join(REASONING_EFFORTS)}"),
+    "tools": (lambda value: not isinstance(value, str), "a tuple of names, such as ('search',)"),
+    "limits": (lambda value: isinstance(value, Limits), "Limits(…)"),
+    "retry": (lambda value: isinstance(value, RetryPolicy), "RetryPolicy(…)"),
+    "vendor_tools": (
+        lambda value: not isinstance(value, str) and all(one in get_args(VendorTool) for one in value),
+        f"a tuple of {', '.join(get_args(VendorTool))}",
+    ),
+    "permissions": (
+        lambda value: isinstance(value, dict) and not value.keys() - {"allow", "ask", "deny"},
+        'rules by effect, such as {"deny": ("shell",)}; the effects are allow, ask and deny',
+    ),
+}
 
 
 class SessionContext(msgspec.Struct, Generic[Deps], frozen=True, kw_only=True):
@@ -216,6 +268,12 @@ class Agent(msgspec.Struct, frozen=True):
             raise ConfigurationError(
                 f"agent {self.name!r}: the instructions are a text or a function, got {type(given).__name__}"
             )
+        for field, (matches, wanted) in _AGENT_FIELDS.items():
+            value: Any = getattr(self, field)
+            if value is not None and not matches(value):
+                raise ConfigurationError(f"agent {self.name!r}: {field} is {wanted}, got {value!r}")
+        if not self.name.strip():
+            raise ConfigurationError("an agent needs a name, such as Agent('helper', …)")
         for tool in self.tools or ():
             name: Any = tool
             if not isinstance(name, str):

@@ -1,7 +1,7 @@
 """Converts Anthropic content blocks (SDK objects or dicts) to parts."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 from urllib.parse import quote
 
 from outrider.types.parts import (
@@ -17,6 +17,7 @@ from outrider.types.parts import (
 from outrider.types.tool_state import Attachment
 from outrider.types.validate import is_object
 
+_ATTRIBUTES = ("type", "text", "thinking", "signature", "data", "id", "name", "input", "tool_use_id", "content")
 _OPAQUE = {"server_tool_use", "mcp_tool_use", "compaction", "container_upload", "fallback", "search_result"}
 
 
@@ -42,10 +43,34 @@ def as_dict(block: Any) -> dict[str, Any]:
         if to_api_format is None:
             raise ValueError(f"a {block.type} part is not a content block")
         return to_api_format()
-    dump = getattr(block, "model_dump", None)
-    if dump is None:
-        raise ValueError(f"a content block is a dict or an SDK object, got {type(block).__name__}")
-    return dump(mode="json", exclude_unset=True)
+    if (dump := getattr(block, "model_dump", None)) is not None:
+        return dump(mode="json", exclude_unset=True)
+    if not isinstance(getattr(block, "type", None), str):
+        raise ValueError(
+            f"a content block is a dict or an object with the attribute `type`, got {type(block).__name__}"
+        )
+    return _read_attributes(block)
+
+
+def _read_attributes(value: Any) -> Any:
+    """Converts an object of any class, and those in it, to plain data by its attributes."""
+    if isinstance(value, list | tuple):
+        return [_read_attributes(item) for item in cast("Sequence[Any]", value)]
+    if is_object(value):
+        return {name: _read_attributes(item) for name, item in value.items()}
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    classes = cast("type[Any]", type(value)).__mro__
+    own: dict[str, Any] = getattr(value, "__dict__", {})
+    names = [*own, *(name for cls in classes for name in _slots(cls))]
+    known = [name for name in _ATTRIBUTES if name not in names and hasattr(value, name)]
+    found = {name: getattr(value, name, None) for name in (*names, *known) if not name.startswith("_")}
+    return {name: _read_attributes(one) for name, one in found.items() if one is not None and not callable(one)}
+
+
+def _slots(cls: type[Any]) -> Sequence[str]:
+    slots: Any = cls.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else slots
 
 
 def content_blocks(content: Any) -> list[dict[str, Any]]:

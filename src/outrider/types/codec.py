@@ -106,10 +106,18 @@ def part_types() -> dict[str, type[Any]]:
     return dict(_kinds)
 
 
+def read_part_type(value: dict[str, Any]) -> dict[str, Any]:
+    """Returns the data of a part with its kind in `type`; older formats have it in `part_type`."""
+    if "type" in value or "part_type" not in value:
+        return value
+    return {"type": value["part_type"], **{name: one for name, one in value.items() if name != "part_type"}}
+
+
 def part_from_dict(value: dict[str, Any]) -> Any:
     """Builds a part from plain data. Raises ValueError for an unknown type; stored data is read with `load_part`."""
     if not isinstance(value, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  data from outside
         raise PartValidationError(f"a part is an object, got {type(value).__name__}")
+    value = read_part_type(value)
     name = value.get("type")
     if name is None:
         raise PartValidationError("part: missing required field `type`", field="type")

@@ -13,7 +13,8 @@ _AT_ONCE = 64
 _RANDOM_BITS = int("0fff3fffffffffffffff" * _AT_ONCE, 16)
 _VERSION_BITS = int("70008000000000000000" * _AT_ONCE, 16)
 _endings: deque[str] = deque()
-os.register_at_fork(after_in_child=_endings.clear)  # a forked child must not reuse the parent's random bytes
+if hasattr(os, "register_at_fork"):  # a forked child must not reuse the random bytes of its parent
+    os.register_at_fork(after_in_child=_endings.clear)
 _CANONICAL = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
 

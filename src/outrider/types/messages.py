@@ -121,8 +121,16 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         return [part for part in self.parts if isinstance(part, cls)]
 
     def get_text_content(self) -> str:
-        """Returns the text of all parts that are not ignored, without what the program added about the workspace."""
-        return "".join([part.text for part in self.parts if isinstance(part, TextPart) and not _is_added(part)])
+        """Returns the texts of all parts that are not ignored, one per line, without what the program added about the
+        workspace."""
+        return "\n".join(self._texts())
+
+    def join_text(self) -> str:
+        """Returns the same as one text: the parts of an answer may begin in the middle of a line."""
+        return "".join(self._texts())
+
+    def _texts(self) -> list[str]:
+        return [part.text for part in self.parts if isinstance(part, TextPart) and not _is_added(part)]
 
     def get_tool_uses(self) -> list[ToolUsePart]:
         return [part.use() for part in self.get_calls()]
@@ -137,7 +145,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     def to_api_format(self) -> dict[str, Any]:
         """Returns this message in the neutral (Anthropic) format; results of its calls belong to the next message."""
         if self.metadata.get("content") == "string":
-            return {"role": self.role, "content": self.get_text_content()}
+            return {"role": self.role, "content": self.join_text()}
         visible = (part for part in self.parts if isinstance(part, PartBase) and _is_visible(part))
         return {"role": self.role, "content": [block for part in visible if (block := _block(part))]}
 

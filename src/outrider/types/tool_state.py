@@ -61,6 +61,17 @@ class Attachment(msgspec.Struct, frozen=True):
             raise ValueError("an attachment has either data (base64) or a url")
 
 
+def _as_attachment(value: Any) -> Attachment:
+    """Accepts a FilePart as an attachment."""
+    if type(value) is Attachment:
+        return value
+    fields = msgspec.structs.asdict(value)
+    head, comma, data = str(fields["url"]).partition(";base64,")
+    if comma and head.startswith("data:"):
+        return Attachment(fields["mime"], data=data, name=fields.get("filename"))
+    return Attachment(fields["mime"], url=fields["url"], name=fields.get("filename"))
+
+
 def _read_time(state: msgspec.Struct, time: Any, cls: type[RunningTime] | type[EndedTime]) -> None:
     """Accepts a plain dict as a time."""
     if time.__class__ is dict:
@@ -110,8 +121,8 @@ class ToolCompleted(msgspec.Struct, frozen=True, tag_field="status", tag="comple
         _read_time(self, self.time, EndedTime)
         if not self.output.strip():
             force_setattr(self, "output", NO_OUTPUT)
-        if self.attachments.__class__ is not tuple:
-            force_setattr(self, "attachments", tuple(self.attachments))
+        if self.attachments.__class__ is not tuple or not all(type(one) is Attachment for one in self.attachments):
+            force_setattr(self, "attachments", tuple(_as_attachment(one) for one in self.attachments))
 
     def compact(self, at: int) -> "ToolCompleted":
         """Removes the output from the prompt; it stays in this value. Calling it again changes nothing."""

@@ -41,6 +41,14 @@ async def test_verbose_states_on_stderr_what_happens(program: Program):
     assert "▸ read notes.txt" in done.err
 
 
+async def test_debug_prints_every_event_to_stderr(program: Program):
+    async with answering(program, [READING, "Milk."]):
+        done = await program.run("run", "--debug", "what do I need?")
+    assert (done.code, done.out) == (0, "Milk.\n")
+    for words in ("what do I need?", "read", "notes.txt", "remember the milk"):
+        assert words in done.err
+
+
 async def test_json_is_one_object_with_all_that_happened(program: Program):
     async with answering(program, [[READING], [TOUCHING], "Done."]):
         done = await program.run("run", "-o", "json", "--max-turns", "9", "go")

@@ -1,5 +1,6 @@
 """Commands about what is stored: sessions, traces, figures, files; all on one session that really happened."""
 
+import asyncio
 import json
 import re
 import subprocess
@@ -60,6 +61,28 @@ async def test_a_session_travels_as_json_and_as_a_page(program: Program, tmp_pat
     html = page.read_text()
     assert "Milk and tea" in html
     assert "<script" not in html
+
+
+async def test_a_session_is_imported_from_a_url(program: Program, tmp_path: Path):
+    session = await lived(program)
+    exported = tmp_path / "session.json"
+    assert (await program.run("sessions", "export", session, "-o", str(exported))).code == 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        body = exported.read_bytes()
+        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+    elsewhere = Program(tmp_path / "home2", program.workspace)
+    elsewhere.home.mkdir()
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        done = await elsewhere.run("sessions", "import", f"http://127.0.0.1:{port}/session.json")
+    assert (done.code, done.out.strip()) == (0, session), done.err
+    assert "Milk and tea" in (await elsewhere.run("sessions", "show", session)).out
 
 
 async def test_traces_and_statistics_tell_what_was_done_and_what_it_cost(program: Program, tmp_path: Path):

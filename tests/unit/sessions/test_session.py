@@ -284,7 +284,7 @@ def test_the_content_of_a_message_can_be_one_part_or_one_block():
     assert session.add_user_message(TextPart("a")).get_text_content() == "a"
     assert session.add_assistant_message(TextPart("b")).get_text_content() == "b"
     assert session.add_assistant_message(text("c")).get_text_content() == "c"
-    assert session.add_assistant_message(iter([text("d"), text("e")])).get_text_content() == "de"
+    assert session.add_assistant_message(iter([text("d"), text("e")])).get_text_content() == "d\ne"
     for add in (session.add_user_message, session.add_assistant_message):
         with pytest.raises(PartValidationError, match="text or parts"):
             add(None)

@@ -286,7 +286,10 @@ async def test_a_value_of_another_type_is_rejected_with_its_place(hint: Any, giv
 SCHEMAS: list[tuple[Any, dict[str, Any]]] = [
     (Literal["b", "a"], {"type": "string", "enum": ["b", "a"]}),
     (Literal[2, 1], {"type": "integer", "enum": [2, 1]}),
-    (Literal["a", 1, None], {"anyOf": [{"type": "string", "enum": ["a"]}, {"type": "integer", "enum": [1]}, {"type": "null"}]}),
+    (
+        Literal["a", 1, None],
+        {"anyOf": [{"type": "string", "enum": ["a"]}, {"type": "integer", "enum": [1]}, {"type": "null"}]},
+    ),
     (Colour, {"type": "string", "enum": ["red", "green", "blue"]}),
     (Level, {"type": "integer", "enum": [3, 1]}),
     (Corner, {"type": "string", "enum": ["LEFT", "RIGHT"]}),
@@ -294,8 +297,14 @@ SCHEMAS: list[tuple[Any, dict[str, Any]]] = [
     (Annotated[str, annotated_types.Len(1, 5)], {"type": "string", "minLength": 1, "maxLength": 5}),
     (Annotated[list[int], annotated_types.MinLen(1)], {"type": "array", "items": {"type": "integer"}, "minItems": 1}),
     (Annotated[int | None, annotated_types.Ge(3)], {"anyOf": [{"type": "integer", "minimum": 3}, {"type": "null"}]}),
-    (Annotated[int, pydantic.Field(ge=3, description="how many")], {"type": "integer", "minimum": 3, "description": "how many"}),
-    (tuple[int, str], {"type": "array", "minItems": 2, "maxItems": 2, "prefixItems": [{"type": "integer"}, {"type": "string"}]}),
+    (
+        Annotated[int, pydantic.Field(ge=3, description="how many")],
+        {"type": "integer", "minimum": 3, "description": "how many"},
+    ),
+    (
+        tuple[int, str],
+        {"type": "array", "minItems": 2, "maxItems": 2, "prefixItems": [{"type": "integer"}, {"type": "string"}]},
+    ),
     (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}),
     (ipaddress.IPv4Address, {"type": "string", "format": "ipv4"}),
     (
@@ -332,7 +341,7 @@ SCHEMAS: list[tuple[Any, dict[str, Any]]] = [
             },
         },
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("hint", "schema"), SCHEMAS, ids=lambda one: str(one)[:40])

@@ -55,7 +55,7 @@ def test_parts_are_found_by_type_and_text_is_what_a_person_reads():
         "assistant", [TextPart("a"), TextPart("hidden", ignored=True), ToolPart("c", "read"), TextPart("b")]
     )
     assert [part.text for part in message.get_parts_by_type(TextPart)] == ["a", "hidden", "b"]
-    assert message.get_text_content() == "ab"
+    assert message.get_text_content() == "a\nb"
     assert [(use.tool_id, use.tool_name, use.tool_input) for use in message.get_tool_uses()] == [("c", "read", {})]
 
 
@@ -221,4 +221,4 @@ def test_every_value_can_be_imported_from_the_types_package():
 def test_the_text_of_a_message_is_without_what_the_program_added_about_the_workspace():
     state = TextPart("state", synthetic=True, origins=(make_origin("workspace", "/w"),))
     assert Message("user", [TextPart("go"), state]).get_text_content() == "go"
-    assert Message("user", [TextPart("go"), TextPart(" on", synthetic=True)]).get_text_content() == "go on"
+    assert Message("user", [TextPart("go"), TextPart(" on", synthetic=True)]).get_text_content() == "go\n on"

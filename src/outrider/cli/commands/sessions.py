@@ -1,6 +1,7 @@
 """`outrider sessions`: lists, shows, searches, forks, renames, exports, imports, shares and deletes
 sessions, and `outrider trace`."""
 
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Generator, Iterator, Sequence
@@ -156,9 +157,13 @@ def share_session(arguments: Namespace) -> int:
 
 def import_sessions(arguments: Namespace) -> int:
     """Import an exported document, print the ids, and report skipped items."""
-    document = _read_document(arguments.file)
+    is_url = arguments.file.startswith(("http://", "https://"))
+    document = b"" if is_url else _read_document(arguments.file)
 
     async def import_document(archive: SessionArchive) -> ImportResult:
+        if is_url:
+            token = os.environ.get("OUTRIDER_TOKEN")
+            return await archive.import_from_url(arguments.file, token=token, as_copy=arguments.copy)
         return await archive.import_document(document, as_copy=arguments.copy)
 
     console, imported = Console(), run_with_archive(import_document, create=True)

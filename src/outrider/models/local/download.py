@@ -1,7 +1,6 @@
 """Downloads model weights: resumes partial files, tries several sources, verifies the checksum."""
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import re
@@ -20,6 +19,7 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 
 import msgspec
 
+from outrider._posix import fcntl
 from outrider._sync import run_sync
 from outrider.config.environment import proxy_for
 from outrider.config.paths import make_private_folder

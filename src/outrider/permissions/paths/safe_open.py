@@ -11,13 +11,14 @@ import struct
 import sys
 from collections.abc import Generator
 
+from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK
 from outrider.permissions.paths.containment import Containment, contain
 
 _OPENAT2 = 437
 _RESOLVE_FLAGS = 0x08 | 0x04 | 0x02  # RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
-_OPEN_FLAGS = os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+_OPEN_FLAGS = O_CLOEXEC | O_NOCTTY | O_NONBLOCK
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | _NO_FOLLOW
+_FOLDER_FLAGS = os.O_RDONLY | O_DIRECTORY | O_CLOEXEC | _NO_FOLLOW
 
 
 class PathRefused(PermissionError):
@@ -57,7 +58,7 @@ def write_atomically(path: str, content: bytes, *, root: str, cwd: str, allow_pr
     root_path, parts = _locate_target(path, root, cwd, "write", allow_protected)
     with _open_parent(root_path, parts[:-1], make=True) as folder:
         temporary = f".{parts[-1][:100]}.{os.urandom(8).hex()}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | _NO_FOLLOW
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_CLOEXEC | _NO_FOLLOW
         descriptor = os.open(temporary, flags, 0o666, dir_fd=folder)
         try:
             _write_content(descriptor, content, folder, parts[-1])

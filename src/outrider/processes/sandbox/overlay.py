@@ -17,6 +17,7 @@ from uuid import uuid4
 
 import msgspec
 
+from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW, O_NONBLOCK
 from outrider.types.outcomes import ChangeKind, FileKind
 
 _OPAQUE = "user.overlay.opaque"
@@ -248,7 +249,7 @@ def _is_same_file(old: str, new: str) -> bool:
 
 def _open_regular(path: str) -> FileIO:
     """Opens a regular file. Raises OSError for a link or a pipe, which another process may have put in its place."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)
     file = FileIO(descriptor)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         file.close()
@@ -315,7 +316,7 @@ def _make_folders_like(workspace: Path, upper: Path, path: str) -> None:
             os.chmod(f"{upper}/{below}", stat.S_IMODE(os.lstat(f"{workspace}/{below}").st_mode))  # noqa: PTH101
 
 
-_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS = os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
 
 
 def remove_tree(root: Path) -> None:

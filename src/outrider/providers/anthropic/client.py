@@ -25,6 +25,7 @@ from outrider.providers.request_body import (
     finish_body,
     merge_fields,
 )
+from outrider.providers.schema_dialects import SchemaLowering
 from outrider.types.agents import Provider
 from outrider.types.modes import VendorTool
 from outrider.types.request import ModelMessage, Prompt, Request
@@ -138,12 +139,14 @@ class AnthropicWire:
         self._endpoint = build_endpoint(provider)
         self._output_limit = output_limit
         self._traits = {} if shared_traits is None else shared_traits
+        self._schemas = SchemaLowering("anthropic")
 
     def model_family(self, model: str) -> str:
         """Returns "anthropic" for every Claude model. On a compatible server each other model is a family by itself."""
         return _FAMILY if "claude" in model.lower() else f"{_FAMILY}:{model}"
 
     def build_request(self, request: Request) -> HttpRequest:
+        request = self._schemas.lower_request(request)
         family = self.model_family(request.model)
 
         def encode(message: ModelMessage) -> bytes:
@@ -179,10 +182,13 @@ class AnthropicWire:
         result."""
         if not isinstance(error, InvalidRequestError):
             return False
+        given, request = request, self._schemas.lower_request(request)
         before, traits = self._body_fields_with_extra(request), self._traits_of(request.model)
         rejected = traits.rejected_tools | find_rejected_vendor_tools(request.settings, error.message)
         self._traits[request.model] = replace(traits.updated_from_error(error.message), rejected_tools=rejected)
-        return self._body_fields_with_extra(request) != before
+        if self._body_fields_with_extra(request) != before:
+            return True
+        return self._schemas.learn_from_error(given, error)
 
     def _caching(self, traits: ModelTraits) -> str:
         """Returns the cache mode: a server that rejects the mark of the request gets marks in its blocks, and none if

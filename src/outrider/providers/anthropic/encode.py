@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
-from typing import Any, assert_never, cast
+from typing import Any, assert_never
 
 from outrider.providers.anthropic.models import ModelTraits
 from outrider.providers.request_body import (
@@ -265,7 +265,7 @@ def _output_config(settings: ModelSettings, traits: ModelTraits, form: str) -> d
     if ((form == "adaptive" and wanted) or always) and (effort := traits.supported_effort(settings.reasoning_effort)):
         config["effort"] = effort
     if settings.output is not None:
-        config["format"] = {"type": "json_schema", "schema": _close_objects(settings.output.schema)}
+        config["format"] = {"type": "json_schema", "schema": settings.output.schema}
     return config
 
 
@@ -292,16 +292,6 @@ def _encode_tool_choice(choice: ToolChoice) -> dict[str, Any]:
     if not choice.parallel and choice.mode != "none":
         fields["disable_parallel_tool_use"] = True
     return fields
-
-
-def _close_objects(schema: Any) -> Any:
-    """Sets `additionalProperties` to false where it is missing; the API rejects object schemas without it."""
-    if isinstance(schema, list):
-        return [_close_objects(item) for item in cast("list[Any]", schema)]
-    if not isinstance(schema, dict):
-        return schema
-    fields = {name: _close_objects(value) for name, value in cast("dict[str, Any]", schema).items()}
-    return {"additionalProperties": False, **fields} if fields.get("type") == "object" else fields
 
 
 def _cache_control_field(cache_control: CacheControl) -> dict[str, Any]:

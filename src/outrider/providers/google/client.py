@@ -9,6 +9,7 @@ from outrider.http.transport import HttpRequest
 from outrider.providers.google.decode import GeminiDecoder, error_from_response
 from outrider.providers.google.encode import ContentWriter, encode_body_fields, model_generation
 from outrider.providers.request_body import build_body_prefix, find_rejected_vendor_tools, finish_body
+from outrider.providers.schema_dialects import SchemaLowering
 from outrider.types.agents import Provider
 from outrider.types.modes import VendorTool
 from outrider.types.parts import ToolUsePart
@@ -33,6 +34,7 @@ class GoogleWire:
         version = options.get("api_version", "v1beta1" if project else "v1beta")
         where = f"/projects/{project}/locations/{location}/publishers/google" if project else ""
         self._without_thinking: set[str] = set()  # models that rejected a thinking configuration
+        self._schemas = SchemaLowering("google")
         self._rejected_tools: dict[str, frozenset[VendorTool]] = {}  # tools of the vendor, by model
         self._base = f"{host.rstrip('/')}/{version}{where}"
         self._headers = (
@@ -43,6 +45,7 @@ class GoogleWire:
         return FAMILY
 
     def build_request(self, request: Request) -> HttpRequest:
+        request = self._schemas.lower_request(request)
         generation = model_generation(request.model)
         writer = ContentWriter(FAMILY, generation, lambda call_id: _tool_name_of_call(call_id, request.prompt))
         contents = request.prompt.encoded(f"{FAMILY}/{3 if generation >= 3 else 2}", writer.write)
@@ -72,7 +75,7 @@ class GoogleWire:
             self._rejected_tools[request.model] = known | refused
             return True
         if not _THINKING_REJECTED.search(error.message):
-            return False
+            return self._schemas.learn_from_error(request, error)
         config = encode_body_fields(request, model_generation(request.model)).get("generationConfig", {})
         if request.model in self._without_thinking or "thinkingConfig" not in config:
             return False

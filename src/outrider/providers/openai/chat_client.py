@@ -17,6 +17,7 @@ from outrider.providers.openai.chat_encode import (
 )
 from outrider.providers.openai.common import endpoint_url, error_from_response, request_headers
 from outrider.providers.request_body import build_body_prefix, encode_json, finish_body
+from outrider.providers.schema_dialects import SchemaLowering
 from outrider.types.agents import Provider
 from outrider.types.parts import ReasoningPart
 from outrider.types.request import Request
@@ -28,6 +29,7 @@ class ChatWire:
     def __init__(self, provider: Provider) -> None:
         self._dialect = dialect_for_provider(provider)
         self._learned: dict[str, list[ChatDialect]] = {}  # per model; the last one is used
+        self._schemas = SchemaLowering("openai")
         self._headers = request_headers(provider)
         self._url = endpoint_url(provider, "chat/completions")
 
@@ -36,6 +38,7 @@ class ChatWire:
 
     def build_request(self, request: Request) -> HttpRequest:
         dialect = self._dialect_for(request.model)
+        request = self._schemas.lower_request(request, native=dialect.schemas)
         writer = MessageWriter(dialect, self.model_family(request.model))
         prefix = build_body_prefix(
             request,
@@ -62,7 +65,7 @@ class ChatWire:
         before = self._dialect_for(request.model)
         tried, after = self._learned[request.model], dialect_after_error(before, error.message)
         if after in tried or not _requests_differ(request, before, after):
-            return False
+            return self._schemas.learn_from_error(request, error)
         tried.append(after)
         return True
 

@@ -30,6 +30,7 @@ from outrider.providers.openai.responses_encode import (
     encode_custom_call_ids,
 )
 from outrider.providers.request_body import build_body_prefix, find_rejected_vendor_tools, finish_body
+from outrider.providers.schema_dialects import SchemaLowering
 from outrider.types.agents import Provider
 from outrider.types.request import Prompt, Request
 
@@ -64,6 +65,7 @@ class ResponsesWire:
         self._headers = request_headers(provider)
         self._url = endpoint_url(provider, "responses")
         self._learned: dict[str, ResponsesTraits] = {}  # by model
+        self._schemas = SchemaLowering("openai")
         self._family = FAMILY if _is_openai(provider_host(provider)) else f"{FAMILY}@{provider_host(provider)}"
 
     def model_family(self, model: str) -> str:
@@ -71,6 +73,7 @@ class ResponsesWire:
         return self._family
 
     def build_request(self, request: Request) -> HttpRequest:
+        request = self._schemas.lower_request(request)
         traits = self._traits_of(request.model)
         prefix = build_body_prefix(request, "input", traits, lambda: encode_body_fields(request, traits))
         stored = bool(request.settings.extra.get("store"))
@@ -93,7 +96,9 @@ class ResponsesWire:
         refused = find_rejected_vendor_tools(request.settings, error.message)
         learned = msgspec.structs.replace(learned, rejected=learned.rejected | refused)
         self._learned[request.model] = learned
-        return encode_body_fields(request, known) != encode_body_fields(request, learned)
+        if encode_body_fields(request, known) != encode_body_fields(request, learned):
+            return True
+        return self._schemas.learn_from_error(request, error)
 
     def _traits_of(self, model: str) -> ResponsesTraits:
         return self._learned.get(model, NO_TRAITS)

@@ -10,12 +10,13 @@ from typing import Literal
 
 import msgspec
 
+from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW
 from outrider.sessions.failpoints import failpoint
 from outrider.sessions.snapshots.changes import ChangeSet
 from outrider.sessions.snapshots.scanner import ContentStore, FileState, current_file_state
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_NOFOLLOW | O_CLOEXEC
 
 
 class RestoreStep(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK
 from outrider.errors import StoreError
 from outrider.permissions.paths.gitignore import (
     IGNORE_FILES,
@@ -284,7 +285,7 @@ def read_content(path: str, status: os.stat_result, limit: int) -> bytes:
     if status.st_size > limit:
         raise ValueError(f"{path} is larger than {limit} bytes")
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             return file.read(limit + 1)
     except FileNotFoundError:

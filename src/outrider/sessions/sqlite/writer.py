@@ -17,6 +17,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW
 from outrider.errors import StoreError, StoreUnavailableError
 from outrider.sessions.database_files import FairFileLock, to_store_error, wal_path
 from outrider.sessions.failpoints import failpoint
@@ -196,7 +197,7 @@ def _open_wal(path: Path, db: sqlite3.Connection) -> int | None:
     if db.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
         return None
     try:
-        return os.open(wal_path(path), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return os.open(wal_path(path), os.O_RDWR | O_NOFOLLOW | O_CLOEXEC)
     except OSError:
         return None
 

@@ -140,15 +140,6 @@ def test_the_schema_of_the_answer_and_stop_sequences_are_sent() -> None:
     assert fields["stop_sequences"] == ["END"]
 
 
-def test_objects_in_the_schema_of_the_answer_are_closed_unless_they_say_otherwise() -> None:
-    inner = {"type": "object", "properties": {"type": {"type": "string"}}}
-    schema = {"type": "object", "properties": {"a": {"anyOf": [inner, {"type": "null"}]}}, "additionalProperties": True}
-    sent = tuned("claude-sonnet-4-6", output=OutputSchema(schema))["output_config"]["format"]["schema"]
-    assert sent["additionalProperties"] is True
-    assert sent["properties"]["a"]["anyOf"] == [inner | {"additionalProperties": False}, {"type": "null"}]
-    assert "additionalProperties" not in inner
-
-
 def test_the_largest_answer_is_what_was_asked_then_what_is_known_then_a_question() -> None:
     assert tuned("claude-haiku-4-5", max_output_tokens=7)["max_tokens"] == 7
     assert tuned("claude-haiku-4-5")["max_tokens"] == 64_000

@@ -25,6 +25,7 @@ from outrider.types.tool_state import Attachment
 
 CLOSED = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 OPEN = {"type": "object", "properties": {"n": {"type": "integer"}}}
+FREE = {"type": "object", "additionalProperties": {"type": "integer"}}
 READ = ToolSpec("read", "Read a file.", OPEN)
 
 
@@ -164,22 +165,23 @@ def test_a_choice_is_sent_with_tools_only(choice: ToolChoice, expected: dict[str
     assert not body(settings=settings).keys() & expected.keys()
 
 
-@pytest.mark.parametrize(("schema", "strict"), [(CLOSED, True), (OPEN, False)])
+@pytest.mark.parametrize(("schema", "strict"), [(CLOSED, True), (OPEN, True), (FREE, False)])
 def test_a_tool_is_strict_only_if_its_schema_can_be(schema: dict[str, Any], strict: bool):
     sent = body(tools=(ToolSpec("t", "", schema, strict=True),))
-    assert sent["tools"][0]["function"]["strict"] is strict
+    assert sent["tools"][0]["function"].get("strict", False) is strict
 
 
 @pytest.mark.parametrize(
     ("schema", "strict"),
     [
         (CLOSED, True),
-        (OPEN, False),
-        (CLOSED | {"required": []}, False),
-        (CLOSED | {"properties": {"n": OPEN}}, False),
+        (FREE, False),
+        (CLOSED | {"properties": {"n": FREE}}, False),
+        (CLOSED | {"properties": {"n": {}}}, False),
         (CLOSED | {"properties": {"n": {"type": "array", "items": CLOSED}}}, True),
-        (CLOSED | {"properties": {"n": {"anyOf": [{"type": "null"}, OPEN]}}}, False),
-        (CLOSED | {"properties": {"n": {"$ref": "#/$defs/x"}}, "$defs": {"x": OPEN}}, False),
+        (CLOSED | {"properties": {"n": {"anyOf": [{"type": "null"}, FREE]}}}, False),
+        (CLOSED | {"properties": {"n": {"$ref": "#/$defs/x"}}, "$defs": {"x": CLOSED}}, True),
+        (CLOSED | {"properties": {"n": {"$ref": "#/$defs/x"}}, "$defs": {"x": FREE}}, False),
         (CLOSED | {"allOf": []}, False),
         ({"type": "array", "items": CLOSED}, False),
     ],

@@ -84,7 +84,9 @@ def test_settings_are_sent_in_this_apis_words():
 
 
 def test_a_schema_that_cannot_be_enforced_is_not_reported_to_be_strict():
-    assert body(settings=ModelSettings(output=OutputSchema(OPEN)))["text"]["format"]["strict"] is False
+    free = {"type": "object", "additionalProperties": {"type": "integer"}}
+    sent = body(settings=ModelSettings(output=OutputSchema(free)))["text"]["format"]
+    assert (sent["strict"], sent["schema"]) == (False, free)
 
 
 @pytest.mark.parametrize(

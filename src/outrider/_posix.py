@@ -1,0 +1,69 @@
+"""Modules and constants that Windows does not have: importing them works everywhere, using them is a clear error."""
+
+import importlib
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from outrider.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import fcntl
+    import resource
+    import termios
+
+    O_CLOEXEC = os.O_CLOEXEC
+    O_DIRECTORY = os.O_DIRECTORY
+    O_NOFOLLOW = os.O_NOFOLLOW
+    O_NONBLOCK = os.O_NONBLOCK
+    O_NOCTTY = os.O_NOCTTY
+    SIGKILL = signal.SIGKILL
+else:
+    O_CLOEXEC = getattr(os, "O_CLOEXEC", getattr(os, "O_NOINHERIT", 0))
+    O_DIRECTORY = getattr(os, "O_DIRECTORY", 0)
+    O_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+    O_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
+    O_NOCTTY = getattr(os, "O_NOCTTY", 0)
+    SIGKILL = getattr(signal, "SIGKILL", 9)
+
+    class _MissingModule:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        def __getattr__(self, attribute: str) -> Any:
+            raise ConfigurationError(
+                f"this needs {self._name}.{attribute}, which {sys.platform} does not have; use Linux, macOS or WSL"
+            )
+
+    def _find_module(name: str) -> Any:
+        try:
+            return importlib.import_module(name)
+        except ImportError:
+            return _MissingModule(name)
+
+    def __getattr__(name: str) -> Any:
+        if name not in ("fcntl", "resource", "termios"):
+            raise AttributeError(name)
+        module = globals()[name] = _find_module(name)
+        return module
+
+
+def require_posix(what: str) -> None:
+    """Raises ConfigurationError on Windows for what needs the functions of a POSIX system."""
+    if not hasattr(os, "geteuid"):
+        raise ConfigurationError(f"{what} needs functions that {sys.platform} does not have; use Linux, macOS or WSL")
+
+
+__all__ = [
+    "O_CLOEXEC",
+    "O_DIRECTORY",
+    "O_NOCTTY",
+    "O_NOFOLLOW",
+    "O_NONBLOCK",
+    "SIGKILL",
+    "fcntl",
+    "require_posix",
+    "resource",
+    "termios",
+]

@@ -1,0 +1,203 @@
+"""Constraints and descriptions in the metadata of `Annotated`: texts, `msgspec.Meta`, annotated_types, pydantic."""
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from outrider.tools.type_adapters import MISSING, Definitions, Schema, TypeAdapter, ValueMismatch
+
+_LIMITS = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "pattern", "tz")
+
+
+class Constraints(msgspec.Struct, frozen=True):
+    """Limits of values, as `msgspec.Meta`, annotated_types and `pydantic.Field` state them."""
+
+    ge: Any = None
+    gt: Any = None
+    le: Any = None
+    lt: Any = None
+    multiple_of: Any = None
+    min_length: int | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+    tz: bool | None = None
+    checks: tuple[Callable[[Any], Any], ...] = ()
+    keywords: Mapping[str, Any] = {}  # further keywords of the schema
+
+    def merge(self, other: "Constraints") -> "Constraints":
+        """Returns these constraints with those of the other one, which replace them."""
+        changes = {
+            name: value
+            for name in self.__struct_fields__
+            if (value := getattr(other, name)) is not None and name not in ("checks", "keywords")
+        }
+        return msgspec.structs.replace(
+            self, **changes, checks=self.checks + other.checks, keywords={**self.keywords, **other.keywords}
+        )
+
+    def find_problem(self, value: Any, label: str) -> str | None:
+        """Returns what is wrong with a value; None if it is within the limits, or if they do not apply to it."""
+        limits: tuple[tuple[str, Any, Callable[[Any, Any], Any]], ...] = (
+            (">=", self.ge, operator.ge),
+            (">", self.gt, operator.gt),
+            ("<=", self.le, operator.le),
+            ("<", self.lt, operator.lt),
+            ("that's a multiple of", self.multiple_of, _is_multiple),
+        )
+        for words, limit, is_within in limits:
+            with suppress(TypeError):  # such as None in an optional number
+                if limit is not None and not is_within(value, limit):
+                    return f"Expected `{label}` {words} {limit}"
+        return self._find_length_problem(value, label) or self._find_other_problem(value, label)
+
+    def _find_length_problem(self, value: Any, label: str) -> str | None:
+        if not hasattr(value, "__len__"):
+            return None
+        if self.min_length is not None and len(value) < self.min_length:
+            return f"Expected `{label}` of length >= {self.min_length}"
+        if self.max_length is not None and len(value) > self.max_length:
+            return f"Expected `{label}` of length <= {self.max_length}"
+        return None
+
+    def _find_other_problem(self, value: Any, label: str) -> str | None:
+        if self.pattern is not None and isinstance(value, str) and not re.search(self.pattern, value):
+            return f"Expected `{label}` matching regex {self.pattern!r}"
+        has_zone = getattr(value, "tzinfo", None) is not None
+        if self.tz is not None and hasattr(value, "tzinfo") and has_zone != self.tz:
+            return f"Expected `{label}` {'with' if self.tz else 'without'} a timezone component"
+        for check in self.checks:
+            with suppress(TypeError, AttributeError):
+                if not check(value):
+                    return f"Expected `{label}` for which {getattr(check, '__name__', 'the check')} is true"
+        return None
+
+    def add_to(self, schema: Schema) -> Schema:
+        """Returns the schema with the keywords that apply to its type."""
+        if "anyOf" in schema:
+            return {**schema, "anyOf": [self.add_to(form) for form in schema["anyOf"]], **self.keywords}
+        kind = schema.get("type")
+        found: Schema = {}
+        if kind in ("integer", "number"):
+            limits = {
+                "minimum": self.ge,
+                "exclusiveMinimum": self.gt,
+                "maximum": self.le,
+                "exclusiveMaximum": self.lt,
+                "multipleOf": self.multiple_of,
+            }
+            found = {name: _json_number(limit) for name, limit in limits.items() if limit is not None}
+        elif kind in ("string", "array", "object"):
+            noun = {"string": "Length", "array": "Items", "object": "Properties"}[kind]
+            lengths = {f"min{noun}": self.min_length, f"max{noun}": self.max_length}
+            found = {name: length for name, length in lengths.items() if length is not None}
+            if kind == "string" and self.pattern is not None:
+                found["pattern"] = self.pattern
+        return {**schema, **found, **self.keywords}
+
+
+def _is_multiple(value: Any, factor: Any) -> bool:
+    return value % factor == 0
+
+
+def _json_number(limit: Any) -> Any:
+    return limit if isinstance(limit, int | float) else float(limit)
+
+
+class ConstrainedAdapter:
+    """A type with constraints."""
+
+    def __init__(self, inner: TypeAdapter, constraints: Constraints) -> None:
+        self.inner = inner
+        self.label = inner.label
+        self._constraints = constraints
+
+    def schema(self, definitions: Definitions) -> Schema:
+        return self._constraints.add_to(self.inner.schema(definitions))
+
+    def convert(self, value: Any, *, strict: bool = False) -> Any:
+        converted = self.inner.convert(value, strict=strict)
+        problem = self._constraints.find_problem(converted, self.label)
+        if problem is not None:
+            raise ValueMismatch(problem)
+        return converted
+
+
+class AnnotationNote(msgspec.Struct, frozen=True):
+    """What the metadata of `Annotated` says."""
+
+    description: str = ""
+    constraints: Constraints = Constraints()
+    default: Any = MISSING
+    default_factory: Callable[[], Any] | None = None
+    for_pydantic: tuple[Any, ...] = ()
+
+
+def is_pydantic_field(value: Any) -> bool:
+    """Returns whether a value is `pydantic.Field(…)`."""
+    return type(value).__name__ == "FieldInfo" and type(value).__module__.startswith("pydantic")
+
+
+def read_metadata(metadata: Sequence[Any]) -> AnnotationNote:
+    """Returns what strings, `msgspec.Meta`, annotated_types and pydantic's metadata say; other objects have no meaning
+    here. The libraries are recognised by name, because neither has to be installed."""
+    found = AnnotationNote()
+    texts: list[str] = []
+    changes: dict[str, Any] = {}
+    for one in _flatten(metadata):
+        if isinstance(one, str):
+            texts.append(one)
+        elif isinstance(one, msgspec.Meta):
+            found = _add(found, _meta_constraints(one), one.description)
+        elif is_pydantic_field(one):
+            inner = read_metadata(one.metadata)
+            found = _add(found, inner.constraints, one.description)
+            changes |= _field_defaults(one)
+        elif type(one).__module__.split(".")[0] in ("annotated_types", "pydantic"):
+            found = _add(found, _annotated_constraints(one), "")
+        elif type(one).__name__ == "Doc" and hasattr(one, "documentation"):
+            found = _add(found, Constraints(), one.documentation)
+    if texts:
+        changes["description"] = " ".join(texts)
+    if any(type(one).__module__.split(".")[0] == "pydantic" for one in metadata):
+        changes["for_pydantic"] = tuple(one for one in metadata if not isinstance(one, str | msgspec.Meta))
+    return msgspec.structs.replace(found, **changes)
+
+
+def _flatten(metadata: Iterable[Any]) -> Iterable[Any]:
+    """Yields the metadata, with groups such as `annotated_types.Interval` and `Len` taken apart."""
+    for one in metadata:
+        is_group = getattr(one, "__is_annotated_types_grouped_metadata__", None) is not None
+        if is_group and not isinstance(one, type):
+            yield from _flatten(one)
+        else:
+            yield one
+
+
+def _add(note: AnnotationNote, constraints: Constraints, description: str | None) -> AnnotationNote:
+    return msgspec.structs.replace(
+        note, constraints=note.constraints.merge(constraints), description=description or note.description
+    )
+
+
+def _meta_constraints(meta: msgspec.Meta) -> Constraints:
+    limits = {name: getattr(meta, name) for name in _LIMITS}
+    keywords = {"title": meta.title, "examples": meta.examples, **(meta.extra_json_schema or {})}
+    return Constraints(**limits, keywords={name: value for name, value in keywords.items() if value is not None})
+
+
+def _annotated_constraints(one: Any) -> Constraints:
+    limits = {name: value for name in _LIMITS if (value := getattr(one, name, None)) is not None and name != "tz"}
+    if type(one).__name__ in ("Predicate", "Not"):
+        return Constraints(checks=(one.func if type(one).__name__ == "Predicate" else one,))
+    if type(one).__name__ == "Timezone":
+        return Constraints(tz=one.tz is not None)
+    return Constraints(**limits)
+
+
+def _field_defaults(field: Any) -> dict[str, Any]:
+    undefined = type(field.default).__name__ == "PydanticUndefinedType" or field.default is Ellipsis
+    return {"default": MISSING if undefined else field.default, "default_factory": field.default_factory}

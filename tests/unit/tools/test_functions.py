@@ -1,0 +1,254 @@
+"""Methods, partials, generators and callable objects as tools, and docstrings of every style."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from functools import partial, wraps
+from typing import Any, Optional, TypedDict, Unpack
+
+import pytest
+
+from outrider import ConfigurationError, Tool, ToolContext, ToolFailure, ToolResult
+from outrider.tools.docstrings import parse_docstring
+from outrider.tools.tool import tools_by_name
+
+
+class Shop:
+    """A shop."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @Tool(timeout=3)
+    def price(self, item: str) -> str:
+        """Return the price.
+
+        Args:
+            item: what to buy
+        """
+        return f"{item} of {self.name}"
+
+    @Tool
+    async def stock(self, item: str, context: Optional[ToolContext] = None) -> str:  # noqa: UP045
+        return f"{item} in {self.name} {context.session_id if context else ''}"
+
+    def plain(self, item: str) -> str:
+        return f"plain {item} of {self.name}"
+
+    @staticmethod
+    def fixed(item: str) -> str:
+        return f"fixed {item}"
+
+    @classmethod
+    def named(cls, item: str) -> str:
+        return f"{item} of {cls.__name__}"
+
+
+class Lookup:
+    """Look things up."""
+
+    def __call__(self, word: str) -> str:
+        return f"found {word}"
+
+
+class AsyncLookup:
+    async def __call__(self, word: str) -> str:
+        """Look up a word."""
+        return f"found {word}"
+
+
+def convert(text: str, *, unit: str, factor: int = 2) -> str:
+    """Convert a text."""
+    return f"{text} {unit} {factor}"
+
+
+def logged(function: Any) -> Any:
+    @wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Options(TypedDict, total=False):
+    depth: int
+
+
+def search(word: str, **options: Unpack[Options]) -> str:
+    return f"{word} {options}"
+
+
+CASES: list[tuple[Any, str, set[str], dict[str, Any], str]] = [
+    (Shop("A").price, "price", {"item"}, {"item": "tea"}, "tea of A"),
+    (Shop("A").stock, "stock", {"item"}, {"item": "tea"}, "tea in A "),
+    (Shop("A").plain, "plain", {"item"}, {"item": "tea"}, "plain tea of A"),
+    (Shop.fixed, "fixed", {"item"}, {"item": "tea"}, "fixed tea"),
+    (Shop.named, "named", {"item"}, {"item": "tea"}, "tea of Shop"),
+    (Lookup(), "Lookup", {"word"}, {"word": "a"}, "found a"),
+    (AsyncLookup(), "AsyncLookup", {"word"}, {"word": "a"}, "found a"),
+    (partial(convert, unit="km"), "convert", {"text", "factor"}, {"text": "a"}, "a km 2"),
+    (partial(convert, "b", unit="km"), "convert", {"factor"}, {"factor": 3}, "b km 3"),
+    (partial(Shop("A").plain), "plain", {"item"}, {"item": "tea"}, "plain tea of A"),
+    (logged(Shop.fixed), "fixed", {"item"}, {"item": "tea"}, "fixed tea"),
+    (search, "search", {"word", "depth"}, {"word": "a", "depth": "3"}, "a {'depth': 3}"),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "name", "parameters", "arguments", "result"), CASES, ids=lambda one: str(one)[:20]
+)
+async def test_every_kind_of_function_is_a_tool(function, name, parameters, arguments, result):
+    (tool,) = tools_by_name([function]).values()
+    assert tool.name == name
+    assert tool.parameters["properties"].keys() == parameters
+    assert await tool.execute(**arguments) == result
+
+
+def test_descriptions_come_from_the_function_behind():
+    assert Tool(partial(convert, unit="km")).description == "Convert a text."
+    assert Tool(Lookup()).description == "Look things up."
+    assert Tool(AsyncLookup()).description == "Look up a word."
+    assert Shop("A").price.parameters["properties"]["item"]["description"] == "what to buy"
+    assert Shop("A").price.timeout == 3
+
+
+def test_two_objects_have_two_tools():
+    first, second = Shop("A"), Shop("B")
+    assert (first.price("tea"), second.price("tea")) == ("tea of A", "tea of B")
+
+
+class Opaque:
+    pass
+
+
+async def coroutine() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: tools_by_name([Shop.price])["price"].parameters, "method without its object"),
+        (lambda: Tool(Shop.plain).parameters, "method without its object"),
+        (lambda: Tool(Shop), "got the class Shop; pass one of its methods"),
+        (lambda: Tool(classmethod(convert)), "write @classmethod above @Tool"),
+        (lambda: Tool(property(convert)), "write @property above @Tool"),
+        (lambda: Tool(coroutine()), "got a coroutine; pass the function without"),
+        (lambda: Tool(len), "a model cannot fill in"),
+        (lambda: Tool(lambda a, /: a, name="t"), "a model cannot fill in"),
+        (lambda: Tool("search"), "got str; decorate a function"),
+    ],
+)
+def test_what_cannot_be_a_tool_is_rejected_with_a_reason(make: Any, words: str):
+    with pytest.raises(ConfigurationError, match=words):
+        make()
+
+
+def test_hints_may_name_classes_that_are_defined_later():
+    namespace: dict[str, Any] = {"Tool": Tool, "__name__": "later"}
+    exec("@Tool\ndef take(value: 'Later') -> None: ...\n", namespace)
+    with pytest.raises(ConfigurationError, match="a type hint names 'Later'"):
+        _ = namespace["take"].parameters
+    namespace["Later"] = int
+    assert namespace["take"].parameters["properties"]["value"] == {"type": "integer"}
+
+
+async def test_chunks_of_generators_are_progress_and_their_text_is_the_result():
+    reported: list[str] = []
+    context = ToolContext(report=lambda progress: reported.append(progress.output))
+
+    def count(to: int) -> Iterator[str]:
+        for number in range(to):
+            yield f"{number} "
+
+    async def slowly(to: int) -> AsyncIterator[dict[str, int]]:
+        for number in range(to):
+            await asyncio.sleep(0)
+            yield {"n": number}
+
+    def ends() -> Any:
+        yield "working"
+        return ToolResult("all of it")
+
+    assert await Tool(count).call({"to": 3}, context) == "0 1 2 "
+    assert await Tool(slowly).call({"to": 2}, context) == '{"n":0}\n{"n":1}\n'
+    assert await Tool(ends).call({}, context) == ToolResult("all of it")
+    assert reported == ["0 ", "1 ", "2 ", '{"n":0}\n', '{"n":1}\n', "working"]
+
+
+async def test_an_object_without_a_text_is_never_sent_as_its_address():
+    with pytest.raises(ToolFailure, match="returned a Opaque that cannot be written as JSON"):
+        await Tool(lambda: Opaque(), name="t").execute()  # noqa: PLW0108
+    with pytest.raises(ToolFailure, match="list that cannot be written"):
+        await Tool(lambda: [Opaque()], name="t").execute()
+
+
+GOOGLE = """Search the web.
+
+    It is fast.
+
+    Args:
+        query (str, optional): what to look for,
+            in any language
+
+            and in any form
+        limit: how many
+        **options: more
+
+    Returns:
+        The pages.
+    """
+NUMPY = """Search the web.
+
+    It is fast.
+
+    Parameters
+    ----------
+    query : str, optional
+        what to look for,
+        in any language
+
+        and in any form
+    limit, options
+        how many
+
+    Returns
+    -------
+    str
+        The pages.
+    """
+SPHINX = """Search the web.
+
+    It is fast.
+
+    :param str query: what to look for,
+        in any language
+    :param limit: how many
+    :type limit: int
+    :returns: The pages.
+    """
+
+
+@pytest.mark.parametrize(
+    ("text", "query", "limit", "rest"),
+    [
+        (GOOGLE, "what to look for, in any language\n\nand in any form", "how many", "Returns:\n    The pages."),
+        (
+            NUMPY,
+            "what to look for, in any language\n\nand in any form",
+            "how many",
+            "Returns\n-------\nstr\n    The pages.",
+        ),
+        (SPHINX, "what to look for, in any language", "how many", ":returns: The pages."),
+    ],
+)
+def test_docstrings_are_parsed_completely(text: str, query: str, limit: str, rest: str):
+    parsed = parse_docstring(text)
+    assert parsed.parameters["query"] == query
+    assert parsed.parameters["limit"] == limit
+    assert parsed.summary == f"Search the web.\n\nIt is fast.\n\n{rest}"
+
+
+def test_a_text_that_looks_like_a_section_stays():
+    assert parse_docstring("Parameters are read.\n\nNote: it is slow.").summary == (
+        "Parameters are read.\n\nNote: it is slow."
+    )
+    assert parse_docstring(None) == parse_docstring("")

@@ -18,6 +18,7 @@ from outrider.event_bus import EventBus
 from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox
 from outrider.processes.supervisor import CommandResult, ProcessStatus, ProcessSupervisor
 from outrider.project.sandbox import LazySandbox
+from outrider.providers.provider import CustomProvider
 from outrider.sessions.store import Store
 from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Mode, Provider
@@ -63,7 +64,7 @@ class Workspace:
         self,
         folder: str | Path,
         agents: Agent | Sequence[Agent],
-        providers: Sequence[Provider],
+        providers: Sequence[Provider | CustomProvider],
         tools: Iterable[Tool | Callable[..., Any]] = (),
         *,
         data: str | Path | None = None,

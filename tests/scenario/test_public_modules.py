@@ -1,14 +1,46 @@
 """The public modules as a program uses them: fallback models, workspaces, MCP servers, providers of its own."""
 
+import asyncio
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
 import pytest
+from aiohttp import web
 
-from outrider import Agent, ConfigurationError, Provider, RetryPart, RetryPolicy, async_run
+from outrider import (
+    Agent,
+    AuthenticationError,
+    ConfigurationError,
+    Engine,
+    Limits,
+    OverloadedError,
+    Provider,
+    ProviderError,
+    RetryPart,
+    RetryPolicy,
+    TextPart,
+    async_complete,
+    async_run,
+)
+from outrider.providers import (
+    Credential,
+    Delta,
+    Finish,
+    ModelFacts,
+    PartEnd,
+    PartStart,
+    Request,
+    TextDelta,
+    Tokens,
+    UsageReport,
+)
 from outrider.testing import SimulatedError, Simulator, call
+from outrider.testing.simulator import SIMULATED_APIS
 from outrider.workspace import ApprovalRequest, Workspace
 
 QUICK = RetryPolicy(first_window=0.0)
@@ -129,3 +161,128 @@ async def test_a_workspace_without_approve_denies_and_leaves_nothing_behind(tmp_
         arguments: Any = {"folder": tmp_path, "agents": helper(), "providers": scripted(), **wrong}
         with pytest.raises(ConfigurationError, match="Workspace"):
             Workspace(**arguments)
+
+
+class Parrot:
+    """A provider of the program: it repeats what the user says, calls a tool first, and fails as it is told."""
+
+    name = "parrot"
+
+    def __init__(self, *failures: Any) -> None:
+        self.failures = list(failures)
+        self.requests: list[Request] = []
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+        self.requests.append(request)
+        if self.failures:
+            failure = self.failures.pop(0)
+            if isinstance(failure, Exception):
+                raise failure
+            yield failure
+            return
+        yield PartStart(0, "text")
+        yield TextDelta(0, f"{request.model}: ")
+        said = request.prompt[-1].content[-1]
+        yield TextDelta(0, said.text if isinstance(said, TextPart) else "?")
+        yield PartEnd(0)
+        yield UsageReport(Tokens(input=1_000_000, output=1_000_000))
+        yield Finish("stop")
+
+    def describe_model(self, model: str) -> ModelFacts:
+        return ModelFacts(context=100_000, input_price=1, output_price=2.5)
+
+
+async def test_a_provider_of_the_program_answers_with_prices_retries_and_fallback():
+    parrot = Parrot(OverloadedError("busy"))
+    agent = Agent("helper", "You help.", model="grey", provider="parrot", retry=QUICK)
+    result = await async_run(agent, "Hello", providers=[parrot], limits=Limits(cost=10))
+    assert result.output == "grey: Hello"
+    assert result.cost == Decimal("3.5")
+    assert len(parrot.requests) == 2
+    assert (await async_complete(parrot, "green", "Hi")).message.get_text_content() == "green: Hi"
+    broken = Parrot(*[OverloadedError("busy")] * 9)
+    backup = Agent("helper", "", model=["grey", "demo/demo"], provider="parrot", retry=QUICK)
+    result = await async_run(backup, "Hello", providers=[broken, *scripted("from another")])
+    assert result.output == "from another"
+    assert len(broken.requests) == RetryPolicy().attempts_before_fallback
+
+
+async def test_a_provider_of_the_program_that_fails_ends_the_run_with_a_typed_error():
+    agent = Agent("helper", "You help.", model="grey", provider="parrot")
+    for failure, words in [
+        (KeyError("x"), "KeyError"),
+        ("text", "yielded str"),
+        (PartStart(0, "text"), "without Finish"),
+    ]:
+        parrot = Parrot(failure)
+        async with Engine([agent], [parrot]) as engine:
+            session_id = await engine.create()
+            end = await engine.prompt(session_id, "Hello")
+            assert isinstance(end.error, ProviderError)
+            assert words in end.error.message
+            assert (await engine.prompt(session_id, "Again")).output == "grey: Again"
+    for wrong in (object(), Parrot, "parrot"):
+        with pytest.raises(ConfigurationError, match="CustomProvider"):
+            Engine([agent], [wrong])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+async def test_a_key_comes_from_a_function_again_when_it_expires_or_is_rejected(kind: Any):
+    keys = ["first", "second", "third"]
+    calls: list[str] = []
+    valid = {"first", "third"}
+
+    async def make_key() -> Credential:
+        calls.append(keys[len(calls)])
+        return Credential(calls[-1], seconds=0.3 if calls[-1] == "first" else None)
+
+    async with serving_keys(kind, valid) as (url, seen):
+        provider = Provider("p", kind, make_key, url)
+        assert "first" not in repr(provider)
+        agent = Agent("helper", "You help.", model=MODELS[kind], provider="p")
+        async with Engine([agent], [provider]) as engine:
+            session_id = await engine.create()
+            for _ in range(2):
+                assert (await engine.prompt(session_id, "Hello")).output == "Hi"
+            assert calls == ["first"]
+            await asyncio.sleep(0.4)
+            assert (await engine.prompt(session_id, "Hello")).output == "Hi"
+    assert calls == keys
+    assert seen == ["first", "first", "second", "third"]
+
+
+async def test_a_function_for_the_key_that_fails_is_a_typed_error():
+    def broken() -> str:
+        raise RuntimeError("no token server")
+
+    agent = Agent("helper", "You help.", model="claude-opus-4-6", provider="p")
+    for function, words in ((broken, "no token server"), (lambda: None, "NoneType"), (lambda: " ", "returned no key")):
+        provider = Provider("p", "anthropic", function, "http://127.0.0.1:9")  # type: ignore[arg-type]
+        with pytest.raises(AuthenticationError, match=words):
+            await async_run(agent, "Hello", providers=[provider])
+
+
+@asynccontextmanager
+async def serving_keys(kind: Any, valid: set[str]) -> AsyncIterator[tuple[str, list[str]]]:
+    """A server of one API that accepts only some keys, and the keys that it has seen."""
+    api, seen = SIMULATED_APIS[kind], list[str]()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        headers = request.headers
+        key = headers.get("x-api-key") or headers.get("x-goog-api-key") or headers["authorization"].split()[-1]
+        seen.append(key)
+        if key not in valid:
+            body = api.error_body(SimulatedError(401, "invalid key", "authentication_error"))
+            return web.json_response(body, status=401)
+        return web.Response(body=b"".join(api.stream(["Hi"])), content_type="text/event-stream")
+
+    app = web.Application()
+    app.router.add_post("/{tail:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}{api.base}", seen
+    finally:
+        await runner.cleanup()

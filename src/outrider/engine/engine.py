@@ -30,6 +30,8 @@ from outrider.engine.titles import TitleGenerator
 from outrider.engine.undo_history import FileChanges
 from outrider.errors import ConfigurationError, SessionInUseError
 from outrider.event_bus import EventBus, EventStream
+from outrider.models.clients import as_provider
+from outrider.providers.provider import CustomProvider
 from outrider.sessions.journal import Journal
 from outrider.sessions.leases import LeaseOwner, current_process
 from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem, SessionUpdate, check_metadata
@@ -183,7 +185,7 @@ class Engine:
     def __init__(
         self,
         agents: Sequence[Agent],
-        providers: Sequence[Provider],
+        providers: Sequence[Provider | CustomProvider],
         tools: Iterable[Tool | Callable[..., Any]] = (),
         *,
         store: Store | None = None,
@@ -192,20 +194,19 @@ class Engine:
     ) -> None:
         if not agents:
             raise ConfigurationError("an engine needs at least one agent")
-        self._arguments: dict[str, Any] = {"agents": agents, "providers": providers, "tools": tuple(tools), **options}
+        known = [as_provider(provider) for provider in providers]
+        self._arguments: dict[str, Any] = {"agents": agents, "providers": known, "tools": tuple(tools), **options}
         chosen = EngineOptions.from_keywords(options)
         self.attended = chosen.attended
         self._workspace = chosen.workspace
         self.cassettes = chosen.cassettes
-        self._redactor = redactor_for(providers, chosen.secrets)
+        self._redactor = redactor_for(known, chosen.secrets)
         self.store = redact_store(store or create_memory_store(), self._redactor)
         self.bus = bus or EventBus()
-        self.approval_queue = ApprovalQueue(
-            self.store, self.bus, lambda: self.attended, PeerApprovals(self.bus, providers)
-        )
+        self.approval_queue = ApprovalQueue(self.store, self.bus, lambda: self.attended, PeerApprovals(self.bus, known))
         self.runtime = EngineRuntime(
             RunSpec.build(
-                agents[0], agents, self._arguments["tools"], providers, more_tools=chosen.surroundings is not None
+                agents[0], agents, self._arguments["tools"], known, more_tools=chosen.surroundings is not None
             ),
             chosen,
             store=self.store,

@@ -20,12 +20,19 @@ from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, Approve
 from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits, end_child_sessions
 from outrider.errors import CallbackError, ConfigurationError
 from outrider.event_bus import EventBus
-from outrider.models.clients import CatalogPricing, LazyClient, adapt_to_local_models, shared_catalog, shared_client
+from outrider.models.clients import (
+    CatalogPricing,
+    LazyClient,
+    adapt_to_local_models,
+    as_provider,
+    shared_catalog,
+    shared_client,
+)
 from outrider.permissions.modes import Decision
 from outrider.permissions.redaction.event_filter import FILTERED_EVENTS, RedactingEventFilter
 from outrider.permissions.redaction.redactor import Redactor
 from outrider.providers.catalog import ModelCatalog
-from outrider.providers.provider import ModelClient
+from outrider.providers.provider import CustomProvider, ModelClient
 from outrider.sessions.journal import Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner
 from outrider.sessions.session import Session
@@ -70,7 +77,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         entry: Agent | str,
         agents: Iterable[Agent],
         tools: Iterable[Tool | Callable[..., Any]],
-        providers: Iterable[Provider],
+        providers: Iterable[Provider | CustomProvider],
         *,
         more_tools: bool = False,
     ) -> Self:
@@ -80,7 +87,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             by_name.setdefault(entry.name, entry)
         elif entry not in by_name:
             raise ConfigurationError(f"the entry agent {entry!r} is not one of: {', '.join(by_name) or 'no agents'}")
-        known = _by_name("providers", providers)
+        known = _by_name("providers", map(as_provider, providers))
         by_name = {name: agent.select_listed_model(known) for name, agent in by_name.items()}
         spec = cls(
             entry=by_name[entry.name if isinstance(entry, Agent) else entry],

@@ -34,7 +34,17 @@ from outrider.models.clients import as_provider
 from outrider.providers.provider import CustomProvider
 from outrider.sessions.journal import Journal
 from outrider.sessions.leases import LeaseOwner, current_process
-from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem, SessionUpdate, check_metadata
+from outrider.sessions.records import (
+    Approval,
+    ApprovalScope,
+    Delivery,
+    InboxItem,
+    SearchHit,
+    SessionFilter,
+    SessionUpdate,
+    StoredSession,
+    check_metadata,
+)
 from outrider.sessions.redacted_store import redact_store
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
@@ -49,6 +59,8 @@ from outrider.types.parts import CompactionPart, PartBase, TextPart
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
+
+    from outrider.engine.archive import SessionArchive
 
 
 class SessionRegistry:
@@ -401,6 +413,61 @@ class Engine:
     async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> str:
         """Copy a session up to and including message `at` (None: all messages) and return the id of the copy."""
         return (await self.store.fork(session_id, at=at, title=title)).id
+
+    async def list(
+        self, filter: SessionFilter | None = None, *, limit: int | None = 50
+    ) -> "Sequence[StoredSession]":
+        """Return stored sessions, latest activity first; without a filter those that no agent opened for another.
+        `limit=None` returns all of them."""
+        chosen = SessionFilter(roots=True) if filter is None else filter
+        return [one async for one in self._archive.iterate_sessions(chosen, limit)]
+
+    async def search(
+        self, query: str, *, session_id: str | None = None, filter: SessionFilter | None = None, limit: int = 20
+    ) -> "Sequence[SearchHit]":
+        """Search titles, texts and tool outputs of one session, of those that match the filter, or of all. A hit has
+        every word of the query; `"a phrase"` and `prefix*` are supported."""
+        return await self.store.search(query, session_id=session_id, limit=limit, filter=filter or SessionFilter())
+
+    async def delete(self, session_id: str) -> None:
+        """Delete a session, the sessions of the agents that it called, and their files. Raises SessionInUseError while
+        a turn runs, or if another process owns the session."""
+        live = self.live.get(session_id)
+        if live is not None:
+            if live.in_turn or live.is_busy:
+                raise SessionInUseError("a turn is running in this session; abort it or wait for its end")
+            await self._sessions.close_session(session_id)
+        await self._archive.delete(session_id)
+
+    async def clear(self) -> int:
+        """Delete every session that is not in use, including those that this engine has open, and return their
+        number. Sessions with a running turn and those of other processes stay."""
+        for session_id, live in tuple(self.live.items()):
+            if not live.in_turn and not live.is_busy:
+                await self._sessions.close_session(session_id)
+        return await self._archive.delete_all()
+
+    async def export(self, session_id: str) -> bytes:
+        """Return a session and the sessions of the agents that it called as a JSON document."""
+        return await self._archive.export_document(session_id)
+
+    async def import_session(self, document: bytes | str, *, as_copy: bool = True) -> str:
+        """Store the session of an export, or of a session file of another program, and return its id. As a copy it gets
+        a new id; otherwise StoreError is raised if the id exists. Secrets are redacted."""
+        data = document.encode() if isinstance(document, str) else document
+        return (await self._archive.import_document(data, as_copy=as_copy)).sessions[0].id
+
+    async def share(self, session_id: str) -> str:
+        """Return the session as one self-contained HTML page."""
+        from outrider.engine.archive import render_shared_page
+
+        return await render_shared_page(self._archive, session_id)
+
+    @property
+    def _archive(self) -> "SessionArchive":
+        from outrider.engine.archive import SessionArchive  # lazy: runs do not need it
+
+        return SessionArchive(self.store, self.runtime.data)
 
     async def todos(self, session_id: str) -> Sequence[TodoItem]:
         """Return the todo list of the session's agent. A SessionUpdatedEvent with `changes["todos"]` announces

@@ -31,7 +31,7 @@ from outrider.providers import (
     Credential,
     Delta,
     Finish,
-    ModelFacts,
+    ModelDescription,
     PartEnd,
     PartStart,
     Request,
@@ -188,8 +188,8 @@ class Parrot:
         yield UsageReport(Tokens(input=1_000_000, output=1_000_000))
         yield Finish("stop")
 
-    def describe_model(self, model: str) -> ModelFacts:
-        return ModelFacts(context=100_000, input_price=1, output_price=2.5)
+    def describe_model(self, model: str) -> ModelDescription:
+        return ModelDescription(context=100_000, input_price=1, output_price=2.5)
 
 
 async def test_a_provider_of_the_program_answers_with_prices_retries_and_fallback():

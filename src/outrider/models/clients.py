@@ -16,7 +16,7 @@ from outrider.http.client import HttpClient
 from outrider.http.transport import HttpTimeouts, HttpTransport
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.client import RequestSigner, WireClient
-from outrider.providers.provider import CustomProvider, ModelClient, ModelFacts, WireFormat
+from outrider.providers.provider import CustomProvider, ModelClient, ModelDescription, WireFormat
 from outrider.providers.rate_limit import RateLimit, RateLimiter
 from outrider.providers.stream_filters.stream_filter import StreamFilter
 from outrider.types.agents import Agent, Provider, ProviderKind
@@ -206,11 +206,11 @@ class CustomClient:
         """Does nothing: the program closes its provider."""
 
 
-def describe_custom_model(provider: Provider, model: str) -> ModelFacts:
+def describe_custom_model(provider: Provider, model: str) -> ModelDescription:
     """Returns what a provider of the program says about a model."""
     describe = getattr(provider.options.get("client"), "describe_model", None)
     found = describe(model) if callable(describe) else None
-    return found if isinstance(found, ModelFacts) else ModelFacts()
+    return found if isinstance(found, ModelDescription) else ModelDescription()
 
 
 _MAX_SHARED_CLIENTS = 8  # per event loop; further providers get a new client for each call
@@ -360,7 +360,7 @@ def custom_cost(provider: Provider, model: str, tokens: Tokens) -> Decimal | Non
     return price and price.input * tokens.prompt + price.output * (tokens.output + tokens.reasoning)
 
 
-def _custom_price(facts: ModelFacts) -> ModelPrice | None:
+def _custom_price(facts: ModelDescription) -> ModelPrice | None:
     if facts.input_price is None or facts.output_price is None:
         return None
     return ModelPrice(Decimal(str(facts.input_price)) / _MILLION, Decimal(str(facts.output_price)) / _MILLION)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         AnswerDecoder,
         CustomProvider,
         ModelClient,
-        ModelFacts,
+        ModelDescription,
         WireFormat,
     )
     from outrider.providers.rate_limit import RateLimit
@@ -48,7 +48,7 @@ __all__ = [
     "HttpTimeouts",
     "InputDelta",
     "ModelClient",
-    "ModelFacts",
+    "ModelDescription",
     "ModelMessage",
     "ModelSettings",
     "PartEnd",
@@ -74,7 +74,7 @@ __getattr__, __dir__ = lazy_names(
         "outrider.http.transport": "HttpRequest HttpTimeouts",
         "outrider.providers.client": "WireClient",
         "outrider.providers.provider": (
-            "AdaptiveWireFormat AnswerDecoder CustomProvider ModelClient ModelFacts WireFormat"
+            "AdaptiveWireFormat AnswerDecoder CustomProvider ModelClient ModelDescription WireFormat"
         ),
         "outrider.providers.rate_limit": "RateLimit",
         "outrider.types.agents": "Credential Provider",

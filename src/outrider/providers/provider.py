@@ -42,7 +42,7 @@ class ModelClient(Protocol):
         ...
 
 
-class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
+class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     """What is known about a model: its limits in tokens, and its prices in US dollars for a million tokens."""
 
     context: int | None = None
@@ -62,7 +62,7 @@ class CustomProvider(Protocol):
 
     These methods are optional. `model_family(model)` returns the name of the group of models that accept each other's
     private state (the `state` of PartEnd), by default the name of the provider. `describe_model(model)` returns
-    `ModelFacts`, which limits of cost and the compaction of long conversations need. `outrider.testing.check_provider`
+    `ModelDescription`, which limits of cost and the compaction of long conversations need. `outrider.testing.check_provider`
     tests an implementation.
     """
 

@@ -1,7 +1,9 @@
 """The public modules as a program uses them: fallback models, workspaces, MCP servers, providers of its own."""
 
 import asyncio
+import json
 import socket
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
@@ -14,6 +16,7 @@ from aiohttp import web
 
 from outrider import (
     Agent,
+    Attachment,
     AuthenticationError,
     ConfigurationError,
     Engine,
@@ -23,6 +26,8 @@ from outrider import (
     ProviderError,
     RetryPart,
     RetryPolicy,
+    SessionFilter,
+    SessionNotFoundError,
     TextPart,
     async_complete,
     async_run,
@@ -39,6 +44,7 @@ from outrider.providers import (
     Tokens,
     UsageReport,
 )
+from outrider.stores import SqliteStore
 from outrider.testing import SimulatedError, Simulator, call
 from outrider.testing.simulator import SIMULATED_APIS
 from outrider.workspace import ApprovalRequest, Workspace
@@ -286,3 +292,78 @@ async def serving_keys(kind: Any, valid: set[str]) -> AsyncIterator[tuple[str, l
         yield f"http://127.0.0.1:{runner.addresses[0][1]}{api.base}", seen
     finally:
         await runner.cleanup()
+
+
+PIXEL = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+async def test_attachments_from_files_bytes_and_file_urls_are_sent_as_data(kind: Any, tmp_path: Path):
+    path = tmp_path / "a b.png"
+    path.write_bytes(PIXEL)
+    files = [
+        Attachment.from_path(path),
+        Attachment.from_bytes(PIXEL, "image/png", "x.png"),
+        Attachment("image/png", data=PIXEL),
+        Attachment("image/png", url=path.as_uri()),
+    ]
+    assert files[0] == Attachment("image/png", data=b64encode(PIXEL).decode(), name="a b.png")
+
+    def draw() -> Attachment:
+        """Draw."""
+        return files[3]
+
+    async with Simulator([[call("draw")], "Nice.", "Nice again."]) as simulator:
+        agent = Agent("helper", "You look.", model=MODELS[kind], provider="p")
+        provider = simulator.provider(kind)
+        provider = Provider("p", kind, "key", provider.base_url)
+        result = await async_run(agent, "See", tools=[draw], providers=[provider], attachments=files)
+        assert result.output == "Nice."
+        async with Engine([agent], [provider]) as engine:
+            end = await engine.prompt(await engine.create(), ["See", files[3]])
+        assert end.output == "Nice again."
+        bodies = [json.dumps(request.body) for request in simulator.requests]
+        simulator.check()
+    sent = b64encode(PIXEL).decode()
+    assert [body.count(sent) for body in bodies] == [4, 5, 1]
+    assert not any("\\\\x89" in body or "file:" in body for body in bodies)
+
+
+def test_wrong_attachments_are_refused_with_a_reason(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        Attachment("image/png", url=(tmp_path / "no.png").as_uri()).load()
+    with pytest.raises(ConfigurationError, match="pass mime_type"):
+        Attachment.from_path(tmp_path / "no")
+    with pytest.raises(ConfigurationError, match="another machine"):
+        Attachment("image/png", url="file://server/a.png").load()
+    with pytest.raises(ConfigurationError, match="got list"):
+        Attachment("image/png", data=[1])  # type: ignore[arg-type]
+
+
+async def test_an_engine_lists_searches_copies_exports_shares_and_deletes_sessions(tmp_path: Path):
+    def answer(request: Request) -> str:
+        return "The walrus sings."
+
+    provider = Provider("demo", kind="scripted", options={"script": answer})
+    async with SqliteStore(tmp_path / "s.db") as store, Engine([helper()], [provider], store=store) as engine:
+        first = await engine.create(title="one", owner="ada")
+        second = await engine.create(title="two", owner="bob")
+        await engine.prompt(first, "Sing!")
+        assert [found.id for found in await engine.list(SessionFilter(owner="ada"))] == [first]
+        assert {found.id for found in await engine.list()} == {first, second}
+        assert {hit.session_id for hit in await engine.search("walrus")} == {first}
+        copy = await engine.fork(first, title="three")
+        document = await engine.export(first)
+        again = await engine.import_session(document)
+        assert again != first
+        assert (await engine.open(again)).messages[1].get_text_content() == "The walrus sings."
+        assert "walrus" in await engine.share(first)
+        await engine.delete(first)
+        with pytest.raises(SessionNotFoundError):
+            await engine.open(first)
+        running = asyncio.create_task(engine.prompt(second, "Sing!"))
+        await running
+        assert await engine.clear() == 3
+        assert await engine.list() == []
+        assert copy not in engine.live
+        assert (await engine.prompt(await engine.create(), "Sing!")).output == "The walrus sings."

@@ -22,6 +22,8 @@ from outrider.engine.runtime import (
     EngineOptions,
     EngineRuntime,
     RunSpec,
+    attachment_part,
+    check_attachments,
     check_level,
     check_mode,
     create_memory_store,
@@ -56,6 +58,7 @@ from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import CompactionPart, PartBase, TextPart
+from outrider.types.tool_state import Attachment
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -311,7 +314,7 @@ class Engine:
     async def prompt(
         self,
         session_id: str,
-        content: str | Sequence[str | PartBase],
+        content: str | Sequence[str | PartBase | Attachment],
         *,
         output_type: None = None,
         **options: Unpack[PromptKeywords],
@@ -320,7 +323,7 @@ class Engine:
     async def prompt(
         self,
         session_id: str,
-        content: str | Sequence[str | PartBase],
+        content: str | Sequence[str | PartBase | Attachment],
         *,
         output_type: "TypeForm[Out]",
         **options: Unpack[PromptKeywords],
@@ -329,7 +332,7 @@ class Engine:
     async def prompt(
         self,
         session_id: str,
-        content: str | Sequence[str | PartBase],
+        content: str | Sequence[str | PartBase | Attachment],
         *,
         output_type: dict[str, Any],
         **options: Unpack[PromptKeywords],
@@ -337,7 +340,7 @@ class Engine:
     async def prompt(
         self,
         session_id: str,
-        content: str | Sequence[str | PartBase],
+        content: str | Sequence[str | PartBase | Attachment],
         *,
         output_type: Any = None,
         **options: Unpack[PromptKeywords],
@@ -350,7 +353,7 @@ class Engine:
     async def put(
         self,
         session_id: str,
-        content: str | Sequence[str | PartBase],
+        content: str | Sequence[str | PartBase | Attachment],
         *,
         delivery: Delivery = "queue",
         input_id: str | None = None,
@@ -365,7 +368,7 @@ class Engine:
         output = as_output_type(output_type, output_validators, output_attempts)
         live = await self._sessions.open_session(session_id)
         parts = [content] if isinstance(content, str) else content
-        message = Message("user", [TextPart(part) if isinstance(part, str) else part for part in parts])
+        message = Message("user", [_input_part(part) for part in parts])
         if instructions.strip():
             message.add_part(additional_instructions(instructions))
         item = InboxItem(
@@ -414,9 +417,7 @@ class Engine:
         """Copy a session up to and including message `at` (None: all messages) and return the id of the copy."""
         return (await self.store.fork(session_id, at=at, title=title)).id
 
-    async def list(
-        self, filter: SessionFilter | None = None, *, limit: int | None = 50
-    ) -> "Sequence[StoredSession]":
+    async def list(self, filter: SessionFilter | None = None, *, limit: int | None = 50) -> "Sequence[StoredSession]":
         """Return stored sessions, latest activity first; without a filter those that no agent opened for another.
         `limit=None` returns all of them."""
         chosen = SessionFilter(roots=True) if filter is None else filter
@@ -543,3 +544,9 @@ class Engine:
 
     async def _update_session(self, session_id: str, update: SessionUpdate) -> None:
         await (await self._sessions.open_session(session_id)).journal.update_session(update)
+
+
+def _input_part(content: str | PartBase | Attachment) -> PartBase:
+    if isinstance(content, Attachment):
+        return attachment_part(check_attachments([content])[0])
+    return TextPart(content) if isinstance(content, str) else content

@@ -32,6 +32,7 @@ from outrider.engine.runtime import (
     EngineOptions,
     EngineRuntime,
     RunSpec,
+    attachment_part,
     check_attachments,
     check_level,
     check_mode,
@@ -55,7 +56,7 @@ from outrider.types.agents import Agent, AgentMessage, Limits, Mode, Provider
 from outrider.types.events import Event
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
-from outrider.types.parts import FilePart, TextPart
+from outrider.types.parts import TextPart
 from outrider.types.tool_state import Attachment
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class RunSession:
         self.run_context.agent_messages.append(
             AgentMessage("forward", USER, entry.name, message, "", tuple(attachments))
         )
-        parts = [TextPart(message), *(_file_part(attachment) for attachment in attachments)]
+        parts = [TextPart(message), *map(attachment_part, attachments)]
         if instructions.strip():
             parts.append(additional_instructions(instructions))
         await self.journal.add_message(Message("user", parts, agent=entry.name))
@@ -200,11 +201,6 @@ async def _open_journal(session: Session | str, store: Store, runtime: EngineRun
             await journal.lease.append(messages)
         return journal
     return await runtime.resume_session(session.id)
-
-
-def _file_part(attachment: Attachment) -> FilePart:
-    url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
-    return FilePart(attachment.mime_type, url, attachment.name)
 
 
 @overload

@@ -44,7 +44,7 @@ from outrider.types.agents import Agent, Limits, Provider, SessionContext
 from outrider.types.ids import now_ms
 from outrider.types.modes import APPROVAL_LEVELS, MODES, UNATTENDED_MODES, ApprovalLevel, ReasoningEffort
 from outrider.types.origins import FlowSettings
-from outrider.types.parts import ModelRef, ToolPart
+from outrider.types.parts import FilePart, ModelRef, ToolPart
 from outrider.types.tool_state import Attachment
 
 if TYPE_CHECKING:
@@ -470,9 +470,15 @@ def check_attachments(attachments: Iterable[Any] | None) -> Sequence[Attachment]
         if not isinstance(file, Attachment):
             raise ConfigurationError(
                 f"attachments has a value of type {type(file).__name__}; it has Attachment values, such as "
-                'Attachment("image/png", data=…) or Attachment("image/png", url="https://…")'
+                'Attachment.from_path("a.png") or Attachment("image/png", url="https://…")'
             )
-    return files
+    return [file.load() for file in files]
+
+
+def attachment_part(attachment: Attachment) -> FilePart:
+    """Return the part of a message that has the file."""
+    url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
+    return FilePart(attachment.mime_type, url, attachment.name)
 
 
 def _ignore_call(call: ToolPart, decision: Decision, context: AgentContext) -> None:

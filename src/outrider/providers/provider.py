@@ -62,8 +62,8 @@ class CustomProvider(Protocol):
 
     These methods are optional. `model_family(model)` returns the name of the group of models that accept each other's
     private state (the `state` of PartEnd), by default the name of the provider. `describe_model(model)` returns
-    `ModelDescription`, which limits of cost and the compaction of long conversations need. `outrider.testing.check_provider`
-    tests an implementation.
+    `ModelDescription`, which limits of cost and the compaction of long conversations need.
+    `outrider.testing.check_provider` tests an implementation.
     """
 
     @property

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -18,8 +19,12 @@ from outrider import (
     Agent,
     Attachment,
     AuthenticationError,
+    CallbackError,
     ConfigurationError,
     Engine,
+    EventBus,
+    HookedRequest,
+    Hooks,
     Limits,
     OverloadedError,
     Provider,
@@ -32,6 +37,7 @@ from outrider import (
     async_complete,
     async_run,
 )
+from outrider.events import RequestChangedEvent
 from outrider.providers import (
     Credential,
     Delta,
@@ -44,7 +50,7 @@ from outrider.providers import (
     Tokens,
     UsageReport,
 )
-from outrider.stores import SqliteStore
+from outrider.stores import MemoryStore, SqliteStore
 from outrider.testing import SimulatedError, Simulator, call
 from outrider.testing.simulator import SIMULATED_APIS
 from outrider.workspace import ApprovalRequest, Workspace
@@ -367,3 +373,68 @@ async def test_an_engine_lists_searches_copies_exports_shares_and_deletes_sessio
         assert await engine.list() == []
         assert copy not in engine.live
         assert (await engine.prompt(await engine.create(), "Sing!")).output == "The walrus sings."
+
+
+async def test_a_hook_before_requests_masks_extends_and_trims_and_reports_the_cache():
+    def find_documents(request: HookedRequest) -> HookedRequest | None:
+        if request.deps == "trim":
+            return request.replace(messages=request.messages[-1:], tools=())
+        if request.deps is None:
+            return None
+        masked = tuple(
+            msgspec.structs.replace(
+                message,
+                content=tuple(
+                    msgspec.structs.replace(part, text=part.text.replace("4111", "****"))
+                    if isinstance(part, TextPart)
+                    else part
+                    for part in message.content
+                ),
+            )
+            for message in request.messages
+        )
+        return request.replace(messages=masked).with_text(f"Found: {request.deps}")
+
+    async with Simulator(lambda request: f"answer {len(request.texts)}") as simulator:
+        base = simulator.provider("anthropic")
+        agent = Agent("helper", "You help.", model=MODELS["anthropic"], provider="p")
+        provider = Provider("p", "anthropic", "key", base.base_url)
+        bus, events, store = EventBus(), list[RequestChangedEvent](), MemoryStore()
+        bus.subscribe(RequestChangedEvent, events.append)
+        hooks = Hooks(before_request=find_documents)
+        deps = iter(["a book", "a book", "trim"])
+        async with Engine([agent], [provider], store=store, bus=bus, hooks=hooks, deps=lambda _: next(deps)) as engine:
+            session_id = await engine.create()
+            await engine.prompt(session_id, "My card is 4111.")
+            await engine.prompt(session_id, "And now?")
+            stored = (await engine.open(session_id)).messages
+        simulator.check()
+        bodies = [json.dumps(request.body) for request in simulator.requests]
+    assert not any("4111" in body for body in bodies)
+    assert [body.count("Found: a book") for body in bodies] == [1, 1]
+    assert "4111" in stored[0].get_text_content()
+    assert "Found" not in "".join(message.get_text_content() for message in stored)
+    assert [(event.messages_before, event.messages_after) for event in events] == [(1, 1), (3, 3)]
+    assert [(event.previous_messages, event.cached_messages) for event in events] == [(0, 0), (1, 0)]
+
+
+async def test_a_hook_before_requests_that_fails_sends_nothing_and_the_session_stays_usable():
+    script = [f"answer {number}" for number in range(9)]
+    wrong = [
+        lambda _: 1 / 0,
+        lambda _: "text",
+        lambda request: request.replace(messages=()),
+        lambda request: request.replace(messages=(*request.messages, *request.messages)),
+    ]
+    hooks = iter([*wrong, None])
+    current: list[Any] = [None]
+    hook = Hooks(before_request=lambda request: current[0](request) if current[0] else None)
+    async with Engine([helper()], scripted(*script), hooks=hook) as engine:
+        session_id = await engine.create()
+        for current[0] in hooks:
+            end = await engine.prompt(session_id, "Hello")
+            if current[0] is None:
+                assert end.output == "answer 0"
+            else:
+                assert isinstance(end.error, CallbackError)
+                assert "before_request" in end.error.message

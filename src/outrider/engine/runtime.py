@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, cast
 import msgspec
 
 from outrider.agents.budget import RunBudget
-from outrider.agents.hooks import Hooks
+from outrider.agents.hooks import Hooks, SentRequests
 from outrider.agents.run_context import AgentContext, RunContext, discard_output, no_call_wrapper
 from outrider.config.environment import search_path, with_environment_defaults
 from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, ApproveFunction, PermissionChecker, Rules
@@ -198,8 +198,8 @@ class EngineRuntime:
 
     __slots__ = (  # a process may have thousands of concurrent runs
         "_approvals", "_bus", "_catalog", "_clients", "_options", "_pricing", "_provider_names", "_recorder",
-        "_redactor", "_stack", "_store", "delegated_limits", "is_open", "lease_owner", "silence_seconds", "spec",
-        "titles", "undo",
+        "_redactor", "_sent_requests", "_stack", "_store", "delegated_limits", "is_open", "lease_owner",
+        "silence_seconds", "spec", "titles", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -228,6 +228,7 @@ class EngineRuntime:
         self._catalog = options.catalog or shared_catalog()
         self._pricing = CatalogPricing(self._catalog, spec.providers)
         self._clients: dict[str, ModelClient] = {}
+        self._sent_requests: SentRequests = {}  # for a hook before requests, over the turns of a session
         self._provider_names = {name: provider.vendor for name, provider in spec.providers.items()}
         self._recorder = self._create_recorder()
         self._stack = AsyncExitStack()
@@ -268,6 +269,8 @@ class EngineRuntime:
     async def release_session(self, session_id: str) -> None:
         """Close what was opened for one session."""
         self.delegated_limits.pop(session_id, None)
+        for key in [key for key in self._sent_requests if key[0] == session_id]:
+            del self._sent_requests[key]
         if self._recorder is not None:
             await self._recorder.close(session_id)
 
@@ -415,6 +418,7 @@ class EngineRuntime:
             deps=deps,
             callbacks=Callbacks(options.callback_seconds),
             provider_names=self._provider_names,
+            sent_requests=self._sent_requests,
         )
 
     def _create_egress_policy(self) -> "EgressPolicy":

@@ -35,6 +35,7 @@ from outrider.types.events import (
     ProcessExitedEvent,
     ProcessOutputEvent,
     ProcessStartedEvent,
+    RequestChangedEvent,
     RetryScheduledEvent,
     SessionUpdatedEvent,
     StandardEvent,
@@ -139,6 +140,7 @@ def _standard_notice(event: StandardEvent) -> Notice | None:
             | TurnCompletedEvent()
             | StateChangedEvent()
             | LLMRequestEvent()
+            | RequestChangedEvent()
             | LLMResponseEvent()
             | SessionUpdatedEvent()
         ):

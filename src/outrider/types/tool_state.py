@@ -12,7 +12,7 @@ in the table raises InvalidStateTransition.
 import os
 import pathlib
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -75,7 +75,7 @@ class Attachment(msgspec.Struct, frozen=True):
         if (given is None) == (self.url is None):
             raise ConfigurationError("an attachment has either data (bytes, or base64 text) or a url")
         if isinstance(given, bytes | bytearray | memoryview):
-            force_setattr(self, "data", b64encode(given).decode())
+            force_setattr(self, "data", b64encode(cast("bytes", given)).decode())
         elif given is not None and not isinstance(given, str):
             raise ConfigurationError(f"the data of an attachment is bytes or base64 text, got {type(given).__name__}")
 

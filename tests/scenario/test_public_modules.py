@@ -42,6 +42,7 @@ from outrider.providers import (
     Credential,
     Delta,
     Finish,
+    InputDelta,
     ModelDescription,
     PartEnd,
     PartStart,
@@ -51,7 +52,7 @@ from outrider.providers import (
     UsageReport,
 )
 from outrider.stores import MemoryStore, SqliteStore
-from outrider.testing import SimulatedError, Simulator, call
+from outrider.testing import SimulatedError, Simulator, call, check_provider, check_store, scripted_model
 from outrider.testing.simulator import SIMULATED_APIS
 from outrider.workspace import ApprovalRequest, Workspace
 
@@ -438,3 +439,46 @@ async def test_a_hook_before_requests_that_fails_sends_nothing_and_the_session_s
             else:
                 assert isinstance(end.error, CallbackError)
                 assert "before_request" in end.error.message
+
+
+async def test_the_contract_suite_of_stores_accepts_the_stores_and_finds_broken_ones(tmp_path: Path):
+    paths = (tmp_path / f"{number}.db" for number in range(99))
+    await check_store(MemoryStore)
+    await check_store(lambda: SqliteStore(next(paths)))
+
+    class ForgetfulStore(MemoryStore):
+        """It forgets leases and loses every second message."""
+
+        async def acquire(self, session_id: str, owner: Any, **options: Any) -> Any:
+            return await super().acquire(session_id, owner, **(options | {"take_over": True}))
+
+        async def load(self, session_id: str, **page: Any) -> Any:
+            found = await super().load(session_id, **page)
+            return msgspec.structs.replace(found, messages=found.messages[::2])
+
+    with pytest.raises(AssertionError) as caught:
+        await check_store(ForgetfulStore)
+    assert "leases: AssertionError: two owners can hold a lease" in str(caught.value)
+    assert "messages: AssertionError" in str(caught.value)
+    assert "inbox" not in str(caught.value)
+
+
+async def test_the_contract_suite_of_providers_accepts_good_ones_and_finds_broken_ones():
+    await check_provider(Parrot(), "grey")
+    await check_provider(scripted_model(lambda _: ["Hello.", call("look", at="it")]), "demo")
+    async with Simulator(lambda _: "Hello.") as simulator:
+        for kind, model in MODELS.items():
+            await check_provider(simulator.provider(kind), model)  # type: ignore[arg-type]
+
+    class BrokenParrot(Parrot):
+        async def stream(self, request: Request) -> AsyncIterator[Delta]:
+            yield TextDelta(3, "x")
+            yield PartStart(1, "tool")
+            yield InputDelta(1, "[1")
+            yield UsageReport(Tokens(input=-1))
+            yield Finish("stop")
+
+    with pytest.raises(AssertionError) as caught:
+        await check_provider(BrokenParrot(), "grey")
+    words = ("a delta 3 is outside", "no call_id", "negative", "no PartEnd", "no JSON object", "closing")
+    assert [word for word in words if word not in str(caught.value)] == []

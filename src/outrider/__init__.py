@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from outrider._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from outrider.agents.hooks import HookedCall, HookedStop, Hooks
+    from outrider.agents.hooks import HookedCall, HookedRequest, HookedStop, Hooks
     from outrider.agents.turn_state import TurnEnd
     from outrider.background.api import Background, RunHandle
     from outrider.context.lower import lower
@@ -190,6 +190,7 @@ __all__ = [
     "FlowSettings",
     "ForkPoint",
     "HookedCall",
+    "HookedRequest",
     "HookedStop",
     "Hooks",
     "InvalidRequestError",
@@ -328,7 +329,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "outrider.agents.turn_state": "TurnEnd",
-        "outrider.agents.hooks": "HookedCall HookedStop Hooks",
+        "outrider.agents.hooks": "HookedCall HookedRequest HookedStop Hooks",
         "outrider.engine.approval_gate": "ApprovalRequest Rules",
         "outrider.engine.engine": "Engine",
         "outrider.models.complete": "async_complete complete",

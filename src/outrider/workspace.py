@@ -18,11 +18,13 @@ from outrider.event_bus import EventBus
 from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox
 from outrider.processes.supervisor import CommandResult, ProcessStatus, ProcessSupervisor
 from outrider.project.sandbox import LazySandbox
+from outrider.providers.provider import CustomProvider
 from outrider.sessions.store import Store
 from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Mode, Provider
 from outrider.types.outcomes import CommandOutcome
 from outrider.types.parts import PartBase
+from outrider.types.tool_state import Attachment
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 _SESSIONS_FILE = "sessions.db"
+PromptContent = str | Sequence[str | PartBase | Attachment]
 
 
 class Workspace:
@@ -63,7 +66,7 @@ class Workspace:
         self,
         folder: str | Path,
         agents: Agent | Sequence[Agent],
-        providers: Sequence[Provider],
+        providers: Sequence[Provider | CustomProvider],
         tools: Iterable[Tool | Callable[..., Any]] = (),
         *,
         data: str | Path | None = None,
@@ -114,18 +117,30 @@ class Workspace:
 
     @overload
     async def prompt(
-        self, content: str | Sequence[str | PartBase], *, mode: Mode | None = None, output_type: None = None
+        self,
+        content: PromptContent,
+        *,
+        mode: Mode | None = None,
+        output_type: None = None,
     ) -> RunResult[str]: ...
     @overload
     async def prompt(
-        self, content: str | Sequence[str | PartBase], *, mode: Mode | None = None, output_type: "TypeForm[Out]"
+        self,
+        content: PromptContent,
+        *,
+        mode: Mode | None = None,
+        output_type: "TypeForm[Out]",
     ) -> RunResult[Out]: ...
     @overload
     async def prompt(
-        self, content: str | Sequence[str | PartBase], *, mode: Mode | None = None, output_type: dict[str, Any]
+        self,
+        content: PromptContent,
+        *,
+        mode: Mode | None = None,
+        output_type: dict[str, Any],
     ) -> RunResult[Any]: ...
     async def prompt(
-        self, content: str | Sequence[str | PartBase], *, mode: Mode | None = None, output_type: Any = None
+        self, content: PromptContent, *, mode: Mode | None = None, output_type: Any = None
     ) -> RunResult[Any]:
         """Give a message to the first agent and return the result of its turn. `mode` changes the mode of the session:
         in "plan" the agent reads and proposes a plan, in "agent" it works."""

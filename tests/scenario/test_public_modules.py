@@ -1,14 +1,59 @@
 """The public modules as a program uses them: fallback models, workspaces, MCP servers, providers of its own."""
 
+import asyncio
+import json
 import socket
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
+import msgspec
 import pytest
+from aiohttp import web
 
-from outrider import Agent, ConfigurationError, Provider, RetryPart, RetryPolicy, async_run
-from outrider.testing import SimulatedError, Simulator, call
+from outrider import (
+    Agent,
+    Attachment,
+    AuthenticationError,
+    CallbackError,
+    ConfigurationError,
+    Engine,
+    EventBus,
+    HookedRequest,
+    Hooks,
+    Limits,
+    OverloadedError,
+    Provider,
+    ProviderError,
+    RetryPart,
+    RetryPolicy,
+    SessionFilter,
+    SessionNotFoundError,
+    TextPart,
+    async_complete,
+    async_run,
+)
+from outrider.events import RequestChangedEvent
+from outrider.providers import (
+    Credential,
+    Delta,
+    Finish,
+    InputDelta,
+    ModelDescription,
+    PartEnd,
+    PartStart,
+    Request,
+    TextDelta,
+    Tokens,
+    UsageReport,
+)
+from outrider.stores import MemoryStore, SqliteStore
+from outrider.testing import SimulatedError, Simulator, call, check_provider, check_store, scripted_model
+from outrider.testing.simulator import SIMULATED_APIS
 from outrider.workspace import ApprovalRequest, Workspace
 
 QUICK = RetryPolicy(first_window=0.0)
@@ -129,3 +174,311 @@ async def test_a_workspace_without_approve_denies_and_leaves_nothing_behind(tmp_
         arguments: Any = {"folder": tmp_path, "agents": helper(), "providers": scripted(), **wrong}
         with pytest.raises(ConfigurationError, match="Workspace"):
             Workspace(**arguments)
+
+
+class Parrot:
+    """A provider of the program: it repeats what the user says, calls a tool first, and fails as it is told."""
+
+    name = "parrot"
+
+    def __init__(self, *failures: Any) -> None:
+        self.failures = list(failures)
+        self.requests: list[Request] = []
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta]:
+        self.requests.append(request)
+        if self.failures:
+            failure = self.failures.pop(0)
+            if isinstance(failure, Exception):
+                raise failure
+            yield failure
+            return
+        yield PartStart(0, "text")
+        yield TextDelta(0, f"{request.model}: ")
+        said = request.prompt[-1].content[-1]
+        yield TextDelta(0, said.text if isinstance(said, TextPart) else "?")
+        yield PartEnd(0)
+        yield UsageReport(Tokens(input=1_000_000, output=1_000_000))
+        yield Finish("stop")
+
+    def describe_model(self, model: str) -> ModelDescription:
+        return ModelDescription(context=100_000, input_price=1, output_price=2.5)
+
+
+async def test_a_provider_of_the_program_answers_with_prices_retries_and_fallback():
+    parrot = Parrot(OverloadedError("busy"))
+    agent = Agent("helper", "You help.", model="grey", provider="parrot", retry=QUICK)
+    result = await async_run(agent, "Hello", providers=[parrot], limits=Limits(cost=10))
+    assert result.output == "grey: Hello"
+    assert result.cost == Decimal("3.5")
+    assert len(parrot.requests) == 2
+    assert (await async_complete(parrot, "green", "Hi")).message.get_text_content() == "green: Hi"
+    broken = Parrot(*[OverloadedError("busy")] * 9)
+    backup = Agent("helper", "", model=["grey", "demo/demo"], provider="parrot", retry=QUICK)
+    result = await async_run(backup, "Hello", providers=[broken, *scripted("from another")])
+    assert result.output == "from another"
+    assert len(broken.requests) == RetryPolicy().attempts_before_fallback
+
+
+async def test_a_provider_of_the_program_that_fails_ends_the_run_with_a_typed_error():
+    agent = Agent("helper", "You help.", model="grey", provider="parrot")
+    for failure, words in [
+        (KeyError("x"), "KeyError"),
+        ("text", "yielded str"),
+        (PartStart(0, "text"), "without Finish"),
+    ]:
+        parrot = Parrot(failure)
+        async with Engine([agent], [parrot]) as engine:
+            session_id = await engine.create()
+            end = await engine.prompt(session_id, "Hello")
+            assert isinstance(end.error, ProviderError)
+            assert words in end.error.message
+            assert (await engine.prompt(session_id, "Again")).output == "grey: Again"
+    for wrong in (object(), Parrot, "parrot"):
+        with pytest.raises(ConfigurationError, match="CustomProvider"):
+            Engine([agent], [wrong])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+async def test_a_key_comes_from_a_function_again_when_it_expires_or_is_rejected(kind: Any):
+    keys = ["first", "second", "third"]
+    calls: list[str] = []
+    valid = {"first", "third"}
+
+    async def make_key() -> Credential:
+        calls.append(keys[len(calls)])
+        return Credential(calls[-1], seconds=0.3 if calls[-1] == "first" else None)
+
+    async with serving_keys(kind, valid) as (url, seen):
+        provider = Provider("p", kind, make_key, url)
+        assert "first" not in repr(provider)
+        agent = Agent("helper", "You help.", model=MODELS[kind], provider="p")
+        async with Engine([agent], [provider]) as engine:
+            session_id = await engine.create()
+            for _ in range(2):
+                assert (await engine.prompt(session_id, "Hello")).output == "Hi"
+            assert calls == ["first"]
+            await asyncio.sleep(0.4)
+            assert (await engine.prompt(session_id, "Hello")).output == "Hi"
+    assert calls == keys
+    assert seen == ["first", "first", "second", "third"]
+
+
+async def test_a_function_for_the_key_that_fails_is_a_typed_error():
+    def broken() -> str:
+        raise RuntimeError("no token server")
+
+    agent = Agent("helper", "You help.", model="claude-opus-4-6", provider="p")
+    for function, words in ((broken, "no token server"), (lambda: None, "NoneType"), (lambda: " ", "returned no key")):
+        provider = Provider("p", "anthropic", function, "http://127.0.0.1:9")  # type: ignore[arg-type]
+        with pytest.raises(AuthenticationError, match=words):
+            await async_run(agent, "Hello", providers=[provider])
+
+
+@asynccontextmanager
+async def serving_keys(kind: Any, valid: set[str]) -> AsyncIterator[tuple[str, list[str]]]:
+    """A server of one API that accepts only some keys, and the keys that it has seen."""
+    api, seen = SIMULATED_APIS[kind], list[str]()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        headers = request.headers
+        key = headers.get("x-api-key") or headers.get("x-goog-api-key") or headers["authorization"].split()[-1]
+        seen.append(key)
+        if key not in valid:
+            body = api.error_body(SimulatedError(401, "invalid key", "authentication_error"))
+            return web.json_response(body, status=401)
+        return web.Response(body=b"".join(api.stream(["Hi"])), content_type="text/event-stream")
+
+    app = web.Application()
+    app.router.add_post("/{tail:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}{api.base}", seen
+    finally:
+        await runner.cleanup()
+
+
+PIXEL = b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+
+
+@pytest.mark.parametrize("kind", list(MODELS))
+async def test_attachments_from_files_bytes_and_file_urls_are_sent_as_data(kind: Any, tmp_path: Path):
+    path = tmp_path / "a b.png"
+    path.write_bytes(PIXEL)
+    files = [
+        Attachment.from_path(path),
+        Attachment.from_bytes(PIXEL, "image/png", "x.png"),
+        Attachment("image/png", data=PIXEL),
+        Attachment("image/png", url=path.as_uri()),
+    ]
+    assert files[0] == Attachment("image/png", data=b64encode(PIXEL).decode(), name="a b.png")
+
+    def draw() -> Attachment:
+        """Draw."""
+        return files[3]
+
+    async with Simulator([[call("draw")], "Nice.", "Nice again."]) as simulator:
+        agent = Agent("helper", "You look.", model=MODELS[kind], provider="p")
+        provider = simulator.provider(kind)
+        provider = Provider("p", kind, "key", provider.base_url)
+        result = await async_run(agent, "See", tools=[draw], providers=[provider], attachments=files)
+        assert result.output == "Nice."
+        async with Engine([agent], [provider]) as engine:
+            end = await engine.prompt(await engine.create(), ["See", files[3]])
+        assert end.output == "Nice again."
+        bodies = [json.dumps(request.body) for request in simulator.requests]
+        simulator.check()
+    sent = b64encode(PIXEL).decode()
+    assert [body.count(sent) for body in bodies] == [4, 5, 1]
+    assert not any("\\\\x89" in body or "file:" in body for body in bodies)
+
+
+def test_wrong_attachments_are_refused_with_a_reason(tmp_path: Path):
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        Attachment("image/png", url=(tmp_path / "no.png").as_uri()).load()
+    with pytest.raises(ConfigurationError, match="pass mime_type"):
+        Attachment.from_path(tmp_path / "no")
+    with pytest.raises(ConfigurationError, match="another machine"):
+        Attachment("image/png", url="file://server/a.png").load()
+    with pytest.raises(ConfigurationError, match="got list"):
+        Attachment("image/png", data=[1])  # type: ignore[arg-type]
+
+
+async def test_an_engine_lists_searches_copies_exports_shares_and_deletes_sessions(tmp_path: Path):
+    def answer(request: Request) -> str:
+        return "The walrus sings."
+
+    provider = Provider("demo", kind="scripted", options={"script": answer})
+    async with SqliteStore(tmp_path / "s.db") as store, Engine([helper()], [provider], store=store) as engine:
+        first = await engine.create(title="one", owner="ada")
+        second = await engine.create(title="two", owner="bob")
+        await engine.prompt(first, "Sing!")
+        assert [found.id for found in await engine.list(SessionFilter(owner="ada"))] == [first]
+        assert {found.id for found in await engine.list()} == {first, second}
+        assert {hit.session_id for hit in await engine.search("walrus")} == {first}
+        copy = await engine.fork(first, title="three")
+        document = await engine.export(first)
+        again = await engine.import_session(document)
+        assert again != first
+        assert (await engine.open(again)).messages[1].get_text_content() == "The walrus sings."
+        assert "walrus" in await engine.share(first)
+        await engine.delete(first)
+        with pytest.raises(SessionNotFoundError):
+            await engine.open(first)
+        running = asyncio.create_task(engine.prompt(second, "Sing!"))
+        await running
+        assert await engine.clear() == 3
+        assert await engine.list() == []
+        assert copy not in engine.live
+        assert (await engine.prompt(await engine.create(), "Sing!")).output == "The walrus sings."
+
+
+async def test_a_hook_before_requests_masks_extends_and_trims_and_reports_the_cache():
+    def find_documents(request: HookedRequest) -> HookedRequest | None:
+        if request.deps == "trim":
+            return request.replace(messages=request.messages[-1:], tools=())
+        if request.deps is None:
+            return None
+        masked = tuple(
+            msgspec.structs.replace(
+                message,
+                content=tuple(
+                    msgspec.structs.replace(part, text=part.text.replace("4111", "****"))
+                    if isinstance(part, TextPart)
+                    else part
+                    for part in message.content
+                ),
+            )
+            for message in request.messages
+        )
+        return request.replace(messages=masked).with_text(f"Found: {request.deps}")
+
+    async with Simulator(lambda request: f"answer {len(request.texts)}") as simulator:
+        base = simulator.provider("anthropic")
+        agent = Agent("helper", "You help.", model=MODELS["anthropic"], provider="p")
+        provider = Provider("p", "anthropic", "key", base.base_url)
+        bus, events, store = EventBus(), list[RequestChangedEvent](), MemoryStore()
+        bus.subscribe(RequestChangedEvent, events.append)
+        hooks = Hooks(before_request=find_documents)
+        deps = iter(["a book", "a book", "trim"])
+        async with Engine([agent], [provider], store=store, bus=bus, hooks=hooks, deps=lambda _: next(deps)) as engine:
+            session_id = await engine.create()
+            await engine.prompt(session_id, "My card is 4111.")
+            await engine.prompt(session_id, "And now?")
+            stored = (await engine.open(session_id)).messages
+        simulator.check()
+        bodies = [json.dumps(request.body) for request in simulator.requests]
+    assert not any("4111" in body for body in bodies)
+    assert [body.count("Found: a book") for body in bodies] == [1, 1]
+    assert "4111" in stored[0].get_text_content()
+    assert "Found" not in "".join(message.get_text_content() for message in stored)
+    assert [(event.messages_before, event.messages_after) for event in events] == [(1, 1), (3, 3)]
+    assert [(event.previous_messages, event.cached_messages) for event in events] == [(0, 0), (1, 0)]
+
+
+async def test_a_hook_before_requests_that_fails_sends_nothing_and_the_session_stays_usable():
+    script = [f"answer {number}" for number in range(9)]
+    wrong = [
+        lambda _: 1 / 0,
+        lambda _: "text",
+        lambda request: request.replace(messages=()),
+        lambda request: request.replace(messages=(*request.messages, *request.messages)),
+    ]
+    hooks = iter([*wrong, None])
+    current: list[Any] = [None]
+    hook = Hooks(before_request=lambda request: current[0](request) if current[0] else None)
+    async with Engine([helper()], scripted(*script), hooks=hook) as engine:
+        session_id = await engine.create()
+        for current[0] in hooks:
+            end = await engine.prompt(session_id, "Hello")
+            if current[0] is None:
+                assert end.output == "answer 0"
+            else:
+                assert isinstance(end.error, CallbackError)
+                assert "before_request" in end.error.message
+
+
+async def test_the_contract_suite_of_stores_accepts_the_stores_and_finds_broken_ones(tmp_path: Path):
+    paths = (tmp_path / f"{number}.db" for number in range(99))
+    await check_store(MemoryStore)
+    await check_store(lambda: SqliteStore(next(paths)))
+
+    class ForgetfulStore(MemoryStore):
+        """It forgets leases and loses every second message."""
+
+        async def acquire(self, session_id: str, owner: Any, **options: Any) -> Any:
+            return await super().acquire(session_id, owner, **(options | {"take_over": True}))
+
+        async def load(self, session_id: str, **page: Any) -> Any:
+            found = await super().load(session_id, **page)
+            return msgspec.structs.replace(found, messages=found.messages[::2])
+
+    with pytest.raises(AssertionError) as caught:
+        await check_store(ForgetfulStore)
+    assert "leases: AssertionError: two owners can hold a lease" in str(caught.value)
+    assert "messages: AssertionError" in str(caught.value)
+    assert "inbox" not in str(caught.value)
+
+
+async def test_the_contract_suite_of_providers_accepts_good_ones_and_finds_broken_ones():
+    await check_provider(Parrot(), "grey")
+    await check_provider(scripted_model(lambda _: ["Hello.", call("look", at="it")]), "demo")
+    async with Simulator(lambda _: "Hello.") as simulator:
+        for kind, model in MODELS.items():
+            await check_provider(simulator.provider(kind), model)  # type: ignore[arg-type]
+
+    class BrokenParrot(Parrot):
+        async def stream(self, request: Request) -> AsyncIterator[Delta]:
+            yield TextDelta(3, "x")
+            yield PartStart(1, "tool")
+            yield InputDelta(1, "[1")
+            yield UsageReport(Tokens(input=-1))
+            yield Finish("stop")
+
+    with pytest.raises(AssertionError) as caught:
+        await check_provider(BrokenParrot(), "grey")
+    words = ("a delta 3 is outside", "no call_id", "negative", "no PartEnd", "no JSON object", "closing")
+    assert [word for word in words if word not in str(caught.value)] == []

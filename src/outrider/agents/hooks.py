@@ -1,11 +1,43 @@
-"""Hooks: callables of the embedding program that run before and after tool calls, on messages and on stop."""
+"""Hooks: callables of the embedding program that run before requests, around tool calls, on messages and on stop."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Self
 
 import msgspec
 
+from outrider.errors import CallbackError
+from outrider.providers.provider import ModelClient
+from outrider.tools.threads import Callbacks
+from outrider.types.deltas import Delta
+from outrider.types.events import RequestChangedEvent
 from outrider.types.messages import Message
+from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
+from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
+
+
+class HookedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to a model as passed to `before_request`, and as the hook returns it. `messages` have alternating
+    roles, and every call has its result in the next message. `deps` are those of the run."""
+
+    messages: tuple[ModelMessage, ...]
+    system: str | None
+    tools: tuple[ToolSpec, ...]
+    model: str
+    agent: str
+    session_id: str
+    deps: Any = None
+
+    def replace(self, **changes: Any) -> Self:
+        """Returns the request with other `messages`, `system` or `tools`."""
+        return msgspec.structs.replace(self, **changes)
+
+    def with_text(self, text: str) -> Self:
+        """Returns the request with a text at the end of the last message, such as documents that were found for it.
+        What comes before stays in the cache of the provider."""
+        *earlier, last = self.messages
+        extended = msgspec.structs.replace(last, content=(*last.content, TextPart(text, synthetic=True)))
+        return self.replace(messages=(*earlier, extended))
 
 
 class HookedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,9 +77,151 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True):
 
     `on_stop` returns None, or a string that makes a completed agent continue: the agent reads it as a user message.
     After a limit, an error or another early end the return value is ignored. A cancelled turn does not call the hook.
+
+    `before_request` receives each request to a model, also those for summaries, and returns None, or the request with
+    other messages, instructions or tools. The transcript stays as it is. An exception, or an invalid request, ends the
+    turn with a CallbackError, and nothing is sent. A RequestChangedEvent reports what the change does to the prompt
+    cache of the provider.
     """
 
     before_call: Callable[[HookedCall], Any] | None = None
     after_call: Callable[[HookedCall], Any] | None = None
     on_message: Callable[[Message], Any] | None = None
     on_stop: Callable[[HookedStop], Any] | None = None
+    before_request: Callable[[HookedRequest], Any] | None = None
+
+
+_HOOK = "the hook before_request"
+
+
+class SentRequest(msgspec.Struct):
+    """The last request of a conversation, as it was sent. `prompt` is None if no hook changed it."""
+
+    messages: Sequence[ModelMessage]
+    system: str | None
+    tools: tuple[ToolSpec, ...]
+    prompt: Prompt | None = None
+
+
+SentRequests = dict[tuple[str, str, str | None], SentRequest]
+"""By conversation, model and the instructions before the hook."""
+
+
+class HookedClient:
+    """A model client that passes every request to the hook `before_request` first."""
+
+    repeats_requests = True
+
+    def __init__(
+        self,
+        client: ModelClient,
+        hook: Callable[[HookedRequest], Any],
+        callbacks: Callbacks,
+        sent: SentRequests,
+        publish: Callable[[RequestChangedEvent], None],
+        *,
+        agent: str,
+        deps: Any = None,
+    ) -> None:
+        self.name = client.name
+        self._client = client
+        self._hook = hook
+        self._callbacks = callbacks
+        self._sent = sent
+        self._publish = publish
+        self._agent = agent
+        self._deps = deps
+
+    def model_family(self, model: str) -> str:
+        return self._client.model_family(model)
+
+    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        changed = await self._change_request(request)
+        async with aclosing(self._client.stream(changed)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def _change_request(self, request: Request) -> Request:
+        given = HookedRequest(
+            messages=tuple(request.prompt),
+            system=request.system,
+            tools=request.tools,
+            model=request.model,
+            agent=self._agent,
+            session_id=request.conversation,
+            deps=self._deps,
+        )
+        returned = await self._callbacks.call(_HOOK, self._hook, given)
+        wanted = given if returned is None else _check_request(returned)
+        key = (request.conversation, request.model, request.system)
+        previous = self._sent.get(key)
+        is_changed = wanted is not given and _content(wanted) != _content(given)
+        prompt = _extend_prompt(previous.prompt if previous else None, wanted.messages) if is_changed else None
+        self._sent[key] = SentRequest(wanted.messages, wanted.system, wanted.tools, prompt)
+        if prompt is None and (previous is None or previous.prompt is None):
+            return request
+        self._report_change(given, wanted, previous)
+        if prompt is None:
+            return request
+        return msgspec.structs.replace(request, prompt=prompt, system=wanted.system, tools=wanted.tools)
+
+    def _report_change(self, given: HookedRequest, wanted: HookedRequest, previous: SentRequest | None) -> None:
+        kept = _count_equal(previous.messages, wanted.messages) if previous else 0
+        if previous and (previous.system, previous.tools) != (wanted.system, wanted.tools):
+            kept = 0
+        event = RequestChangedEvent(
+            session_id=given.session_id,
+            agent_name=given.agent,
+            messages_before=len(given.messages),
+            messages_after=len(wanted.messages),
+            previous_messages=len(previous.messages) if previous else 0,
+            cached_messages=kept,
+        )
+        self._publish(event)
+
+
+def _content(request: HookedRequest) -> tuple[object, ...]:
+    return request.messages, request.system, request.tools
+
+
+def _extend_prompt(previous: Prompt | None, messages: Sequence[ModelMessage]) -> Prompt:
+    """Returns the prompt of the request before, extended if it is the start of these messages: its encoded bytes are
+    reused then."""
+    if previous is None or _count_equal(previous, messages) < len(previous):
+        return Prompt(messages)
+    for message in messages[len(previous) :]:
+        previous.append(message)
+    return previous
+
+
+def _count_equal(before: Sequence[ModelMessage], now: Sequence[ModelMessage]) -> int:
+    count = 0
+    for one, other in zip(before, now, strict=False):
+        if one is not other and one != other:
+            break
+        count += 1
+    return count
+
+
+def _check_request(returned: object) -> HookedRequest:
+    """Returns the request of a hook. Raises CallbackError if a model would reject it."""
+    if not isinstance(returned, HookedRequest):
+        raise CallbackError(_HOOK, f"returned {type(returned).__name__}; it returns a HookedRequest or None")
+    wanted = returned.replace(messages=tuple(returned.messages), tools=tuple(returned.tools))
+    if not wanted.messages or not all(isinstance(message, ModelMessage) for message in wanted.messages):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise CallbackError(_HOOK, "returned messages that are no list of at least one ModelMessage")
+    expected, open_calls = "user", set[str]()
+    for number, message in enumerate(wanted.messages):
+        results = {part.tool_use_id for part in message.content if isinstance(part, ToolResultPart)}
+        if message.role != expected or not message.content:
+            raise CallbackError(_HOOK, f"returned messages[{number}] without content or with the role {message.role!r}")
+        if results != open_calls:
+            raise CallbackError(_HOOK, f"returned messages[{number}] without the results of the calls before it")
+        open_calls = {part.tool_id for part in message.content if isinstance(part, ToolUsePart)}
+        expected = "assistant" if expected == "user" else "user"
+    if expected == "user":
+        raise CallbackError(_HOOK, "returned messages that end with the assistant; the last one is of the user")
+    return wanted

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from outrider.agents.budget import ModelPrice, RunBudget
-from outrider.agents.hooks import Hooks
+from outrider.agents.hooks import HookedClient, Hooks, SentRequests
 from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TurnStateTracker
 from outrider.context.lower import PromptProjection
@@ -157,15 +157,22 @@ class RunContext(msgspec.Struct, kw_only=True):
     deps: Any = None
     callbacks: Callbacks = msgspec.field(default_factory=Callbacks)
     provider_names: Mapping[str, str] = {}
+    sent_requests: SentRequests = msgspec.field(default_factory=SentRequests)
 
     def client_for(self, agent: Agent) -> ModelClient:
-        """Return the client of the agent's provider. The requests of every client are repeated after an error."""
+        """Return the client of the agent's provider. The requests of every client are repeated after an error, and go
+        through the hook before requests."""
         client = self.clients[agent.provider]
-        if getattr(client, "repeats_requests", False):
-            return client
-        from outrider.providers.client import RepeatingClient  # lazy: only for clients of users
+        if not getattr(client, "repeats_requests", False):
+            from outrider.providers.client import RepeatingClient  # lazy: only for clients of users
 
-        return RepeatingClient(client)
+            client = RepeatingClient(client)
+        hook = self.hooks.before_request
+        if hook is None:
+            return client
+        return HookedClient(
+            client, hook, self.callbacks, self.sent_requests, self.bus.publish, agent=agent.name, deps=self.deps
+        )
 
 
 class AgentContext(msgspec.Struct, kw_only=True):

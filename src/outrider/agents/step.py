@@ -13,7 +13,7 @@ from outrider.agents.compaction import build_request, estimate_failed_tokens
 from outrider.agents.run_context import AgentContext, fallback_agent
 from outrider.agents.turn_state import has_pending_calls
 from outrider.context.lower import PAUSED, PromptProjection
-from outrider.errors import ProviderError
+from outrider.errors import CallbackError, ProviderError
 from outrider.providers.assembler import AnswerAssembler, AnswerPart
 from outrider.sessions.failpoints import failpoint
 from outrider.types.agents import Agent
@@ -117,8 +117,9 @@ class ModelStep:
         failpoint("FP-before-request")
         try:
             await self._read_answer()
-        except ProviderError as error:
-            await self._finish_message(MessageError(type(error).__name__, error.message, error.status))
+        except (ProviderError, CallbackError) as error:
+            status = error.status if isinstance(error, ProviderError) else None
+            await self._finish_message(MessageError(type(error).__name__, error.message, status))
             raise
         except asyncio.CancelledError:
             await asyncio.shield(self._finish_message(MessageError("aborted", self._abort_reason())))

@@ -142,8 +142,15 @@ def declare_sessions(parser: ArgumentParser) -> None:
     export = add_subcommand("export", "write a complete session as JSON", "sessions:export_session")
     export.add_argument("-o", "--output", metavar="FILE", help="the output file (default: stdout)")
 
-    bring = add_subcommand("import", "import exported sessions", "sessions:import_sessions", session=False)
-    bring.add_argument("file", metavar="FILE|URL", help="an exported file, a URL of one, or - for stdin")
+    bring = add_subcommand(
+        "import", "import exported sessions, or those of other programs", "sessions:import_sessions", session=False
+    )
+    bring.add_argument(
+        "file",
+        metavar="FILE|URL",
+        help="an export of Outrider, a session of Claude Code, Codex, Gemini CLI or opencode, a JSON list of messages "
+        "of a model API, a URL of one of these, or - for stdin",
+    )
     bring.add_argument("--copy", action="store_true", help="import as new sessions with new ids")
 
     share = add_subcommand(

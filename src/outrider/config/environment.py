@@ -51,9 +51,11 @@ def with_environment_defaults(provider: Provider, environ: Mapping[str, str] = o
     environment is not searched. Raises ConfigurationError if a required key is missing.
     """
     usual_key, usual_address = find_key_and_address(environ, provider.kind)
-    key = usual_key if provider.api_key is None else provider.api_key
+    key = usual_key if provider.api_key is None and provider.credentials is None else provider.api_key
     address = provider.base_url or usual_address
-    if provider.kind in _KEYS_BY_KIND and not (key or address or provider.headers or provider.options):
+    if provider.kind in _KEYS_BY_KIND and not (
+        key or address or provider.headers or provider.options or provider.credentials
+    ):
         names = " or ".join(_KEYS_BY_KIND[provider.kind])
         raise ConfigurationError(f"the provider {provider.name!r} has no key: pass api_key, or set {names}")
     return msgspec.structs.replace(provider, api_key=key, base_url=address)

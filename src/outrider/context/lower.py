@@ -5,15 +5,18 @@ result at the beginning of the next user message. Roles alternate and start with
 one result. Texts that are inserted here are part of the prompts of stored sessions: changing one invalidates their
 cache."""
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from msgspec.structs import replace
 
+from outrider.types.anthropic_blocks import part_from_anthropic
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
 from outrider.types.parts import (
+    STORED_KINDS,
     CompactionPart,
     FilePart,
     ModelPart,
@@ -28,6 +31,8 @@ from outrider.types.parts import (
 )
 from outrider.types.request import ModelMessage, Prompt
 from outrider.types.tool_state import ToolCompleted
+
+_log = logging.getLogger("outrider.prompt")
 
 ORPHAN = "(result of a call that is not in this conversation)\n{content}"
 
@@ -275,7 +280,21 @@ def _visible_part(part: AnyPart, family: str) -> ModelPart | None:
             named = f"(file: {part.filename or part.mime})"
             return part if family in part.metadata else TextPart(named, synthetic=True)
         case _:
-            return None
+            return _custom_part(part)
+
+
+def _custom_part(part: AnyPart) -> ModelPart | None:
+    """Returns what a model sees of a part of a registered kind, if it has `to_api_format`: a content block in the form
+    of Anthropic's. A block that is invalid, or would be a call or its result, is not sent."""
+    convert = None if type(part) in STORED_KINDS else getattr(part, "to_api_format", None)
+    if convert is None:
+        return None
+    try:
+        found = part_from_anthropic(convert())
+    except Exception:  # noqa: BLE001  user code may raise anything
+        _log.exception("a part of the kind %s has no form for models", part.type)
+        return None
+    return found if isinstance(found, TextPart | FilePart) else None
 
 
 def _user_parts(message: Message, family: str, results: ImportedResults) -> Iterator[ModelPart]:
@@ -293,7 +312,7 @@ def _user_parts(message: Message, family: str, results: ImportedResults) -> Iter
             case ToolResultPart():
                 yield from filter(None, [results.unclaimed_text(part)])
             case _:
-                pass
+                yield from filter(None, [_custom_part(part)])
 
 
 def _is_incomplete(message: Message) -> bool:

@@ -23,6 +23,8 @@ from outrider.engine.runtime import (
     EngineOptions,
     EngineRuntime,
     RunSpec,
+    attachment_part,
+    check_attachments,
     check_level,
     check_mode,
     create_memory_store,
@@ -31,9 +33,21 @@ from outrider.engine.titles import TitleGenerator
 from outrider.engine.undo_history import FileChanges
 from outrider.errors import ConfigurationError, SessionInUseError
 from outrider.event_bus import EventBus, EventStream
+from outrider.models.clients import as_provider
+from outrider.providers.provider import CustomProvider
 from outrider.sessions.journal import Journal
 from outrider.sessions.leases import LeaseOwner, current_process
-from outrider.sessions.records import Approval, ApprovalScope, Delivery, InboxItem, SessionUpdate, check_metadata
+from outrider.sessions.records import (
+    Approval,
+    ApprovalScope,
+    Delivery,
+    InboxItem,
+    SearchHit,
+    SessionFilter,
+    SessionUpdate,
+    StoredSession,
+    check_metadata,
+)
 from outrider.sessions.redacted_store import redact_store
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
@@ -45,9 +59,12 @@ from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import CompactionPart, PartBase, TextPart
+from outrider.types.tool_state import Attachment
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm
+
+    from outrider.engine.archive import SessionArchive
 
 
 class SessionRegistry:
@@ -184,7 +201,7 @@ class Engine:
     def __init__(
         self,
         agents: Sequence[Agent],
-        providers: Sequence[Provider],
+        providers: Sequence[Provider | CustomProvider],
         tools: Iterable[Tool | Callable[..., Any]] = (),
         *,
         store: Store | None = None,
@@ -195,20 +212,19 @@ class Engine:
         check_arguments("Engine()", {**options, "store": store, "bus": bus})
         if not agents:
             raise ConfigurationError("an engine needs at least one agent; write Engine([Agent(…)], [Provider(…)])")
-        self._arguments: dict[str, Any] = {"agents": agents, "providers": providers, "tools": tuple(tools), **options}
+        known = [as_provider(provider) for provider in providers]
+        self._arguments: dict[str, Any] = {"agents": agents, "providers": known, "tools": tuple(tools), **options}
         chosen = EngineOptions.from_keywords(options)
         self.attended = chosen.attended
         self._workspace = chosen.workspace
         self.cassettes = chosen.cassettes
-        self._redactor = redactor_for(providers, chosen.secrets)
+        self._redactor = redactor_for(known, chosen.secrets)
         self.store = redact_store(store or create_memory_store(), self._redactor)
         self.bus = bus or EventBus()
-        self.approval_queue = ApprovalQueue(
-            self.store, self.bus, lambda: self.attended, PeerApprovals(self.bus, providers)
-        )
+        self.approval_queue = ApprovalQueue(self.store, self.bus, lambda: self.attended, PeerApprovals(self.bus, known))
         self.runtime = EngineRuntime(
             RunSpec.build(
-                agents[0], agents, self._arguments["tools"], providers, more_tools=chosen.surroundings is not None
+                agents[0], agents, self._arguments["tools"], known, more_tools=chosen.surroundings is not None
             ),
             chosen,
             store=self.store,
@@ -301,7 +317,7 @@ class Engine:
     async def prompt(
         self,
         session_id: str,
-        content: str | Sequence[str | PartBase],
+        content: str | Sequence[str | PartBase | Attachment],
         *,
         output_type: None = None,
         **options: Unpack[PromptKeywords],
@@ -310,7 +326,7 @@ class Engine:
     async def prompt(
         self,
         session_id: str,
-        content: str | Sequence[str | PartBase],
+        content: str | Sequence[str | PartBase | Attachment],
         *,
         output_type: "TypeForm[Out]",
         **options: Unpack[PromptKeywords],
@@ -319,7 +335,7 @@ class Engine:
     async def prompt(
         self,
         session_id: str,
-        content: str | Sequence[str | PartBase],
+        content: str | Sequence[str | PartBase | Attachment],
         *,
         output_type: dict[str, Any],
         **options: Unpack[PromptKeywords],
@@ -327,7 +343,7 @@ class Engine:
     async def prompt(
         self,
         session_id: str,
-        content: str | Sequence[str | PartBase],
+        content: str | Sequence[str | PartBase | Attachment],
         *,
         output_type: Any = None,
         **options: Unpack[PromptKeywords],
@@ -340,7 +356,7 @@ class Engine:
     async def put(
         self,
         session_id: str,
-        content: str | Sequence[str | PartBase],
+        content: str | Sequence[str | PartBase | Attachment],
         *,
         delivery: Delivery = "queue",
         input_id: str | None = None,
@@ -355,7 +371,7 @@ class Engine:
         output = as_output_type(output_type, output_validators, output_attempts)
         live = await self._sessions.open_session(session_id)
         parts = [content] if isinstance(content, str) else content
-        message = Message("user", [TextPart(part) if isinstance(part, str) else part for part in parts])
+        message = Message("user", [_input_part(part) for part in parts])
         if instructions.strip():
             message.add_part(additional_instructions(instructions))
         item = InboxItem(
@@ -403,6 +419,59 @@ class Engine:
     async def fork(self, session_id: str, *, at: str | None = None, title: str | None = None) -> str:
         """Copy a session up to and including message `at` (None: all messages) and return the id of the copy."""
         return (await self.store.fork(session_id, at=at, title=title)).id
+
+    async def list(self, filter: SessionFilter | None = None, *, limit: int | None = 50) -> "Sequence[StoredSession]":
+        """Return stored sessions, latest activity first; without a filter those that no agent opened for another.
+        `limit=None` returns all of them."""
+        chosen = SessionFilter(roots=True) if filter is None else filter
+        return [one async for one in self._archive.iterate_sessions(chosen, limit)]
+
+    async def search(
+        self, query: str, *, session_id: str | None = None, filter: SessionFilter | None = None, limit: int = 20
+    ) -> "Sequence[SearchHit]":
+        """Search titles, texts and tool outputs of one session, of those that match the filter, or of all. A hit has
+        every word of the query; `"a phrase"` and `prefix*` are supported."""
+        return await self.store.search(query, session_id=session_id, limit=limit, filter=filter or SessionFilter())
+
+    async def delete(self, session_id: str) -> None:
+        """Delete a session, the sessions of the agents that it called, and their files. Raises SessionInUseError while
+        a turn runs, or if another process owns the session."""
+        live = self.live.get(session_id)
+        if live is not None:
+            if live.in_turn or live.is_busy:
+                raise SessionInUseError("a turn is running in this session; abort it or wait for its end")
+            await self._sessions.close_session(session_id)
+        await self._archive.delete(session_id)
+
+    async def clear(self) -> int:
+        """Delete every session that is not in use, including those that this engine has open, and return their
+        number. Sessions with a running turn and those of other processes stay."""
+        for session_id, live in tuple(self.live.items()):
+            if not live.in_turn and not live.is_busy:
+                await self._sessions.close_session(session_id)
+        return await self._archive.delete_all()
+
+    async def export(self, session_id: str) -> bytes:
+        """Return a session and the sessions of the agents that it called as a JSON document."""
+        return await self._archive.export_document(session_id)
+
+    async def import_session(self, document: bytes | str, *, as_copy: bool = True) -> str:
+        """Store the session of an export, or of a session file of another program, and return its id. As a copy it gets
+        a new id; otherwise StoreError is raised if the id exists. Secrets are redacted."""
+        data = document.encode() if isinstance(document, str) else document
+        return (await self._archive.import_document(data, as_copy=as_copy)).sessions[0].id
+
+    async def share(self, session_id: str) -> str:
+        """Return the session as one self-contained HTML page."""
+        from outrider.engine.archive import render_shared_page
+
+        return await render_shared_page(self._archive, session_id)
+
+    @property
+    def _archive(self) -> "SessionArchive":
+        from outrider.engine.archive import SessionArchive  # lazy: runs do not need it
+
+        return SessionArchive(self.store, self.runtime.data)
 
     async def todos(self, session_id: str) -> Sequence[TodoItem]:
         """Return the todo list of the session's agent. A SessionUpdatedEvent with `changes["todos"]` announces
@@ -478,3 +547,9 @@ class Engine:
 
     async def _update_session(self, session_id: str, update: SessionUpdate) -> None:
         await (await self._sessions.open_session(session_id)).journal.update_session(update)
+
+
+def _input_part(content: str | PartBase | Attachment) -> PartBase:
+    if isinstance(content, Attachment):
+        return attachment_part(check_attachments([content])[0])
+    return TextPart(content) if isinstance(content, str) else content

@@ -33,6 +33,7 @@ from outrider.engine.runtime import (
     EngineOptions,
     EngineRuntime,
     RunSpec,
+    attachment_part,
     check_attachments,
     check_level,
     check_mode,
@@ -41,6 +42,7 @@ from outrider.engine.runtime import (
 from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError
 from outrider.event_bus import EventBus
 from outrider.models.clients import find_peers
+from outrider.providers.provider import CustomProvider
 from outrider.sessions.journal import Journal
 from outrider.sessions.leases import LeaseOwner, current_process
 from outrider.sessions.records import SessionUpdate, check_metadata
@@ -55,7 +57,7 @@ from outrider.types.agents import Agent, AgentMessage, Limits, Mode, Provider
 from outrider.types.events import Event
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
-from outrider.types.parts import FilePart, ModelRef, TextPart
+from outrider.types.parts import ModelRef, TextPart
 from outrider.types.tool_state import Attachment
 
 if TYPE_CHECKING:
@@ -126,7 +128,7 @@ class RunSession:
         self.run_context.agent_messages.append(
             AgentMessage("forward", USER, entry.name, message, "", tuple(attachments))
         )
-        parts = [TextPart(message), *(_file_part(attachment) for attachment in attachments)]
+        parts = [TextPart(message), *map(attachment_part, attachments)]
         if instructions.strip():
             parts.append(additional_instructions(instructions))
         model = ModelRef(entry.provider, entry.model)
@@ -203,18 +205,13 @@ async def _open_journal(session: Session | str, store: Store, runtime: EngineRun
     return await runtime.resume_session(session.id)
 
 
-def _file_part(attachment: Attachment) -> FilePart:
-    url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
-    return FilePart(attachment.mime_type, url, attachment.name)
-
-
 @overload
 async def async_run(
     entry: Agent | str,
     message: str,
     agents: Iterable[Agent] = (),
     tools: RunTools = (),
-    providers: Iterable[Provider] = (),
+    providers: Iterable[Provider | CustomProvider] = (),
     *,
     output_type: None = None,
     **options: Unpack[RunKeywords],
@@ -225,7 +222,7 @@ async def async_run(
     message: str,
     agents: Iterable[Agent] = (),
     tools: RunTools = (),
-    providers: Iterable[Provider] = (),
+    providers: Iterable[Provider | CustomProvider] = (),
     *,
     output_type: "TypeForm[Out]",
     **options: Unpack[RunKeywords],
@@ -236,7 +233,7 @@ async def async_run(
     message: str,
     agents: Iterable[Agent] = (),
     tools: RunTools = (),
-    providers: Iterable[Provider] = (),
+    providers: Iterable[Provider | CustomProvider] = (),
     *,
     output_type: dict[str, Any],
     **options: Unpack[RunKeywords],
@@ -246,7 +243,7 @@ async def async_run(
     message: str,
     agents: Iterable[Agent] = (),
     tools: RunTools = (),
-    providers: Iterable[Provider] = (),
+    providers: Iterable[Provider | CustomProvider] = (),
     *,
     attachments: Sequence[Attachment] | None = None,
     debug: bool = False,
@@ -340,7 +337,7 @@ def run(
     message: str,
     agents: Iterable[Agent] = (),
     tools: RunTools = (),
-    providers: Iterable[Provider] = (),
+    providers: Iterable[Provider | CustomProvider] = (),
     *,
     output_type: None = None,
     **options: Unpack[RunKeywords],
@@ -351,7 +348,7 @@ def run(
     message: str,
     agents: Iterable[Agent] = (),
     tools: RunTools = (),
-    providers: Iterable[Provider] = (),
+    providers: Iterable[Provider | CustomProvider] = (),
     *,
     output_type: "TypeForm[Out]",
     **options: Unpack[RunKeywords],
@@ -362,7 +359,7 @@ def run(
     message: str,
     agents: Iterable[Agent] = (),
     tools: RunTools = (),
-    providers: Iterable[Provider] = (),
+    providers: Iterable[Provider | CustomProvider] = (),
     *,
     output_type: dict[str, Any],
     **options: Unpack[RunKeywords],
@@ -378,7 +375,7 @@ def async_run_stream(
     message: str,
     agents: Iterable[Agent] = (),
     tools: RunTools = (),
-    providers: Iterable[Provider] = (),
+    providers: Iterable[Provider | CustomProvider] = (),
     *,
     output_type: None = None,
     **options: Unpack[RunKeywords],
@@ -389,7 +386,7 @@ def async_run_stream(
     message: str,
     agents: Iterable[Agent] = (),
     tools: RunTools = (),
-    providers: Iterable[Provider] = (),
+    providers: Iterable[Provider | CustomProvider] = (),
     *,
     output_type: "TypeForm[Out]",
     **options: Unpack[RunKeywords],
@@ -400,7 +397,7 @@ def async_run_stream(
     message: str,
     agents: Iterable[Agent] = (),
     tools: RunTools = (),
-    providers: Iterable[Provider] = (),
+    providers: Iterable[Provider | CustomProvider] = (),
     *,
     output_type: dict[str, Any],
     **options: Unpack[RunKeywords],
@@ -458,7 +455,7 @@ def run_stream(
     message: str,
     agents: Iterable[Agent] = (),
     tools: RunTools = (),
-    providers: Iterable[Provider] = (),
+    providers: Iterable[Provider | CustomProvider] = (),
     *,
     output_type: None = None,
     **options: Unpack[RunKeywords],
@@ -469,7 +466,7 @@ def run_stream(
     message: str,
     agents: Iterable[Agent] = (),
     tools: RunTools = (),
-    providers: Iterable[Provider] = (),
+    providers: Iterable[Provider | CustomProvider] = (),
     *,
     output_type: "TypeForm[Out]",
     **options: Unpack[RunKeywords],
@@ -480,7 +477,7 @@ def run_stream(
     message: str,
     agents: Iterable[Agent] = (),
     tools: RunTools = (),
-    providers: Iterable[Provider] = (),
+    providers: Iterable[Provider | CustomProvider] = (),
     *,
     output_type: dict[str, Any],
     **options: Unpack[RunKeywords],

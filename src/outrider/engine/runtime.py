@@ -13,19 +13,26 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, cast
 import msgspec
 
 from outrider.agents.budget import RunBudget
-from outrider.agents.hooks import Hooks
+from outrider.agents.hooks import Hooks, SentRequests
 from outrider.agents.run_context import AgentContext, RunContext, discard_output, no_call_wrapper
 from outrider.config.environment import search_path, with_environment_defaults
 from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, ApproveFunction, PermissionChecker, Rules
 from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits, end_child_sessions
 from outrider.errors import CallbackError, ConfigurationError
 from outrider.event_bus import EventBus
-from outrider.models.clients import CatalogPricing, LazyClient, adapt_to_local_models, shared_catalog, shared_client
+from outrider.models.clients import (
+    CatalogPricing,
+    LazyClient,
+    adapt_to_local_models,
+    as_provider,
+    shared_catalog,
+    shared_client,
+)
 from outrider.permissions.modes import Decision
 from outrider.permissions.redaction.event_filter import FILTERED_EVENTS, RedactingEventFilter
 from outrider.permissions.redaction.redactor import Redactor
 from outrider.providers.catalog import ModelCatalog
-from outrider.providers.provider import ModelClient
+from outrider.providers.provider import CustomProvider, ModelClient
 from outrider.sessions.journal import Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner
 from outrider.sessions.session import Session
@@ -37,7 +44,7 @@ from outrider.types.agents import Agent, Limits, Provider, SessionContext
 from outrider.types.ids import now_ms
 from outrider.types.modes import APPROVAL_LEVELS, MODES, UNATTENDED_MODES, ApprovalLevel, ReasoningEffort
 from outrider.types.origins import FlowSettings
-from outrider.types.parts import ModelRef, ToolPart
+from outrider.types.parts import FilePart, ModelRef, ToolPart
 from outrider.types.tool_state import Attachment
 
 if TYPE_CHECKING:
@@ -70,7 +77,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
         entry: Agent | str,
         agents: Iterable[Agent],
         tools: Iterable[Tool | Callable[..., Any]],
-        providers: Iterable[Provider],
+        providers: Iterable[Provider | CustomProvider],
         *,
         more_tools: bool = False,
     ) -> Self:
@@ -80,7 +87,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
             by_name.setdefault(entry.name, entry)
         elif entry not in by_name:
             raise ConfigurationError(f"the entry agent {entry!r} is not one of: {', '.join(by_name) or 'no agents'}")
-        known = _by_name("providers", providers)
+        known = _by_name("providers", map(as_provider, providers))
         by_name = {name: agent.select_listed_model(known) for name, agent in by_name.items()}
         spec = cls(
             entry=by_name[entry.name if isinstance(entry, Agent) else entry],
@@ -191,8 +198,8 @@ class EngineRuntime:
 
     __slots__ = (  # a process may have thousands of concurrent runs
         "_approvals", "_bus", "_catalog", "_clients", "_options", "_pricing", "_provider_names", "_recorder",
-        "_redactor", "_stack", "_store", "delegated_limits", "is_open", "lease_owner", "silence_seconds", "spec",
-        "titles", "undo",
+        "_redactor", "_sent_requests", "_stack", "_store", "delegated_limits", "is_open", "lease_owner",
+        "silence_seconds", "spec", "titles", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -221,6 +228,7 @@ class EngineRuntime:
         self._catalog = options.catalog or shared_catalog()
         self._pricing = CatalogPricing(self._catalog, spec.providers)
         self._clients: dict[str, ModelClient] = {}
+        self._sent_requests: SentRequests = {}  # for a hook before requests, over the turns of a session
         self._provider_names = {name: provider.vendor for name, provider in spec.providers.items()}
         self._recorder = self._create_recorder()
         self._stack = AsyncExitStack()
@@ -261,6 +269,8 @@ class EngineRuntime:
     async def release_session(self, session_id: str) -> None:
         """Close what was opened for one session."""
         self.delegated_limits.pop(session_id, None)
+        for key in [key for key in self._sent_requests if key[0] == session_id]:
+            del self._sent_requests[key]
         if self._recorder is not None:
             await self._recorder.close(session_id)
 
@@ -409,6 +419,7 @@ class EngineRuntime:
             deps=deps,
             callbacks=Callbacks(options.callback_seconds),
             provider_names=self._provider_names,
+            sent_requests=self._sent_requests,
         )
 
     def _create_egress_policy(self) -> "EgressPolicy":
@@ -464,9 +475,15 @@ def check_attachments(attachments: Iterable[Any] | None) -> Sequence[Attachment]
         if not isinstance(file, Attachment):
             raise ConfigurationError(
                 f"attachments has a value of type {type(file).__name__}; it has Attachment values, such as "
-                'Attachment("image/png", data=…) or Attachment("image/png", url="https://…")'
+                'Attachment.from_path("a.png") or Attachment("image/png", url="https://…")'
             )
-    return files
+    return [file.load() for file in files]
+
+
+def attachment_part(attachment: Attachment) -> FilePart:
+    """Return the part of a message that has the file."""
+    url = attachment.url or f"data:{attachment.mime_type};base64,{attachment.data}"
+    return FilePart(attachment.mime_type, url, attachment.name)
 
 
 def _ignore_call(call: ToolPart, decision: Decision, context: AgentContext) -> None:

@@ -11,17 +11,17 @@ import msgspec
 
 from outrider.agents.budget import ModelPrice
 from outrider.config.environment import proxy_for, with_environment_defaults
-from outrider.errors import ConfigurationError, InvalidRequestError
+from outrider.errors import ConfigurationError, InvalidRequestError, OutriderError, ProviderError
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpTimeouts, HttpTransport
 from outrider.providers.catalog import ModelCatalog
-from outrider.providers.client import WireClient
+from outrider.providers.client import RequestSigner, WireClient
 from outrider.providers.error_mapping import rejects_tools
-from outrider.providers.provider import ModelClient, WireFormat
+from outrider.providers.provider import CustomProvider, ModelClient, ModelDescription, WireFormat
 from outrider.providers.rate_limit import RateLimit, RateLimiter
 from outrider.providers.stream_filters.stream_filter import StreamFilter
 from outrider.types.agents import Agent, Provider, ProviderKind
-from outrider.types.deltas import Delta
+from outrider.types.deltas import Delta, Finish
 from outrider.types.request import Request, RetryPolicy
 from outrider.types.usage import Tokens
 
@@ -40,30 +40,45 @@ def model_client(provider: Provider, *, catalog: ModelCatalog | None = None) -> 
             from outrider.providers.scripted import scripted_client
 
             return scripted_client(provider)
+        case "custom":
+            return CustomClient(provider)
         case "local":
             from outrider.models.local.weights import local_client
 
             return local_client(provider)
+        case _:
+            return _create_http_client(provider, catalog)
+
+
+def _create_http_client(provider: Provider, catalog: ModelCatalog | None) -> ModelClient:
+    signer = None
+    if provider.credentials is not None:
+        from outrider.models.credentials import CredentialSource  # lazy: most keys do not change
+
+        signer = CredentialSource(provider)
+        provider = msgspec.structs.replace(provider, api_key=signer.placeholder, credentials=None)
+    match provider.kind:
         case "outrider":
             from outrider.providers.remote_agent import RemoteAgentWire
 
-            return _create_wire_client(provider, RemoteAgentWire(provider))
+            return _create_wire_client(provider, RemoteAgentWire(provider), signer=signer)
         case "openai":
-            return _create_chat_client(with_environment_defaults(provider))
+            return _create_chat_client(with_environment_defaults(provider), signer)
         case "openai-responses":
             from outrider.providers.openai.responses_client import ResponsesWire
 
             filled = with_environment_defaults(provider)
-            return _create_wire_client(filled, ResponsesWire(filled))
+            return _create_wire_client(filled, ResponsesWire(filled), signer=signer)
         case "google":
             from outrider.providers.google.client import GoogleWire
 
             filled = with_environment_defaults(provider)
-            return _create_wire_client(filled, GoogleWire(filled))
+            return _create_wire_client(filled, GoogleWire(filled), signer=signer)
         case "anthropic":
             filled = with_environment_defaults(provider)
-            return _create_wire_client(filled, _create_anthropic_wire(filled, catalog or ModelCatalog()))
-        case unknown:  # pyright: ignore[reportUnnecessaryComparison]  msgspec does not validate constructor arguments
+            wire = _create_anthropic_wire(filled, catalog or ModelCatalog())
+            return _create_wire_client(filled, wire, signer=signer)
+        case unknown:  # msgspec does not validate constructor arguments
             known = ", ".join(get_args(ProviderKind))
             raise ConfigurationError(
                 f"the provider {provider.name!r} has the unknown kind {unknown!r}; use one of: {known}"
@@ -74,6 +89,7 @@ def _create_wire_client(
     provider: Provider,
     wire: WireFormat,
     create_filter: Callable[[Request], StreamFilter] | None = None,
+    signer: RequestSigner | None = None,
 ) -> WireClient:
     limit = _parse_options(provider, "rate_limit", RateLimit)
     return WireClient(
@@ -83,6 +99,7 @@ def _create_wire_client(
         retry=_parse_options(provider, "retry", RetryPolicy),
         limiter=RateLimiter(limit) if limit != RateLimit() else None,
         create_filter=create_filter,
+        signer=signer,
     )
 
 
@@ -101,11 +118,11 @@ def _create_transport(provider: Provider) -> HttpTransport:
     return factory.wrap_transport(network)
 
 
-def _create_chat_client(provider: Provider) -> ModelClient:
+def _create_chat_client(provider: Provider, signer: RequestSigner | None) -> ModelClient:
     from outrider.providers.openai.chat_client import ChatWire
     from outrider.providers.stream_filters.think_tags import create_think_filter
 
-    client = _create_wire_client(provider, ChatWire(provider), create_think_filter)
+    client = _create_wire_client(provider, ChatWire(provider), create_think_filter, signer)
     if not provider.options.get("text_tools"):
         return ToolFallbackClient(client)
     from outrider.providers.stream_filters.text_tools import TextToolsClient
@@ -175,7 +192,75 @@ def _parse_options(provider: Provider, name: str, kind: type[Settings]) -> Setti
         raise ConfigurationError(f"options of the provider {provider.name!r}: {name}: {error}") from error
 
 
+def as_provider(given: Provider | CustomProvider) -> Provider:
+    """Returns the provider; one that the program implements is wrapped. Raises ConfigurationError for other values."""
+    if isinstance(given, Provider):
+        return given
+    name: Any = getattr(given, "name", None)
+    if isinstance(given, type) or not isinstance(name, str) or not name or not callable(getattr(given, "stream", None)):
+        raise ConfigurationError(
+            f"a provider is a Provider(…) or an object with a `name` and a method `stream`, got "
+            f"{type(given).__name__}; see outrider.providers.CustomProvider"
+        )
+    return Provider(name, "custom", options={"client": given})
+
+
+class CustomClient:
+    """Uses a provider of the program and does not close it. Whatever it raises or yields becomes a valid stream or a
+    ProviderError."""
+
+    def __init__(self, provider: Provider) -> None:
+        self.name = provider.name
+        self._client: Any = provider.options.get("client")
+        if self._client is None:
+            raise ConfigurationError(f"the provider {provider.name!r} has the kind 'custom'; pass the object itself")
+        self.repeats_requests = bool(getattr(self._client, "repeats_requests", False))
+
+    def model_family(self, model: str) -> str:
+        find = getattr(self._client, "model_family", None)
+        return str(find(model)) if callable(find) else f"custom {self.name}"
+
+    async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        deltas: Any = None
+        is_complete = False
+        try:
+            deltas = self._client.stream(request)
+            async for delta in deltas:
+                is_complete = isinstance(self._check_delta(delta), Finish)
+                yield delta
+        except OutriderError as error:
+            if isinstance(error, ProviderError):
+                error.provider = error.provider or self.name
+                raise
+            raise ProviderError(f"the provider {self.name!r} failed: {error}", provider=self.name) from error
+        except Exception as error:
+            text = f"the provider {self.name!r} failed ({type(error).__name__}: {error})"
+            raise ProviderError(text, provider=self.name) from error
+        finally:
+            if hasattr(deltas, "aclose"):
+                await deltas.aclose()
+        if not is_complete:
+            raise ProviderError(f"the provider {self.name!r} ended its answer without Finish", provider=self.name)
+
+    def _check_delta(self, delta: object) -> Delta:
+        if not isinstance(delta, Delta):
+            text = f"the provider {self.name!r} yielded {type(delta).__name__}"
+            raise ProviderError(f"{text}; it yields deltas of outrider.providers such as TextDelta", provider=self.name)
+        return delta
+
+    async def aclose(self) -> None:
+        """Does nothing: the program closes its provider."""
+
+
+def describe_custom_model(provider: Provider, model: str) -> ModelDescription:
+    """Returns what a provider of the program says about a model."""
+    describe = getattr(provider.options.get("client"), "describe_model", None)
+    found = describe(model) if callable(describe) else None
+    return found if isinstance(found, ModelDescription) else ModelDescription()
+
+
 _MAX_SHARED_CLIENTS = 8  # per event loop; further providers get a new client for each call
+_UNSHARED_KINDS = ("scripted", "custom")
 
 
 class _SharedClient:
@@ -201,7 +286,7 @@ async def shared_client(provider: Provider, catalog: ModelCatalog) -> AsyncGener
             yield known.client
             return
     client = model_client(provider, catalog=catalog)
-    if len(clients) >= _MAX_SHARED_CLIENTS or provider.kind == "scripted" or "cassette" in provider.options:
+    if len(clients) >= _MAX_SHARED_CLIENTS or provider.kind in _UNSHARED_KINDS or "cassette" in provider.options:
         try:
             yield client
         finally:
@@ -287,6 +372,8 @@ class CatalogPricing:
         configured = self._providers[agent.provider]
         if configured.kind == "local":
             return Decimal(0)
+        if configured.kind == "custom":
+            return custom_cost(configured, agent.model, tokens)
         for name in dict.fromkeys((model, agent.model)):
             cost = self._catalog.cost_of(configured.kind, name, tokens, base_url=configured.base_url) if name else None
             if cost is not None:
@@ -297,6 +384,9 @@ class CatalogPricing:
         configured, catalog = self._providers[provider], self._catalog
         if configured.kind == "scripted":
             return None, None, None
+        if configured.kind == "custom":
+            facts = describe_custom_model(configured, model)
+            return _custom_price(facts), facts.context, facts.output
         if configured.kind == "outrider":
             return ModelPrice(billed_afterwards=True), None, None
         if configured.kind == "local":
@@ -308,6 +398,18 @@ class CatalogPricing:
         price = ModelPrice(rates.input / _MILLION, rates.output / _MILLION) if rates is not None else None
         context = catalog.context_limit(configured.kind, model, base_url=configured.base_url)
         return price, context, catalog.output_limit(configured.kind, model, base_url=configured.base_url)
+
+
+def custom_cost(provider: Provider, model: str, tokens: Tokens) -> Decimal | None:
+    """Returns the cost of an answer of a provider that the program implements, None if it states no price."""
+    price = _custom_price(describe_custom_model(provider, model))
+    return price and price.input * tokens.prompt + price.output * (tokens.output + tokens.reasoning)
+
+
+def _custom_price(facts: ModelDescription) -> ModelPrice | None:
+    if facts.input_price is None or facts.output_price is None:
+        return None
+    return ModelPrice(Decimal(str(facts.input_price)) / _MILLION, Decimal(str(facts.output_price)) / _MILLION)
 
 
 PEER_KIND = "outrider"
@@ -334,9 +436,10 @@ async def send_to_peer(peer: Provider, path: str, answer: dict[str, Any]) -> byt
 
     Raises ProviderError for an error response, NotFoundError if the question is no longer open.
     """
+    from outrider.models.credentials import with_current_key
     from outrider.providers.remote_agent import RemoteAgentWire  # lazy: most configurations have no peers
 
-    wire, chunks = RemoteAgentWire(peer), list[bytes]()
+    wire, chunks = RemoteAgentWire(await with_current_key(peer)), list[bytes]()
     async with aclosing(HttpClient(proxy=proxy_for)) as http:
         response = await http.send(wire.build_reply(path, answer))
         while chunk := await response.read():

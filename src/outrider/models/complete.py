@@ -10,9 +10,9 @@ from outrider._sync import run_sync
 from outrider.config.environment import with_environment_defaults
 from outrider.context.lower import lower
 from outrider.errors import ConfigurationError, ProviderError
-from outrider.models.clients import shared_catalog, shared_client
+from outrider.models.clients import as_provider, custom_cost, shared_catalog, shared_client
 from outrider.providers.assembler import AnswerAssembler
-from outrider.providers.provider import ModelClient
+from outrider.providers.provider import CustomProvider, ModelClient
 from outrider.types.agents import Provider
 from outrider.types.deltas import Answer
 from outrider.types.messages import Message, text_message
@@ -21,7 +21,7 @@ from outrider.types.usage import Tokens
 
 
 async def async_complete(
-    provider: Provider,
+    provider: Provider | CustomProvider,
     model: str,
     messages: str | Sequence[Message],
     *,
@@ -39,7 +39,7 @@ async def async_complete(
         raise ConfigurationError(
             f"complete() needs a provider, got the text {provider!r}; write Provider({provider!r}, kind=…)"
         )
-    provider = with_environment_defaults(provider)
+    provider = with_environment_defaults(as_provider(provider))
     async with shared_client(provider, shared_catalog()) as client:
         request = Request(
             model,
@@ -53,7 +53,7 @@ async def async_complete(
 
 
 def complete(
-    provider: Provider,
+    provider: Provider | CustomProvider,
     model: str,
     messages: str | Sequence[Message],
     *,
@@ -102,6 +102,8 @@ def answer_cost(provider: Provider, requested_model: str, assembler: AnswerAssem
         return assembler.cost
     if assembler.tokens == Tokens():
         return None
+    if provider.kind == "custom":
+        return custom_cost(provider, requested_model, assembler.tokens)
     prices = (
         shared_catalog().cost_of(provider.kind, model, assembler.tokens, base_url=provider.base_url)
         for model in dict.fromkeys((assembler.model, requested_model))

@@ -15,6 +15,7 @@ from outrider.config.environment import proxy_for, with_environment_defaults
 from outrider.errors import ConfigurationError, NetworkError
 from outrider.http.client import HttpClient, read_body
 from outrider.http.transport import HttpRequest
+from outrider.models.credentials import with_current_key
 from outrider.providers.models_dev import ModelFacts, ModelPrices, without_dated_names
 from outrider.types.agents import Provider
 
@@ -51,7 +52,7 @@ def is_chat_model(name: str) -> bool:
 
 async def fetch_models(provider: Provider, seconds: float = LIST_SECONDS) -> list[LiveModel] | None:
     """Returns the chat models that the provider's server lists, newest first; None if it lists none in time."""
-    request = _list_request(with_environment_defaults(provider))
+    request = _list_request(await with_current_key(with_environment_defaults(provider)))
     if request is None:
         return None
     proxy = None if _is_local(request.url) else proxy_for

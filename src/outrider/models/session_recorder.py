@@ -12,7 +12,7 @@ from outrider.providers.cassettes.replay import CassetteOptions, CassetteTranspo
 from outrider.providers.provider import ModelClient
 from outrider.types.agents import Provider
 
-NON_HTTP_KINDS = ("scripted", "local")  # provider kinds that do not use HTTP
+NON_HTTP_KINDS = ("scripted", "local", "custom")  # provider kinds that do not use HTTP
 
 
 def cassette_path(folder: Path, session_id: str) -> Path:

@@ -14,7 +14,7 @@ import msgspec
 
 from outrider.presentation.formats import clean_line, format_bytes, format_milliseconds, format_tokens
 from outrider.presentation.tool_calls import vendor_tool_use
-from outrider.types.codec import AnyPart
+from outrider.types.codec import AnyPart, UnknownPart
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -35,6 +35,7 @@ from outrider.types.events import (
     ProcessExitedEvent,
     ProcessOutputEvent,
     ProcessStartedEvent,
+    RequestChangedEvent,
     RetryScheduledEvent,
     SessionUpdatedEvent,
     StandardEvent,
@@ -65,9 +66,12 @@ from outrider.types.parts import (
     SubtaskPart,
     TextPart,
     ToolPart,
+    ToolResultPart,
+    ToolUsePart,
     is_withdrawn,
 )
 from outrider.types.tool_state import ToolPending
+from outrider.types.validate import is_object
 
 NoticeLevel = Literal["detail", "info", "success", "warning", "error"]
 NoticeTopic = Literal[
@@ -139,6 +143,7 @@ def _standard_notice(event: StandardEvent) -> Notice | None:
             | TurnCompletedEvent()
             | StateChangedEvent()
             | LLMRequestEvent()
+            | RequestChangedEvent()
             | LLMResponseEvent()
             | SessionUpdatedEvent()
         ):
@@ -480,7 +485,7 @@ def _retry_part_notice(part: RetryPart) -> Notice:
 def part_item(part: AnyPart) -> TranscriptItem | None:
     """The item of a complete part; None for bookkeeping. A kind that is unknown here gives a `detail` notice."""
     if type(part) not in STORED_KINDS:
-        return NoticeItem(part.id, Notice("detail", "custom", part.type or "part", _as_code(part)), part.message_id)
+        return NoticeItem(part.id, _custom_notice(part), part.message_id)
     item = _standard_item(cast("Part", part))
     if item is not None and is_withdrawn(part):
         item.withdrawn = True
@@ -545,6 +550,9 @@ def _user_items(message: Message) -> Iterator[TranscriptItem]:
     text = "\n".join(part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic)
     if text.strip() or files:
         yield UserItem(message.id, text, files, message.id)
+    for part in message.parts:
+        if type(part) not in STORED_KINDS and not isinstance(part, ToolUsePart | ToolResultPart):
+            yield NoticeItem(part.id, _custom_notice(part), message.id)
 
 
 def _command_item(part: TextPart) -> CommandItem:
@@ -553,6 +561,19 @@ def _command_item(part: TextPart) -> CommandItem:
     item.output = str(part.metadata.get("output", ""))
     item.exit_status = ""
     return item
+
+
+def _custom_notice(part: AnyPart) -> Notice:
+    """The notice about a part of another kind. If a model sees it, it has the text that the model reads."""
+    convert = None if isinstance(part, UnknownPart) else getattr(part, "to_api_format", None)
+    try:
+        block = convert() if convert else None
+    except Exception:  # noqa: BLE001  user code may raise anything
+        block = None
+    if not is_object(block):
+        return Notice("detail", "custom", part.type or "part", _as_code(part))
+    text = block.get("text")
+    return Notice("info", "custom", clean_line(text, 400) if isinstance(text, str) else part.type, _as_code(part))
 
 
 def _as_code(part: AnyPart) -> str:

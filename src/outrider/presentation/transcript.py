@@ -45,6 +45,7 @@ from outrider.types.events import (
     ProcessExitedEvent,
     ProcessOutputEvent,
     ProcessStartedEvent,
+    RequestChangedEvent,
     RetryScheduledEvent,
     SessionUpdatedEvent,
     StandardEvent,
@@ -225,6 +226,7 @@ class TranscriptView:
                 | TurnCompletedEvent()
                 | StateChangedEvent()
                 | LLMRequestEvent()
+                | RequestChangedEvent()
                 | LLMResponseEvent()
                 | RetryScheduledEvent()
                 | ModelSilentEvent()

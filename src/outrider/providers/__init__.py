@@ -1,1 +1,87 @@
-"""Provider clients: one contract for models that are called over HTTP or run inside the process."""
+"""Public facade of the providers: the contracts for a provider of one's own, credentials, retries and rate limits.
+
+`CustomProvider` is the contract of any source of answers. A vendor with an HTTP API implements `WireFormat`, and
+`WireClient` adds retries, timeouts and rate limits. Names are loaded when they are first used.
+"""
+
+from typing import TYPE_CHECKING
+
+from outrider._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from outrider.http.transport import HttpRequest, HttpTimeouts
+    from outrider.providers.client import WireClient
+    from outrider.providers.provider import (
+        AdaptiveWireFormat,
+        AnswerDecoder,
+        CustomProvider,
+        ModelClient,
+        ModelDescription,
+        WireFormat,
+    )
+    from outrider.providers.rate_limit import RateLimit
+    from outrider.types.agents import Credential, Provider
+    from outrider.types.deltas import (
+        AnswerStart,
+        Delta,
+        Finish,
+        InputDelta,
+        PartEnd,
+        PartStart,
+        ReasoningDelta,
+        Retry,
+        TextDelta,
+        UsageReport,
+    )
+    from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, RetryPolicy, ToolSpec
+    from outrider.types.usage import Tokens
+
+__all__ = [
+    "AdaptiveWireFormat",
+    "AnswerDecoder",
+    "AnswerStart",
+    "Credential",
+    "CustomProvider",
+    "Delta",
+    "Finish",
+    "HttpRequest",
+    "HttpTimeouts",
+    "InputDelta",
+    "ModelClient",
+    "ModelDescription",
+    "ModelMessage",
+    "ModelSettings",
+    "PartEnd",
+    "PartStart",
+    "Prompt",
+    "Provider",
+    "RateLimit",
+    "ReasoningDelta",
+    "Request",
+    "Retry",
+    "RetryPolicy",
+    "TextDelta",
+    "Tokens",
+    "ToolSpec",
+    "UsageReport",
+    "WireClient",
+    "WireFormat",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "outrider.http.transport": "HttpRequest HttpTimeouts",
+        "outrider.providers.client": "WireClient",
+        "outrider.providers.provider": (
+            "AdaptiveWireFormat AnswerDecoder CustomProvider ModelClient ModelDescription WireFormat"
+        ),
+        "outrider.providers.rate_limit": "RateLimit",
+        "outrider.types.agents": "Credential Provider",
+        "outrider.types.deltas": """
+            AnswerStart Delta Finish InputDelta PartEnd PartStart ReasoningDelta Retry TextDelta UsageReport
+        """,
+        "outrider.types.request": "ModelMessage ModelSettings Prompt Request RetryPolicy ToolSpec",
+        "outrider.types.usage": "Tokens",
+    },
+)

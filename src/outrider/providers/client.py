@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from outrider.errors import ProviderError, RateLimitError, StalledStreamError
+from outrider.errors import AuthenticationError, ProviderError, RateLimitError, StalledStreamError
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpRequest, HttpTransport
 from outrider.providers.error_mapping import redact_secrets
@@ -80,6 +80,18 @@ class RecordedTransport(Protocol):
     def expects(self, request: HttpRequest) -> bool: ...
 
 
+class RequestSigner(Protocol):
+    """Adds a key that can change to requests."""
+
+    async def sign(self, request: HttpRequest) -> HttpRequest:
+        """Returns the request with the current key. Raises AuthenticationError if there is none."""
+        ...
+
+    def reject(self, request: HttpRequest) -> None:
+        """Forgets the key of a signed request, which the server refused."""
+        ...
+
+
 class ProviderRoute(msgspec.Struct, frozen=True):
     """What all requests to one provider share. `patience` has the factors of the stall timeouts that models needed so
     far."""
@@ -90,6 +102,7 @@ class ProviderRoute(msgspec.Struct, frozen=True):
     backoff: JitterBackoff
     limiter: RateLimiter | None = None
     patience: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+    signer: RequestSigner | None = None
 
 
 class RequestAttempts:
@@ -110,6 +123,8 @@ class RequestAttempts:
         self._reservation: TokenReservation | None = None
         self._used_tokens: int | None = None
         self._pause = 0.0
+        self._signed: HttpRequest | None = None
+        self._has_new_key = False
 
     async def read(self) -> list[Delta] | None:
         while True:
@@ -148,7 +163,11 @@ class RequestAttempts:
         if route.limiter is not None:
             self._reservation = await route.limiter.reserve(len(self._http_request.body) // _BYTES_PER_TOKEN)
         self._exchange = exchange = HttpExchange(route.wire, self._request)
-        await exchange.open(route.transport, self._with_patience(self._http_request))
+        signed = self._http_request
+        if route.signer is not None:
+            self._signed = None
+            signed = self._signed = await route.signer.sign(self._http_request)
+        await exchange.open(route.transport, self._with_patience(signed))
         return exchange
 
     def _with_patience(self, request: HttpRequest) -> HttpRequest:
@@ -169,7 +188,7 @@ class RequestAttempts:
         resumed = self._exchange.resume_request(self._http_request) if self._exchange else None
         self.close()
         self._complete_error(error)
-        if self._adapt_request(error):
+        if self._adapt_request(error) or self._replace_key(error):
             return None
         wait = self._next_wait(error)
         if wait is None:
@@ -200,11 +219,21 @@ class RequestAttempts:
         self._http_request = wire.build_request(self._request)
         return True
 
+    def _replace_key(self, error: ProviderError) -> bool:
+        """Forgets a key that was refused; returns whether the request is sent again with a new one, once."""
+        signer, signed = self._route.signer, self._signed
+        if signer is None or signed is None or self._has_new_key or not isinstance(error, AuthenticationError):
+            return False
+        signer.reject(signed)
+        self._has_new_key = True
+        self._count -= 1
+        return True
+
     def _complete_error(self, error: ProviderError) -> None:
         """Adds the provider's name and redacts keys, which some providers repeat in their messages."""
         route = self._route
         error.provider = error.provider or route.name
-        error.message = redact_secrets(error.message, self._http_request)
+        error.message = redact_secrets(error.message, self._signed or self._http_request)
         error.args = (error.message,)
         if route.limiter is not None and isinstance(error, RateLimitError) and error.retry_after:
             route.limiter.pause_requests(min(error.retry_after, self._schedule.policy.longest_wait))
@@ -240,11 +269,12 @@ class WireClient:
         retry: RetryPolicy | None = None,
         limiter: RateLimiter | None = None,
         create_filter: Callable[[Request], StreamFilter] | None = None,
+        signer: RequestSigner | None = None,
     ) -> None:
         self.name = name
         self._create_filter = create_filter
         backoff = JitterBackoff(retry or RetryPolicy())
-        self._route = ProviderRoute(name, wire, transport or HttpClient(), backoff, limiter)
+        self._route = ProviderRoute(name, wire, transport or HttpClient(), backoff, limiter, signer=signer)
 
     def model_family(self, model: str) -> str:
         return self._route.wire.model_family(model)

@@ -4,8 +4,11 @@ A vendor implements `WireFormat` and `AnswerDecoder`: how a request is encoded, 
 exception an error response becomes. Neither touches a socket, so tests run them on plain bytes.
 """
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from decimal import Decimal
 from typing import Protocol, runtime_checkable
+
+import msgspec
 
 from outrider.errors import ProviderError
 from outrider.http.transport import HttpRequest
@@ -37,6 +40,36 @@ class ModelClient(Protocol):
     async def aclose(self) -> None:
         """Closes all connections of the client."""
         ...
+
+
+class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known about a model: its limits in tokens, and its prices in US dollars for a million tokens."""
+
+    context: int | None = None
+    output: int | None = None
+    input_price: Decimal | float | None = None
+    output_price: Decimal | float | None = None
+
+
+class CustomProvider(Protocol):
+    """A provider that a program implements: pass it to `run`, `Engine` or `complete` in place of a `Provider`.
+
+    Agents refer to it by `name`. `stream` is an async generator that yields the deltas of one answer, in the order that
+    `outrider.types.deltas` describes, and ends with Finish. It raises ProviderError or a subclass: those with
+    `retryable` are requested again, and the next model of an agent's list is tried as for other providers. The request
+    has everything that a model needs: `prompt` (messages with alternating roles, in which every call has its result),
+    `system`, `tools`, `settings`. It must not be changed. The program closes the provider itself.
+
+    These methods are optional. `model_family(model)` returns the name of the group of models that accept each other's
+    private state (the `state` of PartEnd), by default the name of the provider. `describe_model(model)` returns
+    `ModelDescription`, which limits of cost and the compaction of long conversations need.
+    `outrider.testing.check_provider` tests an implementation.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def stream(self, request: Request) -> AsyncIterator[Delta]: ...
 
 
 class AnswerDecoder(Protocol):

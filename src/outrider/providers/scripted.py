@@ -343,7 +343,7 @@ def scripted_client(provider: Provider) -> ScriptedClient:
 
 def call(tool: str, call_id: str = "", /, **tool_input: Any) -> ToolUsePart:
     """Returns a tool call for a script: `call("read_file", path="a.txt")`."""
-    return ToolUsePart(tool_id=call_id or f"call_{new_id()}", tool_name=tool, tool_input=tool_input)
+    return ToolUsePart(tool_id=call_id or f"call_{new_id().replace('-', '')}", tool_name=tool, tool_input=tool_input)
 
 
 def _to_items(answer: Any) -> list[ScriptItem]:

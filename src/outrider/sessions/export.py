@@ -92,10 +92,13 @@ def _indented(value: object, depth: int) -> bytes:
 
 
 async def import_session(store: Store, document: bytes | str, *, as_copy: bool = False) -> ImportResult:
-    """Stores the sessions of an export under their ids, or with `as_copy` under new ids.
+    """Stores the sessions of an export under their ids, or with `as_copy` under new ids. A session file of another
+    program, or a list of messages, becomes a new session.
 
     Raises StoreVersionError for a newer export version and PartValidationError for an invalid document.
     """
+    if not _is_export(document):
+        return await _import_foreign(store, document)
     export = _decode_export(document)
     new_ids = {exported.session.id: new_id() if as_copy else exported.session.id for exported in export.sessions}
     sessions = [await _store_session(store, exported, new_ids) for exported in export.sessions]
@@ -129,6 +132,23 @@ async def _list_children(store: Store, session_id: str) -> Sequence[StoredSessio
             return sorted(found, key=lambda session: session.id)
 
 
+def _is_export(document: bytes | str) -> bool:
+    try:
+        return "outrider_export" in msgspec.json.decode(document, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+
+
+async def _import_foreign(store: Store, document: bytes | str) -> ImportResult:
+    from outrider.sessions.session_files import read_session_file  # lazy: rarely needed
+
+    found = read_session_file(document)
+    messages = [message.to_dict() for message in found.session.messages]
+    exported = ExportedSession(StoredSession.from_session(found.session), messages)
+    stored = await _store_session(store, exported, {found.session.id: found.session.id})
+    return ImportResult((stored,), tuple(found.left_out))
+
+
 def _decode_export(document: bytes | str) -> SessionExport:
     try:
         version = msgspec.json.decode(document, type=dict[str, msgspec.Raw]).get("outrider_export")
@@ -138,10 +158,6 @@ def _decode_export(document: bytes | str) -> SessionExport:
                 f"the export has version {found}; this program reads versions up to {EXPORT_VERSION}. Update Outrider.",
                 found=found,
                 supported=EXPORT_VERSION,
-            )
-        if found < 1:
-            raise PartValidationError(
-                "not an Outrider export: the key `outrider_export` is missing", field="outrider_export"
             )
         return msgspec.json.decode(document, type=SessionExport)
     except msgspec.DecodeError as error:

@@ -17,7 +17,7 @@ from outrider.sessions.recovery import repair_transcript
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.sessions.write_queue import PendingChange, ShieldedTasks, WriteQueue
-from outrider.types.codec import AnyPart
+from outrider.types.codec import AnyPart, adopt
 from outrider.types.events import (
     ErrorEvent,
     Event,
@@ -241,7 +241,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         )
 
     def _finalize_part(self, part: AnyPart, message: Message) -> AnyPart:
-        part.adopt(message.id, self.session.id)
+        adopt(part, message.id, self.session.id)
         self._drafts.drop_draft(part.id)
         return part
 

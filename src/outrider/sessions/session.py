@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
 
@@ -17,6 +17,9 @@ from outrider.types.modes import ApprovalLevel, Mode
 from outrider.types.parts import PartBase, TextPart
 from outrider.types.usage import Tokens, Usage
 from outrider.types.validate import validation_error
+
+if TYPE_CHECKING:
+    from outrider.sessions.message_formats import MessageFormat
 
 FORMAT_VERSION = 1
 
@@ -139,14 +142,27 @@ class Session:
                 return message.update_part(part_id, change)
         raise PartValidationError(f"session {self.id} has no part {part_id}", field="id")
 
-    def get_messages(self) -> list[dict[str, Any]]:
-        """Returns the transcript in the Anthropic message format."""
-        return self.to_api_format()
+    def get_messages(self, format: "MessageFormat" = "anthropic") -> list[dict[str, Any]]:
+        """Returns the transcript as messages of Anthropic ("anthropic"), OpenAI's Chat Completions ("openai") or
+        Responses ("openai-responses"), or contents of Gemini ("google")."""
+        if format == "anthropic":
+            return self.to_api_format()
+        from outrider.sessions.message_formats import write_messages  # lazy: rarely needed
 
-    def set_messages(self, api_messages: Iterable[Mapping[str, Any]]) -> None:
-        """Replaces the transcript by messages in the Anthropic format. Raises PartValidationError without effect."""
+        return write_messages(self.messages, format)
+
+    def set_messages(
+        self, api_messages: Iterable[Mapping[str, Any]], format: "MessageFormat | None" = "anthropic"
+    ) -> None:
+        """Replaces the transcript by messages in one of the formats of `get_messages`; None detects it. Raises
+        PartValidationError without effect."""
         now = self._clock()
-        messages = read_api_messages(api_messages, now)
+        if format == "anthropic":
+            messages = read_api_messages(api_messages, now)
+        else:
+            from outrider.sessions.message_formats import read_messages  # lazy: rarely needed
+
+            messages = read_messages(api_messages, now, format)
         self.messages = []
         for message in messages:
             self.add_message(message)

@@ -1,10 +1,13 @@
-"""Tools for tests of programs that use Outrider: recorded provider traffic, and a simulator of the model APIs."""
+"""Public module for tests of programs that use Outrider: a scripted model, recorded traffic, a simulator of the model
+APIs, and contract suites for stores and providers of one's own."""
 
 from typing import TYPE_CHECKING
 
 from outrider._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from outrider.providers.cassettes.replay import CassetteOptions
+    from outrider.testing.contracts import check_provider, check_store, scripted_model
     from outrider.testing.simulator import (
         BrokenConnection,
         MaxTokens,
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BrokenConnection",
+    "CassetteOptions",
     "MaxTokens",
     "ServerSearch",
     "SimulatedError",
@@ -25,11 +29,16 @@ __all__ = [
     "SimulatedRequest",
     "Simulator",
     "call",
+    "check_provider",
+    "check_store",
+    "scripted_model",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "outrider.providers.cassettes.replay": "CassetteOptions",
+        "outrider.testing.contracts": "check_provider check_store scripted_model",
         "outrider.testing.simulator": (
             "BrokenConnection MaxTokens ServerSearch SimulatedError SimulatedReasoning SimulatedRequest Simulator call"
         ),

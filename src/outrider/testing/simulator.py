@@ -301,7 +301,7 @@ class Simulator:
 
 def call(tool: str, call_id: str = "", /, **arguments: Any) -> ToolUsePart:
     """Returns a call of a tool, as a piece of an answer: `call("read_file", path="a.txt")`."""
-    return ToolUsePart(tool_id=call_id or f"call_{new_id()}", tool_name=tool, tool_input=arguments)
+    return ToolUsePart(tool_id=call_id or f"call_{new_id().replace('-', '')}", tool_name=tool, tool_input=arguments)
 
 
 class _ServerThread(threading.Thread):

@@ -525,8 +525,12 @@ def _report_chunk(chunk: Any, context: ToolContext) -> str:
 
 def to_tool_result(value: Any) -> str | ToolResult:
     """Converts a return value to text or ToolResult. Raises ToolFailure if it cannot be encoded as JSON."""
-    if isinstance(value, str | ToolResult):
+    if isinstance(value, str):
         return value
+    if isinstance(value, Attachment):
+        value = ToolResult("", (value,))
+    if isinstance(value, ToolResult):
+        return _load_attachments(value)
     if value is None:
         return ""
     if isinstance(value, bytes):
@@ -537,6 +541,16 @@ def to_tool_result(value: Any) -> str | ToolResult:
         raise ToolFailure(
             f"the tool returned a {type(value).__name__} that cannot be written as JSON ({error})"
         ) from error
+
+
+def _load_attachments(result: ToolResult) -> ToolResult:
+    """Reads the files of file: URLs. The tools of MCP servers, which may name any file, do not come here."""
+    if not any(file.url and file.url.startswith("file:") for file in result.attachments):
+        return result
+    try:
+        return msgspec.structs.replace(result, attachments=tuple(file.load() for file in result.attachments))
+    except ConfigurationError as error:
+        raise ToolFailure(error.message) from error
 
 
 def _to_builtin(value: Any) -> Any:

@@ -38,6 +38,7 @@ from outrider.types.events import (
     ProcessExitedEvent,
     ProcessOutputEvent,
     ProcessStartedEvent,
+    RequestChangedEvent,
     RetryScheduledEvent,
     SessionUpdatedEvent,
     StandardEvent,
@@ -66,7 +67,13 @@ ASCII_MARKS: dict[Mark, str] = {
 }  # fmt: skip
 DeltaEvent = PartDeltaEvent | ToolInputDeltaEvent | ToolOutputEvent | ProcessOutputEvent
 LoopEvent = (
-    LoopStartedEvent | LoopCompletedEvent | LLMRequestEvent | LLMResponseEvent | AgentCalledEvent | AgentReturnedEvent
+    LoopStartedEvent
+    | LoopCompletedEvent
+    | LLMRequestEvent
+    | RequestChangedEvent
+    | LLMResponseEvent
+    | AgentCalledEvent
+    | AgentReturnedEvent
 )
 ToolEvent = (
     ToolExecutionStartedEvent | ToolExecutionCompletedEvent | ToolApprovalRequestedEvent | ToolApprovalResultEvent
@@ -128,6 +135,7 @@ def _standard_line(event: StandardEvent, verbose: bool) -> ConsoleLine | None:  
             LoopStartedEvent()
             | LoopCompletedEvent()
             | LLMRequestEvent()
+            | RequestChangedEvent()
             | LLMResponseEvent()
             | AgentCalledEvent()
             | AgentReturnedEvent()
@@ -182,6 +190,9 @@ def _loop_line(event: LoopEvent, verbose: bool) -> ConsoleLine:  # noqa: FBT001 
             )
         case LLMRequestEvent():
             return ConsoleLine("ask", "asks", _join_words(_model_name(event), f"{event.message_count:,} messages"))
+        case RequestChangedEvent(messages_before=before, messages_after=after):
+            cached = f"{event.cached_messages:,} of {event.previous_messages:,} in the cache"
+            return ConsoleLine("ask", "changed", f"{before:,} to {after:,} messages, {cached}")
         case LLMResponseEvent():
             return ConsoleLine("answer", "answer", _format_answer(event), "model")
         case AgentCalledEvent():

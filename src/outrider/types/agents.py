@@ -11,7 +11,22 @@ from outrider.types.modes import REASONING_EFFORTS, Mode, ReasoningEffort, Vendo
 from outrider.types.request import RetryPolicy
 from outrider.types.tool_state import Attachment
 
-ProviderKind = Literal["anthropic", "openai", "openai-responses", "google", "local", "outrider", "scripted"]
+ProviderKind = Literal["anthropic", "openai", "openai-responses", "google", "local", "outrider", "scripted", "custom"]
+
+
+class Credential(msgspec.Struct, frozen=True):
+    """A key or token that is valid for `seconds` from now, None if that is not known. A function that is the `api_key`
+    of a provider returns it; it is called again before the time is over."""
+
+    value: str
+    seconds: float | None = None
+
+    def __repr__(self) -> str:
+        """Omits the value, because this text appears in logs and tracebacks."""
+        return f"Credential(seconds={self.seconds!r})"
+
+
+CredentialFunction = Callable[[], "str | Credential | Awaitable[str | Credential]"]
 
 
 class Provider(msgspec.Struct, frozen=True):
@@ -19,6 +34,8 @@ class Provider(msgspec.Struct, frozen=True):
     apply.
 
     `base_url` has the form that the vendor's SDK takes: OpenAI's ends in /v1, Anthropic's and Google's have no version.
+    `api_key` may be a plain or async function that returns the key or a `Credential`; it is called before the first
+    request, and again when the key expires or is rejected. It is then found in `credentials`.
     """
 
     name: str
@@ -27,13 +44,31 @@ class Provider(msgspec.Struct, frozen=True):
     base_url: str | None = None
     headers: dict[str, str] = {}
     options: dict[str, Any] = {}
+    credentials: Any = None
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            name: str,
+            kind: ProviderKind,
+            api_key: str | CredentialFunction | None = None,
+            base_url: str | None = None,
+            headers: dict[str, str] = {},  # noqa: B006  msgspec copies it
+            options: dict[str, Any] = {},  # noqa: B006  msgspec copies it
+            credentials: CredentialFunction | None = None,
+        ) -> None: ...
 
     def __post_init__(self) -> None:
         _check_provider_options(self)
+        given: Any = self.api_key
+        if callable(given):
+            msgspec.structs.force_setattr(self, "api_key", None)
+            msgspec.structs.force_setattr(self, "credentials", given)
 
     def __repr__(self) -> str:
         """Omits the key and the headers, because this text appears in logs and tracebacks."""
-        key = "given" if self.api_key else "not given"
+        key = "given" if self.api_key or self.credentials else "not given"
         return f"Provider(name={self.name!r}, kind={self.kind!r}, base_url={self.base_url!r}, api_key: {key})"
 
     def __rich_repr__(self) -> Any:

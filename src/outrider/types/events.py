@@ -67,6 +67,17 @@ class LLMRequestEvent(Event, frozen=True, tag="LLMRequestEvent"):
     vendor: str = ""
 
 
+class RequestChangedEvent(Event, frozen=True, tag="RequestChangedEvent"):
+    """A hook changed a request before it was sent, or stopped doing so. The first `cached_messages` of the
+    `previous_messages` of the request before are sent unchanged, so a provider can read them from its cache; fewer than
+    all of them, except for the first request, means that the rest is charged again."""
+
+    messages_before: int
+    messages_after: int
+    previous_messages: int = 0
+    cached_messages: int = 0
+
+
 class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
     """A step of a model has ended. Token counts are disjoint, as in `Tokens`, and include `withdrawn_tokens`, those of
     failed attempts. `cost` is an exact decimal string; None if no price is known."""
@@ -293,6 +304,7 @@ StandardEvent = (
     | TurnCompletedEvent
     | StateChangedEvent
     | LLMRequestEvent
+    | RequestChangedEvent
     | LLMResponseEvent
     | ToolExecutionStartedEvent
     | ToolExecutionCompletedEvent

@@ -9,12 +9,15 @@ values. `move` checks states that come from outside: repeating a transition chan
 in the table raises InvalidStateTransition.
 """
 
-from typing import Any, ClassVar, Literal, get_args
+import os
+import pathlib
+from base64 import b64encode
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, get_args
 
 import msgspec
 from msgspec.structs import force_setattr, replace
 
-from outrider.errors import InvalidStateTransition
+from outrider.errors import ConfigurationError, InvalidStateTransition
 from outrider.types.validate import convert
 
 NO_OUTPUT = "(no output)"
@@ -49,16 +52,75 @@ class EndedTime(msgspec.Struct, frozen=True):
 
 
 class Attachment(msgspec.Struct, frozen=True):
-    """A file attached to a message or a tool result: base64 `data`, or a `url`."""
+    """A file attached to a message or a tool result: `data` (base64 text, or bytes, which are encoded), or a `url`
+    (https:, data:, or file:, which the program that attaches it reads when it is used)."""
 
     mime_type: str
     data: str | None = None
     url: str | None = None
     name: str | None = None
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            mime_type: str,
+            data: str | bytes | bytearray | memoryview | None = None,
+            url: str | None = None,
+            name: str | None = None,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
-        if (self.data is None) == (self.url is None):
-            raise ValueError("an attachment has either data (base64) or a url")
+        given: Any = self.data
+        if (given is None) == (self.url is None):
+            raise ConfigurationError("an attachment has either data (bytes, or base64 text) or a url")
+        if isinstance(given, bytes | bytearray | memoryview):
+            force_setattr(self, "data", b64encode(cast("bytes", given)).decode())
+        elif given is not None and not isinstance(given, str):
+            raise ConfigurationError(f"the data of an attachment is bytes or base64 text, got {type(given).__name__}")
+
+    @classmethod
+    def from_bytes(cls, data: bytes, mime_type: str, name: str | None = None) -> "Attachment":
+        """Returns an attachment with these contents."""
+        return cls(mime_type, data=data, name=name)
+
+    @classmethod
+    def from_path(cls, path: "str | os.PathLike[str]", mime_type: str | None = None) -> "Attachment":
+        """Returns an attachment with the contents of a file, read now. The type follows from the name of the file
+        unless it is given. Raises ConfigurationError if the file cannot be read or its type is not known."""
+        import mimetypes
+
+        found = mime_type or mimetypes.guess_type(os.fspath(path))[0]
+        if found is None:
+            raise ConfigurationError(f"the type of {os.fspath(path)!r} is not known; pass mime_type")
+        try:
+            with pathlib.Path(path).open("rb") as file:
+                data = file.read(MAX_ATTACHMENT_BYTES + 1)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigurationError(f"the attachment {os.fspath(path)!r} cannot be read: {reason}") from error
+        if len(data) > MAX_ATTACHMENT_BYTES:
+            raise ConfigurationError(
+                f"the attachment {os.fspath(path)!r} has more than {MAX_ATTACHMENT_BYTES >> 20} MB; use a smaller file"
+            )
+        return cls(found, data=data, name=pathlib.Path(path).name)
+
+    def load(self) -> "Attachment":
+        """Returns the attachment with the contents of the file that a file: URL names, another one unchanged. Call it
+        only for attachments of the program itself. Raises ConfigurationError if the file cannot be read."""
+        if self.url is None or not self.url.lower().startswith("file:"):
+            return self
+        from urllib.parse import urlsplit
+        from urllib.request import url2pathname
+
+        address = urlsplit(self.url)
+        if address.netloc not in ("", "localhost"):
+            raise ConfigurationError(f"the attachment {self.url!r} is on another machine; write file:///PATH")
+        loaded = Attachment.from_path(url2pathname(address.path), self.mime_type)
+        return replace(loaded, name=self.name or loaded.name)
+
+
+MAX_ATTACHMENT_BYTES = 100 << 20
 
 
 def _as_attachment(value: Any) -> Attachment:

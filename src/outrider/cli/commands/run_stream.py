@@ -38,6 +38,7 @@ from outrider.types.events import (
     ProcessExitedEvent,
     ProcessOutputEvent,
     ProcessStartedEvent,
+    RequestChangedEvent,
     RetryScheduledEvent,
     SessionUpdatedEvent,
     StandardEvent,
@@ -220,6 +221,7 @@ class StreamEventEncoder:
                 | TurnCompletedEvent()
                 | StateChangedEvent()
                 | LLMRequestEvent()
+                | RequestChangedEvent()
                 | DeltasDroppedEvent()
             ):
                 return ()  # `start`, `step` and `result` report a run and its steps

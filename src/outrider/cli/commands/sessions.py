@@ -170,7 +170,7 @@ def import_sessions(arguments: Namespace) -> int:
     for session in imported.sessions:
         console.print(session.id)
     for item in imported.left_out:
-        console.print_stderr(f"skipped, because it is damaged: {item}", "yellow")
+        console.print_stderr(f"skipped, because it cannot be read: {item}", "yellow")
     return exit_codes.SUCCESS
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from outrider.errors import PartValidationError
 from outrider.sessions.records import DamagedRow, StoredValue
-from outrider.types.codec import AnyPart, UnknownPart, check_part, decode_part, encode_part, plain, validate_part
+from outrider.types.codec import AnyPart, UnknownPart, adopt, check_part, decode_part, encode_part, plain, validate_part
 from outrider.types.messages import Message, Role
 from outrider.types.parts import PartBase, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolState
@@ -264,7 +264,7 @@ def read_part(session_id: str, row: PartRow) -> tuple[AnyPart | None, DamagedRow
         part = _opaque_part(row)
         if part is None:
             return None, damaged
-    part.adopt(row.message_id, session_id)
+    adopt(part, row.message_id, session_id)
     return part, damaged
 
 

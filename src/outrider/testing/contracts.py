@@ -1,0 +1,410 @@
+"""A scripted model, and contract suites for stores and providers that a program implements itself.
+
+They need no test framework: `check_store` and `check_provider` run every check, and raise one AssertionError that lists
+the failed ones.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+
+from outrider.errors import LeaseLostError, SessionInUseError, SessionNotFoundError, StoreError
+from outrider.models.clients import as_provider, model_client
+from outrider.providers.provider import CustomProvider, ModelClient
+from outrider.sessions.leases import current_process
+from outrider.sessions.records import Approval, InboxItem, SessionFilter, SessionUpdate, StoredSession
+from outrider.sessions.store import Store
+from outrider.types.agents import Provider
+from outrider.types.deltas import (
+    Delta,
+    Finish,
+    InputDelta,
+    PartEnd,
+    PartStart,
+    ReasoningDelta,
+    Retry,
+    TextDelta,
+    UsageReport,
+)
+from outrider.types.messages import Message, MessageTime
+from outrider.types.parts import TextPart, ToolPart, ToolResultPart, ToolUsePart
+from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
+from outrider.types.tool_state import EndedTime, ToolCompleted, ToolPending
+from outrider.types.usage import CacheTokens, Tokens
+
+CHECK_SECONDS = 60.0
+_CREATED = 1_700_000_000_000
+
+
+def scripted_model(*answers: Any, name: str = "demo", **options: Any) -> Provider:
+    """Return a provider that gives these answers in order: texts, calls of tools (`call(…)`, or lists with several
+    pieces), or one function that takes the request and returns an answer."""
+    script = answers[0] if len(answers) == 1 and callable(answers[0]) else list(answers)
+    return Provider(name, "scripted", options={"script": script, **options})
+
+
+async def check_store(make_store: Callable[[], Store], *, seconds: float = CHECK_SECONDS) -> None:
+    """Check an implementation of `outrider.stores.Store`. `make_store` returns a new, empty store for each check; the
+    check opens and closes it."""
+
+    async def run(check: Callable[[Store], Awaitable[None]]) -> None:
+        async with make_store() as store:
+            await check(store)
+
+    await _run_checks(_STORE_CHECKS, run, seconds)
+
+
+async def check_provider(
+    provider: Provider | CustomProvider, model: str, *, message: str = "Say hello.", seconds: float = CHECK_SECONDS
+) -> None:
+    """Check a provider of the program with a few requests to `model`."""
+    client = model_client(as_provider(provider))
+    request = Request(model, Prompt([ModelMessage("user", (TextPart(message),))]))
+    try:
+        await _run_checks(_PROVIDER_CHECKS, lambda check: check(client, request), seconds)
+    finally:
+        await client.aclose()
+
+
+async def _run_checks(
+    checks: Mapping[str, Callable[..., Awaitable[None]]], run: Callable[[Any], Awaitable[None]], seconds: float
+) -> None:
+    failures: list[str] = []
+    for name, check in checks.items():
+        try:
+            async with asyncio.timeout(seconds):
+                await run(check)
+        except Exception as error:  # noqa: BLE001  the code under test may raise anything
+            failures.append(f"{name}: {type(error).__name__}: {error}")
+    if failures:
+        raise AssertionError("the contract is not fulfilled:\n" + "\n".join(failures))
+
+
+def _require(condition: object, problem: str) -> None:
+    if not condition:
+        raise AssertionError(problem)
+
+
+async def _require_error(kind: type[Exception], action: Awaitable[object], problem: str) -> None:
+    try:
+        await action
+    except kind:
+        return
+    raise AssertionError(problem)
+
+
+async def _create(store: Store, **fields: Any) -> StoredSession:
+    return await store.create(StoredSession(**fields))
+
+
+def _message(session: StoredSession, text: str, role: Any = "user") -> Message:
+    message = Message(role, [TextPart(text)], time=MessageTime(_CREATED))
+    message.join(session.id)
+    return message
+
+
+async def _fill(store: Store, session: StoredSession, *texts: str) -> list[Message]:
+    messages = [_message(session, text) for text in texts]
+    for message in messages:
+        await store.append(session.id, [message])
+    return messages
+
+
+async def _texts(store: Store, session_id: str, **page: Any) -> list[str]:
+    return [message.get_text_content() for message in (await store.load(session_id, **page)).messages]
+
+
+async def _check_sessions(store: Store) -> None:
+    session = await _create(store, title="a walk", owner="ada", metadata={"tenant": "x", "n": 1}, agent="writer")
+    _require(await store.get(session.id) == session, "`get` does not return what `create` returned")
+    _require(session.time is not None and session.seq == 1, "a new session needs its times and the sequence number 1")
+    await _require_error(StoreError, store.create(session), "a second session with the same id is accepted")
+    changed = await store.update(session.id, SessionUpdate(title="a run"))
+    _require((changed.title, changed.owner) == ("a run", "ada"), "`update` does not change the title only")
+    _require(changed.seq > session.seq, "`update` does not increase the sequence number")
+
+
+async def _check_unknown_sessions(store: Store) -> None:
+    for name, action in (
+        ("get", store.get("x")),
+        ("load", store.load("x")),
+        ("append", store.append("x", [])),
+        ("delete", store.delete("x")),
+        ("fork", store.fork("x")),
+        ("acquire", store.acquire("x", current_process())),
+    ):
+        await _require_error(SessionNotFoundError, action, f"`{name}` of an unknown id raises no SessionNotFoundError")
+
+
+async def _check_lists(store: Store) -> None:
+    sessions = [await _create(store, title=str(number), owner="ada" if number % 2 else "bob") for number in range(5)]
+    await asyncio.sleep(0.01)  # times have milliseconds
+    await _fill(store, sessions[0], "the newest activity")
+    page = await store.list(limit=2)
+    found = [*page.sessions]
+    while page.next is not None:
+        page = await store.list(limit=2, after=page.next)
+        found += page.sessions
+    _require({one.id for one in found} == {one.id for one in sessions}, "the pages of `list` do not have every session")
+    _require(len(found) == len(sessions), "a session is on two pages of `list`")
+    _require(found[0].id == sessions[0].id, "`list` does not start with the latest activity")
+    owned = (await store.list(SessionFilter(owner="ada"))).sessions
+    _require({one.title for one in owned} == {"1", "3"}, "`list` does not filter by owner")
+
+
+async def _check_messages(store: Store) -> None:
+    session = await _create(store)
+    messages = await _fill(store, session, "one", "two", "three", "four")
+    _require(await _texts(store, session.id) == ["one", "two", "three", "four"], "`load` has another order")
+    _require(await _texts(store, session.id, limit=2) == ["three", "four"], "`limit` does not return the last ones")
+    before = await _texts(store, session.id, limit=2, before=messages[2].id)
+    _require(before == ["one", "two"], "`before` does not return the ones before a message")
+    after = await _texts(store, session.id, limit=2, after=messages[0].id)
+    _require(after == ["two", "three"], "`after` does not return the first ones after a message")
+    call = ToolPart(call_id="c", tool="t", state=ToolPending({}, "", "ready"))
+    call.adopt(messages[3].id, session.id)
+    await store.append(session.id, [call])
+    ended = msgspec.structs.replace(call, state=ToolCompleted({}, "done", EndedTime(1, 2)))
+    await store.append(session.id, [ended])
+    parts = (await store.load(session.id)).messages[3].parts
+    _require([part.id for part in parts[1:]] == [call.id], "a part that is written again is there twice")
+    _require(parts[-1] == ended, "a part that is written again does not replace the stored one")
+
+
+async def _check_changes(store: Store) -> None:
+    session = await _create(store)
+    await _fill(store, session, "one", "two")
+    seen: list[int] = []
+    async with aclosing(store.changes(session.id, follow=False)) as changes:
+        async for change in changes:
+            seen.append(change.seq)
+    last = (await store.get(session.id)).seq
+    _require(seen == sorted(seen) and len(seen) == len(set(seen)), "`changes` has sequence numbers out of order")
+    _require(seen and seen[-1] == last, "`changes` does not end with the last sequence number")
+    async with aclosing(store.changes(session.id, after=last)) as changes:
+        waiting = asyncio.ensure_future(anext(changes))
+        await _fill(store, session, "three")
+        _require((await waiting).seq == last + 1, "`changes` does not continue without a gap")
+
+
+async def _check_leases(store: Store) -> None:
+    session, one, other = await _create(store), current_process(), current_process()
+    lease = await store.acquire(session.id, one)
+    await _require_error(SessionInUseError, store.acquire(session.id, other), "two owners can hold a lease")
+    message = _message(session, "x")
+    await _require_error(
+        SessionInUseError, store.append(session.id, [message]), "a leased session can be written without its token"
+    )
+    await store.append(session.id, [message], token=lease.token)
+    newer = await store.acquire(session.id, other, take_over=True)
+    _require(newer.token > lease.token, "the token of a new lease is not larger")
+    await _require_error(
+        LeaseLostError, store.append(session.id, [message], token=lease.token), "an outdated token can write"
+    )
+    await _require_error(LeaseLostError, store.renew(lease), "a lost lease can be renewed")
+    await store.release(lease)
+    await store.append(session.id, [message], token=newer.token)
+    await store.release(newer)
+    await store.append(session.id, [message])
+
+
+async def _check_inbox(store: Store) -> None:
+    session = await _create(store)
+    items = [InboxItem(session_id=session.id, message=_message(session, text)) for text in ("one", "two")]
+    for item in (*items, items[0]):
+        await store.put_inbox(item)
+    waiting = await store.inbox(session.id)
+    _require(
+        [item.id for item in waiting] == [item.id for item in items], "the inbox has another order or an item twice"
+    )
+    await store.append(session.id, [items[0].message], takes=[items[0].id])
+    _require([item.id for item in await store.inbox(session.id)] == [items[1].id], "a taken item stays in the inbox")
+    again = store.append(session.id, [items[0].message], takes=[items[0].id])
+    await _require_error(StoreError, again, "an item can be taken twice")
+
+
+async def _check_approvals(store: Store) -> None:
+    session = await _create(store)
+    question = Approval(session_id=session.id, call_id="c", tool="shell", input={"a": 1}, fingerprint="f")
+    stored = await store.ask(question)
+    again = await store.ask(Approval(session_id=session.id, call_id="c", tool="shell", input={"a": 1}, fingerprint="f"))
+    _require(again.id == stored.id, "the same question is stored twice")
+    first = await store.answer(stored.id, "allowed", by="ada")
+    second = await store.answer(stored.id, "denied", by="bob")
+    _require((first.answer, second.answer, second.answered_by) == ("allowed", "allowed", "ada"), "a later answer wins")
+    _require(not await store.approvals(session.id, only_open=True), "an answered question is still open")
+
+
+async def _check_forks(store: Store) -> None:
+    session = await _create(store, title="first", owner="ada")
+    messages = await _fill(store, session, "one", "two", "three")
+    fork = await store.fork(session.id, at=messages[1].id, title="copy")
+    _require(await _texts(store, fork.id) == ["one", "two"], "a fork does not end with the given message")
+    _require((fork.title, fork.owner) == ("copy", "ada"), "a fork has another title or owner")
+    await _fill(store, fork, "other")
+    _require(len(await _texts(store, session.id)) == 3, "a change of the fork changes the original")
+
+
+async def _check_search(store: Store) -> None:
+    session, other = await _create(store), await _create(store)
+    await _fill(store, session, "the walrus and the carpenter")
+    await _fill(store, other, "the carpenter alone")
+    hits = await store.search("walrus carpenter")
+    _require({hit.session_id for hit in hits} == {session.id}, "`search` finds text without every word of the query")
+    _require(await store.search("carp*", session_id=other.id), "`search` does not find the start of a word")
+    _require(not await store.search("unicorn"), "`search` finds words that are not there")
+
+
+async def _check_deletion(store: Store) -> None:
+    root, busy, idle = await _create(store), await _create(store), await _create(store)
+    child = await _create(store, parent_id=root.id)
+    await store.delete(root.id)
+    for session in (root, child):
+        await _require_error(SessionNotFoundError, store.get(session.id), "a session or its child is not deleted")
+    lease = await store.acquire(busy.id, current_process())
+    await _require_error(SessionInUseError, store.delete(busy.id), "a leased session can be deleted")
+    _require(await store.clear() == 1, "`clear` does not return the number of deleted sessions")
+    await store.get(busy.id)
+    await _require_error(SessionNotFoundError, store.get(idle.id), "`clear` leaves a session that is not leased")
+    await store.release(lease)
+
+
+_STORE_CHECKS: Mapping[str, Callable[[Store], Awaitable[None]]] = {
+    "sessions": _check_sessions,
+    "unknown sessions": _check_unknown_sessions,
+    "lists": _check_lists,
+    "messages": _check_messages,
+    "changes": _check_changes,
+    "leases": _check_leases,
+    "inbox": _check_inbox,
+    "approvals": _check_approvals,
+    "forks": _check_forks,
+    "search": _check_search,
+    "deletion": _check_deletion,
+}
+
+
+async def _collect(client: ModelClient, request: Request) -> list[Delta]:
+    async with aclosing(client.stream(request)) as deltas:
+        return [delta async for delta in deltas]
+
+
+async def _check_answer(client: ModelClient, request: Request) -> None:
+    before = msgspec.json.encode([message.to_api_format() for message in request.prompt])
+    deltas = await _collect(client, request)
+    _require(msgspec.json.encode([m.to_api_format() for m in request.prompt]) == before, "the request was changed")
+    problems = _find_delta_problems(deltas)
+    _require(not problems, "; ".join(problems))
+    has_content = any(isinstance(delta, TextDelta | PartStart) for delta in deltas)
+    _require(has_content, "the answer has no part")
+
+
+def _find_delta_problems(deltas: list[Delta]) -> list[str]:
+    """Returns what is wrong with the deltas of an answer; a Retry withdraws those before it."""
+    starts = [position for position, delta in enumerate(deltas) if isinstance(delta, Retry)]
+    checker = _DeltaChecker()
+    for delta in deltas[starts[-1] + 1 if starts else 0 :]:
+        checker.add(delta)
+    checker.finish()
+    if sum(isinstance(delta, Finish) for delta in deltas) != 1 or not isinstance(deltas[-1], Finish):
+        checker.problems.append("an answer ends with exactly one Finish")
+    return checker.problems
+
+
+class _DeltaChecker:
+    """Collects what is wrong with the deltas of one attempt."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self._kinds: dict[int, str] = {}
+        self._inputs: dict[int, str] = {}
+        self._ended: set[int] = set()
+
+    def add(self, delta: Delta) -> None:
+        match delta:
+            case PartStart():
+                self._start_part(delta)
+            case TextDelta(index):
+                self._check_part(index, "text")
+            case ReasoningDelta(index):
+                self._check_part(index, "reasoning")
+            case InputDelta(index, text):
+                self._check_part(index, "tool")
+                self._inputs[index] = self._inputs.get(index, "") + text
+            case PartEnd(index):
+                self._ended.add(index)
+            case UsageReport(tokens):
+                if min(tokens.input, tokens.output, tokens.reasoning, *_cache_counts(tokens)) < 0:
+                    self.problems.append("a usage report has negative counts")
+            case _:
+                pass
+
+    def finish(self) -> None:
+        if open_parts := self._kinds.keys() - self._ended:
+            self.problems.append(f"the parts {sorted(open_parts)} have no PartEnd")
+        for index, text in self._inputs.items():
+            try:
+                msgspec.json.decode(text or "{}", type=dict[str, Any])
+            except msgspec.DecodeError:
+                self.problems.append(f"the input of the call {index} is no JSON object")
+
+    def _start_part(self, start: PartStart) -> None:
+        if self._kinds and start.index not in self._kinds and start.index < max(self._kinds):
+            self.problems.append(f"part {start.index} starts after part {max(self._kinds)}")
+        if start.kind == "tool" and not (start.call_id and start.tool):
+            self.problems.append(f"the call {start.index} has no call_id or no tool")
+        self._kinds[start.index] = start.kind
+
+    def _check_part(self, index: int, kind: str) -> None:
+        if self._kinds.get(index) != kind or index in self._ended:
+            self.problems.append(f"a delta {index} is outside of a part of the kind {kind}")
+
+
+def _cache_counts(tokens: Tokens) -> tuple[int, int]:
+    cache: CacheTokens = tokens.cache
+    return cache.read, cache.write
+
+
+async def _check_conversation(client: ModelClient, request: Request) -> None:
+    """A conversation with a call, its result and a tool is accepted."""
+    tool = ToolSpec("look", "Look at something.", {"type": "object", "properties": {"at": {"type": "string"}}})
+    call = ToolUsePart(tool_id="call_1", tool_name="look", tool_input={"at": "it"})
+    result = ToolResultPart(tool_use_id="call_1", content="a cat", tool_name="look")
+    messages = [*request.prompt, ModelMessage("assistant", (call,)), ModelMessage("user", (result,))]
+    longer = msgspec.structs.replace(request, prompt=Prompt(messages), tools=(tool,), system="You look.")
+    await _check_answer(client, longer)
+    await _check_answer(client, msgspec.structs.replace(longer, stream=False))
+
+
+async def _check_parallel(client: ModelClient, request: Request) -> None:
+    answers = [asyncio.ensure_future(_check_answer(client, request)) for _ in range(3)]
+    await asyncio.wait(answers)
+    for error in [answer.exception() for answer in answers]:
+        if error is not None:
+            raise error
+
+
+async def _check_closing(client: ModelClient, request: Request) -> None:
+    """An answer can be left after its first delta, and the next one is complete."""
+    deltas = client.stream(request)
+    await anext(deltas)
+    await deltas.aclose()
+    await _check_answer(client, request)
+
+
+async def _check_family(client: ModelClient, request: Request) -> None:
+    family = client.model_family(request.model)
+    _require(isinstance(family, str) and family, "model_family returns no name")  # pyright: ignore[reportUnnecessaryIsInstance]
+    _require(family == client.model_family(request.model), "model_family changes")
+
+
+_PROVIDER_CHECKS: Mapping[str, Callable[[ModelClient, Request], Awaitable[None]]] = {
+    "answer": _check_answer,
+    "conversation": _check_conversation,
+    "parallel answers": _check_parallel,
+    "closing": _check_closing,
+    "model family": _check_family,
+}

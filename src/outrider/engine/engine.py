@@ -351,6 +351,7 @@ class Engine:
         message = Message("user", [TextPart(part) if isinstance(part, str) else part for part in parts])
         if instructions.strip():
             message.add_part(additional_instructions(instructions))
+        await self.runtime.call_prompt_hook(live.session, message)
         item = InboxItem(
             session_id=session_id, message=message, id=input_id or new_id(), delivery=delivery, sender=sender
         )

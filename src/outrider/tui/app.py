@@ -27,6 +27,7 @@ from outrider.tui.driver import TerminalDriver
 from outrider.tui.screen import MainScreen, ScreenRenderer, TuiScreen, first_status
 from outrider.tui.startup import (
     AttachClient,
+    ModelSetup,
     OpenClient,
     StartOptions,
     ask_about_trust,
@@ -160,12 +161,14 @@ class OutriderApp(App[int]):
         composer = self.ui.find_widget(Composer)
         composer.use_vim_keys(on=self.ui.preferences.stored.vim)
         composer.focus()
-        self.ui.find_widget(StatusLine).show_status(
-            first_status(self._settings, self._memory.choices if self._memory else FolderChoices())
-        )
+        self._show_first_status()
         self.ui.find_widget(ComposerFrame).show_mode(self._settings.mode)
         # After the first screen: loading the engine would delay it.
         self.call_after_refresh(self.start_work, self._open_first_session())
+
+    def _show_first_status(self) -> None:
+        choices = self._memory.choices if self._memory else FolderChoices()
+        self.ui.find_widget(StatusLine).show_status(first_status(self._settings, choices))
 
     def on_descendant_focus(self) -> None:
         if isinstance(self._driver, TerminalDriver):
@@ -206,7 +209,12 @@ class OutriderApp(App[int]):
     async def _open_engine(self) -> None:
         """Ask for trust, open the engine client, start the event listener, and show the first session."""
         if self._settings.missing:
-            return
+            if not await ModelSetup(self, self.ui.find_widget(DialogQueue), self._settings).run():
+                self.ui.quit_app()
+                return
+            self._settings = self._options.settings()
+            self.ui.find_widget(WelcomeView).show_ready(startup_notices(self._settings))
+            self._show_first_status()
         answer = "" if self._options.attach else await ask_about_trust(self._settings, self.ui.find_widget(DialogQueue))
         if answer == "quit":
             self.ui.quit_app()

@@ -37,6 +37,11 @@ class WelcomeView(Static):
     def on_resize(self) -> None:
         self.draw_welcome()
 
+    def show_ready(self, notices: tuple[str, ...]) -> None:
+        """Show the suggestions, because a model is configured now."""
+        self.notices, self.missing = notices, ""
+        self.draw_welcome()
+
     def show_earlier_count(self, number: int) -> None:
         self.earlier = number
         self.draw_welcome()

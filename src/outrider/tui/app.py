@@ -35,6 +35,7 @@ from outrider.tui.startup import (
     find_first_session,
     load_engine_modules,
     startup_notices,
+    uses_embedded_model,
 )
 from outrider.tui.theme import DARK, LIGHT, FolderChoices, FolderMemory, TerminalPreferences, build_theme, theme_name
 from outrider.tui.widgets.modals import PickerItem
@@ -144,7 +145,11 @@ class OutriderApp(App[int]):
         history = InputHistory(self._settings.data_folder / "history", self._settings.workspace)
         with Horizontal(id="middle"):
             with Vertical(id="conversation"):
-                yield WelcomeView(startup_notices(self._settings), self._settings.missing)
+                yield WelcomeView(
+                    startup_notices(self._settings),
+                    self._settings.missing,
+                    embedded=uses_embedded_model(self._settings),
+                )
                 yield TranscriptWidget()
             yield SidePanel()
         yield QueuedInputLines()
@@ -213,7 +218,9 @@ class OutriderApp(App[int]):
                 self.ui.quit_app()
                 return
             self._settings = self._options.settings()
-            self.ui.find_widget(WelcomeView).show_ready(startup_notices(self._settings))
+            self.ui.find_widget(WelcomeView).show_ready(
+                startup_notices(self._settings), embedded=uses_embedded_model(self._settings)
+            )
             self._show_first_status()
         answer = "" if self._options.attach else await ask_about_trust(self._settings, self.ui.find_widget(DialogQueue))
         if answer == "quit":
@@ -261,6 +268,8 @@ class OutriderApp(App[int]):
         if self.ui.open_controller is not None and self.is_running:
             self._renderer.draw_frame(self.ui.controller)
             composer, controller = self.ui.find_widget(Composer), self.ui.controller
+            welcome = self.ui.find_widget(WelcomeView)
+            composer.suggestions = welcome.suggestions if welcome.display else ()
             activity = controller.conversation.activity
             state = "waiting · " if activity.waits_for_person else "working · " if activity.busy else ""
             self.ui.show_title(f"{state}{controller.title or controller.workspace.name} · outrider")

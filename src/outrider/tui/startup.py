@@ -213,9 +213,12 @@ def load_engine_modules() -> None:
 
 def startup_notices(settings: Settings) -> tuple[str, ...]:
     """Return the notices for the welcome screen, including one about the embedded model if it is in use."""
+    return (*settings.notices, EMBEDDED_MODEL_NOTICE) if uses_embedded_model(settings) else settings.notices
+
+
+def uses_embedded_model(settings: Settings) -> bool:
     kinds = {provider.name: provider.kind for provider in settings.providers}
-    embedded = kinds.get(settings.agents[0].provider) == "local"
-    return (*settings.notices, EMBEDDED_MODEL_NOTICE) if embedded else settings.notices
+    return kinds.get(settings.agents[0].provider) == "local"
 
 
 async def find_first_session(controller: "SessionController", options: StartOptions) -> str:

@@ -170,7 +170,7 @@ def test_without_a_model_the_application_asks_for_a_key_or_offers_the_embedded_m
     terminal.wait_for("API key of anthropic")
     terminal.paste("sk-ant-secret-key")
     terminal.press("enter")
-    terminal.wait_for("could not be checked", "anthropic/claude")
+    terminal.wait_for("anthropic/claude", "Explain how this project")
     assert b"sk-ant-secret-key" not in terminal.raw
     assert (home / "keys.json").stat().st_mode & 0o777 == 0o600
 

@@ -5,7 +5,15 @@ from typing import TYPE_CHECKING
 from outrider._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from outrider.agents.hooks import HookedCall, HookedRequest, HookedStop, Hooks
+    from outrider.agents.hooks import (
+        HookDecision,
+        HookedCall,
+        HookedCompaction,
+        HookedPrompt,
+        HookedRequest,
+        HookedStop,
+        Hooks,
+    )
     from outrider.agents.turn_state import TurnEnd
     from outrider.background.api import Background, RunHandle
     from outrider.context.lower import lower
@@ -189,7 +197,10 @@ __all__ = [
     "FileSource",
     "FlowSettings",
     "ForkPoint",
+    "HookDecision",
     "HookedCall",
+    "HookedCompaction",
+    "HookedPrompt",
     "HookedRequest",
     "HookedStop",
     "Hooks",
@@ -329,7 +340,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "outrider.agents.turn_state": "TurnEnd",
-        "outrider.agents.hooks": "HookedCall HookedRequest HookedStop Hooks",
+        "outrider.agents.hooks": "HookDecision HookedCall HookedCompaction HookedPrompt HookedRequest HookedStop Hooks",
         "outrider.engine.approval_gate": "ApprovalRequest Rules",
         "outrider.engine.engine": "Engine",
         "outrider.models.complete": "async_complete complete",

@@ -9,15 +9,16 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from outrider.agents.budget import BudgetReservation
+from outrider.agents.hooks import HookedCompaction
 from outrider.agents.run_context import AgentContext, RunContext, fallback_agent
 from outrider.context.lower import PromptProjection, apply_compaction, end_with_user, has_compaction, lower
 from outrider.context.prompts import render_prompt
-from outrider.errors import ConfigurationError, ContextOverflowError, ProviderError
+from outrider.errors import CallbackError, ConfigurationError, ContextOverflowError, ProviderError
 from outrider.providers.assembler import AnswerAssembler, AnswerPart
 from outrider.providers.provider import ModelClient
 from outrider.types.agents import Agent
 from outrider.types.deltas import Retry
-from outrider.types.events import ContextCompactionEvent, RetryScheduledEvent
+from outrider.types.events import ContextCompactionEvent, ErrorEvent, RetryScheduledEvent
 from outrider.types.messages import Message, text_message
 from outrider.types.origins import merge_origins
 from outrider.types.parts import (
@@ -332,6 +333,7 @@ class ContextCompactor:
         start = self._tail_start(auto=auto, whole=whole)
         if not self.can_compact(auto=auto, whole=whole):
             raise ContextOverflowError("the context is full, and the last messages alone fill it")
+        await self._call_hook(auto=auto)
         answer = await self._request_summary(history[:start], overflow=overflow)
         part = await self._build_part(answer.join_text().strip(), start, before)
         if part is None:
@@ -345,6 +347,16 @@ class ContextCompactor:
             ContextCompactionEvent, tokens_before=before, tokens_after=part.tokens_after, messages_removed=start
         )
         return part
+
+    async def _call_hook(self, *, auto: bool) -> None:
+        hook, context = self._run.hooks.on_compaction, self._context
+        if hook is None:
+            return
+        compaction = HookedCompaction(session_id=context.session.id, agent=context.agent.name, auto=auto)
+        try:
+            await self._run.callbacks.call("the hook on_compaction", hook, compaction)
+        except CallbackError as error:
+            context.emit_event(ErrorEvent, error_type="HookFailed", message=error.message)
 
     async def _build_part(self, summary: str, start: int, before: int) -> CompactionPart | None:
         """Return the compaction with as much carried text as still shortens the prompt; None if none does."""

@@ -1,8 +1,9 @@
-"""Hooks: callables of the embedding program that run before requests, around tool calls, on messages and on stop."""
+"""Hooks: callables of the embedding program that run on input, before requests, around tool calls, on messages and on
+stop."""
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -54,12 +55,40 @@ class HookedCall(msgspec.Struct, frozen=True, kw_only=True):
 
 class HookedStop(msgspec.Struct, frozen=True, kw_only=True):
     """The end of an agent's turn as passed to `on_stop`. `reason` is "completed" or why it ended early; `output` is its
-    last text."""
+    last text. `parent_session_id` is that of the agent that called this one, or ""."""
 
     agent: str
     session_id: str
     reason: str
     output: str = ""
+    parent_session_id: str = ""
+
+
+class HookedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """Input of a user as passed to `on_prompt`, before it is stored. `is_first` is set if the session has no messages
+    yet."""
+
+    text: str
+    session_id: str
+    is_first: bool = False
+
+
+class HookedCompaction(msgspec.Struct, frozen=True, kw_only=True):
+    """A compaction that is about to start, as passed to `on_compaction`. `auto` is False if the user requested it."""
+
+    session_id: str
+    agent: str
+    auto: bool = True
+
+
+class HookDecision(msgspec.Struct, frozen=True):
+    """What a hook may return: `deny` refuses the call or the input, `ask` requires an approval of the call."""
+
+    effect: Literal["ask", "deny"]
+    reason: str = ""
+
+
+HOOK_ASKS = "hook_asks"  # key in the metadata of a call for which a hook requires an approval
 
 
 class Hooks(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,8 +96,9 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True):
     exception in a hook is published as an error event and never ends a turn. Agents that other agents call have the
     same hooks.
 
-    `before_call` returns None, another input, or a string. A string denies the call, and the model reads it as the
-    reason. An exception denies the call too. The input that the hook returns is the one that is checked, shown and run.
+    `before_call` returns None, another input, a string or a HookDecision. A string denies the call, and the model reads
+    it as the reason; a HookDecision denies it or requires an approval. An exception denies the call too. The input that
+    the hook returns is the one that is checked, shown and run.
 
     `after_call` returns None, or a string that replaces the tool's output before it is stored. After an exception the
     output stays unchanged. Denied and cancelled calls do not reach this hook.
@@ -82,12 +112,19 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True):
     other messages, instructions or tools. The transcript stays as it is. An exception, or an invalid request, ends the
     turn with a CallbackError, and nothing is sent. A RequestChangedEvent reports what the change does to the prompt
     cache of the provider.
+
+    `on_prompt` receives the input of a user before it is stored. It returns None, or a string that the model reads
+    after the input. A HookDecision that denies, or an exception, refuses the input: it is not stored.
+
+    `on_compaction` is called before messages are summarised. Its return value is ignored.
     """
 
     before_call: Callable[[HookedCall], Any] | None = None
     after_call: Callable[[HookedCall], Any] | None = None
     on_message: Callable[[Message], Any] | None = None
     on_stop: Callable[[HookedStop], Any] | None = None
+    on_prompt: Callable[[HookedPrompt], Any] | None = None
+    on_compaction: Callable[[HookedCompaction], Any] | None = None
     before_request: Callable[[HookedRequest], Any] | None = None
 
 

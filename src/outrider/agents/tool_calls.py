@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from outrider.agents.hooks import HookedCall, HookedStop
+from outrider.agents.hooks import HOOK_ASKS, HookDecision, HookedCall, HookedStop
 from outrider.agents.run_context import AgentContext, ApprovalVerdict
 from outrider.agents.turn_state import TurnEnd, turn_start
 from outrider.errors import CallbackError, OutriderError
@@ -44,8 +44,9 @@ class HookRunner:
         self._hooks = context.run.hooks
         self._reported = turn_start(context.session.messages)
 
-    async def run_before_call(self, call: ToolPart) -> dict[str, Any] | str:
-        """Return the input with which the call may run, or a string with the reason for its denial."""
+    async def run_before_call(self, call: ToolPart) -> dict[str, Any] | str | HookDecision:
+        """Return the input with which the call may run, a string with the reason for its denial, or the decision that
+        it needs an approval."""
         hook = self._hooks.before_call
         if hook is None:
             return call.state.input
@@ -54,6 +55,8 @@ class HookRunner:
             return f"This call was refused: {failure}. It was not run."
         if returned is None:
             return call.state.input
+        if isinstance(returned, HookDecision):
+            return returned if returned.effect == "ask" else f"This call was refused: {returned.reason}"
         if isinstance(returned, str):
             return f"This call was refused: {returned}"
         if is_object(returned):
@@ -90,7 +93,13 @@ class HookRunner:
         if self._hooks.on_stop is None:
             return None
         context = self._context
-        stop = HookedStop(agent=context.agent.name, session_id=context.session.id, reason=end.reason, output=end.output)
+        stop = HookedStop(
+            agent=context.agent.name,
+            session_id=context.session.id,
+            reason=end.reason,
+            output=end.output,
+            parent_session_id=context.session.parent_id or "",
+        )
         returned, _ = await self._call_hook("on_stop", self._hooks.on_stop, stop)
         return returned
 
@@ -130,6 +139,8 @@ async def prepare_call(
     if not isinstance(call.state, ToolPending):
         return call
     new_input = await hooks.run_before_call(call)
+    if isinstance(new_input, HookDecision):
+        return msgspec.structs.replace(call, metadata={**call.metadata, HOOK_ASKS: new_input.reason})
     if isinstance(new_input, str):
         return call.with_state(call.state.fail(new_input, clock(), reason="denied"))
     if new_input == call.state.input:

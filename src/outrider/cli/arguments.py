@@ -519,6 +519,29 @@ def declare_models(parser: ArgumentParser) -> None:
         subparser.set_defaults(execute=f"outrider.cli.commands.models:{name}_model")
 
 
+def declare_login(parser: ArgumentParser) -> None:
+    from outrider.config.stored_keys import KEY_PROVIDERS
+
+    parser.description = (
+        "Store the API key of a provider: in the system's keyring if there is one, else in a file that only you can "
+        "read. The key is read from the terminal without echo, or from a pipe."
+    )
+    parser.epilog = format_examples("outrider login anthropic", "pass show openai | outrider login openai")
+    parser.add_argument("provider", nargs="?", choices=KEY_PROVIDERS, help="the provider of the key")
+    parser.add_argument("--no-check", action="store_true", help="store the key without asking the vendor")
+    parser.add_argument("--list", action="store_true", help="print which keys are stored, and where")
+    parser.set_defaults(execute="outrider.cli.commands.login:log_in")
+
+
+def declare_logout(parser: ArgumentParser) -> None:
+    from outrider.config.stored_keys import KEY_PROVIDERS
+
+    parser.description = "Delete the stored API key of a provider, or all of them."
+    parser.epilog = format_examples("outrider logout anthropic", "outrider logout")
+    parser.add_argument("provider", nargs="?", choices=KEY_PROVIDERS, help="the provider of the key")
+    parser.set_defaults(execute="outrider.cli.commands.login:log_out")
+
+
 def declare_config(parser: ArgumentParser) -> None:
     parser.description = (
         "Settings come from flags, the environment, your settings file, and the file of a trusted folder."

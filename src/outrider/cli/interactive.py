@@ -57,11 +57,7 @@ def run_interactive(arguments: list[str]) -> int:
     from outrider.cli.setup import settings_from_arguments
 
     settings = settings_from_arguments(options)  # reports errors in flags and files before the screen changes
-    if settings.missing and not options.attach:
-        from outrider.models.local.discovery import missing_model_message
-
-        raise ConfigurationError(missing_model_message(settings.missing))
-    _check_terminal()
+    _check_terminal(settings, attached=bool(options.attach))
     if not options.attach:
         from outrider.config.paths import make_private_folder
 
@@ -126,9 +122,13 @@ def frame_text(columns: int, rows: int) -> str:
     return f"\x1b[?1049h\x1b[?2004h\x1b[2J{drawn}\x1b[{max(rows - 2, 1)};6H"
 
 
-def _check_terminal() -> None:
-    """Raise ConfigurationError if the terminal application cannot run here."""
+def _check_terminal(settings: "Settings", *, attached: bool) -> None:
+    """Raise ConfigurationError if the terminal application cannot run here, where it could also ask for a model."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if settings.missing and not attached:
+            from outrider.models.local.discovery import missing_model_message
+
+            raise ConfigurationError(missing_model_message(settings.missing))
         raise ConfigurationError(
             "the terminal application needs a terminal on stdin and stdout. Without a terminal: outrider run PROMPT"
         )

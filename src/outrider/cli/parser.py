@@ -37,6 +37,8 @@ COMMANDS = tuple(
         ("what-if", "rerun a session from one of its steps with another model, agent or result"),
         ("trace", "show every step of a session, as a tree or an HTML page"),
         ("stats", "show cost and tokens by day, model, agent and tool"),
+        ("login", "store an API key, after a check with the vendor"),
+        ("logout", "delete stored API keys"),
         ("models", "list available models with limits and prices; download local models"),
         ("config", "show the settings and where each value comes from"),
         ("permissions", "show, explain and test permission rules; revoke stored approvals"),

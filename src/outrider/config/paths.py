@@ -44,6 +44,10 @@ class AppFolders(msgspec.Struct, frozen=True):
         return self.config / "AGENTS.md"
 
     @property
+    def keys_file(self) -> Path:
+        return self.data / "keys.json"
+
+    @property
     def store_file(self) -> Path:
         return self.data / "sessions.db"
 

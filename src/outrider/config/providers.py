@@ -26,7 +26,7 @@ DEFAULT_MODELS: dict[str, str] = {
     "openai": "gpt-5.4",
     "openai-responses": "gpt-5.4",
     "google": "gemini-3.5-flash",
-    "local": "",
+    "local": "1.5b",
 }
 # Local model servers at their default ports. They are probed only if one is named or no other model is available.
 LOCAL_SERVERS: dict[str, ProviderTable] = {
@@ -34,7 +34,7 @@ LOCAL_SERVERS: dict[str, ProviderTable] = {
     for name, port in (("ollama", 11434), ("llama.cpp", 8080), ("lm-studio", 1234), ("vllm", 8000))
 }
 NO_PROVIDER_MESSAGE = """no model can be reached yet. There are three ways to get one:
-  1. a vendor's API key: set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY
+  1. a vendor's API key: run `outrider login`, or set ANTHROPIC_API_KEY, OPENAI_API_KEY or GEMINI_API_KEY
   2. your own server: set OPENAI_BASE_URL (to any server with OpenAI's API) and pass --model openai/MODEL
   3. the embedded model, which needs no key: pass --model local"""
 
@@ -132,7 +132,8 @@ class ProviderRegistry:
             return None
         table = self._tables.get(provider.name, ProviderTable())
         names = table.api_key_env or " or ".join(key_variable_names(provider.kind))
-        return f"the provider {provider.name!r} has no key: set {names}"
+        login = f", or run `outrider login {provider.name}`" if provider.name in BUILT_IN_PROVIDERS else ""
+        return f"the provider {provider.name!r} has no key: set {names}{login}"
 
     def missing_key_variable(self, name: str) -> str | None:
         """Return the name of the `api_key_env` variable if it is configured but not set; requests are then sent without

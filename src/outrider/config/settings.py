@@ -273,7 +273,7 @@ def read_settings(
     users = PermissionSettings(
         _resolve_mode(flags, environ, file), _merge_rules(flags, file), _resolve_limits(flags, file)
     )
-    providers = ProviderRegistry(file.providers, environ, source)
+    providers = ProviderRegistry(file.providers, _with_stored_keys(environ, folders.keys_file), source)
     wanted = flags.model or environ.get("OUTRIDER_MODEL", "").strip()
     if wanted:
         providers.resolve_models(wanted, "--model or OUTRIDER_MODEL")
@@ -324,6 +324,15 @@ def read_settings(
         missing=missing,
         notices=(*noticed, *_setting_notices(flags, file, environ, source, workspace), *project_rules),
     )
+
+
+def _with_stored_keys(environ: Mapping[str, str], file: Path) -> Mapping[str, str]:
+    """Return the environment with the keys that `outrider login` has stored."""
+    if not file.exists():
+        return environ
+    from outrider.config.stored_keys import KeyStore, add_stored_keys  # lazy: most users set variables
+
+    return add_stored_keys(environ, KeyStore(file))
 
 
 CHOSEN_MODEL_FILE = "chosen_model"

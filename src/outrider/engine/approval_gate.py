@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
+from outrider.agents.hooks import HOOK_ASKS
 from outrider.agents.run_context import AgentContext, ApprovalVerdict, ask_no_one
 from outrider.engine.approval_grants import LASTING_SCOPES, ApprovalGrant, RunGrants
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
@@ -270,7 +271,10 @@ class ApprovalGate:
             _log.exception("the policy of %s failed", tool.name)
             context.emit_event(ErrorEvent, error_type="CallbackError", message=error.message, call_id=call.call_id)
             return Decision("deny", error.message)
-        return self._checker.decide(call, tool, context, self._channel.find_grant(context), policy)
+        decision = self._checker.decide(call, tool, context, self._channel.find_grant(context), policy)
+        if decision.effect == "allow" and HOOK_ASKS in call.metadata:
+            return Decision("ask", reasons.HOOK_ASKS.format(reason=call.metadata[HOOK_ASKS] or "it gives no reason"))
+        return decision
 
     async def _ask_if_needed(
         self, call: ToolPart, tool: Tool, context: AgentContext, decision: Decision

@@ -374,6 +374,7 @@ class Engine:
         message = Message("user", [_input_part(part) for part in parts])
         if instructions.strip():
             message.add_part(additional_instructions(instructions))
+        await self.runtime.call_prompt_hook(live.session, message)
         item = InboxItem(
             session_id=session_id, message=message, id=input_id or new_id(), delivery=delivery, sender=sender
         )

@@ -2,11 +2,13 @@
 sandbox."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from outrider.agents.hooks import Hooks
 from outrider.config.environment import KEY_VARIABLES, proxy_for
 from outrider.config.paths import make_private_folder
 from outrider.config.providers import read_prompts
@@ -20,12 +22,13 @@ from outrider.models.clients import adapt_to_local_models
 from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox
 from outrider.project.extensions import UserPaths, WorkspaceExtensions
 from outrider.project.sandbox import LazySandbox
-from outrider.project.trust import WorkspaceTrust, find_project, server_items
+from outrider.project.trust import HOOK_FILES, WorkspaceTrust, find_project, server_items
 from outrider.providers.catalog import ModelCatalog
 from outrider.sessions.recovery import delete_inactive_sessions
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.tools.builtin.question import AskUser
+from outrider.tools.threads import CALLBACK_SECONDS
 from outrider.tools.tool import Tool
 from outrider.types.ids import now_ms
 from outrider.types.origins import EgressBudget, FlowSettings
@@ -33,6 +36,8 @@ from outrider.types.origins import EgressBudget, FlowSettings
 if TYPE_CHECKING:
     from outrider.project.mcp import McpServerManager
 
+
+_log = logging.getLogger("outrider.hooks")
 
 DAY_MS = 24 * 3600 * 1000
 OVERLAY_DAYS = 14
@@ -73,6 +78,7 @@ async def standard_engine(
             search_tool=_choose_search_tool(settings),
             hosts=settings.sandbox.hosts,
         )
+        hooks = _read_hooks(settings, workspace, bus, extensions, stack)
         engine = Engine(
             adapt_to_local_models(settings.agents, settings.providers),
             settings.providers,
@@ -88,11 +94,34 @@ async def standard_engine(
             titles=attended if titles is None else titles,
             compacts=settings.compaction.automatic,
             catalog=ModelCatalog.from_config(settings.models) if settings.models else None,
+            hooks=hooks or Hooks(),
+            callback_seconds=None if hooks else CALLBACK_SECONDS,  # each command of a hook has its own time limit
         )
         await stack.enter_async_context(engine)
         _delete_old_sessions(settings, store, stack)
         _delete_old_overlays(data, stack)
         yield engine
+
+
+def _read_hooks(
+    settings: Settings, workspace: Path, bus: EventBus, extensions: WorkspaceExtensions, stack: AsyncExitStack
+) -> Hooks | None:
+    """Return the hooks of the user and of the trusted workspace, or None. Raises ConfigurationError."""
+    trust = WorkspaceTrust(find_project(workspace, settings.home_folder), settings.folders.trust_file)
+    if not settings.folders.hooks_file.exists() and not any(
+        (trust.project.root / name).exists() for name in HOOK_FILES
+    ):
+        return None
+    from outrider.project.hooks import CommandHooks, read_hooks  # lazy: most users have none
+
+    found = read_hooks(settings.folders.hooks_file, trust)
+    for notice in found.notices:
+        _log.warning("%s", notice)
+    if not found.table:
+        return None
+    commands = CommandHooks(found.table, bus, workspace, trust.project.root, extensions.command_environment)
+    stack.callback(commands.attach())
+    return commands.build_hooks()
 
 
 def _flow_settings(settings: Settings) -> FlowSettings:

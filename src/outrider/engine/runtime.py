@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, cast
 import msgspec
 
 from outrider.agents.budget import RunBudget
-from outrider.agents.hooks import Hooks, SentRequests
+from outrider.agents.hooks import HookDecision, HookedPrompt, Hooks, SentRequests
 from outrider.agents.run_context import AgentContext, RunContext, discard_output, no_call_wrapper
 from outrider.config.environment import search_path, with_environment_defaults
 from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, ApproveFunction, PermissionChecker, Rules
 from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits, end_child_sessions
-from outrider.errors import CallbackError, ConfigurationError
+from outrider.errors import CallbackError, ConfigurationError, OutriderError
 from outrider.event_bus import EventBus
 from outrider.models.clients import (
     CatalogPricing,
@@ -42,9 +42,10 @@ from outrider.tools.threads import CALLBACK_SECONDS, Callbacks, call_user_functi
 from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Limits, Provider, SessionContext
 from outrider.types.ids import now_ms
+from outrider.types.messages import Message
 from outrider.types.modes import APPROVAL_LEVELS, MODES, UNATTENDED_MODES, ApprovalLevel, ReasoningEffort
 from outrider.types.origins import FlowSettings
-from outrider.types.parts import FilePart, ModelRef, ToolPart
+from outrider.types.parts import FilePart, ModelRef, TextPart, ToolPart
 from outrider.types.tool_state import Attachment
 
 if TYPE_CHECKING:
@@ -370,6 +371,19 @@ class EngineRuntime:
     @property
     def callback_seconds(self) -> float | None:
         return self._options.callback_seconds
+
+    async def call_prompt_hook(self, session: Session, message: Message) -> None:
+        """Call the hook `on_prompt` for an input and add the text that it returns. Raises OutriderError if the hook
+        refuses the input, and CallbackError if it fails."""
+        hook = self._options.hooks.on_prompt
+        if hook is None:
+            return
+        prompt = HookedPrompt(text=message.get_text_content(), session_id=session.id, is_first=not session.messages)
+        returned = await call_user_function("the hook on_prompt", hook, prompt, seconds=self._options.callback_seconds)
+        if isinstance(returned, HookDecision) and returned.effect == "deny":
+            raise OutriderError(f"a hook refused the input: {returned.reason or 'it gives no reason'}")
+        if isinstance(returned, str) and returned.strip():
+            message.add_part(TextPart(returned, synthetic=True))
 
     def redact(self, value: Redacted) -> Redacted:
         """Return a copy of a value with secrets redacted."""

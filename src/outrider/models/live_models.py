@@ -36,6 +36,9 @@ _MILLISECONDS = 10**11  # larger times are in milliseconds
 _PER_MILLION = 6
 
 
+_REFUSED = (400, 401, 403)  # Google answers 400 to an invalid key
+
+
 class LiveModel(msgspec.Struct, frozen=True):
     """A model of a server's list. `created` is when it was published, in ISO format, or "". `facts` has the context
     size and the prices that the server lists."""
@@ -66,6 +69,47 @@ async def fetch_models(provider: Provider, seconds: float = LIST_SECONDS) -> lis
     found = {model.name: model for model in _read_entries(listed) if is_chat_model(model.name)}
     distinct = [found[name] for name in without_dated_names(found)]
     return sorted(distinct, key=lambda model: model.created, reverse=True) or None
+
+
+class KeyProblem(msgspec.Struct, frozen=True):
+    """What is wrong with a key; "" if the server accepts it. `refused` is False if it could not be checked."""
+
+    text: str = ""
+    refused: bool = False
+
+
+async def check_key(provider: Provider, seconds: float = 15.0) -> KeyProblem:
+    """Ask the provider's server for its models, which costs nothing, to learn whether it accepts the key."""
+    request = _list_request(provider)
+    if request is None:
+        return KeyProblem(f"{provider.kind} has no list of models")
+    try:
+        async with asyncio.timeout(seconds), aclosing(HttpClient(proxy=proxy_for)) as client:
+            response = await client.send(request)
+            body, _ = await read_body(response, _MAX_RESPONSE_BYTES)
+    except TimeoutError:
+        return KeyProblem(f"the server did not answer within {seconds:g} s")
+    except (OSError, NetworkError, ConfigurationError, ValueError) as error:
+        return KeyProblem(str(error))
+    if response.status == _OK:
+        return KeyProblem()
+    reason = f"status {response.status}{_error_text(body)}"
+    return KeyProblem(reason, refused=response.status in _REFUSED)
+
+
+def _error_text(body: bytes) -> str:
+    match _decode(body):
+        case {"error": {"message": str(text)}} | {"message": str(text)} | [{"error": {"message": str(text)}}, *_]:
+            return f", {text[:300]}"
+        case _:
+            return ""
+
+
+def _decode(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        return None
 
 
 def _list_request(provider: Provider) -> HttpRequest | None:

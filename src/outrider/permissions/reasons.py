@@ -53,6 +53,7 @@ REDACTED_INPUT = "its input holds {mark}, which stands for a secret that was not
 
 # What the tool decides.
 TOOL_CHANGED = "the definition of {tool} has changed since its last approval"
+HOOK_ASKS = "a hook requires an approval: {reason}"
 TOOL_POLICY = "the tool {tool} says {policy} for this call"
 
 # What the model reads about a call that did not run.

@@ -27,6 +27,7 @@ from outrider.tui.driver import TerminalDriver
 from outrider.tui.screen import MainScreen, ScreenRenderer, TuiScreen, first_status
 from outrider.tui.startup import (
     AttachClient,
+    ModelSetup,
     OpenClient,
     StartOptions,
     ask_about_trust,
@@ -34,6 +35,7 @@ from outrider.tui.startup import (
     find_first_session,
     load_engine_modules,
     startup_notices,
+    uses_embedded_model,
 )
 from outrider.tui.theme import DARK, LIGHT, FolderChoices, FolderMemory, TerminalPreferences, build_theme, theme_name
 from outrider.tui.widgets.modals import PickerItem
@@ -143,7 +145,11 @@ class OutriderApp(App[int]):
         history = InputHistory(self._settings.data_folder / "history", self._settings.workspace)
         with Horizontal(id="middle"):
             with Vertical(id="conversation"):
-                yield WelcomeView(startup_notices(self._settings), self._settings.missing)
+                yield WelcomeView(
+                    startup_notices(self._settings),
+                    self._settings.missing,
+                    embedded=uses_embedded_model(self._settings),
+                )
                 yield TranscriptWidget()
             yield SidePanel()
         yield QueuedInputLines()
@@ -160,12 +166,14 @@ class OutriderApp(App[int]):
         composer = self.ui.find_widget(Composer)
         composer.use_vim_keys(on=self.ui.preferences.stored.vim)
         composer.focus()
-        self.ui.find_widget(StatusLine).show_status(
-            first_status(self._settings, self._memory.choices if self._memory else FolderChoices())
-        )
+        self._show_first_status()
         self.ui.find_widget(ComposerFrame).show_mode(self._settings.mode)
         # After the first screen: loading the engine would delay it.
         self.call_after_refresh(self.start_work, self._open_first_session())
+
+    def _show_first_status(self) -> None:
+        choices = self._memory.choices if self._memory else FolderChoices()
+        self.ui.find_widget(StatusLine).show_status(first_status(self._settings, choices))
 
     def on_descendant_focus(self) -> None:
         if isinstance(self._driver, TerminalDriver):
@@ -206,7 +214,14 @@ class OutriderApp(App[int]):
     async def _open_engine(self) -> None:
         """Ask for trust, open the engine client, start the event listener, and show the first session."""
         if self._settings.missing:
-            return
+            if not await ModelSetup(self, self.ui.find_widget(DialogQueue), self._settings).run():
+                self.ui.quit_app()
+                return
+            self._settings = self._options.settings()
+            self.ui.find_widget(WelcomeView).show_ready(
+                startup_notices(self._settings), embedded=uses_embedded_model(self._settings)
+            )
+            self._show_first_status()
         answer = "" if self._options.attach else await ask_about_trust(self._settings, self.ui.find_widget(DialogQueue))
         if answer == "quit":
             self.ui.quit_app()
@@ -253,6 +268,8 @@ class OutriderApp(App[int]):
         if self.ui.open_controller is not None and self.is_running:
             self._renderer.draw_frame(self.ui.controller)
             composer, controller = self.ui.find_widget(Composer), self.ui.controller
+            welcome = self.ui.find_widget(WelcomeView)
+            composer.suggestions = welcome.suggestions if welcome.display else ()
             activity = controller.conversation.activity
             state = "waiting · " if activity.waits_for_person else "working · " if activity.busy else ""
             self.ui.show_title(f"{state}{controller.title or controller.workspace.name} · outrider")

@@ -257,7 +257,7 @@ def _model_note(settings: Settings, name: str) -> str:
 
 KEYS = (
     ("Enter", "send; during a turn the agent reads it before its next step"),
-    ("Tab", "during a turn: queue the message for the next turn"),
+    ("Tab", "during a turn: queue the message for the next turn; on the start screen: take a suggestion"),
     ("Shift+Enter, Alt+Enter, Ctrl+J", "insert a new line"),
     ("Esc", "interrupt the turn; queued messages return to the input"),
     ("↑ ↓ · Ctrl+R", "previous and next input · search earlier inputs"),

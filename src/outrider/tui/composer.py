@@ -222,6 +222,7 @@ class Composer(TextArea):
         self.input_history = history
         self.commands = commands
         self.files: Callable[[], Sequence[str]] = lambda: ()
+        self.suggestions: Sequence[str] = ()  # Tab puts them into an empty composer, one after the other
         self.busy = False
         self.has_queued_input = False  # an input is queued and not delivered yet
         self._completions = completions
@@ -320,8 +321,7 @@ class Composer(TextArea):
             case "enter":
                 return self._handle_enter()
             case "tab":
-                if self.busy and self.text.strip():
-                    self._submit_text(queue=True)
+                self._handle_tab()
             case "up" if self.has_queued_input and not self.text:
                 self.post_message(self.WithdrawRequested())
             case "up" if self.cursor_at_first_line:
@@ -331,6 +331,14 @@ class Composer(TextArea):
             case _:
                 return False
         return True
+
+    def _handle_tab(self) -> None:
+        """Queue the text during a turn; on the start screen, put the next suggestion into the composer."""
+        if self.busy and self.text.strip():
+            self._submit_text(queue=True)
+        elif self.suggestions and self.text in ("", *self.suggestions):
+            shown = self.suggestions.index(self.text) if self.text else -1
+            self.set_text(self.suggestions[(shown + 1) % len(self.suggestions)])
 
     def _handle_completion_key(self, key: str) -> bool:
         match key:

@@ -101,6 +101,7 @@ class DialogPanel(Vertical, can_focus=True):
     def on_mount(self) -> None:
         self.border_title = Content(self.title)
         self.focus()
+        self.call_after_refresh(self.draw_panel)  # the first resize event may arrive before the panel is mounted
 
     def on_resize(self) -> None:
         self.draw_panel()

@@ -1,18 +1,22 @@
-"""Start-up of the application: asks for trust, opens or attaches to an engine, and finds the first session.
+"""Start-up of the application: asks for a model and for trust, opens an engine, and finds the first session.
 
 Trust comes first, because configuration files of the workspace take effect only if the user trusts the folder.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 import msgspec
+from textual.app import App
 
-from outrider.config.settings import Settings
+from outrider.config.settings import Settings, remember_model
+from outrider.errors import OutriderError, WeightsError
 from outrider.project.trust import TrustItem, WorkspaceTrust, find_project
 from outrider.tui.dialogs import AnswerKey, ChoicePanel, DialogQueue
+from outrider.tui.widgets.modals import ProgressScreen, SecretScreen
 
 if TYPE_CHECKING:  # the engine is loaded after the first screen is shown
     from outrider.engine.session_client import SessionClient
@@ -27,6 +31,14 @@ EMBEDDED_MODEL_NOTICE = (
 _TRUST_KEYS = (
     AnswerKey("t", "trust", "trust this folder"),
     AnswerKey("n", "no", "continue without these files"),
+    AnswerKey("q", "quit", "quit"),
+)
+
+_SETUP_KEYS = (
+    AnswerKey("a", "anthropic", "key of Anthropic"),
+    AnswerKey("o", "openai", "key of OpenAI"),
+    AnswerKey("g", "google", "key of Google"),
+    AnswerKey("l", "local", "embedded model, no key"),
     AnswerKey("q", "quit", "quit"),
 )
 
@@ -106,6 +118,84 @@ def _longest_run(text: str) -> int:
     return longest
 
 
+class ModelSetup:
+    """Helps a user without a model: asks for a key of a vendor, or downloads the embedded model."""
+
+    def __init__(self, app: App[int], dialogs: DialogQueue, settings: Settings) -> None:
+        self._app = app
+        self._dialogs = dialogs
+        self._settings = settings
+
+    async def run(self) -> bool:
+        """Ask until there is a model; returns False if the user quits."""
+        while True:
+            panel = ChoicePanel("Choose a model", await asyncio.to_thread(self._describe), _SETUP_KEYS)
+            answer, _ = await self._dialogs.ask_and_wait(panel)
+            if answer == "quit":
+                return False
+            if await (self._download_weights() if answer == "local" else self._ask_key(answer)):
+                return True
+
+    def _describe(self) -> str:
+        from outrider.models.local.discovery import missing_model_message
+        from outrider.models.local.weights import list_weights
+
+        weights = next(found for found in list_weights(self._settings.data_folder) if found.default)
+        size = f"{weights.bytes / 1e9:.1f} GB"
+        state = "it is on this machine" if weights.path else f"a download of {size}, once"
+        found = missing_model_message(self._settings.missing).partition("Or use a model that")[2]
+        server = f"\n\nOr leave, and start with a model that{found}" if found else ""
+        return (
+            "No model can be reached yet. With a **key of a vendor** you use their strongest models. It is checked, "
+            "then stored in the keyring of your system or in a file that only you can read.\n\nThe **embedded model** "
+            f"needs no key and runs on this machine ({state}). It is small: good for questions about files and short "
+            f"changes.{server}"
+        )
+
+    async def _ask_key(self, provider: str) -> bool:
+        """Ask for a key, check it and store it; returns whether it is stored."""
+        from outrider.config.providers import BUILT_IN_PROVIDERS
+        from outrider.config.stored_keys import KeyStore
+        from outrider.models.live_models import check_key
+        from outrider.types.agents import Provider
+
+        key = await self._app.push_screen_wait(SecretScreen(f"API key of {provider}"))
+        if key is None:
+            return False
+        self._app.notify("The key is being checked…", timeout=3)
+        problem = await check_key(Provider(provider, BUILT_IN_PROVIDERS[provider], key))
+        if problem.refused:
+            self._app.notify(f"{provider} refused the key: {problem.text}", severity="error", timeout=15, markup=False)
+            return False
+        place = await asyncio.to_thread(KeyStore(self._settings.folders.keys_file).store, provider, key)
+        checked = f"; it could not be checked: {problem.text}" if problem.text else ""
+        self._app.notify(f"The key is stored ({place}){checked}.", markup=False)
+        return True
+
+    async def _download_weights(self) -> bool:
+        """Download the embedded model with a progress bar; returns whether it is complete."""
+        from outrider.models.local.download import DownloadProgress, progress_text, pull_weights
+
+        screen = ProgressScreen("Downloading the embedded model")
+        await self._app.push_screen(screen)
+
+        def report(progress: DownloadProgress) -> None:
+            if screen.stopped:
+                raise WeightsError("the download was stopped; the next one continues it")
+            share = progress.done / progress.total if progress.total else 1.0
+            self._app.call_from_thread(screen.show_progress, share, progress_text(progress))
+
+        try:
+            await asyncio.to_thread(pull_weights, "", self._settings.data_folder, report)
+        except OutriderError as error:
+            self._app.notify(error.message, severity="error", timeout=15, markup=False)
+            return False
+        finally:
+            await screen.dismiss(None)
+        remember_model(self._settings.data_folder, "local")
+        return True
+
+
 _ENGINE_MODULES = (
     "outrider.tui.controller",
     "outrider.engine.factory",
@@ -123,9 +213,12 @@ def load_engine_modules() -> None:
 
 def startup_notices(settings: Settings) -> tuple[str, ...]:
     """Return the notices for the welcome screen, including one about the embedded model if it is in use."""
+    return (*settings.notices, EMBEDDED_MODEL_NOTICE) if uses_embedded_model(settings) else settings.notices
+
+
+def uses_embedded_model(settings: Settings) -> bool:
     kinds = {provider.name: provider.kind for provider in settings.providers}
-    embedded = kinds.get(settings.agents[0].provider) == "local"
-    return (*settings.notices, EMBEDDED_MODEL_NOTICE) if embedded else settings.notices
+    return kinds.get(settings.agents[0].provider) == "local"
 
 
 async def find_first_session(controller: "SessionController", options: StartOptions) -> str:

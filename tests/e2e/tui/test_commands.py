@@ -338,3 +338,16 @@ async def test_choices_are_remembered_for_the_folder_except_for_background_mode(
     async with application(home, tmp_path / "other") as (app, _):
         chosen = app.ui.controller
         assert (chosen.mode, chosen.approval, chosen.effort) == ("agent", "ask", "medium")
+
+
+async def test_tab_takes_the_suggestions_of_the_start_screen_one_after_the_other(home: Path, workspace: Path):
+    write_script(home, ["Hello."])
+    async with application(home, workspace) as (app, pilot):
+        composer = app.ui.find_widget(Composer)
+        await until(lambda: bool(composer.suggestions))
+        await pilot.press("tab")
+        assert composer.text == "Explain how this project is structured"
+        await pilot.press("tab", "enter")
+        await until(lambda: "Hello." in said(app))
+        assert said(app)[0] == "Run the tests and fix what fails"
+        await until(lambda: not composer.suggestions)

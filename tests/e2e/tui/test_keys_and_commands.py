@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from outrider.models.local.weights import DEFAULT_WEIGHTS
 from tests.e2e.tui.conftest import Open, call, write_script
 
 
@@ -159,3 +160,32 @@ def test_a_prompt_on_the_command_line_is_sent_at_once_and_a_word_may_be_a_mistak
     mistaken = open_terminal("sesions")
     mistaken.wait()
     assert "Did you mean `outrider sessions`?" in mistaken.text()
+
+
+def test_without_a_model_the_application_asks_for_a_key_or_offers_the_embedded_model(home: Path, open_terminal: Open):
+    nowhere = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    terminal = open_terminal(**nowhere)
+    terminal.wait_for("Choose a model", "key of Anthropic", "embedded model, no key")
+    terminal.answer("a")
+    terminal.wait_for("API key of anthropic")
+    terminal.paste("sk-ant-secret-key")
+    terminal.press("enter")
+    terminal.wait_for("anthropic/claude", "Explain how this project")
+    assert b"sk-ant-secret-key" not in terminal.raw
+    assert (home / "keys.json").stat().st_mode & 0o777 == 0o600
+
+    (home / "keys.json").unlink()
+    (home / "models").mkdir()
+    with (home / "models" / "1.5b.gguf").open("wb") as weights:
+        weights.truncate(DEFAULT_WEIGHTS.bytes)
+    terminal = open_terminal()
+    terminal.wait_for("Choose a model", "it is on this machine")
+    terminal.answer("l")
+    terminal.wait_for("local/1.5b", "This is the embedded model", without="Choose a model")
+
+
+def test_without_a_model_one_can_quit(home: Path, open_terminal: Open):
+    terminal = open_terminal()
+    terminal.wait_for("Choose a model")
+    terminal.answer("q")
+    assert terminal.wait() == 0

@@ -19,7 +19,7 @@ from outrider.providers.local.constrained_output import (
 from outrider.providers.local.model_pool import LoadedModel
 from outrider.providers.local.prompt import ChatTranscript, CompactToolPrompt, FileNameSource, NoFileNames, build_prefix
 from outrider.providers.local.runtime import error_from_runtime
-from outrider.types.deltas import AnswerStart, Delta, Finish, FinishReason, UsageReport
+from outrider.types.deltas import AnswerStart, Delta, Finish, FinishReason, PartEnd, TextDelta, UsageReport
 from outrider.types.request import ModelSettings, Request
 from outrider.types.usage import CacheTokens, Tokens
 
@@ -60,6 +60,43 @@ class _CompletionChunk(msgspec.Struct):
 _chunk_decoder = msgspec.json.Decoder(_CompletionChunk)
 
 
+_MARK_CHARS = 40  # the last characters of a text, whose earlier occurrence gives the length of a repeated passage
+_CHECK_CHARS = 48  # between two checks
+_MIN_REPEATED_CHARS = 240
+_LONG_PASSAGE = 200  # a passage of this length is a loop after the third time, a short one after more
+
+
+class RepetitionDetector:
+    """Finds out that a small model repeats the same passage without end, which it would do until its output limit."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._checked = 0
+
+    def add(self, text: str) -> bool:
+        """Add a piece of the answer; returns whether its end repeats the passage before it."""
+        self._text += text
+        if len(self._text) - self._checked < _CHECK_CHARS:
+            return False
+        self._checked = len(self._text)
+        return self._is_repeating()
+
+    def _is_repeating(self) -> bool:
+        text = self._text
+        start = len(text) - _MARK_CHARS
+        earlier = text.rfind(text[start:], 0, len(text) - 1)
+        if start <= 0 or earlier < 0 or not any(character.isalpha() for character in text[start:]):
+            return False  # lines, tables and numbers may be regular
+        period = start - earlier
+        passage, count = text[-period:], 1
+        while text[: len(text) - count * period].endswith(passage):
+            count += 1
+        return count >= 3 and (period >= _LONG_PASSAGE or count * period >= _MIN_REPEATED_CHARS)
+
+
+REPETITION_NOTE = "\n\n(The answer repeated itself and was stopped.)"
+
+
 async def decode_chunks(chunks: AsyncGenerator[str, None], reader: AnswerReader) -> AsyncGenerator[Delta, None]:
     """Decodes the runtime's JSON chunks into deltas; ends with usage and finish reason. Raises ProviderError."""
     started, raw, tokens = False, "", Tokens()
@@ -80,6 +117,22 @@ async def decode_chunks(chunks: AsyncGenerator[str, None], reader: AnswerReader)
         yield delta
     yield UsageReport(tokens)
     yield Finish("tool_use" if reader.called and reason == "stop" else reason, raw)
+
+
+async def stop_repetition(deltas: AsyncGenerator[Delta, None]) -> AsyncGenerator[Delta, None]:
+    """Yields the deltas of an answer, and ends it with a note when its text repeats itself. The runtime reports no
+    usage then; a delta has about one token."""
+    detector, pieces = RepetitionDetector(), 0
+    async for delta in deltas:
+        yield delta
+        if isinstance(delta, TextDelta):
+            pieces += 1
+            if detector.add(delta.text):
+                yield TextDelta(delta.index, REPETITION_NOTE)
+                yield PartEnd(delta.index)
+                yield UsageReport(Tokens(0, pieces))
+                yield Finish("stop", "repetition")
+                return
 
 
 MAX_ANSWER_TOKENS = 2048  # a small model may generate up to the end of its context without stopping
@@ -121,7 +174,7 @@ class LocalClient:
             runtime_request = RuntimeRequest(request, self._tool_prompt, self._file_names)
             chunks = model.stream(runtime_request.body, runtime_request.prefix, request.conversation)
             async with contextlib.aclosing(chunks):
-                async for delta in decode_chunks(chunks, runtime_request.reader):
+                async for delta in stop_repetition(decode_chunks(chunks, runtime_request.reader)):
                     yield delta
         except ProviderError as error:
             error.provider = error.provider or self.name

@@ -1,4 +1,4 @@
-"""Modal screens: a filtered list to pick from, a page to read, and a text editor."""
+"""Modal screens: a filtered list to pick from, a page to read, a text editor, a secret to type, and a progress."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -199,3 +199,66 @@ class EditorScreen(ModalScreen[str | None]):
 
     def action_accept(self) -> None:
         self.dismiss(self.query_one(TextArea).text)
+
+
+_BOX_CSS = """
+{name} {{ align: center middle; background: $background 60%; }}
+{name} > Vertical {{
+    width: 84; max-width: 96%; height: auto; padding: 1 2; background: $surface;
+    border: round $faint; border-title-color: $primary; border-subtitle-color: $quiet;
+}}
+{name} Input, {name} Input:focus {{ border: none; height: 1; padding: 0; background: $surface; }}
+"""
+
+
+class SecretScreen(ModalScreen[str | None]):
+    """A field whose text is not shown; returns it, or None if cancelled."""
+
+    DEFAULT_CSS = _BOX_CSS.format(name="SecretScreen")
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", priority=True)]
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._title = title
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            box.border_title = Content(self._title)
+            box.border_subtitle = "enter: accept · esc: cancel"
+            yield Input(password=True, placeholder="paste or type; it is not shown")
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value.strip() or None)
+
+
+class ProgressScreen(ModalScreen[None]):
+    """Shows the progress of a download until it is dismissed. `stopped` is set when the user cancels."""
+
+    DEFAULT_CSS = _BOX_CSS.format(name="ProgressScreen")
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "stop", priority=True)]
+
+    def __init__(self, title: str) -> None:
+        super().__init__()
+        self._title = title
+        self.stopped = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as box:
+            box.border_title = Content(self._title)
+            box.border_subtitle = "esc: stop; it continues there later"
+            yield Static("starting…", id="bar", markup=False)
+            yield Static("", id="text", markup=False)
+
+    def show_progress(self, share: float, text: str) -> None:
+        palette = widget_palette(self)
+        width = max(min(PICKER_WIDTH, self.size.width * 96 // 100) - 8, 10)
+        full = round(min(max(share, 0.0), 1.0) * width)
+        bar = Text.assemble(("█" * full, palette.style("accent")), ("░" * (width - full), palette.style("faint")))
+        self.query_one("#bar", Static).update(bar)
+        self.query_one("#text", Static).update(Text(clean_line(text, 300), palette.style("quiet")))
+
+    def action_stop(self) -> None:
+        self.stopped = True

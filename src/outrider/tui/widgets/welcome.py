@@ -13,7 +13,14 @@ _SUGGESTIONS = (
     ("Run the tests and fix what fails", "asks about what a command changed before it counts"),
     ("Plan how to add a login page", "shift+tab switches to plan mode, which changes nothing"),
 )
+# A small model answers narrow requests better, and needs the request to say that it should look first.
+_SMALL_MODEL_SUGGESTIONS = (
+    ("List the files here, read the most important ones and say what each is for", "reads without asking"),
+    ("Run the tests and fix what fails", "asks about what a command changed before it counts"),
+    ("Read README.md and say how to start this program", "one file at a time works best"),
+)
 _KEY_HINTS = (
+    ("tab", "take a suggestion"),
     ("/", "commands"),
     ("@", "mention a file"),
     ("!", "run a command"),
@@ -28,13 +35,24 @@ class WelcomeView(Static):
 
     DEFAULT_CSS = "WelcomeView { height: 1fr; padding: 1 3; content-align: left bottom; }"
 
-    def __init__(self, notices: tuple[str, ...] = (), missing: str = "") -> None:
+    def __init__(self, notices: tuple[str, ...] = (), missing: str = "", *, embedded: bool = False) -> None:
         super().__init__("", id="welcome", markup=False)
         self.notices = notices
+        self.embedded = embedded
         self.missing = missing
         self.earlier = 0
 
     def on_resize(self) -> None:
+        self.draw_welcome()
+
+    @property
+    def suggestions(self) -> tuple[str, ...]:
+        """The prompts that are suggested for the model."""
+        return () if self.missing else tuple(prompt for prompt, _ in find_suggestions(embedded=self.embedded))
+
+    def show_ready(self, notices: tuple[str, ...], *, embedded: bool) -> None:
+        """Show the suggestions, because a model is configured now."""
+        self.notices, self.missing, self.embedded = notices, "", embedded
         self.draw_welcome()
 
     def show_earlier_count(self, number: int) -> None:
@@ -43,12 +61,24 @@ class WelcomeView(Static):
 
     def draw_welcome(self) -> None:
         palette = widget_palette(self)
-        lines = welcome_lines(self.notices, self.missing, max(self.size.width, 20), palette, earlier=self.earlier)
+        width = max(self.size.width, 20)
+        lines = welcome_lines(self.notices, self.missing, width, palette, earlier=self.earlier, embedded=self.embedded)
         self.update(Text("\n").join(lines))
 
 
+def find_suggestions(*, embedded: bool) -> tuple[tuple[str, str], ...]:
+    """Return prompts and notes for the start screen; `embedded` is the small model that runs on this machine."""
+    return _SMALL_MODEL_SUGGESTIONS if embedded else _SUGGESTIONS
+
+
 def welcome_lines(
-    notices: tuple[str, ...], missing: str, width: int, palette: Palette, *, earlier: int = 0
+    notices: tuple[str, ...],
+    missing: str,
+    width: int,
+    palette: Palette,
+    *,
+    earlier: int = 0,
+    embedded: bool = False,
 ) -> list[Text]:
     """Return the lines of the welcome screen; with a `missing` text, show only what must be configured first."""
     lines = [text_line("◆ outrider", palette.style("accent", bold=True)), text_line()]
@@ -59,7 +89,7 @@ def welcome_lines(
     lines += _paragraph_lines(intro, width, palette, "text")
     lines.append(text_line())
     known = f"{format_count(earlier, 'session')} of this folder"
-    for prompt, note in (*_SUGGESTIONS, *((("/resume", known),) if earlier else ())):
+    for prompt, note in (*find_suggestions(embedded=embedded), *((("/resume", known),) if earlier else ())):
         mark, text = text_line("› ", palette.style("accent")), text_line(prompt, palette.style("text"))
         both = Text.assemble(mark, text, (f"   {note}", palette.style("quiet")))
         lines += [both] if both.cell_len <= width else indent_lines(wrap_text(text, width - 2), mark)

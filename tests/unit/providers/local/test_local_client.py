@@ -16,13 +16,14 @@ from outrider.errors import (
     WeightsError,
 )
 from outrider.providers.assembler import AnswerAssembler
-from outrider.providers.local.client import LocalClient
+from outrider.providers.local.client import REPETITION_NOTE, LocalClient, RepetitionDetector
 from outrider.providers.local.model_pool import LoadedModel
 from outrider.providers.local.prompt import CompactTool, CompactToolPrompt, files_hint, request_reminder
 from outrider.types.deltas import TextDelta
 from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolSpec
 from outrider.types.tool_state import ToolPending
+from tests.fixtures.cases import for_each
 from tests.fixtures.local_runtime import FakeRuntime
 
 READ = ToolSpec(
@@ -312,3 +313,37 @@ async def test_a_client_gives_back_what_it_took(models):
     assert (one.users, one.runtime.closed) == (0, True)
     with pytest.raises(OverloadedError):
         await folded(held, asking())
+
+
+SENTENCES = "The project is put together by a team. It uses Flask for its pages. Docker runs it in a container. "
+
+
+@for_each(
+    "text, repeats",
+    [
+        (SENTENCES * 4, True),
+        ("It begins well, with other words. " + "This function adds two numbers. " * 12, True),
+        (SENTENCES + SENTENCES, False),
+        ("- a short item that differs\n".join(f"{number}" for number in range(40)), False),
+        ("-" * 500, False),
+        ("| 1 | 2 |\n" * 60, False),
+        ("".join(f"def f{number}(a, b):\n    return a + b + {number}\n\n" for number in range(60)), False),
+    ],
+)
+def test_an_endless_repetition_is_recognised_and_regular_text_is_not(text, repeats):
+    detector = RepetitionDetector()
+    assert any([detector.add(text[start : start + 7]) for start in range(0, len(text), 7)]) is repeats
+
+
+async def test_an_answer_that_repeats_itself_is_stopped_with_a_note():
+    answer = json.dumps({"tool": "answer", "text": SENTENCES * 30})
+    local = client(OneModel(FakeRuntime(lambda _: answer)))
+    assembler = AnswerAssembler("local")
+    async with aclosing(local.stream(Request("tiny", Prompt([ModelMessage("user", (TextPart("Hi."),))])))) as deltas:
+        async for delta in deltas:
+            assembler.add(delta)
+    await local.aclose()
+    text = "".join(part.text for part in assembler.list_parts() if isinstance(part, TextPart))
+    assert text.endswith(REPETITION_NOTE)
+    assert text.count("uses Flask") < 8
+    assert assembler.finish == "stop"

@@ -1,0 +1,132 @@
+"""API keys that `outrider login` stores: in the system's keyring if there is one, else in a file that only the user can
+read. A variable of the environment overrides a stored key."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from outrider.config.environment import EnvironmentVariables, key_variable_names
+from outrider.config.providers import BUILT_IN_PROVIDERS
+from outrider.errors import ConfigurationError
+
+KeyPlace = Literal["keyring", "file"]
+KEYRING_SERVICE = "outrider"
+# The providers of a key, in the order in which they are offered.
+KEY_PROVIDERS = ("anthropic", "openai", "google")
+
+
+class StoredKey(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the key of a provider is stored; `key` is empty if it is in the keyring."""
+
+    place: KeyPlace
+    key: str = ""
+
+    def __repr__(self) -> str:
+        return f"StoredKey({self.place})"
+
+    def __rich_repr__(self) -> Any:
+        yield repr(self)
+
+
+class KeyStore:
+    """The stored keys of the user by provider. `keyring` is the module of that name, or None if there is none."""
+
+    def __init__(self, file: Path, keyring: Any = None) -> None:
+        self._file = file
+        self._keyring = keyring
+
+    def list_providers(self) -> dict[str, KeyPlace]:
+        return {name: stored.place for name, stored in self._read().items()}
+
+    def read_keys(self) -> Iterator[tuple[str, str]]:
+        """Yield provider and key of each stored key. One that the keyring does not return is left out."""
+        for provider, stored in self._read().items():
+            key = stored.key if stored.place == "file" else self._read_from_keyring(provider)
+            if key:
+                yield provider, key
+
+    def store(self, provider: str, key: str) -> KeyPlace:
+        """Store a key and return where. Raises ConfigurationError if neither place can be written."""
+        place: KeyPlace = "keyring" if self._write_to_keyring(provider, key) else "file"
+        self._write({**self._read(), provider: StoredKey(place, key if place == "file" else "")})
+        return place
+
+    def remove(self, provider: str) -> bool:
+        """Delete a key; returns False if there is none."""
+        stored = self._read()
+        if provider not in stored:
+            return False
+        if stored.pop(provider).place == "keyring" and (keyring := self._load_keyring()) is not None:
+            try:
+                keyring.delete_password(KEYRING_SERVICE, provider)
+            except Exception as error:
+                raise ConfigurationError(f"the keyring did not delete the key of {provider}: {error}") from error
+        self._write(stored)
+        return True
+
+    def _read(self) -> dict[str, StoredKey]:
+        """Read the file. One that other users can read or write is an error: the keys in it may be known."""
+        try:
+            status = self._file.lstat()
+            content = self._file.read_bytes()
+        except OSError:
+            return {}
+        if os.name == "posix" and (status.st_mode & 0o077 or status.st_uid != os.geteuid()):
+            raise ConfigurationError(f"{self._file} is readable by other users: run chmod 600 on it, or delete it")
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigurationError(f"{self._file} is not a file: delete it, and run outrider login")
+        try:
+            return msgspec.json.decode(content, type=dict[str, StoredKey])
+        except msgspec.MsgspecError as error:
+            raise ConfigurationError(f"{self._file} is damaged: delete it, and run outrider login") from error
+
+    def _write(self, stored: Mapping[str, StoredKey]) -> None:
+        temporary = self._file.with_name(f".{self._file.name}.{os.urandom(6).hex()}")
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(msgspec.json.encode(stored))
+                os.fsync(file.fileno())
+            temporary.replace(self._file)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise ConfigurationError(f"{self._file} cannot be written: {error.strerror or error}") from error
+
+    def _write_to_keyring(self, provider: str, key: str) -> bool:
+        keyring = self._load_keyring()
+        if keyring is None:
+            return False
+        try:
+            keyring.set_password(KEYRING_SERVICE, provider, key)
+            return keyring.get_password(KEYRING_SERVICE, provider) == key
+        except Exception:  # noqa: BLE001  without a desktop session there is no backend; the file is used
+            return False
+
+    def _read_from_keyring(self, provider: str) -> str:
+        keyring = self._load_keyring()
+        try:
+            return (keyring.get_password(KEYRING_SERVICE, provider) or "") if keyring is not None else ""
+        except Exception:  # noqa: BLE001  a locked keyring is the same as a missing key
+            return ""
+
+    def _load_keyring(self) -> Any:
+        """Return the module `keyring`, if it is installed. Loading it takes long, so only stored keys need it."""
+        if self._keyring is None and find_spec("keyring") is not None:
+            self._keyring = import_module("keyring")
+        return self._keyring
+
+
+def add_stored_keys(environ: Mapping[str, str], store: KeyStore) -> Mapping[str, str]:
+    """Return the environment with the stored keys in the variables of their vendors, where these are not set."""
+    added: dict[str, str] = {}
+    for provider, key in store.read_keys():
+        names = key_variable_names(BUILT_IN_PROVIDERS.get(provider, ""))
+        if names and not any(environ.get(name, "").strip() for name in names):
+            added[names[0]] = key
+    return EnvironmentVariables({**environ, **added})

@@ -78,7 +78,8 @@ async def test_settings_of_one_call_that_a_gateway_rejects_are_left_out(is_rejec
         return SimulatedError(400, message) if is_rejected(request.body) else "{}"
 
     settings = ModelSettings(
-        tool_choice=ToolChoice("none", parallel=False), output=OutputSchema("answer", {"type": "object"})
+        tool_choice=ToolChoice("none", parallel=False),
+        output=OutputSchema({"type": "object", "properties": {}, "additionalProperties": False}),
     )
     async with Simulator(answer) as server:
         tools = [replace(Tool(look).spec(), strict=True)]

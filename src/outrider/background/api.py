@@ -2,11 +2,16 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Any, Generic, Self, Unpack, cast, overload
 
+from outrider.agents.output_type import OutputType, as_output_type
 from outrider.engine.engine import Engine
+from outrider.engine.results import Out
+from outrider.errors import OutputMismatch, OutputUnavailableError
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
     from outrider.background.follow import ChildChange
     from outrider.background.jobs import JobClient, JobOptions
     from outrider.background.records import Run
@@ -14,12 +19,13 @@ if TYPE_CHECKING:
     from outrider.sessions.records import Change
 
 
-class RunHandle:
+class RunHandle(Generic[Out]):
     """A handle to one run in any process. `Background.run(id)` returns a new handle for the same `id`."""
 
-    def __init__(self, run_id: str, jobs: "JobClient") -> None:
+    def __init__(self, run_id: str, jobs: "JobClient", output_type: OutputType | None = None) -> None:
         self.id = run_id
         self._job_client = jobs
+        self._output_type = output_type
 
     async def show(self) -> "Run":
         """Returns the current state of the run."""
@@ -32,6 +38,25 @@ class RunHandle:
             async for _ in news:
                 pass
         return await self._job_client.get_report(self.id) or _report_without_worker(await self.show())
+
+    async def output(self) -> Out:
+        """Waits until the run ends and returns its answer: a value of the `output_type`, else the text. Raises
+        OutputUnavailableError if the run ended without one."""
+        report = await self.result()
+        if self._output_type is None:
+            return cast("Out", report.outcome.output)
+        problem = report.outcome.error
+        if report.outcome.reason == "completed":
+            try:
+                return self._output_type.parse_answer(report.outcome.output)
+            except OutputMismatch as error:
+                problem = error.message
+        raise OutputUnavailableError(
+            f"run {self.id} ended with the reason {report.outcome.reason!r} before there was a value of "
+            f"{self._output_type.name}{f': {problem}' if problem else ''}",
+            reason=report.outcome.reason,
+            result=report,
+        )
 
     def events(self, *, after: int = 0, called: bool = False) -> "AsyncGenerator[Change | ChildChange | Run, None]":
         """Streams the `Run` object whenever its state changes, and every session change with a sequence number above
@@ -92,12 +117,34 @@ class Background:
         self._engine.background = None
         await self._exit_stack.aclose()
 
-    async def submit(self, prompt: str, **order: "Unpack[JobOptions]") -> RunHandle:
+    @overload
+    async def submit(
+        self, prompt: str, *, output_type: None = None, **order: "Unpack[JobOptions]"
+    ) -> RunHandle[str]: ...
+    @overload
+    async def submit(
+        self, prompt: str, *, output_type: "TypeForm[Out]", **order: "Unpack[JobOptions]"
+    ) -> RunHandle[Out]: ...
+    @overload
+    async def submit(
+        self, prompt: str, *, output_type: dict[str, Any], **order: "Unpack[JobOptions]"
+    ) -> RunHandle[Any]: ...
+    async def submit(self, prompt: str, *, output_type: Any = None, **order: "Unpack[JobOptions]") -> RunHandle[Any]:
         """Stores a run and returns its handle. `workspace` is the folder to work in, `agent` the name of the agent that
         starts, `limits` apply to the whole run, and `place` sets its position in the queue. The same `run_id` submits a
-        run only once."""
-        return RunHandle((await self._job_client.submit_run(prompt, **order)).id, self._job_client)
+        run only once. With `output_type`, the schema of the type is stored with the run, and `handle.output()` returns
+        a value of it."""
+        output = as_output_type(output_type)
+        if output is not None and output.schema is not None:
+            order["output_schema"] = output.schema.schema
+        return RunHandle((await self._job_client.submit_run(prompt, **order)).id, self._job_client, output)
 
-    def run(self, run_id: str) -> RunHandle:
+    @overload
+    def run(self, run_id: str, output_type: None = None) -> RunHandle[str]: ...
+    @overload
+    def run(self, run_id: str, output_type: "TypeForm[Out]") -> RunHandle[Out]: ...
+    @overload
+    def run(self, run_id: str, output_type: dict[str, Any]) -> RunHandle[Any]: ...
+    def run(self, run_id: str, output_type: Any = None) -> RunHandle[Any]:
         """Returns the handle of a run that was submitted before."""
-        return RunHandle(run_id, self._job_client)
+        return RunHandle(run_id, self._job_client, as_output_type(output_type))

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from decimal import Decimal
 from time import monotonic
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +23,7 @@ from outrider.background.worktrees import RunWorkspace
 from outrider.engine.archive import short_id
 from outrider.engine.child_sessions import end_session
 from outrider.engine.engine import Engine
+from outrider.engine.results import RunResult
 from outrider.errors import OutriderError, ProviderError, SessionNotFoundError, StorageFullError, StoreUnavailableError
 from outrider.sessions.records import SessionFilter
 from outrider.sessions.store import Store
@@ -259,7 +261,7 @@ class RunExecutor:
                 return await self._finish_unopened(run_id, job, RunOutcome(reason="error", error=str(problem)))
             self._open_engines[run_id] = engine
             try:
-                end, reason = await self._run_to_end(engine, run_id)
+                end, reason = await self._run_to_end(engine, run_id, job.output_schema)
                 outcome = await self._build_outcome(run_id, reason, end, engine)
                 still_holds = self._still_holds(run_id, engine)
                 if still_holds and isinstance(end.error, ProviderError):
@@ -367,11 +369,13 @@ class RunExecutor:
         if self._leaving:
             await asyncio.Event().wait()
 
-    async def _run_to_end(self, engine: Engine, run_id: str) -> tuple[TurnOutcome, EndReason]:
+    async def _run_to_end(
+        self, engine: Engine, run_id: str, output_schema: dict[str, Any] | None = None
+    ) -> tuple[TurnOutcome, EndReason]:
         """Runs turns until the session has no more input, and returns the last turn's end."""
         while await self._owns_run(run_id):
             await self._block_if_leaving()
-            turn = asyncio.ensure_future(engine.go_on(run_id, take_over=True))
+            turn = asyncio.ensure_future(_resume_run(engine, run_id, output_schema))
             while not turn.done():
                 await asyncio.wait([turn], timeout=APPROVAL_POLL_SECONDS)
                 if turn.done():
@@ -422,10 +426,20 @@ class RunExecutor:
         used = await compute_run_usage(self._engine.store, run_id, live.journal.session.messages if live else None)
         return RunOutcome(
             reason=reason,
-            output=end.output if end else "",
+            output=_text_of(end) if end else "",
             error=str(end.error) if end and end.error else "",
             steps=used.steps,
             tokens=used.usage.tokens,
             cost=used.usage.total_cost,
             seconds=round(used.seconds, 3),
         )
+
+
+async def _resume_run(engine: Engine, run_id: str, output_schema: dict[str, Any] | None) -> RunResult[Any]:
+    if output_schema is None:
+        return await engine.go_on(run_id, take_over=True)
+    return await engine.go_on(run_id, take_over=True, output_type=output_schema)
+
+
+def _text_of(end: TurnOutcome) -> str:
+    return end.text if isinstance(end, RunResult) else end.output

@@ -67,6 +67,7 @@ class JobOptions(TypedDict, total=False):
     worktree: bool
     webhook: str
     terms: JobOverrides
+    output_schema: dict[str, Any] | None
 
 
 class JobClient:
@@ -115,6 +116,7 @@ class JobClient:
             worktree=order.get("worktree", True),
             webhook=order.get("webhook", ""),
             terms=order.get("terms", JobOverrides()),
+            output_schema=order.get("output_schema"),
         )
         await asyncio.to_thread(self._enqueue, run_id, placement, session.agent, job, options)
         return await self.get_run(run_id)

@@ -1,7 +1,7 @@
 """Values that describe a run: the submitted job, its state and its outcome."""
 
 from decimal import Decimal
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -28,7 +28,7 @@ class JobOverrides(msgspec.Struct, frozen=True, kw_only=True):
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The submitted job, stored as the workflow's input. With `worktree` a run in a git repository works in its own
     checkout; without, in the folder that it was submitted for. `webhook` is a URL that receives a POST when the run
-    ends."""
+    ends. With `output_schema` the answer is a JSON value of this schema."""
 
     prompt: str
     queue: str
@@ -37,6 +37,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     worktree: bool = True
     webhook: str = ""
     terms: JobOverrides = JobOverrides()
+    output_schema: dict[str, Any] | None = None
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,16 +2,18 @@
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from outrider.agents.run_context import AgentContext
 from outrider.sessions.records import Approval, ApprovalScope, fingerprint_call
 from outrider.sessions.store import Store
 from outrider.types.approvals import RuleWidth
 from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import declaration_of
+
+if TYPE_CHECKING:
+    from outrider.agents.run_context import AgentContext
 
 LASTING_SCOPES = ("session", "project", "always")
 
@@ -98,7 +100,7 @@ class RunGrants:
             self._lasting += await lasting_approvals(self._store)
 
     async def remember(
-        self, call: ToolPart, context: AgentContext, widths: tuple[RuleWidth, ...], scope: ApprovalScope
+        self, call: ToolPart, context: "AgentContext", widths: tuple[RuleWidth, ...], scope: ApprovalScope
     ) -> None:
         """Allow such calls from now on; for the exact call only, if no rule can describe it."""
         approval = Approval(
@@ -117,7 +119,7 @@ class RunGrants:
             stored = await self._store.ask(approval)
             await self._store.answer(stored.id, "allowed", scope=scope, by="approve")
 
-    def find_grant(self, context: AgentContext) -> ApprovalGrant:
+    def find_grant(self, context: "AgentContext") -> ApprovalGrant:
         """Return what the answers allow this agent."""
         sessions, here = {context.session.id, context.root.session.id}, str(context.workspace)
         return ApprovalGrant.from_approvals(one for one in self._lasting if applies_here(one, sessions, here))

@@ -14,7 +14,6 @@ from outrider.config.environment import redactor_for
 from outrider.engine.abort import AbortListener, abort_in_other_process, is_abort_request
 from outrider.engine.approval_gate import function_channel, queue_channel
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
-from outrider.engine.argument_checks import check_arguments, check_parts
 from outrider.engine.live_session import LiveSession
 from outrider.engine.plans import ProposedPlan
 from outrider.engine.results import Out, RunResult
@@ -24,9 +23,11 @@ from outrider.engine.runtime import (
     EngineRuntime,
     RunSpec,
     attachment_part,
+    check_arguments,
     check_attachments,
     check_level,
     check_mode,
+    check_parts,
     create_memory_store,
 )
 from outrider.engine.titles import TitleGenerator

@@ -18,7 +18,6 @@ from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls
 from outrider.config.environment import redactor_for
 from outrider.engine.approval_gate import ApproveFunction, function_channel, relay_remote_approvals
-from outrider.engine.argument_checks import check_arguments, check_names, check_parts
 from outrider.engine.results import (
     Out,
     RunResult,
@@ -34,9 +33,12 @@ from outrider.engine.runtime import (
     EngineRuntime,
     RunSpec,
     attachment_part,
+    check_arguments,
     check_attachments,
     check_level,
     check_mode,
+    check_names,
+    check_parts,
     create_memory_store,
 )
 from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError

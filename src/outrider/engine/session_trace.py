@@ -1,8 +1,8 @@
 """Builds the trace of a stored session: its transcript is converted into events for the event log that also records
 live ones."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TextIO
 
 from outrider.engine.archive import SessionArchive, SessionTranscript, StoredSession
 from outrider.engine.child_sessions import is_internal_agent
@@ -186,3 +186,10 @@ def _end_time(message: Message) -> int | None:
     if message.time is not None and message.time.completed is not None:
         ends.append(message.time.completed)
     return max(ends, default=None)
+
+
+def print_events(stream: TextIO) -> Callable[[Event], None]:
+    """Return a listener that prints every event to a stream, with inputs and outputs."""
+    from outrider.tracing.console import EventLogger  # lazy: only debugging needs it
+
+    return EventLogger(stream, verbose=True).show

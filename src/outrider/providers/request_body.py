@@ -150,6 +150,11 @@ def own_tools(request: Request, vendor_tools: Collection[str]) -> list[ToolSpec]
     return [tool for tool in request.tools if tool.name not in vendor_tools]
 
 
+def has_schemas(request: Request) -> bool:
+    """Returns whether the request has schemas that the API enforces."""
+    return request.settings.output is not None or any(tool.strict for tool in request.tools)
+
+
 Schema = dict[str, Any]
 
 _MAX_CACHED_TOOLS = 1024

@@ -11,7 +11,6 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from outrider.errors import ConfigurationError, ToolFailure
-from outrider.tools.docstrings import parse_docstring
 from outrider.tools.type_adapters import (
     MISSING,
     Definitions,
@@ -23,6 +22,7 @@ from outrider.tools.type_adapters import (
     convert_fields,
 )
 from outrider.tools.type_hints import TypeCompiler, UnsupportedTypeError, compile_type, describe_type, inline_root
+from outrider.tools.type_notes import parse_docstring
 
 
 class ToolSignature(msgspec.Struct, frozen=True):

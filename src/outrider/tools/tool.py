@@ -26,7 +26,6 @@ from typing import (
 import msgspec
 
 from outrider.errors import CallbackError, ConfigurationError, ToolFailure
-from outrider.tools.docstrings import parse_docstring
 from outrider.tools.schema import (
     ToolSignature,
     UnresolvedHintError,
@@ -37,6 +36,7 @@ from outrider.tools.schema import (
     read_signature,
 )
 from outrider.tools.threads import Callbacks, ThreadPool
+from outrider.tools.type_notes import parse_docstring
 from outrider.types.agents import Deps
 from outrider.types.origins import Origin, OriginKind, Origins, make_origin
 from outrider.types.request import ToolSpec

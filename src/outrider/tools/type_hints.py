@@ -15,7 +15,6 @@ from typing import Annotated, Any, ForwardRef, Literal, TypeVar, Union, cast, ge
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.tools.docstrings import parse_docstring
 from outrider.tools.type_adapters import (
     MISSING,
     SCALARS,
@@ -36,11 +35,12 @@ from outrider.tools.type_adapters import (
     UnionAdapter,
     class_description,
 )
-from outrider.tools.type_constraints import (
+from outrider.tools.type_notes import (
     AnnotationNote,
     ConstrainedAdapter,
     Constraints,
     is_pydantic_field,
+    parse_docstring,
     read_metadata,
 )
 

@@ -8,8 +8,8 @@ from typing import Any, Optional, TypedDict, Unpack
 import pytest
 
 from outrider import ConfigurationError, Tool, ToolContext, ToolFailure, ToolResult
-from outrider.tools.docstrings import parse_docstring
 from outrider.tools.tool import tools_by_name
+from outrider.tools.type_notes import parse_docstring
 
 
 class Shop:

@@ -371,9 +371,9 @@ class RunCommand:
         target.subscribe(self._count_event)
         target.subscribe(printer.on_event)
         if self._arguments.debug:
-            from outrider.tracing.console import EventLogger  # lazy: it is rarely used
+            from outrider.engine.session_trace import print_events  # lazy: it is rarely used
 
-            target.subscribe(EventLogger(self._console.err, verbose=True).show)
+            target.subscribe(print_events(self._console.err))
         elif self._arguments.verbose or (self._console.err_is_terminal and not self._arguments.quiet):
             session_id = target.info.session_id
             progress = ProgressPrinter(self._console, verbose=self._arguments.verbose, session_id=session_id)

@@ -1,7 +1,8 @@
 """Wire format of the Messages API: builds requests, creates decoders and adapts to error responses."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,12 +24,15 @@ from outrider.providers.request_body import (
     encode_json,
     find_rejected_vendor_tools,
     finish_body,
+    has_schemas,
     merge_fields,
 )
-from outrider.providers.schema_dialects import SchemaLowering
 from outrider.types.agents import Provider
 from outrider.types.modes import VendorTool
 from outrider.types.request import ModelMessage, Prompt, Request
+
+if TYPE_CHECKING:
+    from outrider.providers.schema_dialects import SchemaLowering
 
 # The version that every compatible server accepts; later versions reject `temperature` for every model.
 _API_VERSION = "2023-06-01"
@@ -139,14 +143,22 @@ class AnthropicWire:
         self._endpoint = build_endpoint(provider)
         self._output_limit = output_limit
         self._traits = {} if shared_traits is None else shared_traits
-        self._schemas = SchemaLowering("anthropic")
+
+    @cached_property
+    def _schemas(self) -> "SchemaLowering":
+        from outrider.providers.schema_dialects import SchemaLowering  # lazy: most requests have no such schema
+
+        return SchemaLowering("anthropic")
+
+    def _lower_schemas(self, request: Request) -> Request:
+        return self._schemas.lower_request(request) if has_schemas(request) or "_schemas" in vars(self) else request
 
     def model_family(self, model: str) -> str:
         """Returns "anthropic" for every Claude model. On a compatible server each other model is a family by itself."""
         return _FAMILY if "claude" in model.lower() else f"{_FAMILY}:{model}"
 
     def build_request(self, request: Request) -> HttpRequest:
-        request = self._schemas.lower_request(request)
+        request = self._lower_schemas(request)
         family = self.model_family(request.model)
 
         def encode(message: ModelMessage) -> bytes:
@@ -182,7 +194,7 @@ class AnthropicWire:
         result."""
         if not isinstance(error, InvalidRequestError):
             return False
-        given, request = request, self._schemas.lower_request(request)
+        given, request = request, self._lower_schemas(request)
         before, traits = self._body_fields_with_extra(request), self._traits_of(request.model)
         rejected = traits.rejected_tools | find_rejected_vendor_tools(request.settings, error.message)
         self._traits[request.model] = replace(traits.updated_from_error(error.message), rejected_tools=rejected)

@@ -2,18 +2,22 @@
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from outrider.errors import InvalidRequestError, ProviderError
 from outrider.http.transport import HttpRequest
 from outrider.providers.google.decode import GeminiDecoder, error_from_response
 from outrider.providers.google.encode import ContentWriter, encode_body_fields, model_generation
-from outrider.providers.request_body import build_body_prefix, find_rejected_vendor_tools, finish_body
-from outrider.providers.schema_dialects import SchemaLowering
+from outrider.providers.request_body import build_body_prefix, find_rejected_vendor_tools, finish_body, has_schemas
 from outrider.types.agents import Provider
 from outrider.types.modes import VendorTool
 from outrider.types.parts import ToolUsePart
 from outrider.types.request import Prompt, Request
+
+if TYPE_CHECKING:
+    from outrider.providers.schema_dialects import SchemaLowering
 
 FAMILY = "google"
 _DEVELOPER_API = "https://generativelanguage.googleapis.com"
@@ -34,18 +38,26 @@ class GoogleWire:
         version = options.get("api_version", "v1beta1" if project else "v1beta")
         where = f"/projects/{project}/locations/{location}/publishers/google" if project else ""
         self._without_thinking: set[str] = set()  # models that rejected a thinking configuration
-        self._schemas = SchemaLowering("google")
         self._rejected_tools: dict[str, frozenset[VendorTool]] = {}  # tools of the vendor, by model
         self._base = f"{host.rstrip('/')}/{version}{where}"
         self._headers = (
             {"content-type": "application/json"} | _auth_header(provider, is_token=bool(project)) | provider.headers
         )
 
+    @cached_property
+    def _schemas(self) -> "SchemaLowering":
+        from outrider.providers.schema_dialects import SchemaLowering  # lazy: most requests have no such schema
+
+        return SchemaLowering("google")
+
+    def _lower_schemas(self, request: Request) -> Request:
+        return self._schemas.lower_request(request) if has_schemas(request) or "_schemas" in vars(self) else request
+
     def model_family(self, model: str) -> str:
         return FAMILY
 
     def build_request(self, request: Request) -> HttpRequest:
-        request = self._schemas.lower_request(request)
+        request = self._lower_schemas(request)
         generation = model_generation(request.model)
         writer = ContentWriter(FAMILY, generation, lambda call_id: _tool_name_of_call(call_id, request.prompt))
         contents = request.prompt.encoded(f"{FAMILY}/{3 if generation >= 3 else 2}", writer.write)

@@ -1,6 +1,8 @@
 """Wire format of Chat Completions: builds requests, creates decoders and adapts to error responses."""
 
 from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from outrider.errors import InvalidRequestError, ProviderError
 from outrider.http.transport import HttpRequest
@@ -16,11 +18,13 @@ from outrider.providers.openai.chat_encode import (
     system_message,
 )
 from outrider.providers.openai.common import endpoint_url, error_from_response, request_headers
-from outrider.providers.request_body import build_body_prefix, encode_json, finish_body
-from outrider.providers.schema_dialects import SchemaLowering
+from outrider.providers.request_body import build_body_prefix, encode_json, finish_body, has_schemas
 from outrider.types.agents import Provider
 from outrider.types.parts import ReasoningPart
 from outrider.types.request import Request
+
+if TYPE_CHECKING:
+    from outrider.providers.schema_dialects import SchemaLowering
 
 
 class ChatWire:
@@ -29,16 +33,26 @@ class ChatWire:
     def __init__(self, provider: Provider) -> None:
         self._dialect = dialect_for_provider(provider)
         self._learned: dict[str, list[ChatDialect]] = {}  # per model; the last one is used
-        self._schemas = SchemaLowering("openai")
         self._headers = request_headers(provider)
         self._url = endpoint_url(provider, "chat/completions")
+
+    @cached_property
+    def _schemas(self) -> "SchemaLowering":
+        from outrider.providers.schema_dialects import SchemaLowering  # lazy: most requests have no such schema
+
+        return SchemaLowering("openai")
+
+    def _lower_schemas(self, request: Request, *, native: bool) -> Request:
+        if has_schemas(request) or "_schemas" in vars(self):
+            return self._schemas.lower_request(request, native=native)
+        return request
 
     def model_family(self, model: str) -> str:
         return model_family(model)
 
     def build_request(self, request: Request) -> HttpRequest:
         dialect = self._dialect_for(request.model)
-        request = self._schemas.lower_request(request, native=dialect.schemas)
+        request = self._lower_schemas(request, native=dialect.schemas)
         writer = MessageWriter(dialect, self.model_family(request.model))
         prefix = build_body_prefix(
             request,

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,10 +31,12 @@ from outrider.providers.openai.responses_encode import (
     encode_body_fields,
     encode_custom_call_ids,
 )
-from outrider.providers.request_body import build_body_prefix, find_rejected_vendor_tools, finish_body
-from outrider.providers.schema_dialects import SchemaLowering
+from outrider.providers.request_body import build_body_prefix, find_rejected_vendor_tools, finish_body, has_schemas
 from outrider.types.agents import Provider
 from outrider.types.request import Prompt, Request
+
+if TYPE_CHECKING:
+    from outrider.providers.schema_dialects import SchemaLowering
 
 FAMILY = "openai-responses"
 _REJECTION_PATTERNS = {
@@ -65,15 +69,23 @@ class ResponsesWire:
         self._headers = request_headers(provider)
         self._url = endpoint_url(provider, "responses")
         self._learned: dict[str, ResponsesTraits] = {}  # by model
-        self._schemas = SchemaLowering("openai")
         self._family = FAMILY if _is_openai(provider_host(provider)) else f"{FAMILY}@{provider_host(provider)}"
+
+    @cached_property
+    def _schemas(self) -> "SchemaLowering":
+        from outrider.providers.schema_dialects import SchemaLowering  # lazy: most requests have no such schema
+
+        return SchemaLowering("openai")
+
+    def _lower_schemas(self, request: Request) -> Request:
+        return self._schemas.lower_request(request) if has_schemas(request) or "_schemas" in vars(self) else request
 
     def model_family(self, model: str) -> str:
         """Returns a family per service, because only the service that encrypted the reasoning can decrypt it."""
         return self._family
 
     def build_request(self, request: Request) -> HttpRequest:
-        request = self._schemas.lower_request(request)
+        request = self._lower_schemas(request)
         traits = self._traits_of(request.model)
         prefix = build_body_prefix(request, "input", traits, lambda: encode_body_fields(request, traits))
         stored = bool(request.settings.extra.get("store"))

@@ -24,7 +24,7 @@ from outrider.cli.parser import (
 )
 from outrider.types.modes import MODES
 
-FORMATS = ("text", "json", "stream-json")
+FORMATS = ("text", "json", "stream-json", "claude-stream-json")
 _RUN_DESCRIPTION = """\
 Run one prompt without the terminal application. The final answer is printed to stdout, everything else to stderr.
 There are no approval questions: a call that needs approval is denied, and the exit code is 3. Allow calls with --allow,
@@ -57,6 +57,7 @@ def declare_run(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--deltas",
+        "--include-partial-messages",
         action=BooleanOptionalAction,
         help="print chunks of answers as they arrive, besides complete messages (default for stream-json)",
     )

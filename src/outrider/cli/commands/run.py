@@ -250,6 +250,10 @@ def create_printer(output_format: str, console: Console, *, deltas: bool | None 
             from outrider.cli.commands.run_stream import RunStreamPrinter  # lazy: other formats do not need it
 
             return RunStreamPrinter(pipe, deltas=deltas is not False)
+        case "claude-stream-json":
+            from outrider.cli.commands.run_claude import ClaudeStreamPrinter
+
+            return ClaudeStreamPrinter(pipe, deltas=bool(deltas))
         case _:
             return RunTextPrinter(pipe, for_terminal=console.out_is_terminal)
 

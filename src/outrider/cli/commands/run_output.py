@@ -190,6 +190,7 @@ class RunStats:
     def __init__(self) -> None:
         self.usage = Usage()
         self.answers = 0
+        self.api_ms = 0
         self.refused: list[RefusedCall] = []
 
     def on_event(self, event: Event) -> None:
@@ -197,6 +198,7 @@ class RunStats:
             cost = None if event.cost is None else Decimal(event.cost)
             self.usage = self.usage.plus(event.tokens, cost)
             self.answers += 1
+            self.api_ms += event.duration_ms
         elif isinstance(event, PartUpdatedEvent) and isinstance(event.part, ToolPart):
             call, state = event.part, event.part.state
             if isinstance(state, ToolError) and state.reason in ("denied", "rejected"):

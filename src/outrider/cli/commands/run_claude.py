@@ -262,7 +262,7 @@ class ClaudeStreamPrinter:
         self._pipe.write(encode_json_line({"type": "control_request", "request_id": request_id, "request": asked}))
 
     def _withdraw_request(self, subject: str) -> None:
-        """Withdraw a request that was answered elsewhere or needs no answer any more."""
+        """Withdraw a request that was answered in another front end or needs no answer any more."""
         for request_id in [found for found, request in self._requests.items() if request.subject == subject]:
             del self._requests[request_id]
             self._pipe.write(encode_json_line({"type": "control_cancel_request", "request_id": request_id}))

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -73,12 +74,11 @@ def run_with_archive(
 @asynccontextmanager
 async def attached_engine(arguments: Namespace) -> "AsyncGenerator[RemoteEngine, None]":
     """Connect to the server of `--attach`."""
-    from outrider.cli.main import program_version
     from outrider.remote.client import resolve_server  # lazy: most commands work on this machine
     from outrider.remote.engine import connect_engine
 
     address = resolve_server(arguments.attach, token=arguments.token, environ=os.environ)
-    async with connect_engine(address, program_version()) as engine:
+    async with connect_engine(address, sys.modules["outrider"].__version__) as engine:
         yield engine
 
 

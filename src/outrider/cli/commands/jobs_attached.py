@@ -17,7 +17,6 @@ from outrider.remote.engine import RemoteArchive, RemoteEngine
 
 if TYPE_CHECKING:
     from outrider.background.jobs import JobOptions, QueuePlacement
-    from outrider.tracing.trace import Trace
 
 _MAX_RUNS = 500  # that a server lists in one answer
 
@@ -87,7 +86,7 @@ class RemoteJobs:
             path=details.worktree, branch=details.branch, base="", repository="", workspace="", common="", own=""
         )
 
-    async def load_trace(self, run_id: str) -> "Trace":
+    async def load_trace(self, run_id: str) -> Any:
         return await stored_trace(RemoteArchive(self._client), run_id)
 
     async def open_approvals(self, run_id: str) -> Sequence[Approval]:

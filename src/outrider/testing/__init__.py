@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from outrider.testing.simulator import (
         BrokenConnection,
         MaxTokens,
+        Refusal,
         ServerSearch,
         SimulatedError,
         SimulatedReasoning,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BrokenConnection",
     "MaxTokens",
+    "Refusal",
     "ServerSearch",
     "SimulatedError",
     "SimulatedReasoning",
@@ -31,7 +33,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "outrider.testing.simulator": (
-            "BrokenConnection MaxTokens ServerSearch SimulatedError SimulatedReasoning SimulatedRequest Simulator call"
+            "BrokenConnection MaxTokens Refusal ServerSearch SimulatedError SimulatedReasoning SimulatedRequest "
+            "Simulator call"
         ),
     },
 )

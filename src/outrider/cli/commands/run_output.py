@@ -16,7 +16,7 @@ from outrider.engine.archive import TurnOutcome
 from outrider.errors import OutriderError
 from outrider.presentation import approvals as reasons
 from outrider.presentation.formats import clean_line, text_for_pipe
-from outrider.presentation.items import Notice, event_notice, vendor_tool_notice
+from outrider.presentation.items import Notice, event_notice, next_step, vendor_tool_notice
 from outrider.presentation.tool_calls import call_title
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
@@ -231,6 +231,12 @@ class HeadlessResult(msgspec.Struct, frozen=True):
         return getattr(self.end, "text", "") if self.value is not msgspec.UNSET else self.end.output
 
     @property
+    def next_step(self) -> str:
+        """What to do after a turn that did not complete."""
+        error = self.end.error
+        return "" if self.end.reason == "completed" else next_step(self.end.reason, type(error).__name__)
+
+    @property
     def unapproved_calls(self) -> list[RefusedCall]:
         """The calls that an approval would have allowed. Background mode never asks: all but those that a rule forbids
         count."""
@@ -277,6 +283,7 @@ class HeadlessResult(msgspec.Struct, frozen=True):
             "cost": None if usage.total_cost is None else float(usage.total_cost),
             "refused_calls": [msgspec.to_builtins(call) for call in self.stats.refused],
             **({"input_id": self.input_id} if self.input_id else {}),
+            **({"next_step": self.next_step} if self.next_step else {}),
             **({} if self.value is msgspec.UNSET else {"structured_output": self.value}),
             **({"structured_output_error": self.value_error} if self.value_error else {}),
         }

@@ -45,6 +45,7 @@ from outrider.acp.tool_calls import parts_from_prompt, replace_surrogates
 from outrider.engine.archive import StoredSession, TurnOutcome, open_archive
 from outrider.engine.frontend import ToolContext, UserQuestion
 from outrider.errors import ConfigurationError, SessionNotFoundError
+from outrider.presentation.items import next_step
 
 SESSIONS_PER_PAGE = 50
 McpServer = HttpMcpServer | SseMcpServer | AcpMcpServer | McpServerStdio
@@ -138,7 +139,7 @@ class EditorAgent:
         end = await session.run_prompt(parts_from_prompt(prompt))
         if end.reason == "error" and end.error is not None:
             raise as_request_error(end.error)
-        meta = {"outrider": {"reason": end.reason}}
+        meta = {"outrider": {"reason": end.reason, "next_step": next_step(end.reason)}}
         return PromptResponse(stop_reason=_stop_reason(end), usage=session.usage.turn_usage(), field_meta=meta)
 
     @translate_errors

@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from outrider.errors import CallbackError, ConfigurationError, OutputMismatch
+from outrider.tools.json_schema import find_schema_problem
 from outrider.tools.threads import Callbacks
 from outrider.tools.type_adapters import TypeAdapter, accepts_text
 from outrider.tools.type_hints import UnsupportedTypeError, compile_type, describe_type, type_label
@@ -192,13 +193,6 @@ def _decode_json(text: str) -> Any:
 
 
 def _check_schema(value: Any, schema: dict[str, Any]) -> Any:
-    """Check type and required fields only. A full JSON schema validation would need another dependency."""
-    if schema.get("type") == "object":
-        if not is_object(value):
-            raise OutputMismatch(f"expected an object, got {type(value).__name__}")
-        missing = [name for name in schema.get("required", []) if name not in value]
-        if missing:
-            raise OutputMismatch(f"it lacks {', '.join(missing)}")
-    if schema.get("type") == "array" and type(value) is not list:
-        raise OutputMismatch("expected an array")
-    return cast("Any", value)
+    if (problem := find_schema_problem(value, schema)) is not None:
+        raise OutputMismatch(problem)
+    return value

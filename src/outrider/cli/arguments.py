@@ -24,7 +24,7 @@ from outrider.cli.parser import (
 )
 from outrider.types.modes import MODES
 
-FORMATS = ("text", "json", "stream-json")
+FORMATS = ("text", "json", "stream-json", "claude-stream-json")
 _RUN_DESCRIPTION = """\
 Run one prompt without the terminal application. The final answer is printed to stdout, everything else to stderr.
 There are no approval questions: a call that needs approval is denied, and the exit code is 3. Allow calls with --allow,
@@ -57,6 +57,7 @@ def declare_run(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--deltas",
+        "--include-partial-messages",
         action=BooleanOptionalAction,
         help="print chunks of answers as they arrive, besides complete messages (default for stream-json)",
     )
@@ -112,6 +113,7 @@ def declare_sessions(parser: ArgumentParser) -> None:
         subparser = subparsers.add_parser(name, help=help, description=help)
         if session:
             subparser.add_argument("session", metavar="SESSION", help="an id, the end of one, or `last`")
+        add_server_options(subparser)
         subparser.set_defaults(execute=f"outrider.cli.commands.{execute}")
         return subparser
 
@@ -201,6 +203,7 @@ def declare_what_if(parser: ArgumentParser) -> None:
 def _add_restore_options(parser: ArgumentParser, what: str) -> None:
     """Add the options that `undo` and `redo` share."""
     add_cwd_option(parser)
+    add_server_options(parser)
     parser.add_argument("-s", "--session", metavar="ID", help="the session (default: the last one of this folder)")
     parser.add_argument(
         "--preview", action="store_true", help="list the files that would change, without changing them"
@@ -252,6 +255,10 @@ def declare_jobs(parser: ArgumentParser) -> None:
         subparser.set_defaults(execute=f"outrider.cli.commands.{function}")
         subparser.add_argument("--json", action="store_true", help="print one JSON object per line")
         add_database_option(subparser)
+        if function.startswith("jobs:") and function != "jobs:remove_worktree":
+            add_server_options(subparser)
+        else:  # they need the store, or the worktree, of this machine
+            subparser.set_defaults(attach=None)
         return subparser
 
     _add_submit_commands(add_subcommand)
@@ -480,6 +487,7 @@ def declare_trace(parser: ArgumentParser) -> None:
     parser.epilog = format_examples("outrider trace", "outrider trace 1a2b3c4d --html trace.html")
     parser.add_argument("session", metavar="SESSION", nargs="?", default="last", help=_SESSION_HELP)
     parser.add_argument("--html", metavar="FILE", help="write an HTML page with a timeline instead (- for stdout)")
+    add_server_options(parser)
     parser.set_defaults(execute="outrider.cli.commands.sessions:show_trace")
 
 
@@ -492,6 +500,7 @@ def declare_stats(parser: ArgumentParser) -> None:
     parser.add_argument("-d", "--days", metavar="N", type=parse_positive_int, default=30, help="the last N days (30)")
     parser.add_argument("-s", "--session", metavar="ID", help="only this session")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_server_options(parser)
     parser.set_defaults(execute="outrider.cli.commands.stats:show_stats")
 
 

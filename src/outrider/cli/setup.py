@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import sys
 from argparse import Namespace
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +17,7 @@ from outrider.config.paths import AppFolders, find_app_folders
 if TYPE_CHECKING:
     from outrider.config.settings import Settings
     from outrider.engine.archive import SessionArchive
+    from outrider.remote.engine import RemoteEngine
 
 
 def settings_from_arguments(arguments: Namespace, folder: Path | None = None) -> "Settings":
@@ -48,15 +51,35 @@ def user_folders() -> AppFolders:
     return find_app_folders(os.environ)
 
 
-def run_with_archive(work: "Callable[[SessionArchive], Awaitable[T]]", *, create: bool = False) -> T:
-    """Open the user's session archive, await `work` on it, and return the result. `create` creates a missing store."""
-    from outrider.engine.archive import open_archive
+def run_with_archive(
+    work: "Callable[[SessionArchive], Awaitable[T]]", arguments: Namespace | None = None, *, create: bool = False
+) -> T:
+    """Open the user's session archive, or that of the server of `--attach`, await `work` on it, and return the result.
+    `create` creates a missing store."""
 
     async def open_and_run() -> T:
+        if arguments is not None and arguments.attach:
+            async with attached_engine(arguments) as engine:
+                from outrider.remote.engine import RemoteArchive  # lazy: most commands open the store
+
+                return await work(RemoteArchive(engine.client))
+        from outrider.engine.archive import open_archive
+
         async with open_archive(user_folders().store_file, create=create) as archive:
             return await work(archive)
 
     return asyncio.run(open_and_run())
+
+
+@asynccontextmanager
+async def attached_engine(arguments: Namespace) -> "AsyncGenerator[RemoteEngine, None]":
+    """Connect to the server of `--attach`."""
+    from outrider.remote.client import resolve_server  # lazy: most commands work on this machine
+    from outrider.remote.engine import connect_engine
+
+    address = resolve_server(arguments.attach, token=arguments.token, environ=os.environ)
+    async with connect_engine(address, sys.modules["outrider"].__version__) as engine:
+        yield engine
 
 
 def without_models(settings: "Settings") -> "Settings":

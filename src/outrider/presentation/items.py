@@ -206,6 +206,19 @@ REMEDIES = {
     "LimitReachedError": 'raise the limit, then send "continue"',
 }
 """What to do after an error that ended a turn, by the name of its class."""
+_END_REMEDIES = {
+    "length": 'send "continue" to get the rest',
+    "refusal": "rephrase the request, or choose another model",
+    "repetition": "tell the agent what to do differently, or choose another model",
+    "empty_answers": _CONTINUE,
+    "limit": REMEDIES["LimitReachedError"],
+    "aborted": 'send "continue" to resume',
+}
+
+
+def next_step(reason: str, error_type: str = "") -> str:
+    """Returns what to do after a turn that did not complete; "" if nothing is known."""
+    return REMEDIES.get(error_type, "") or _END_REMEDIES.get(reason, "")
 
 
 ERROR_TITLES = {

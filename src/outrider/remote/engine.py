@@ -10,7 +10,7 @@ import msgspec
 
 from outrider.agents.turn_state import TurnEnd
 from outrider.config.settings import Settings
-from outrider.engine.archive import SessionArchive
+from outrider.engine.archive import ImportResult, SessionArchive
 from outrider.engine.frontend import ContextShare
 from outrider.engine.plans import ProposedPlan
 from outrider.engine.questions import AskedQuestion
@@ -339,6 +339,18 @@ class RemoteArchive(SessionArchive):
 
     async def export_document(self, session_id: str) -> bytes:
         return await self._client.send_request("GET", f"{session_path(session_id)}/export")
+
+    async def stream_document(self, session_id: str) -> AsyncGenerator[bytes, None]:
+        yield await self.export_document(session_id)
+
+    async def import_document(self, document: bytes, *, as_copy: bool) -> ImportResult:
+        content, query = msgspec.Raw(document), {"as_copy": "true" if as_copy else "false"}
+        raw = await self._client.send_request("POST", "/api/import", content, query=query, unlimited=True)
+        return msgspec.json.decode(raw, type=ImportResult)
+
+    async def delete_all(self) -> int:
+        raw = await self._client.send_request("DELETE", "/api/sessions", unlimited=True)
+        return sum(msgspec.json.decode(raw, type=dict[str, int]).values())
 
     async def lasting_approvals(self) -> Sequence[Approval]:
         return await self._client.get("/api/answers", list[Approval])

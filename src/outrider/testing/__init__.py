@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from outrider.testing.simulator import (
         BrokenConnection,
         MaxTokens,
+        Refusal,
         ServerSearch,
         SimulatedError,
         SimulatedReasoning,
@@ -23,6 +24,7 @@ __all__ = [
     "BrokenConnection",
     "CassetteOptions",
     "MaxTokens",
+    "Refusal",
     "ServerSearch",
     "SimulatedError",
     "SimulatedReasoning",
@@ -40,7 +42,8 @@ __getattr__, __dir__ = lazy_names(
         "outrider.providers.cassettes.replay": "CassetteOptions",
         "outrider.testing.contracts": "check_provider check_store scripted_model",
         "outrider.testing.simulator": (
-            "BrokenConnection MaxTokens ServerSearch SimulatedError SimulatedReasoning SimulatedRequest Simulator call"
+            "BrokenConnection MaxTokens Refusal ServerSearch SimulatedError SimulatedReasoning SimulatedRequest "
+            "Simulator call"
         ),
     },
 )

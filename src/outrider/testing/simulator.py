@@ -35,6 +35,10 @@ class MaxTokens(msgspec.Struct, frozen=True):
     """Ends an answer because the limit of output tokens is reached."""
 
 
+class Refusal(MaxTokens, frozen=True):
+    """Ends an answer because the model, or a filter of the vendor, refuses to continue."""
+
+
 class ServerSearch(msgspec.Struct, frozen=True):
     """A search that Anthropic runs itself: the answer is paused before its result."""
 
@@ -476,6 +480,8 @@ def _anthropic_message(model: str) -> Body:
 
 
 def _anthropic_stop(pieces: Sequence[AnswerPiece]) -> str:
+    if _has(pieces, Refusal):
+        return "refusal"
     if _has(pieces, MaxTokens):
         return "max_tokens"
     if _has(pieces, ServerSearch):
@@ -530,6 +536,8 @@ def _chat_call(use: ToolUsePart) -> Body:
 
 
 def _chat_finish(pieces: Sequence[AnswerPiece]) -> str:
+    if _has(pieces, Refusal):
+        return "content_filter"
     return "length" if _has(pieces, MaxTokens) else "tool_calls" if _has(pieces, ToolUsePart) else "stop"
 
 
@@ -540,6 +548,7 @@ def _responses_body(pieces: Sequence[AnswerPiece], model: str) -> Body:
 
 def _response(pieces: Sequence[AnswerPiece], items: list[Body], model: str, status: str = "") -> Body:
     cut = _has(pieces, MaxTokens)
+    why = "content_filter" if _has(pieces, Refusal) else "max_output_tokens"
     return {
         "id": "resp_1",
         "object": "response",
@@ -547,7 +556,7 @@ def _response(pieces: Sequence[AnswerPiece], items: list[Body], model: str, stat
         "model": model,
         "status": status or ("incomplete" if cut else "completed"),
         "error": None,
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "incomplete_details": {"reason": why} if cut else None,
         "output": items,
         "parallel_tool_calls": True,
         "tool_choice": "auto",
@@ -681,6 +690,8 @@ def _google_chunk(head: Body, parts: list[Body], finish: str | None = None) -> B
 
 
 def _google_finish(pieces: Sequence[AnswerPiece]) -> str:
+    if _has(pieces, Refusal):
+        return "SAFETY"
     return "MAX_TOKENS" if _has(pieces, MaxTokens) else "STOP"
 
 

@@ -157,7 +157,7 @@ class Desk:
     @property
     def environ(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
-        return {**kept, "OUTRIDER_HOME": str(self.home), "HOME": str(self.home)}
+        return {**kept, "OUTRIDER_HOME": str(self.home), "HOME": str(self.home), "SIM_KEY": "key"}
 
     async def new(self, editor: Editor) -> str:
         return (await editor.agent.new_session(cwd=str(self.workspace), mcp_servers=[])).session_id

@@ -224,3 +224,33 @@ async def test_an_input_stream_needs_an_output_stream(program: Program):
     done = await program.run("run", "--input-format", "stream-json", stdin="")
     assert (done.code, done.out) == (2, "")
     assert "--output-format stream-json" in done.err
+
+
+async def test_the_value_of_an_output_schema_is_printed_as_json(program: Program):
+    schema = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
+    (program.workspace / "schema.json").write_text(json.dumps(schema))
+    wanted = ("--output-schema", "schema.json", "count the lines")
+    async with answering(
+        program, [["Let me look.", call("read", file_path="notes.txt")], '{"count": "x"}', '{"count": 1}']
+    ):
+        done = await program.run("run", *wanted)
+    assert (done.code, json.loads(done.out), done.err) == (0, {"count": 1}, "")
+    async with answering(program, lambda _: '{"count": 2}') as server:
+        lines = checked((await program.run(*STREAM, *wanted)).lines)
+    assert (lines[-1]["structured_output"], lines[-1]["output"]) == ({"count": 2}, '{"count": 2}')
+    assert "count" in str(server.requests[0].body["response_format"])
+
+
+async def test_without_a_value_stdout_is_empty_and_the_reason_is_reported(program: Program):
+    (program.workspace / "schema.json").write_text('{"type": "object", "required": ["count"]}')
+    async with answering(program, lambda _: "I count seven."):
+        done = await program.run("run", "--output-schema", "schema.json", "count")
+        assert (done.code, done.out) == (1, "")
+        assert "not JSON" in done.err
+        result = (await program.run("run", "-o", "json", "--output-schema", "schema.json", "count")).json
+    assert (result["structured_output"], result["exit_code"]) == (None, 1)
+    assert "not JSON" in result["structured_output_error"]
+    for content, words in (("[]", "must be an object"), ("{", "not JSON")):
+        (program.workspace / "schema.json").write_text(content)
+        done = await program.run("run", "--output-schema", "schema.json", "count")
+        assert (done.code, done.out, words in done.err) == (2, "", True)

@@ -219,6 +219,8 @@ def _format_next_time(schedule: "Schedule") -> str:
 
 def submit_run(arguments: Namespace) -> int:
     """Submit a run and print it, or follow it with `--wait`."""
+    if arguments.attach and arguments.wait:
+        raise ConfigurationError("--wait cannot be used with --attach; see `outrider jobs show RUN --attach URL`")
     settings = settings_from_arguments(arguments)
 
     async def submit_prompt(jobs: "JobClient") -> "Run":
@@ -226,7 +228,8 @@ def submit_run(arguments: Namespace) -> int:
         return await jobs.submit_run(arguments.prompt, **options)
 
     run = run_with_jobs(arguments, submit_prompt)
-    warn_about_uncommitted_changes(arguments, settings)
+    if not arguments.attach:
+        warn_about_uncommitted_changes(arguments, settings)
     warn_about_ask_rules(arguments)
     ensure_worker_running(arguments, settings)
     if arguments.wait:

@@ -5,13 +5,13 @@ from argparse import Namespace
 from collections.abc import Awaitable, Callable, Sequence
 from importlib.util import find_spec
 from time import monotonic
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
 from outrider.cli import exit_codes
 from outrider.cli.output import Console, format_table
-from outrider.cli.setup import user_folders
+from outrider.cli.setup import attached_engine, user_folders
 from outrider.engine.archive import short_id
 from outrider.errors import ConfigurationError, OutriderError, StoreUnavailableError
 from outrider.presentation.formats import format_age, format_cost, format_count, format_tokens
@@ -29,8 +29,11 @@ _OUTAGE_SECONDS = 60.0  # how long a command waits for an unavailable database
 
 
 def run_with_jobs(arguments: Namespace, work: "Callable[[JobClient], Awaitable[T]]") -> T:
-    """Open the job store of this machine, or the database of `--database`, and return the result of `work` on it."""
+    """Open the job store of this machine, the database of `--database` or the jobs of the server of `--attach`, and
+    return the result of `work` on it."""
     require_background()
+    if arguments.attach:
+        return asyncio.run(_run_attached(arguments, work))
 
     async def open_and_run() -> T:
         from outrider.background.database import is_outage
@@ -52,6 +55,13 @@ def run_with_jobs(arguments: Namespace, work: "Callable[[JobClient], Awaitable[T
             await asyncio.sleep(1)
 
     return asyncio.run(open_and_run())
+
+
+async def _run_attached(arguments: Namespace, work: "Callable[[JobClient], Awaitable[T]]") -> T:
+    from outrider.cli.commands.jobs_attached import RemoteJobs  # lazy: most users have the runs on this machine
+
+    async with attached_engine(arguments) as engine:
+        return await work(cast("JobClient", RemoteJobs(engine)))
 
 
 async def find_run(jobs: "JobClient", name: str) -> "Run":

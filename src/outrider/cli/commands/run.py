@@ -39,7 +39,7 @@ from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import is_denied_file
 from outrider.errors import ConfigurationError, OutputUnavailableError, OutriderError
 from outrider.presentation.formats import format_cost, format_token_usage
-from outrider.presentation.items import REMEDIES, event_notice
+from outrider.presentation.items import event_notice
 from outrider.presentation.tool_calls import call_title
 from outrider.types.events import Event, ModelSilentEvent, RetryScheduledEvent
 from outrider.types.parts import FilePart, PartBase, TextPart
@@ -250,6 +250,10 @@ def create_printer(output_format: str, console: Console, *, deltas: bool | None 
             from outrider.cli.commands.run_stream import RunStreamPrinter  # lazy: other formats do not need it
 
             return RunStreamPrinter(pipe, deltas=deltas is not False)
+        case "claude-stream-json":
+            from outrider.cli.commands.run_claude import ClaudeStreamPrinter
+
+            return ClaudeStreamPrinter(pipe, deltas=bool(deltas))
         case _:
             return RunTextPrinter(pipe, for_terminal=console.out_is_terminal)
 
@@ -460,9 +464,8 @@ class RunCommand:
 
     def _print_next_step(self, result: HeadlessResult) -> None:
         """Print what to do after a turn that did not complete, and how to continue it."""
-        error = result.end.error
-        if remedy := REMEDIES.get(type(error).__name__, "") if error is not None else "":
-            self._console.print_stderr(f"outrider: {remedy}")
+        if result.next_step:
+            self._console.print_stderr(f"outrider: {result.next_step}")
         command = f"outrider run{self._attach_option} --session {short_id(result.info.session_id)}"
         self._console.print_stderr(f"outrider: continue this turn with: {command}")
 

@@ -16,7 +16,7 @@ from outrider.engine.archive import TurnOutcome
 from outrider.errors import OutriderError
 from outrider.presentation import approvals as reasons
 from outrider.presentation.formats import clean_line, text_for_pipe
-from outrider.presentation.items import Notice, event_notice, vendor_tool_notice
+from outrider.presentation.items import Notice, event_notice, next_step, vendor_tool_notice
 from outrider.presentation.tool_calls import call_title
 from outrider.types.codec import AnyPart
 from outrider.types.events import (
@@ -190,6 +190,7 @@ class RunStats:
     def __init__(self) -> None:
         self.usage = Usage()
         self.answers = 0
+        self.api_ms = 0
         self.refused: list[RefusedCall] = []
 
     def on_event(self, event: Event) -> None:
@@ -197,6 +198,7 @@ class RunStats:
             cost = None if event.cost is None else Decimal(event.cost)
             self.usage = self.usage.plus(event.tokens, cost)
             self.answers += 1
+            self.api_ms += event.duration_ms
         elif isinstance(event, PartUpdatedEvent) and isinstance(event.part, ToolPart):
             call, state = event.part, event.part.state
             if isinstance(state, ToolError) and state.reason in ("denied", "rejected"):
@@ -227,6 +229,12 @@ class HeadlessResult(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """The last answer as text. `RunResult.output` would be the value of the output schema."""
         return getattr(self.end, "text", "") if self.value is not msgspec.UNSET else self.end.output
+
+    @property
+    def next_step(self) -> str:
+        """What to do after a turn that did not complete."""
+        error = self.end.error
+        return "" if self.end.reason == "completed" else next_step(self.end.reason, type(error).__name__)
 
     @property
     def unapproved_calls(self) -> list[RefusedCall]:
@@ -275,6 +283,7 @@ class HeadlessResult(msgspec.Struct, frozen=True):
             "cost": None if usage.total_cost is None else float(usage.total_cost),
             "refused_calls": [msgspec.to_builtins(call) for call in self.stats.refused],
             **({"input_id": self.input_id} if self.input_id else {}),
+            **({"next_step": self.next_step} if self.next_step else {}),
             **({} if self.value is msgspec.UNSET else {"structured_output": self.value}),
             **({"structured_output_error": self.value_error} if self.value_error else {}),
         }

@@ -43,7 +43,7 @@ def fork_session(arguments: Namespace) -> int:
         found = await archive.find_session(arguments.session)
         return (await archive.fork(found.id, at=arguments.at, title=arguments.title)).id
 
-    Console().print(run_with_archive(fork_found))
+    Console().print(run_with_archive(fork_found, arguments))
     return exit_codes.SUCCESS
 
 
@@ -51,7 +51,7 @@ def rename_session(arguments: Namespace) -> int:
     async def rename_found(archive: SessionArchive) -> None:
         await archive.rename((await archive.find_session(arguments.session)).id, arguments.title)
 
-    run_with_archive(rename_found)
+    run_with_archive(rename_found, arguments)
     return exit_codes.SUCCESS
 
 
@@ -67,14 +67,14 @@ def delete_session(arguments: Namespace) -> int:
         await archive.delete(found.id)
         return exit_codes.SUCCESS
 
-    return run_with_archive(delete_confirmed)
+    return run_with_archive(delete_confirmed, arguments)
 
 
 def clear_sessions(arguments: Namespace) -> int:
     """Delete every session without a lease after confirmation."""
     if not confirm_action("Delete every session that is not in use? This cannot be undone.", yes=arguments.yes):
         return exit_codes.FAILURE
-    count = run_with_archive(SessionArchive.delete_all)
+    count = run_with_archive(lambda archive: archive.delete_all(), arguments)
     Console().print_stderr(f"{count} deleted")
     return exit_codes.SUCCESS
 
@@ -97,7 +97,7 @@ def list_sessions(arguments: Namespace) -> int:
         workspace = Path.cwd() if arguments.here else None
         return list(await archive.list_sessions(arguments.limit, workspace=workspace, children=arguments.children))
 
-    console, found = Console(), run_with_archive(load_sessions)
+    console, found = Console(), run_with_archive(load_sessions, arguments)
     if arguments.json:
         for session in found:
             console.print(msgspec.json.encode(session).decode())
@@ -117,7 +117,7 @@ def search_sessions(arguments: Namespace) -> int:
     async def search_archive(archive: SessionArchive) -> list[SearchHit]:
         return list(await archive.search(query, limit=arguments.limit))
 
-    console, hits = Console(), run_with_archive(search_archive)
+    console, hits = Console(), run_with_archive(search_archive, arguments)
     if arguments.json:
         for hit in hits:
             console.print(msgspec.json.encode(hit).decode())
@@ -144,7 +144,7 @@ def export_session(arguments: Namespace) -> int:
             async for piece in archive.stream_document(session.id):
                 file.write(piece)
 
-    run_with_archive(export_found)
+    run_with_archive(export_found, arguments)
     return exit_codes.SUCCESS
 
 
@@ -152,7 +152,7 @@ def share_session(arguments: Namespace) -> int:
     async def render_page(archive: SessionArchive) -> str:
         return await render_shared_page(archive, (await archive.find_session(arguments.session)).id)
 
-    return write_output(run_with_archive(render_page).encode(), arguments.output)
+    return write_output(run_with_archive(render_page, arguments).encode(), arguments.output)
 
 
 def import_sessions(arguments: Namespace) -> int:
@@ -166,7 +166,7 @@ def import_sessions(arguments: Namespace) -> int:
             return await archive.import_from_url(arguments.file, token=token, as_copy=arguments.copy)
         return await archive.import_document(document, as_copy=arguments.copy)
 
-    console, imported = Console(), run_with_archive(import_document, create=True)
+    console, imported = Console(), run_with_archive(import_document, arguments, create=True)
     for session in imported.sessions:
         console.print(session.id)
     for item in imported.left_out:
@@ -215,7 +215,7 @@ def show_session(arguments: Namespace) -> int:
     async def load_transcript(archive: SessionArchive) -> SessionTranscript:
         return await archive.load((await archive.find_session(arguments.session)).id, last=arguments.last)
 
-    console, transcript = Console(), run_with_archive(load_transcript)
+    console, transcript = Console(), run_with_archive(load_transcript, arguments)
     if arguments.json:
         for message in transcript.messages:
             console.print(msgspec.json.encode(message.to_dict()).decode())
@@ -320,7 +320,7 @@ def show_trace(arguments: Namespace) -> int:
         trace = await stored_trace(archive, found.id)
         return trace.to_html(found.title) if arguments.html else trace.format_tree(console.width)
 
-    text = run_with_archive(render_trace)
+    text = run_with_archive(render_trace, arguments)
     if arguments.html:
         return write_output(text.encode(), arguments.html)
     console.print(text)

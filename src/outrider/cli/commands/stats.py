@@ -27,7 +27,7 @@ def show_stats(arguments: Namespace) -> int:
         session = (await archive.find_session(arguments.session)).id if arguments.session else None
         return {by: await archive.usage_statistics(by, since=since, session_id=session) for by in groupings}
 
-    console, found = Console(), run_with_archive(load_usage)
+    console, found = Console(), run_with_archive(load_usage, arguments)
     if arguments.json:
         console.print(msgspec.json.encode(found).decode())
         return exit_codes.SUCCESS

@@ -3,15 +3,20 @@
 import asyncio
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from outrider.cli import exit_codes
 from outrider.cli.output import Console
-from outrider.cli.setup import user_folders, without_models
+from outrider.cli.setup import attached_engine, user_folders, without_models
 from outrider.config.settings import read_settings
-from outrider.engine.archive import open_archive
+from outrider.engine.archive import LAST_SESSION, open_archive
 from outrider.engine.factory import standard_engine
 from outrider.engine.undo_history import RestoreResult
 from outrider.presentation.formats import git_folder_of, group_git_files
+
+if TYPE_CHECKING:
+    from outrider.engine.undo_history import FileChanges
+    from outrider.remote.engine import RemoteFileChanges
 
 _ACTION_TEXTS = {
     "create": ("would be created again", "created again"),
@@ -34,17 +39,34 @@ def redo_turn(arguments: Namespace) -> int:
 
 
 async def _restore_files(arguments: Namespace, direction: str) -> RestoreResult:
-    """Open the session with an engine without models, and preview or perform the undo or redo."""
+    """Open the session with an engine without models, and preview or perform the undo or redo; with `--attach` the
+    server does it."""
+    if arguments.attach:
+        return await _restore_attached(arguments, direction)
     async with open_archive(user_folders().store_file) as archive:
         folder = arguments.cwd or Path.cwd()
         session = await (archive.find_session(arguments.session) if arguments.session else archive.find_newest(folder))
     workspace = Path(session.workspace_directory or folder)
     settings = without_models(read_settings(cwd=workspace))
     async with standard_engine(settings, workspace=workspace, attended=False) as engine:
-        changes = engine.file_changes(session.id)
-        if arguments.preview:
-            return await changes.preview("undo" if direction == "undo" else "redo")
-        return await (changes.undo() if direction == "undo" else changes.redo())
+        return await _restore_changes(engine.file_changes(session.id), direction, preview=arguments.preview)
+
+
+async def _restore_attached(arguments: Namespace, direction: str) -> RestoreResult:
+    """Restore files of the server's machine. Without `--session` it is the session of the server used last."""
+    from outrider.remote.engine import RemoteArchive  # lazy: most users undo on this machine
+
+    async with attached_engine(arguments) as engine:
+        session = await RemoteArchive(engine.client).find_session(arguments.session or LAST_SESSION)
+        return await _restore_changes(engine.file_changes(session.id), direction, preview=arguments.preview)
+
+
+async def _restore_changes(
+    changes: "FileChanges | RemoteFileChanges", direction: str, *, preview: bool
+) -> RestoreResult:
+    if preview:
+        return await changes.preview("undo" if direction == "undo" else "redo")
+    return await (changes.undo() if direction == "undo" else changes.redo())
 
 
 def _print_actions(restored: RestoreResult, *, preview: bool) -> int:

@@ -184,8 +184,9 @@ def run_worker(arguments: Namespace) -> int:
 
 
 def ensure_worker_running(arguments: Namespace, settings: "Settings | None" = None) -> None:
-    """Start a local worker if none is running. With a shared database the user runs workers separately."""
-    if not arguments.worker or arguments.database:
+    """Start a local worker if none is running. With a shared database the user runs workers separately, and a server
+    runs its own."""
+    if not arguments.worker or arguments.database or arguments.attach:
         return
     if settings is not None and settings.missing:
         Console().print_stderr(f"No worker was started: {settings.missing}")

@@ -1,7 +1,5 @@
 """The `edit` tool: replaces a text in a file if the match is exact and unambiguous."""
 
-from typing import Annotated
-
 from outrider.errors import ToolFailure
 from outrider.tools.edit_transaction import FileEditor, FileRevision, RevisionSet
 from outrider.tools.text.diff import current_view, diff_texts, number_lines
@@ -28,7 +26,7 @@ def edit_tool(editor: FileEditor) -> Tool:
         old_string: str,
         new_string: str,
         context: ToolContext,
-        replace_all: Annotated[bool, "every occurrence"] = False,  # noqa: FBT002
+        replace_all: bool = False,  # noqa: FBT001, FBT002
     ) -> ToolResult:
         return await editor.apply_plan(
             context, lambda revisions: _apply_edit(revisions, file_path, old_string, new_string, everywhere=replace_all)

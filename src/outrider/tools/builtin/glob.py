@@ -2,7 +2,6 @@
 
 import os
 from pathlib import PurePosixPath
-from typing import Annotated
 
 from outrider.errors import ToolFailure
 from outrider.tools import search
@@ -16,8 +15,8 @@ _threads = ThreadPool(4)
 
 
 def glob_tool(files: WorkspaceFiles) -> Tool:
-    async def glob(pattern: str, path: Annotated[str, "folder"] = ".") -> ToolResult:
-        path, pattern = _split_pattern(path, pattern)
+    async def glob(pattern: str, path: str = "") -> ToolResult:
+        path, pattern = _split_pattern(path or ".", pattern)
         regex = search.compile_glob(pattern)
         location: FileLocation = await _threads.run(lambda: files.locate(path, "search"))
         with files.open_folder(location) as folder:

@@ -36,8 +36,8 @@ _threads = ThreadPool(4)
 def grep_tool(files: WorkspaceFiles) -> Tool:
     async def grep(  # parameters that models already know
         pattern: str,
-        path: Annotated[str, "file or folder"] = ".",
-        glob: Annotated[str | None, "e.g. `*.py`"] = None,
+        path: str = "",
+        glob: str | None = None,
         type: Annotated[str | None, "e.g. `py`"] = None,
         output_mode: OutputMode = "content",
         ignore_case: bool = False,  # noqa: FBT001, FBT002  models pass it by name
@@ -48,7 +48,7 @@ def grep_tool(files: WorkspaceFiles) -> Tool:
         glob = f"{{{glob}}}" if glob and "," in glob and "{" not in glob else glob
         query = SearchRequest(pattern, output_mode, glob, type, ignore_case, context, multiline)
         _check_request(query, limit)
-        target: _SearchTarget = await _threads.run(lambda: _locate_target(files, path))
+        target: _SearchTarget = await _threads.run(lambda: _locate_target(files, path or "."))
         return _format_matches(_with_workspace_paths(await _run_search(files, target, query), target), query, limit)
 
     return Tool(

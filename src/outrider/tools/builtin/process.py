@@ -1,6 +1,6 @@
 """The `process` tool: lists background processes, reads output, writes input, waits and kills."""
 
-from typing import Annotated, Any, Literal, assert_never
+from typing import Any, Literal, assert_never
 
 from outrider.errors import ProcessError, ToolFailure
 from outrider.processes.supervisor import ProcessStatus, ProcessSupervisor
@@ -37,9 +37,9 @@ def process_tool(supervisor: ProcessSupervisor) -> Tool:
     async def process(
         action: Action,
         context: ToolContext,
-        process_id: Annotated[str, "from `shell`"] = "",
+        process_id: str = "",
         input: str = "",
-        timeout: Annotated[float, "seconds, at most 600"] = DEFAULT_WAIT,  # noqa: ASYNC109  same name as in the shell tool
+        timeout: float = DEFAULT_WAIT,  # noqa: ASYNC109  same name as in the shell tool
         offset: int | None = None,
     ) -> ToolResult:
         if action == "list":

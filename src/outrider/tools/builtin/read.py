@@ -1,7 +1,7 @@
 """The `read` tool: returns text by lines, and images and PDF files as attachments."""
 
 import base64
-from typing import Annotated, Any, BinaryIO
+from typing import Any, BinaryIO
 
 from outrider.errors import ToolFailure
 from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
@@ -25,7 +25,7 @@ def read_tool(files: WorkspaceFiles, ledger: SeenVersions) -> Tool:
     def read(
         file_path: str,
         context: ToolContext,
-        offset: Annotated[int | None, "first line, from 1"] = None,
+        offset: int | None = None,
         limit: int | None = None,
     ) -> ToolResult:
         first, bounds = max(offset or 1, 1), _bounds_for(limit)

@@ -87,7 +87,7 @@ def shell_tool(
         description=description,
         preprocess_args=normalize_arguments,
         plan=True,
-        unsaid=("description",),
+        unsaid=("description", "workdir"),
         declares=KNOWN_NAMES["shell"],
     )
 

@@ -18,7 +18,7 @@ def task_tool(agents: Mapping[str, str], run_task: RunTask) -> Tool:
 
     async def task(
         description: Annotated[str, "three to five words"],
-        prompt: Annotated[str, "all it needs to know, and what to answer"],
+        prompt: Annotated[str, "all it needs, and what to answer"],
         context: ToolContext,
         agent: str = "",
     ) -> ToolResult:
@@ -30,6 +30,15 @@ def task_tool(agents: Mapping[str, str], run_task: RunTask) -> Tool:
         answer = await run_task(chosen, description, prompt, context)
         return ToolResult(answer, title=description[:100], metadata={"agent": chosen})
 
+    only = len(agents) == 1  # its name need not be chosen
     listed = "\n".join(f"- {name}: {purpose}" for name, purpose in agents.items())
-    description = load_prompt(__file__, agents=listed)
-    return Tool(task, description=description, preprocess_args=argument_aliases(ALIASES), delegates=True)
+    alone = f"an agent ({next(iter(agents.values()), '')}); you get its answer."
+    choice = f"an agent that sees only your prompt; you get its answer. Agents:\n{listed}"
+    description = load_prompt(__file__, agents=alone if only else choice)
+    return Tool(
+        task,
+        description=description,
+        preprocess_args=argument_aliases(ALIASES),
+        delegates=True,
+        unsaid=("agent",) if only else (),
+    )

@@ -113,12 +113,12 @@ function decorateCode(pre: HTMLPreElement, isGrowing: boolean): void {
   pre.tabIndex = 0;
   pre.replaceWith(frame);
   frame.append(bar, pre);
-  if (language && !isGrowing) void highlight(code as HTMLElement, language);
+  if (language && !isGrowing) void highlightElement(code as HTMLElement, language);
 }
 
 const MAX_HIGHLIGHTED = 60_000; // characters
 
-async function highlight(code: HTMLElement, language: string): Promise<void> {
+export async function highlightElement(code: HTMLElement, language: string): Promise<void> {
   const text = code.textContent;
   if (text.length > MAX_HIGHLIGHTED) return;
   const { highlightCode } = await import("./highlight");

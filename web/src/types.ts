@@ -319,3 +319,41 @@ export interface RestoreResult {
   off: string;
   actions: { path: string; action: string }[];
 }
+
+// An answer or a call of a session, or of an agent that it called.
+export interface TimelineEntry {
+  kind: "model" | "tool";
+  name: string;
+  agent: string;
+  message_id: string;
+  start: number;
+  end?: number | null;
+  depth?: number;
+  failed?: boolean;
+  prompt_tokens?: number;
+  output_tokens?: number;
+  cost?: string | number | null;
+}
+
+export interface FolderListing {
+  path: string;
+  entries: { name: string; kind: "folder" | "file" | "link"; size: number; hidden: boolean }[];
+  truncated: boolean;
+}
+
+export interface FileView {
+  path: string;
+  size: number;
+  text: string;
+  first: number;
+  total: number | null;
+  truncated: boolean;
+  note: string;
+}
+
+export interface FolderChoice {
+  path: string;
+  parent: string;
+  folders: string[];
+  truncated: boolean;
+}

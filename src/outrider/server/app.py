@@ -74,6 +74,7 @@ def create_app(
     them."""
     routes = [*all_routes(version), *state.routes]
     app = Starlette(routes=routes, exception_handlers={404: _route_not_found, 405: _method_not_allowed})
+    app.router.redirect_slashes = False  # a redirect is not described; a path with a slash too many is unknown
     app.state.engine, app.state.feeds, app.state.peers, app.state.version = (
         engine,
         feeds,

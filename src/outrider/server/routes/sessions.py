@@ -18,7 +18,7 @@ from outrider.engine.archive import (
 )
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import archive_of, context_limit, was_cut_off
-from outrider.engine.session_trace import stored_trace
+from outrider.engine.session_trace import TimelineEntry, session_timeline, stored_trace
 from outrider.errors import SessionNotFoundError
 from outrider.server.endpoint import (
     ApiEndpoint,
@@ -197,6 +197,10 @@ async def trace_page(request: RouteRequest[NoPayload, NoPayload]) -> DocumentRes
     return DocumentResponse(trace.to_html().encode(), "text/html; charset=utf-8", "trace.html")
 
 
+async def get_timeline(request: RouteRequest[NoPayload, NoPayload]) -> list[TimelineEntry]:
+    return await session_timeline(archive_of(request.engine), request.path["session_id"])
+
+
 async def follow_session(request: RouteRequest[FollowQuery, NoPayload]) -> SseResponse:
     after = request.query.after
     if request.last_event_id:
@@ -273,6 +277,9 @@ SESSION_ROUTES = (
                 summary="Export the session as one HTML page", handler=share_session, response_type="text/html"),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/trace", name="trace_page",
                 summary="Export the session's trace as one HTML page", handler=trace_page, response_type="text/html"),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/timeline", name="get_timeline",
+                summary="List answers and calls of a session and of the agents that it called, with times and tokens",
+                handler=get_timeline, response_type=list[TimelineEntry]),
 )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ function completableWord(text: string, cursor: number): { kind: "@" | "/"; word:
   return command ? { kind: "/", word: command[1]!, start: 0 } : null;
 }
 
-export function Composer({ model, commands, choices }: { model: SessionModel; commands: PageCommand[]; choices: PageChoices }) {
+export function Composer({ model, commands, choices, onFolder }: { model: SessionModel; commands: PageCommand[]; choices: PageChoices; onFolder: () => void }) {
   const [text, setText] = useState(() => localStorage.getItem(draftKey(model.id)) ?? "");
   const [files, setFiles] = useState<AttachedFile[]>([]);
   const [suggestions, setSuggestions] = useState<Suggestion[]>([]);
@@ -210,13 +210,13 @@ export function Composer({ model, commands, choices }: { model: SessionModel; co
         <button type="submit" id="send" class="primary">Send</button>
         {busy || hasCommand ? <button type="button" id="abort" class="danger" onClick={() => model.stop()}>Stop</button> : null}
       </div>
-      <SessionControls model={model} choices={choices} />
+      <SessionControls model={model} choices={choices} onFolder={onFolder} />
       <p class="hint">Enter sends, Shift+Enter starts a line, @ names a file, / lists commands, ! runs a shell command, Esc stops · Ctrl+K opens the command palette</p>
     </form>
   );
 }
 
-function SessionControls({ model, choices }: { model: SessionModel; choices: PageChoices }) {
+function SessionControls({ model, choices, onFolder }: { model: SessionModel; choices: PageChoices; onFolder: () => void }) {
   const session = model.transcript.session.value!;
   const [models, setModels] = useState<string[]>([]);
   const change = (fields: Record<string, unknown>): void => void patch(sessionPath(model.id), fields).catch(model.report);
@@ -241,6 +241,20 @@ function SessionControls({ model, choices }: { model: SessionModel; choices: Pag
         <option value="">effort</option>
         {choices.efforts.map((name) => <option value={name}>{name}</option>)}
       </select>
+      <AgentChoice model={model} />
+      <button type="button" id="folder" class="quiet" title={session.workspace_directory} aria-label={`Folder ${session.workspace_directory}. Start a session in another folder`} onClick={onFolder}>📁 {session.workspace_directory.split("/").pop()}</button>
     </div>
+  );
+}
+
+// The agent that answers, if there are several.
+function AgentChoice({ model }: { model: SessionModel }) {
+  const [agents, setAgents] = useState<string[]>([]);
+  useEffect(() => void get<{ name: string }[]>("/agents").then((found) => setAgents(found.map(({ name }) => name)), () => {}), []);
+  if (agents.length < 2) return null;
+  return (
+    <select id="agent" aria-label="Agent" value={model.transcript.session.value!.agent} onChange={(event) => void patch(sessionPath(model.id), { agent: event.currentTarget.value }).catch(model.report)}>
+      {agents.map((name) => <option value={name}>{name}</option>)}
+    </select>
   );
 }

@@ -1,12 +1,13 @@
 // The details beside a conversation: facts, changes, trace, processes, usage and settings.
 import { useEffect, useState } from "preact/hooks";
-import { download, get, post, remove, sessionPath } from "./api";
+import { download, get, post, sessionPath } from "./api";
 import { Files } from "./files";
 import { TodoList } from "./parts";
 import { Review } from "./review";
 import type { SessionModel } from "./session-model";
+import { Settings } from "./settings";
 import { SessionPlots, Waterfall } from "./timeline";
-import type { Approval, Process, UsageRow } from "./types";
+import type { Process, UsageRow } from "./types";
 
 export type PanelTab = "session" | "changes" | "files" | "trace" | "processes" | "usage" | "settings";
 const SESSION_TABS: [PanelTab, string][] = [
@@ -52,7 +53,7 @@ export function Panel({ model, tab: wanted, onTab, onClose, onError }: PanelProp
         {tab === "trace" && model ? <Waterfall model={model} /> : null}
         {tab === "processes" && model ? <Processes model={model} onError={onError} /> : null}
         {tab === "usage" ? <Usage onError={onError} /> : null}
-        {tab === "settings" ? <Settings onError={onError} /> : null}
+        {tab === "settings" ? <Settings workspace={model?.transcript.session.value?.workspace_directory} onError={onError} /> : null}
       </div>
     </aside>
   );
@@ -179,32 +180,5 @@ function Plot({ name, days }: { name: string; days: [string, number, string][] }
       </svg>
       <p class="axis">{ends}</p>
     </figure>
-  );
-}
-
-// Lasting answers, agents and the server. Each answer can be revoked.
-function Settings({ onError }: { onError: (error: unknown) => void }) {
-  const [answers, setAnswers] = useState<(Approval & { rules?: string[]; scope?: string })[]>([]);
-  const [agents, setAgents] = useState<{ name: string; role: string; model: string; mode: string }[]>([]);
-  const load = (): void => {
-    get<Approval[]>("/answers").then(setAnswers, onError);
-    get<{ name: string; role: string; model: string; mode: string }[]>("/agents").then(setAgents, onError);
-  };
-  useEffect(load, []);
-  return (
-    <>
-      <h2>Lasting answers</h2>
-      {answers.length ? null : <p class="note">No answer lasts longer than one call.</p>}
-      <ul class="grants">
-        {answers.map((answer) => (
-          <li>
-            <code>{answer.rules?.join(", ") || answer.tool}</code> <span class="about">{answer.answer === "allowed" ? "allowed" : answer.answer}{answer.scope ? `, ${answer.scope}` : ""}</span>
-            <button class="quiet" aria-label={`Revoke ${answer.tool}`} onClick={() => remove(`/answers/${encodeURIComponent(answer.id)}`).then(load, onError)}>Revoke</button>
-          </li>
-        ))}
-      </ul>
-      <h2>Agents</h2>
-      <ul class="grants">{agents.map((agent) => <li><strong>{agent.name}</strong> <span class="about">{agent.model} · {agent.mode}</span></li>)}</ul>
-    </>
   );
 }

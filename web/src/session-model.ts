@@ -9,7 +9,7 @@ import type {
 } from "./types";
 
 const PAGE_SIZE = 60; // messages
-const UNFINISHED = ["error", "limit", "length", "refusal", "aborted", "repetition", "empty_answers"];
+export const UNFINISHED = ["error", "limit", "length", "refusal", "aborted", "repetition", "empty_answers"];
 const IDLE_STATES = ["idle", "done", "failed", "aborted"];
 const SHOWN_OUTPUT = 100_000; // characters of a command's output that are shown
 const SENT_OUTPUT = 20_000; // characters of it that the model reads
@@ -122,6 +122,16 @@ export class SessionModel {
     this.error.value = null;
     if (broke_off) post(`${this.path}/continue`).catch(this.report); // the response comes at the end of the turn
     else await post(`${this.path}/prompt`, { text: "continue", id: crypto.randomUUID() });
+    this.isBusy.value = true;
+  }
+
+  // Sends the last message of the user once more.
+  async retryTurn(): Promise<void> {
+    const last = this.transcript.messages.findLast((message) => message.role === "user" && message.parts.some((part) => !part.synthetic && (part.type === "text" || part.type === "file")));
+    const parts = last?.parts.filter((part) => !part.synthetic && (part.type === "text" || part.type === "file")) ?? [];
+    const content = parts.map(({ type, text, url, mime, filename }) => (type === "text" ? { type, text } : { type, url, mime, filename }));
+    this.ending.value = "";
+    await this.send(content);
     this.isBusy.value = true;
   }
 

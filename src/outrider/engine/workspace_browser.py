@@ -75,7 +75,7 @@ async def read_workspace_file(engine: Engine, session_id: str, path: str, first:
 
 
 async def list_folder_choices(path: str) -> FolderChoice:
-    """Return the folders in a folder, without hidden ones. Raises ValueError if it is no folder."""
+    """Return the folders in a folder, without hidden ones. Raises LookupError if it is no folder."""
     return await asyncio.to_thread(_list_choices, path or "~")
 
 
@@ -135,6 +135,6 @@ def _list_choices(path: str) -> FolderChoice:
                 if not entry.name.startswith(".") and is_fully_visible(entry.name) and entry.is_dir()
             ]
     except (OSError, RuntimeError) as error:
-        raise ValueError(f"{folder} is not a folder that can be listed") from error
+        raise LookupError(f"{folder} is not a folder that can be listed") from error
     names.sort(key=str.casefold)
     return FolderChoice(str(folder), str(folder.parent), tuple(names[:MAX_ENTRIES]), truncated=len(names) > MAX_ENTRIES)

@@ -138,11 +138,12 @@ export function App({ choices }: { choices: PageChoices }) {
   if (isSignedOut) return <SignedOut />;
   return (
     <>
-      <a class="skip" href="#composer" onClick={(event) => { event.preventDefault(); document.getElementById("input")?.focus(); }}>Skip to the input</a>
+      <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); (document.getElementById("input") ?? document.getElementById("main"))?.focus(); }}>Skip to the input</a>
       <Sidebar currentId={place.kind === "session" ? place.id : undefined} isJobs={place.kind === "jobs" || place.kind === "job"} onNew={() => void createSession()} onNewIn={() => setPicking(true)}
         onError={reportError} onUsage={() => openPanel("usage")} onSettings={() => openPanel("settings")} />
       <main id="main" tabIndex={-1} onClick={() => isMenuOpen && setMenuOpen(false)}>
         <header id="bar">
+          <h1 class="visually-hidden">Outrider</h1>
           <button id="menu" class="quiet" aria-label="Sessions" aria-controls="sidebar" aria-expanded={isMenuOpen} onClick={(event) => { event.stopPropagation(); setMenuOpen(!isMenuOpen); }}>☰</button>
           {model ? <SessionBar key={model.id} model={model} /> : <PlainBar place={place} job={jobTitle} />}
           <button id="panel-toggle" class="quiet" aria-controls="panel" aria-expanded={panel !== null} onClick={() => openPanel(panel ? null : lastTab)}>Details</button>

@@ -196,7 +196,7 @@ export function Composer({ model, commands, choices, onFolder }: { model: Sessio
         <button type="button" class="quiet" aria-label="Attach files" title="Attach files" onClick={() => chooser.current?.click()}>+</button>
         <input ref={chooser} type="file" multiple hidden aria-label="Files to attach" onChange={(event) => { void addFiles(event.currentTarget.files ?? []); event.currentTarget.value = ""; }} />
         <textarea id="input" ref={input} rows={1} aria-label="Message" autocomplete="off" value={text}
-          aria-controls="suggestions" aria-autocomplete="list"
+          aria-controls={suggestions.length ? "suggestions" : undefined} aria-autocomplete="list"
           aria-activedescendant={suggestions.length ? `suggestion-${selected}` : undefined}
           placeholder={busy ? "Steer the agent: it reads this before its next step" : "What should be done?"}
           onInput={(event) => { update(event.currentTarget.value); void suggest(); }}

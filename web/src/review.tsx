@@ -132,7 +132,7 @@ function FileReview({ file, isSplit, comments, onUndo, onComment }: FileProps) {
         <span class="counts"><ins>+{file.added}</ins> <del>−{file.removed}</del></span>
       </summary>
       <div class="file-actions">
-        {file.can_undo ? <SureButton label="Undo the file" name={`Undo the changes of ${file.path}`} question="Really undo?" onSure={() => onUndo()} /> : null}
+        {file.can_undo ? <SureButton label="Undo the file" name={`Undo the file ${file.path}`} question="Really undo?" onSure={() => onUndo()} /> : null}
         {file.note ? <span class="note">{file.note}</span> : null}
       </div>
       {file.hunks.map((hunk) => (

@@ -47,7 +47,7 @@ export function Waterfall({ model }: { model: SessionModel }) {
           const depth = entry.depth ?? 0;
           const facts = entry.kind === "model" ? `, ${formatTokens(entry.prompt_tokens ?? 0)} tokens in, ${formatTokens(entry.output_tokens ?? 0)} out${entry.cost ? `, $${Number(entry.cost).toFixed(4)}` : ""}` : "";
           return (
-            <button class="span" title={`${entry.agent ? `${entry.agent}: ` : ""}${entry.name}, ${took}${facts}`} aria-label={`${entry.name}, ${took}${facts}. Show its message`} onClick={() => void model.reveal(entry.message_id).catch(model.report)}>
+            <button class="span" title={`${entry.agent ? `${entry.agent}: ` : ""}${entry.name}, ${took}${facts}`} onClick={() => void model.reveal(entry.message_id).catch(model.report)}>
               <span class="label" style={{ paddingLeft: `${depth + (entry.kind === "tool" ? 0.8 : 0)}rem` }}>{depth && entry.kind === "model" ? `${entry.agent} · ` : ""}{entry.name}</span>
               <span class="track"><span class={`bar ${entry.failed ? "failed" : entry.kind}`} style={{ left: `${(position(entry.start) / total) * 100}%`, width: `${((position(end) - position(entry.start)) / total) * 100}%` }} /></span>
               <span class="took">{took}</span>

@@ -43,7 +43,7 @@ class EnvironmentVariables(dict[str, str]):
 
 
 class StoredKeys:
-    """Keys that the user entered on the page, by the names of the variables that they stand for, in a file that only
+    """Keys that the user entered on the page, by the names of the variables of the environment, in a file that only
     the user can read. Variables of the environment take precedence."""
 
     def __init__(self, data: Path) -> None:

@@ -151,23 +151,23 @@ async def test_archived_sessions_leave_the_list_and_more_than_a_hundred_are_reac
 
 
 async def test_a_hidden_page_notifies_about_sessions_that_wait_and_the_icon_has_a_dot(tmp_path):
-    async with served(tmp_path, [scripted_call("launch", where="moon"), "It is up."], [launch]) as client:
-        async with browsing(client) as page:
-            await open_session(page, client, title="another")
-            await page.evaluate(COLLECT_NOTICES)
-            await page.click("#show-settings")
-            await page.get_by_label("Tell me when a session waits").check()
-            waiting = await client.create(title="the launch")
-            await page.locator(".session-row", has_text="the launch").wait_for()
-            await client.engine.put(waiting, "go")
-            await page.wait_for_function("() => window.notices.length === 1")
-            assert await page.evaluate("window.notices") == ["the launch: The session waits for you."]
-            icon = page.locator("link[rel=icon]")
-            assert await icon.get_attribute("href") == "/page/icon-waiting.svg"
-            (approval,) = await client.engine.approvals()
-            await client.engine.answer(approval.id, allow=True)
-            await page.wait_for_function("() => window.notices.at(-1) === 'the launch: The session is done.'")
-            assert await icon.get_attribute("href") == "/page/icon.svg"
+    script = [scripted_call("launch", where="moon"), "It is up."]
+    async with served(tmp_path, script, [launch]) as client, browsing(client) as page:
+        await open_session(page, client, title="another")
+        await page.evaluate(COLLECT_NOTICES)
+        await page.click("#show-settings")
+        await page.get_by_label("Tell me when a session waits").check()
+        waiting = await client.create(title="the launch")
+        await page.locator(".session-row", has_text="the launch").wait_for()
+        await client.engine.put(waiting, "go")
+        await page.wait_for_function("() => window.notices.length === 1")
+        assert await page.evaluate("window.notices") == ["the launch: The session waits for you."]
+        icon = page.locator("link[rel=icon]")
+        assert await icon.get_attribute("href") == "/page/icon-waiting.svg"
+        (approval,) = await client.engine.approvals()
+        await client.engine.answer(approval.id, allow=True)
+        await page.wait_for_function("() => window.notices.at(-1) === 'the launch: The session is done.'")
+        assert await icon.get_attribute("href") == "/page/icon.svg"
 
 
 async def test_an_interrupted_answer_is_marked_and_its_prompt_is_sent_again(tmp_path):

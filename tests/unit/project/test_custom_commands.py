@@ -70,7 +70,7 @@ def test_trusting_a_folder_shows_its_commands_first(tmp_path):
         ("It costs $100 and $1x", "one", "It costs $100 and $1x\n\none"),
         ("Use $1", "it's", "Use it's"),
         ("Use $ARGUMENTS", "$1", "Use $1"),
-    ],
+    ]
 )
 def test_arguments_replace_their_marks_once(text, argument, expanded):
     assert CustomCommand("x", "", text, "user").expand(argument) == expanded

@@ -67,6 +67,9 @@ export function App({ choices }: { choices: PageChoices }) {
     );
     return () => opened.close();
   }, [place.kind, place.id]);
+  useEffect(() => {
+    if (place.messageId && model?.id === place.id && model.transcript.session.value) model.reveal(place.messageId).catch(model.report);
+  }, [place.messageId]); // a search hit in the session that is already shown
 
   useEffect(() => {
     const onSignedOut = (): void => setSignedOut(true);

@@ -70,17 +70,17 @@ export class SessionModel {
     for (const command of this.commands.value) command.controller.abort();
   }
 
-  async loadEarlier(): Promise<void> {
+  async loadEarlier(limit = 200): Promise<void> {
     const first = this.transcript.messages[0];
     if (!first || this.transcript.isComplete.value) return;
-    const page = await get<MessagePage>(`${this.path}/messages`, { limit: 200, views: true, before: first.id });
+    const page = await get<MessagePage>(`${this.path}/messages`, { limit, views: true, before: first.id });
     this.transcript.load(page, { before: true });
   }
 
   // Loads earlier messages until the message is among them, and shows it.
   async reveal(messageId: string): Promise<void> {
     const isLoaded = (): boolean => this.transcript.messages.some((message) => message.id === messageId);
-    while (!isLoaded() && !this.transcript.isComplete.value) await this.loadEarlier();
+    while (!isLoaded() && !this.transcript.isComplete.value && !this.isClosed) await this.loadEarlier(500);
     this.revealed.value = messageId;
   }
 

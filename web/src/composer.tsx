@@ -1,6 +1,7 @@
 // The input: drafts per session, attachments, `@` files, `/` commands, `!` shell commands and the input queue.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { get, patch, sessionPath } from "./api";
+import { FolderIcon } from "./parts";
 import type { SessionModel } from "./session-model";
 
 interface AttachedFile {
@@ -219,6 +220,7 @@ export function Composer({ model, commands, choices, onFolder }: { model: Sessio
 function SessionControls({ model, choices, onFolder }: { model: SessionModel; choices: PageChoices; onFolder: () => void }) {
   const session = model.transcript.session.value!;
   const [models, setModels] = useState<string[]>([]);
+  const usedModel = (void model.transcript.order.value, model.transcript.messages.findLast((message) => message.role === "assistant" && message.model)?.model?.model ?? "model");
   const change = (fields: Record<string, unknown>): void => void patch(sessionPath(model.id), fields).catch(model.report);
   const loadModels = (): void => {
     if (!models.length) void get<string[]>("/models").then(setModels, model.report);
@@ -226,7 +228,7 @@ function SessionControls({ model, choices, onFolder }: { model: SessionModel; ch
   return (
     <div class="controls">
       <select id="model" aria-label="Model" value={model.status.value?.model ?? ""} onFocus={loadModels} onPointerDown={loadModels} onChange={(event) => void model.setModel(event.currentTarget.value).catch(model.report)}>
-        <option value="">{model.status.value?.model.split("/").pop() ?? "model"}</option>
+        <option value="">{model.status.value?.model.split("/").pop() ?? usedModel}</option>
         {models.map((name) => <option value={name}>{name}</option>)}
       </select>
       <select id="mode" aria-label="Mode" value={session.mode} onChange={(event) => change({ mode: event.currentTarget.value })}>
@@ -242,7 +244,7 @@ function SessionControls({ model, choices, onFolder }: { model: SessionModel; ch
         {choices.efforts.map((name) => <option value={name}>{name}</option>)}
       </select>
       <AgentChoice model={model} />
-      <button type="button" id="folder" class="quiet" title={session.workspace_directory} aria-label={`Folder ${session.workspace_directory}. Start a session in another folder`} onClick={onFolder}>📁 {session.workspace_directory.split("/").pop()}</button>
+      <button type="button" id="folder" class="quiet" title={session.workspace_directory} aria-label={`Folder ${session.workspace_directory}. Start a session in another folder`} onClick={onFolder}><FolderIcon /> {session.workspace_directory.split("/").pop()}</button>
     </div>
   );
 }

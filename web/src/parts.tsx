@@ -43,6 +43,10 @@ export function Diff({ rows }: { rows: DiffRow[] }) {
   );
 }
 
+export function FolderIcon() {
+  return <svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d="M1.5 3.5h4.4l1.5 1.6h7.1v7.4h-13z" /></svg>;
+}
+
 export function NoticeLine({ notice, partId }: { notice: Notice; partId?: string }) {
   if (notice.body) {
     return (

@@ -92,7 +92,7 @@ export function Review({ model }: { model: SessionModel }) {
           {turns.map(({ message_id, title }, index) => <option value={message_id}>{`turn ${index + 1}: ${title.slice(0, 60)}`}</option>)}
         </select>
         <label class="option"><input type="checkbox" checked={isSplit} onChange={(event) => { setSplit(event.currentTarget.checked); localStorage.setItem("split-diff", String(event.currentTarget.checked)); }} /> Side by side</label>
-        <span class="counts">{files.length} files <ins>+{total("added")}</ins> <del>−{total("removed")}</del></span>
+        <span class="counts">{files.length} {files.length === 1 ? "file" : "files"} <ins>+{total("added")}</ins> <del>−{total("removed")}</del></span>
         {turn ? <SureButton label="Undo from here on" question="Undo this turn and all later ones?" onSure={() => void undoFrom(turn)} /> : null}
       </div>
       <p class="note" role="status">{notice}</p>

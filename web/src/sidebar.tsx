@@ -3,6 +3,7 @@ import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, patch, post, remove, sessionPath } from "./api";
 import { feed } from "./feed";
+import { FolderIcon } from "./parts";
 import type { SearchHit, Session, SessionState, SessionSummary } from "./types";
 
 const STATE_TEXTS: Record<SessionState, string> = {
@@ -75,7 +76,7 @@ export function Sidebar({ currentId, isJobs, onNew, onNewIn, onError, onUsage, o
   const sessions = [...known.values()].filter((session) => !session.deleted && Boolean(session.archived) === isArchive).sort((a, b) => b.updated - a.updated);
   return (
     <aside id="sidebar" aria-label="Sessions">
-      <header class="brand"><strong>Outrider</strong><span><button id="new-session" class="primary" onClick={onNew}>New session</button><button id="new-session-in" class="quiet" aria-label="New session in another folder" title="New session in another folder" onClick={onNewIn}>📁</button></span></header>
+      <header class="brand"><strong>Outrider</strong><span><button id="new-session" class="primary" onClick={onNew}>New session</button><button id="new-session-in" class="quiet" aria-label="New session in another folder" title="New session in another folder" onClick={onNewIn}><FolderIcon /></button></span></header>
       <label class="search">
         <span class="visually-hidden">Search sessions</span>
         <input id="search" type="search" placeholder="Search sessions  ( / )" autocomplete="off" value={query}

@@ -80,6 +80,9 @@ docs: $(STAMP)  ## build the documentation site into build/site; every link is c
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	@echo 'build/site/index.html'
 
+screenshots: $(STAMP)  ## make the pictures of the page in docs/images (needs Chromium)
+	@$(BIN)/python scripts/screenshots
+
 lock:  ## update requirements/dev.lock from pyproject.toml (UPGRADE=1 takes newer versions)
 	@scripts/lock $(if $(UPGRADE),--upgrade)
 

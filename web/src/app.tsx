@@ -11,6 +11,7 @@ import { Panel, type PanelTab } from "./panel";
 import { Questions } from "./questions";
 import { SessionModel } from "./session-model";
 import { countWaiting, markSeen, Sidebar, switchTheme } from "./sidebar";
+import { FolderPicker } from "./settings";
 import type { MessageActions } from "./parts";
 import type { Session } from "./types";
 
@@ -40,6 +41,7 @@ export function App({ choices }: { choices: PageChoices }) {
   const [isMenuOpen, setMenuOpen] = useState(false);
   const [isPaletteOpen, setPaletteOpen] = useState(false);
   const [isSignedOut, setSignedOut] = useState(false);
+  const [isPicking, setPicking] = useState(false);
   const [jobTitle, setJobTitle] = useState<[string, string]>(["", ""]);
 
   useEffect(() => {
@@ -65,6 +67,9 @@ export function App({ choices }: { choices: PageChoices }) {
     );
     return () => opened.close();
   }, [place.kind, place.id]);
+  useEffect(() => {
+    if (place.messageId && model?.id === place.id && model.transcript.session.value) model.reveal(place.messageId).catch(model.report);
+  }, [place.messageId]); // a search hit in the session that is already shown
 
   useEffect(() => {
     const onSignedOut = (): void => setSignedOut(true);
@@ -72,9 +77,10 @@ export function App({ choices }: { choices: PageChoices }) {
     return () => document.removeEventListener("outrider-signed-out", onSignedOut);
   }, []);
 
-  const createSession = async (): Promise<void> => {
+  const createSession = async (workspace?: string): Promise<void> => {
+    setPicking(false);
     try {
-      location.hash = `#/${(await post<Session>("/sessions", {})).id}`;
+      location.hash = `#/${(await post<Session>("/sessions", workspace ? { workspace } : {})).id}`;
     } catch (error) {
       reportError(error);
     }
@@ -102,6 +108,7 @@ export function App({ choices }: { choices: PageChoices }) {
       const keys: Record<string, () => void> = {
         "/": () => document.getElementById("search")?.focus(),
         n: () => void createSession(),
+        f: () => setPicking(true),
         d: () => openPanel(panel ? null : lastTab),
         i: () => document.getElementById("input")?.focus(),
         q: () => document.querySelector<HTMLElement>(".question")?.focus(),
@@ -121,6 +128,7 @@ export function App({ choices }: { choices: PageChoices }) {
 
   const palette: PaletteEntry[] = [
     { name: "New session", key: "n", run: () => void createSession() },
+    { name: "New session in a folder…", key: "f", run: () => setPicking(true) },
     { name: "Search sessions", key: "/", run: () => document.getElementById("search")?.focus() },
     { name: "Show or hide details", key: "d", run: () => openPanel(panel ? null : lastTab) },
     { name: "Review changes", run: () => openPanel("changes") },
@@ -133,11 +141,12 @@ export function App({ choices }: { choices: PageChoices }) {
   if (isSignedOut) return <SignedOut />;
   return (
     <>
-      <a class="skip" href="#composer" onClick={(event) => { event.preventDefault(); document.getElementById("input")?.focus(); }}>Skip to the input</a>
-      <Sidebar currentId={place.kind === "session" ? place.id : undefined} isJobs={place.kind === "jobs" || place.kind === "job"} onNew={createSession}
+      <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); (document.getElementById("input") ?? document.getElementById("main"))?.focus(); }}>Skip to the input</a>
+      <Sidebar currentId={place.kind === "session" ? place.id : undefined} isJobs={place.kind === "jobs" || place.kind === "job"} onNew={() => void createSession()} onNewIn={() => setPicking(true)}
         onError={reportError} onUsage={() => openPanel("usage")} onSettings={() => openPanel("settings")} />
       <main id="main" tabIndex={-1} onClick={() => isMenuOpen && setMenuOpen(false)}>
         <header id="bar">
+          <h1 class="visually-hidden">Outrider</h1>
           <button id="menu" class="quiet" aria-label="Sessions" aria-controls="sidebar" aria-expanded={isMenuOpen} onClick={(event) => { event.stopPropagation(); setMenuOpen(!isMenuOpen); }}>☰</button>
           {model ? <SessionBar key={model.id} model={model} /> : <PlainBar place={place} job={jobTitle} />}
           <button id="panel-toggle" class="quiet" aria-controls="panel" aria-expanded={panel !== null} onClick={() => openPanel(panel ? null : lastTab)}>Details</button>
@@ -145,14 +154,21 @@ export function App({ choices }: { choices: PageChoices }) {
         <ErrorNotice model={model} />
         {place.kind === "jobs" ? <JobList onError={reportError} /> : null}
         {place.kind === "job" ? <JobView key={place.id} id={place.id} onError={reportError} onTitle={(title, state) => setJobTitle([title, state])} /> : null}
-        {place.kind === "home" ? <Home onNew={createSession} /> : null}
-        {model ? <SessionView key={model.id} model={model} choices={choices} onPanel={openPanel} /> : null}
+        {place.kind === "home" ? <Home onNew={() => void createSession()} onNewIn={() => setPicking(true)} /> : null}
+        {model ? <SessionView key={model.id} model={model} choices={choices} onPanel={openPanel} onFolder={() => setPicking(true)} /> : null}
       </main>
       {panel ? <Panel model={model} tab={panel} onTab={openPanel} onClose={() => { openPanel(null); document.getElementById("panel-toggle")?.focus(); }} onError={reportError} /> : null}
+      {isPicking ? <FolderPicker recent={recentFolders()} onChoose={(path) => void createSession(path)} onClose={() => setPicking(false)} /> : null}
       {isPaletteOpen ? <CommandPalette entries={palette} onClose={() => setPaletteOpen(false)} /> : null}
       <PageTitle model={model} title={place.kind === "job" ? jobTitle[0] : place.kind === "jobs" ? "Background jobs" : ""} />
     </>
   );
+}
+
+// The folders of the latest sessions.
+function recentFolders(): string[] {
+  const sessions = [...feed.sessions.value.values()].sort((a, b) => b.updated - a.updated);
+  return [...new Set(sessions.map(({ workspace }) => workspace).filter(Boolean))].slice(0, 6);
 }
 
 function SignedOut() {
@@ -172,13 +188,13 @@ async function signOut(): Promise<void> {
   location.reload();
 }
 
-function Home({ onNew }: { onNew: () => void }) {
+function Home({ onNew, onNewIn }: { onNew: () => void; onNewIn: () => void }) {
   return (
     <section id="conversation" aria-label="Start" tabIndex={0}>
       <div class="empty">
         <h2>What should be done?</h2>
         <p>Start a session, or choose one. Everything you see here is stored on the machine that serves this page.</p>
-        <p><button class="primary" onClick={onNew}>New session</button></p>
+        <p><button class="primary" onClick={onNew}>New session</button> <button onClick={onNewIn}>In a folder…</button></p>
       </div>
     </section>
   );
@@ -240,7 +256,14 @@ function ErrorNotice({ model }: { model: SessionModel | null }) {
   );
 }
 
-function SessionView({ model, choices, onPanel }: { model: SessionModel; choices: PageChoices; onPanel: (tab: PanelTab) => void }) {
+interface SessionViewProps {
+  model: SessionModel;
+  choices: PageChoices;
+  onPanel: (tab: PanelTab) => void;
+  onFolder: () => void;
+}
+
+function SessionView({ model, choices, onPanel, onFolder }: SessionViewProps) {
   const session = model.transcript.session.value;
   const summary = feed.sessions.value.get(model.id);
   useSignalEffect(() => {
@@ -259,7 +282,7 @@ function SessionView({ model, choices, onPanel }: { model: SessionModel; choices
     edit: (message) => {
       const text = message.parts.filter((part) => part.type === "text" && !part.synthetic).map((part) => part.text ?? "").join("\n\n");
       const before = model.transcript.messages[model.transcript.messages.indexOf(message) - 1];
-      const created = before ? fork(before.id) : post<Session>("/sessions", {});
+      const created = before ? fork(before.id) : post<Session>("/sessions", { workspace: model.transcript.session.value?.workspace_directory });
       created.then((copy) => {
         localStorage.setItem(`draft:${copy.id}`, text);
         open(copy);
@@ -285,7 +308,7 @@ function SessionView({ model, choices, onPanel }: { model: SessionModel; choices
       <Conversation model={model} actions={actions} />
       {model.isStopped() && model.transcript.messages.length ? <NextStep model={model} /> : null}
       <Questions model={model} />
-      {session ? <Composer model={model} commands={commands} choices={choices} /> : null}
+      {session ? <Composer model={model} commands={commands} choices={choices} onFolder={onFolder} /> : null}
     </>
   );
 }
@@ -301,6 +324,7 @@ function NextStep({ model }: { model: SessionModel }) {
     <div id="next" class="interrupted" role="group" aria-label="Next step">
       The last turn did not finish.{" "}
       <button id="continue" class="primary" onClick={() => proceed()}>Continue</button>{" "}
+      <button id="retry" onClick={() => void model.retryTurn().catch(model.report)}>Retry</button>{" "}
       <select id="next-model" aria-label="Continue with another model" value="" onFocus={() => models.length || void get<string[]>("/models").then(setModels, model.report)}
         onChange={(event) => event.currentTarget.value && proceed(event.currentTarget.value)}>
         <option value="">with another model…</option>

@@ -1,6 +1,7 @@
 // The input: drafts per session, attachments, `@` files, `/` commands, `!` shell commands and the input queue.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { get, patch, sessionPath } from "./api";
+import { FolderIcon } from "./parts";
 import type { SessionModel } from "./session-model";
 
 interface AttachedFile {
@@ -52,7 +53,7 @@ function completableWord(text: string, cursor: number): { kind: "@" | "/"; word:
   return command ? { kind: "/", word: command[1]!, start: 0 } : null;
 }
 
-export function Composer({ model, commands, choices }: { model: SessionModel; commands: PageCommand[]; choices: PageChoices }) {
+export function Composer({ model, commands, choices, onFolder }: { model: SessionModel; commands: PageCommand[]; choices: PageChoices; onFolder: () => void }) {
   const [text, setText] = useState(() => localStorage.getItem(draftKey(model.id)) ?? "");
   const [files, setFiles] = useState<AttachedFile[]>([]);
   const [suggestions, setSuggestions] = useState<Suggestion[]>([]);
@@ -196,7 +197,7 @@ export function Composer({ model, commands, choices }: { model: SessionModel; co
         <button type="button" class="quiet" aria-label="Attach files" title="Attach files" onClick={() => chooser.current?.click()}>+</button>
         <input ref={chooser} type="file" multiple hidden aria-label="Files to attach" onChange={(event) => { void addFiles(event.currentTarget.files ?? []); event.currentTarget.value = ""; }} />
         <textarea id="input" ref={input} rows={1} aria-label="Message" autocomplete="off" value={text}
-          aria-controls="suggestions" aria-autocomplete="list"
+          aria-controls={suggestions.length ? "suggestions" : undefined} aria-autocomplete="list"
           aria-activedescendant={suggestions.length ? `suggestion-${selected}` : undefined}
           placeholder={busy ? "Steer the agent: it reads this before its next step" : "What should be done?"}
           onInput={(event) => { update(event.currentTarget.value); void suggest(); }}
@@ -210,15 +211,16 @@ export function Composer({ model, commands, choices }: { model: SessionModel; co
         <button type="submit" id="send" class="primary">Send</button>
         {busy || hasCommand ? <button type="button" id="abort" class="danger" onClick={() => model.stop()}>Stop</button> : null}
       </div>
-      <SessionControls model={model} choices={choices} />
+      <SessionControls model={model} choices={choices} onFolder={onFolder} />
       <p class="hint">Enter sends, Shift+Enter starts a line, @ names a file, / lists commands, ! runs a shell command, Esc stops · Ctrl+K opens the command palette</p>
     </form>
   );
 }
 
-function SessionControls({ model, choices }: { model: SessionModel; choices: PageChoices }) {
+function SessionControls({ model, choices, onFolder }: { model: SessionModel; choices: PageChoices; onFolder: () => void }) {
   const session = model.transcript.session.value!;
   const [models, setModels] = useState<string[]>([]);
+  const usedModel = (void model.transcript.order.value, model.transcript.messages.findLast((message) => message.role === "assistant" && message.model)?.model?.model ?? "model");
   const change = (fields: Record<string, unknown>): void => void patch(sessionPath(model.id), fields).catch(model.report);
   const loadModels = (): void => {
     if (!models.length) void get<string[]>("/models").then(setModels, model.report);
@@ -226,7 +228,7 @@ function SessionControls({ model, choices }: { model: SessionModel; choices: Pag
   return (
     <div class="controls">
       <select id="model" aria-label="Model" value={model.status.value?.model ?? ""} onFocus={loadModels} onPointerDown={loadModels} onChange={(event) => void model.setModel(event.currentTarget.value).catch(model.report)}>
-        <option value="">{model.status.value?.model.split("/").pop() ?? "model"}</option>
+        <option value="">{model.status.value?.model.split("/").pop() ?? usedModel}</option>
         {models.map((name) => <option value={name}>{name}</option>)}
       </select>
       <select id="mode" aria-label="Mode" value={session.mode} onChange={(event) => change({ mode: event.currentTarget.value })}>
@@ -241,6 +243,20 @@ function SessionControls({ model, choices }: { model: SessionModel; choices: Pag
         <option value="">effort</option>
         {choices.efforts.map((name) => <option value={name}>{name}</option>)}
       </select>
+      <AgentChoice model={model} />
+      <button type="button" id="folder" class="quiet" title={session.workspace_directory} aria-label={`Folder ${session.workspace_directory}. Start a session in another folder`} onClick={onFolder}><FolderIcon /> {session.workspace_directory.split("/").pop()}</button>
     </div>
+  );
+}
+
+// The agent that answers, if there are several.
+function AgentChoice({ model }: { model: SessionModel }) {
+  const [agents, setAgents] = useState<string[]>([]);
+  useEffect(() => void get<{ name: string }[]>("/agents").then((found) => setAgents(found.map(({ name }) => name)), () => {}), []);
+  if (agents.length < 2) return null;
+  return (
+    <select id="agent" aria-label="Agent" value={model.transcript.session.value!.agent} onChange={(event) => void patch(sessionPath(model.id), { agent: event.currentTarget.value }).catch(model.report)}>
+      {agents.map((name) => <option value={name}>{name}</option>)}
+    </select>
   );
 }

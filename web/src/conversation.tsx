@@ -73,7 +73,8 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
   };
 
   const onScroll = (): void => {
-    const element = area.current!;
+    const element = area.current;
+    if (!element) return; // the event may arrive after the conversation was left
     const isAtEnd = element.scrollHeight - element.scrollTop - element.clientHeight < END_DISTANCE;
     if (isAtEnd) isFollowing.current = true;
     else if (Date.now() - lastUserScroll.current < 500) isFollowing.current = false; // layout changes also scroll

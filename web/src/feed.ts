@@ -50,6 +50,11 @@ class Feed {
     };
   }
 
+  // Applies a change that this page made to a session, which may be older than those that the server reports.
+  put(summary: SessionSummary): void {
+    this.sessions.value = new Map(this.sessions.value).set(summary.id, summary);
+  }
+
   private receive(message: FeedMessage): void {
     switch (message.kind) {
       case "connected":

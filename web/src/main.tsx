@@ -3,6 +3,7 @@ import { App } from "./app";
 import type { PageChoices } from "./composer";
 import { setCredential } from "./api";
 import { feed } from "./feed";
+import { startNotifications } from "./notifications";
 
 const theme = localStorage.getItem("theme");
 if (theme) document.documentElement.dataset["theme"] = theme;
@@ -14,4 +15,5 @@ if (signIn) {
   history.replaceState(null, "", "/");
 }
 feed.start();
+startNotifications();
 render(<App choices={choices} />, document.getElementById("app")!);

@@ -1,64 +1,9 @@
 // Markdown to DOM nodes. HTML in the text is shown as text; the generated HTML passes the sanitiser before it is used.
 import DOMPurify from "dompurify";
-import MarkdownIt from "markdown-it";
 import type { Token } from "markdown-it";
+import { createParser } from "./markdown-parser";
 
-const parser = new MarkdownIt({ html: false, linkify: true, breaks: false });
-parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
-const ALLOWED_LINK = /^(https?:|mailto:)/i;
-parser.validateLink = (url) => ALLOWED_LINK.test(url.trim()) || /^data:image\/(png|jpe?g|gif|webp);/i.test(url);
-
-// The page loads nothing from other servers: a remote image becomes a link to it.
-parser.renderer.rules.image = (tokens, index) => {
-  const token = tokens[index]!;
-  const source = String(token.attrGet("src") ?? "");
-  const label = parser.utils.escapeHtml(token.content || "image");
-  if (source.startsWith("data:")) return `<img src="${parser.utils.escapeHtml(source)}" alt="${label}">`;
-  return `<a href="${parser.utils.escapeHtml(source)}">🖼 ${label}</a>`;
-};
-
-parser.core.ruler.after("inline", "task_list", (state) => {
-  state.tokens.forEach((token, index) => {
-    const first = token.children?.[0];
-    if (token.type !== "inline" || first?.type !== "text" || state.tokens[index - 2]?.type !== "list_item_open") return;
-    const match = /^\[([ xX])\] /.exec(first.content);
-    if (!match) return;
-    first.content = first.content.slice(4);
-    const box = new state.Token("task_box", "", 0);
-    box.meta = { checked: match[1] !== " " };
-    token.children!.unshift(box);
-    state.tokens[index - 2]!.attrJoin("class", "task");
-  });
-});
-// The strict content security policy forbids style attributes.
-for (const rule of ["th_open", "td_open"] as const) {
-  parser.renderer.rules[rule] = (tokens, index) => {
-    const align = /text-align:\s*(\w+)/.exec(String(tokens[index]!.attrGet("style") ?? ""))?.[1];
-    return `<${tokens[index]!.tag}${align ? ` class="${align}"` : ""}>`;
-  };
-}
-parser.renderer.rules["task_box"] = (tokens, index) =>
-  `<input type="checkbox" disabled${tokens[index]!.meta?.["checked"] ? " checked" : ""}> `;
-
-// Formulas: $…$ and \(…\) in a line, $$…$$ and \[…\] as a display. A dollar sign before a space or a digit is money.
-parser.inline.ruler.before("escape", "formula", (state, silent) => {
-  const rest = state.src.slice(state.pos);
-  const match =
-    /^\$\$([^$]+)\$\$/.exec(rest) ?? /^\$(?![\s\d])([^$\n]*[^\s$\\])\$(?!\d)/.exec(rest) ??
-    /^\\\(([^\n]+?)\\\)/.exec(rest) ?? /^\\\[([^]+?)\\\]/.exec(rest);
-  if (!match) return false;
-  if (!silent) {
-    const token = state.push("formula", "", 0);
-    token.content = match[1]!;
-    token.meta = { display: match[0].startsWith("$$") || match[0].startsWith("\\[") };
-  }
-  state.pos += match[0].length;
-  return true;
-});
-parser.renderer.rules["formula"] = (tokens, index) => {
-  const token = tokens[index]!;
-  return `<span class="formula${token.meta?.["display"] ? " display" : ""}">${parser.utils.escapeHtml(token.content)}</span>`;
-};
+const parser = createParser();
 
 const CLEAN = { RETURN_DOM_FRAGMENT: true as const, FORBID_TAGS: ["style", "form", "svg", "math"], FORBID_ATTR: ["style"], ALLOW_DATA_ATTR: false };
 
@@ -113,12 +58,12 @@ function decorateCode(pre: HTMLPreElement, isGrowing: boolean): void {
   pre.tabIndex = 0;
   pre.replaceWith(frame);
   frame.append(bar, pre);
-  if (language && !isGrowing) void highlight(code as HTMLElement, language);
+  if (language && !isGrowing) void highlightElement(code as HTMLElement, language);
 }
 
 const MAX_HIGHLIGHTED = 60_000; // characters
 
-async function highlight(code: HTMLElement, language: string): Promise<void> {
+export async function highlightElement(code: HTMLElement, language: string): Promise<void> {
   const text = code.textContent;
   if (text.length > MAX_HIGHLIGHTED) return;
   const { highlightCode } = await import("./highlight");

@@ -27,7 +27,7 @@ export function CommandPalette({ entries, onClose }: { entries: PaletteEntry[]; 
           if (event.key === "Enter") { event.preventDefault(); run(fitting[selected]); }
           if (event.key === "Escape") { event.stopPropagation(); onClose(); }
         }} />
-      <ul role="listbox" aria-label="Commands">
+      <ul role="listbox" aria-label="Commands" tabIndex={0}>
         {fitting.map((entry, index) => (
           <li role="option" aria-selected={index === selected} onClick={() => run(entry)}>{entry.name}{entry.key ? <kbd>{entry.key}</kbd> : null}</li>
         ))}

@@ -1,18 +1,21 @@
 // The details beside a conversation: facts, changes, trace, processes, usage and settings.
 import { useEffect, useState } from "preact/hooks";
-import { download, get, post, remove, sessionPath } from "./api";
+import { download, get, post, sessionPath } from "./api";
+import { Files } from "./files";
 import { TodoList } from "./parts";
 import { Review } from "./review";
 import type { SessionModel } from "./session-model";
-import type { Approval, Process, UsageRow } from "./types";
+import { Settings } from "./settings";
+import { SessionPlots, Waterfall } from "./timeline";
+import type { Process, UsageRow } from "./types";
 
-export type PanelTab = "session" | "changes" | "trace" | "processes" | "usage" | "settings";
+export type PanelTab = "session" | "changes" | "files" | "trace" | "processes" | "usage" | "settings";
 const SESSION_TABS: [PanelTab, string][] = [
-  ["session", "Session"], ["changes", "Changes"], ["trace", "Trace"], ["processes", "Processes"], ["usage", "Usage"], ["settings", "Settings"],
+  ["session", "Session"], ["changes", "Changes"], ["files", "Files"], ["trace", "Trace"], ["processes", "Processes"], ["usage", "Usage"], ["settings", "Settings"],
 ];
 const GLOBAL_TABS: [PanelTab, string][] = [["usage", "Usage"], ["settings", "Settings"]];
 
-const WIDE_TABS: PanelTab[] = ["changes"];
+const WIDE_TABS: PanelTab[] = ["changes", "files"];
 
 interface PanelProps {
   model: SessionModel | null;
@@ -46,10 +49,11 @@ export function Panel({ model, tab: wanted, onTab, onClose, onError }: PanelProp
       <div id="panel-body" role="tabpanel" tabIndex={0} aria-labelledby={`tab-${tab}`}>
         {tab === "session" && model ? <Facts model={model} /> : null}
         {tab === "changes" && model ? <Review key={model.id} model={model} /> : null}
+        {tab === "files" && model ? <Files key={model.id} model={model} /> : null}
         {tab === "trace" && model ? <Waterfall model={model} /> : null}
         {tab === "processes" && model ? <Processes model={model} onError={onError} /> : null}
         {tab === "usage" ? <Usage onError={onError} /> : null}
-        {tab === "settings" ? <Settings onError={onError} /> : null}
+        {tab === "settings" ? <Settings workspace={model?.transcript.session.value?.workspace_directory} onError={onError} /> : null}
       </div>
     </aside>
   );
@@ -76,6 +80,7 @@ function Facts({ model }: { model: SessionModel }) {
         <button class="quiet" onClick={() => download(`${path}/trace`, "trace.html").catch(model.report)}>Trace as a page</button>
       </p>
       {todos ? <><h2>Tasks</h2><TodoList todos={todos} /></> : null}
+      <SessionPlots model={model} />
     </>
   );
 }
@@ -89,70 +94,6 @@ function latestTodos(model: SessionModel): { content: string; status?: string }[
     }
   }
   return null;
-}
-
-interface Span {
-  label: string;
-  start: number;
-  end: number;
-  took: string;
-  kind: string;
-  messageId: string;
-}
-
-const LONGEST_GAP = 1000; // milliseconds; a longer pause between two steps is shortened to this
-
-function Waterfall({ model }: { model: SessionModel }) {
-  const { transcript } = model;
-  const order = transcript.order.value;
-  const spans: Span[] = [];
-  for (const message of transcript.messages) {
-    void message.version.value;
-    if (message.role !== "assistant" || !message.time) continue;
-    const end = message.time.completed ?? Date.now();
-    const took = transcript.messageViews.get(message.id)?.duration || "running";
-    spans.push({ label: message.model?.model ?? "model", start: message.time.created, end, took, kind: message.error ? "failed" : "model", messageId: message.id });
-    for (const part of message.parts) {
-      if (part.type !== "tool" || !part.state?.time?.start) continue;
-      const view = transcript.views.get(part.id);
-      spans.push({ label: `  ${part.tool}`, start: part.state.time.start, end: part.state.time.end ?? Date.now(), took: view?.duration || "running", kind: view?.status === "errored" ? "failed" : "tool", messageId: message.id });
-    }
-  }
-  if (!spans.length) return <p class="note">Nothing has run yet.</p>;
-  const { position, total } = compressIdle(spans);
-  const reveal = (id: string): void => document.querySelector(`[data-message="${CSS.escape(id)}"]`)?.scrollIntoView({ block: "center" });
-  return (
-    <div class="waterfall" data-order={order}>
-      {spans.map((span) => (
-        <button class="span" aria-label={`${span.label.trim()}, ${span.took}`} onClick={() => reveal(span.messageId)}>
-          <span class="label">{span.label}</span>
-          <span class="track"><span class={`bar ${span.kind}`} style={{ left: `${(position(span.start) / total) * 100}%`, width: `${((position(span.end) - position(span.start)) / total) * 100}%` }} /></span>
-          <span class="took">{span.took}</span>
-        </button>
-      ))}
-    </div>
-  );
-}
-
-// Maps times to positions without the pauses in which nothing ran, so that bars keep a readable width.
-function compressIdle(spans: Span[]): { position: (time: number) => number; total: number } {
-  const busy: { start: number; end: number; at: number }[] = [];
-  let at = 0;
-  for (const span of [...spans].sort((a, b) => a.start - b.start)) {
-    const last = busy.at(-1);
-    if (last && span.start <= last.end) {
-      last.end = Math.max(last.end, span.end);
-      continue;
-    }
-    if (last) at += last.end - last.start + Math.min(span.start - last.end, LONGEST_GAP);
-    busy.push({ start: span.start, end: span.end, at });
-  }
-  const position = (time: number): number => {
-    const found = busy.findLast(({ start }) => start <= time) ?? busy[0]!;
-    return found.at + Math.min(time, found.end) - found.start;
-  };
-  const last = busy.at(-1)!;
-  return { position, total: Math.max(1, last.at + last.end - last.start) };
 }
 
 function Processes({ model, onError }: { model: SessionModel; onError: (error: unknown) => void }) {
@@ -239,32 +180,5 @@ function Plot({ name, days }: { name: string; days: [string, number, string][] }
       </svg>
       <p class="axis">{ends}</p>
     </figure>
-  );
-}
-
-// Lasting answers, agents and the server. Each answer can be revoked.
-function Settings({ onError }: { onError: (error: unknown) => void }) {
-  const [answers, setAnswers] = useState<(Approval & { rules?: string[]; scope?: string })[]>([]);
-  const [agents, setAgents] = useState<{ name: string; role: string; model: string; mode: string }[]>([]);
-  const load = (): void => {
-    get<Approval[]>("/answers").then(setAnswers, onError);
-    get<{ name: string; role: string; model: string; mode: string }[]>("/agents").then(setAgents, onError);
-  };
-  useEffect(load, []);
-  return (
-    <>
-      <h2>Lasting answers</h2>
-      {answers.length ? null : <p class="note">No answer lasts longer than one call.</p>}
-      <ul class="grants">
-        {answers.map((answer) => (
-          <li>
-            <code>{answer.rules?.join(", ") || answer.tool}</code> <span class="about">{answer.answer === "allowed" ? "allowed" : answer.answer}{answer.scope ? `, ${answer.scope}` : ""}</span>
-            <button class="quiet" aria-label={`Revoke ${answer.tool}`} onClick={() => remove(`/answers/${encodeURIComponent(answer.id)}`).then(load, onError)}>Revoke</button>
-          </li>
-        ))}
-      </ul>
-      <h2>Agents</h2>
-      <ul class="grants">{agents.map((agent) => <li><strong>{agent.name}</strong> <span class="about">{agent.model} · {agent.mode}</span></li>)}</ul>
-    </>
   );
 }

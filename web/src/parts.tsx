@@ -5,6 +5,7 @@ import type { ComponentChildren } from "preact";
 import { get, sessionPath } from "./api";
 import { feed } from "./feed";
 import { copyText, MarkdownRenderer } from "./markdown";
+import { UNFINISHED } from "./session-model";
 import { Transcript, type ShownMessage } from "./transcript";
 import type { Attachment, DiffRow, ItemView, MessagePage, Notice, Part } from "./types";
 
@@ -40,6 +41,10 @@ export function Diff({ rows }: { rows: DiffRow[] }) {
       ))}
     </pre>
   );
+}
+
+export function FolderIcon() {
+  return <svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d="M1.5 3.5h4.4l1.5 1.6h7.1v7.4h-13z" /></svg>;
 }
 
 export function NoticeLine({ notice, partId }: { notice: Notice; partId?: string }) {
@@ -236,6 +241,9 @@ export function MessageItem({ message, transcript, asker = "you", actions }: Mes
     parts.push(view.withdrawn ? <div key={part.id} class="withdrawn">{item}</div> : item);
   }
   const notices = transcript.messageViews.get(message.id)?.notices ?? [];
+  const isLast = transcript.messages.at(-1) === message;
+  const isCanceled = message.parts.some((part) => ["canceled", "interrupted"].includes(part.state?.reason ?? ""));
+  const isCut = message.role === "assistant" && (isCanceled || UNFINISHED.includes(message.finish ?? "") || (!isLast && !message.isDraft && !message.time?.completed));
   return (
     <article class={`message ${message.role}`} data-message={message.id} data-version={version} aria-label={who}>
       <div class="who">
@@ -244,6 +252,7 @@ export function MessageItem({ message, transcript, asker = "you", actions }: Mes
       </div>
       {parts}
       {notices.map((notice) => <NoticeLine notice={notice} />)}
+      {isCut ? <p class="note warning interrupted-mark">This answer is not complete.</p> : null}
     </article>
   );
 }

@@ -33,7 +33,7 @@ function GroupAnswer({ kind, approvals, model }: { kind: string; approvals: Appr
   };
   return (
     <section class="question" data-group={kind} aria-label={`${approvals.length} ${name} wait for an answer`}>
-      <h3>{approvals.length} {name} wait for an answer</h3>
+      <h2>{approvals.length} {name} wait for an answer</h2>
       <div class="buttons">
         <button class="primary" data-choice="yes-to-all" onClick={() => answerAll(true)}>Yes to all {approvals.length}</button>
         <button class="danger" data-choice="no-to-all" onClick={() => answerAll(false)}>No to all {approvals.length}</button>
@@ -80,7 +80,7 @@ function ApprovalBox({ approval, model }: { approval: Approval; model: SessionMo
   };
   return (
     <section class="question" data-approval={approval.id} aria-label={title} tabIndex={-1} onKeyDown={onKeyDown}>
-      <h3>{title}</h3>
+      <h2>{title}</h2>
       {view.effects?.length ? <ul class="effects">{view.effects.map(({ text, risky }) => <li class={risky ? "risky" : undefined}>{text}</li>)}</ul> : null}
       {view.input ? <pre tabIndex={0}>{view.input}</pre> : null}
       {view.facts?.length ? <ul class="facts-list">{view.facts.map((fact) => <li>{fact}</li>)}</ul> : null}
@@ -156,7 +156,7 @@ function QuestionBox({ question, model }: { question: Question; model: SessionMo
   const collected = (): string[] => [...question.options.filter((option) => checked.has(option)), own.trim()].filter(Boolean);
   return (
     <section class="question" data-question={question.id} aria-label="A question">
-      <h3>{question.agent ? `${question.agent} asks` : "A question"}</h3>
+      <h2>{question.agent ? `${question.agent} asks` : "A question"}</h2>
       <Markdown text={question.text} />
       {question.multiple ? question.options.map((option) => (
         <label class="option">
@@ -190,7 +190,7 @@ function PlanBox({ plan, model }: { plan: Plan; model: SessionModel }) {
   const answer = (body: Record<string, unknown>): void => void model.answerPlan(body).catch(model.report);
   return (
     <section class="question" data-plan={plan.id} aria-label="Carry out this plan?">
-      <h3>Carry out this plan?</h3>
+      <h2>Carry out this plan?</h2>
       {isEditing ? <AutofocusArea label="The plan" placeholder="The plan" value={text} onInput={setText} onCancel={() => setEditing(false)} /> : <Markdown text={text} />}
       {isRefusing ? <AutofocusArea label="What is wrong with the plan" placeholder="What is wrong with it? (the model reads this)" value={words} onInput={setWords} onSend={() => answer({ accept: false, words })} onCancel={() => setRefusing(false)} /> : null}
       <div class="buttons">

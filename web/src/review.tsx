@@ -92,7 +92,7 @@ export function Review({ model }: { model: SessionModel }) {
           {turns.map(({ message_id, title }, index) => <option value={message_id}>{`turn ${index + 1}: ${title.slice(0, 60)}`}</option>)}
         </select>
         <label class="option"><input type="checkbox" checked={isSplit} onChange={(event) => { setSplit(event.currentTarget.checked); localStorage.setItem("split-diff", String(event.currentTarget.checked)); }} /> Side by side</label>
-        <span class="counts">{files.length} files <ins>+{total("added")}</ins> <del>−{total("removed")}</del></span>
+        <span class="counts">{files.length} {files.length === 1 ? "file" : "files"} <ins>+{total("added")}</ins> <del>−{total("removed")}</del></span>
         {turn ? <SureButton label="Undo from here on" question="Undo this turn and all later ones?" onSure={() => void undoFrom(turn)} /> : null}
       </div>
       <p class="note" role="status">{notice}</p>
@@ -132,7 +132,7 @@ function FileReview({ file, isSplit, comments, onUndo, onComment }: FileProps) {
         <span class="counts"><ins>+{file.added}</ins> <del>−{file.removed}</del></span>
       </summary>
       <div class="file-actions">
-        {file.can_undo ? <SureButton label="Undo the file" name={`Undo the changes of ${file.path}`} question="Really undo?" onSure={() => onUndo()} /> : null}
+        {file.can_undo ? <SureButton label="Undo the file" name={`Undo the file ${file.path}`} question="Really undo?" onSure={() => onUndo()} /> : null}
         {file.note ? <span class="note">{file.note}</span> : null}
       </div>
       {file.hunks.map((hunk) => (

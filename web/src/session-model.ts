@@ -9,7 +9,7 @@ import type {
 } from "./types";
 
 const PAGE_SIZE = 60; // messages
-const UNFINISHED = ["error", "limit", "length", "refusal", "aborted", "repetition", "empty_answers"];
+export const UNFINISHED = ["error", "limit", "length", "refusal", "aborted", "repetition", "empty_answers"];
 const IDLE_STATES = ["idle", "done", "failed", "aborted"];
 const SHOWN_OUTPUT = 100_000; // characters of a command's output that are shown
 const SENT_OUTPUT = 20_000; // characters of it that the model reads
@@ -70,17 +70,17 @@ export class SessionModel {
     for (const command of this.commands.value) command.controller.abort();
   }
 
-  async loadEarlier(): Promise<void> {
+  async loadEarlier(limit = 200): Promise<void> {
     const first = this.transcript.messages[0];
     if (!first || this.transcript.isComplete.value) return;
-    const page = await get<MessagePage>(`${this.path}/messages`, { limit: 200, views: true, before: first.id });
+    const page = await get<MessagePage>(`${this.path}/messages`, { limit, views: true, before: first.id });
     this.transcript.load(page, { before: true });
   }
 
   // Loads earlier messages until the message is among them, and shows it.
   async reveal(messageId: string): Promise<void> {
     const isLoaded = (): boolean => this.transcript.messages.some((message) => message.id === messageId);
-    while (!isLoaded() && !this.transcript.isComplete.value) await this.loadEarlier();
+    while (!isLoaded() && !this.transcript.isComplete.value && !this.isClosed) await this.loadEarlier(500);
     this.revealed.value = messageId;
   }
 
@@ -122,6 +122,16 @@ export class SessionModel {
     this.error.value = null;
     if (broke_off) post(`${this.path}/continue`).catch(this.report); // the response comes at the end of the turn
     else await post(`${this.path}/prompt`, { text: "continue", id: crypto.randomUUID() });
+    this.isBusy.value = true;
+  }
+
+  // Sends the last message of the user once more.
+  async retryTurn(): Promise<void> {
+    const last = this.transcript.messages.findLast((message) => message.role === "user" && message.parts.some((part) => !part.synthetic && (part.type === "text" || part.type === "file")));
+    const parts = last?.parts.filter((part) => !part.synthetic && (part.type === "text" || part.type === "file")) ?? [];
+    const content = parts.map(({ type, text, url, mime, filename }) => (type === "text" ? { type, text } : { type, url, mime, filename }));
+    this.ending.value = "";
+    await this.send(content);
     this.isBusy.value = true;
   }
 

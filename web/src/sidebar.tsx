@@ -3,6 +3,7 @@ import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, patch, post, remove, sessionPath } from "./api";
 import { feed } from "./feed";
+import { FolderIcon } from "./parts";
 import type { SearchHit, Session, SessionState, SessionSummary } from "./types";
 
 const STATE_TEXTS: Record<SessionState, string> = {
@@ -28,12 +29,13 @@ interface SidebarProps {
   currentId: string | undefined;
   isJobs: boolean;
   onNew: () => void;
+  onNewIn: () => void;
   onError: (error: unknown) => void;
   onUsage: () => void;
   onSettings: () => void;
 }
 
-export function Sidebar({ currentId, isJobs, onNew, onError, onUsage, onSettings }: SidebarProps) {
+export function Sidebar({ currentId, isJobs, onNew, onNewIn, onError, onUsage, onSettings }: SidebarProps) {
   const [query, setQuery] = useState("");
   const [hits, setHits] = useState<SearchHit[] | null>(null);
   const [older, setOlder] = useState<SessionSummary[]>([]);
@@ -70,10 +72,11 @@ export function Sidebar({ currentId, isJobs, onNew, onError, onUsage, onSettings
 
   const known = new Map(older.map((session) => [session.id, session]));
   for (const [id, session] of feed.sessions.value) known.set(id, session);
-  const sessions = [...known.values()].sort((a, b) => b.updated - a.updated);
+  const [isArchive, setArchive] = useState(false);
+  const sessions = [...known.values()].filter((session) => !session.deleted && Boolean(session.archived) === isArchive).sort((a, b) => b.updated - a.updated);
   return (
     <aside id="sidebar" aria-label="Sessions">
-      <header class="brand"><h1>Outrider</h1><button id="new-session" class="primary" onClick={onNew}>New session</button></header>
+      <header class="brand"><strong>Outrider</strong><span><button id="new-session" class="primary" onClick={onNew}>New session</button><button id="new-session-in" class="quiet" aria-label="New session in another folder" title="New session in another folder" onClick={onNewIn}><FolderIcon /></button></span></header>
       <label class="search">
         <span class="visually-hidden">Search sessions</span>
         <input id="search" type="search" placeholder="Search sessions  ( / )" autocomplete="off" value={query}
@@ -88,6 +91,7 @@ export function Sidebar({ currentId, isJobs, onNew, onError, onUsage, onSettings
         <a id="show-jobs" class="quiet" href="#/jobs" aria-current={isJobs ? "page" : "false"}>Jobs</a>
         <button id="show-usage" class="quiet" onClick={onUsage}>Usage</button>
         <button id="show-settings" class="quiet" onClick={onSettings}>Settings</button>
+        <button id="show-archive" class="quiet" aria-pressed={isArchive} onClick={() => setArchive(!isArchive)}>Archive</button>
         <button id="theme" class="quiet" aria-label="Light or dark" onClick={switchTheme}>◐</button>
       </footer>
     </aside>
@@ -96,7 +100,7 @@ export function Sidebar({ currentId, isJobs, onNew, onError, onUsage, onSettings
 
 const toSummary = (session: Session): SessionSummary => ({
   id: session.id, title: session.title, workspace: session.workspace_directory, mode: session.mode, state: "idle",
-  updated: session.time?.updated ?? 0, seq: session.seq,
+  updated: session.time?.updated ?? 0, seq: session.seq, archived: Boolean(session.time?.archived),
 });
 
 function Hits({ hits, currentId }: { hits: SearchHit[]; currentId: string | undefined }) {
@@ -114,7 +118,7 @@ function Hits({ hits, currentId }: { hits: SearchHit[]; currentId: string | unde
 }
 
 function SessionList({ sessions, currentId, onError }: { sessions: SessionSummary[]; currentId: string | undefined; onError: (error: unknown) => void }) {
-  if (!sessions.length) return <p class="note">No sessions yet.</p>;
+  if (!sessions.length) return <p class="note">No sessions.</p>;
   const rows = [];
   let day = "";
   for (const session of sessions) {
@@ -162,7 +166,8 @@ function SessionRow({ session, isCurrent, onError }: { session: SessionSummary; 
         <div class="actions" role="group" aria-label="Actions">
           <button class="quiet" onClick={() => { setTitle(session.title); setOpen(false); }}>Rename</button>
           <button class="quiet" onClick={() => act(post<Session>(`${path}/fork`, {}).then(({ id }) => (location.hash = `#/${id}`)))}>Fork</button>
-          <button class="quiet danger" onClick={() => (isSure ? act(remove(path)) : setSure(true))}>{isSure ? "Really delete?" : "Delete"}</button>
+          <button class="quiet" onClick={() => act(patch(path, { archived: !session.archived }).then(() => feed.put({ ...session, archived: !session.archived })))}>{session.archived ? "Unarchive" : "Archive"}</button>
+          <button class="quiet danger" onClick={() => (isSure ? act(remove(path).then(() => feed.put({ ...session, deleted: true }))) : setSure(true))}>{isSure ? "Really delete?" : "Delete"}</button>
         </div>
       ) : null}
     </div>

@@ -12,7 +12,7 @@ export interface Session {
   approval: ApprovalLevel;
   parent_id: string | null;
   seq: number;
-  time: { created: number; updated: number } | null;
+  time: { created: number; updated: number; archived?: number | null } | null;
 }
 
 export interface Notice {
@@ -53,6 +53,7 @@ export interface Part {
     status: string;
     output?: string;
     error?: string;
+    reason?: string;
     attachments?: Attachment[];
     metadata?: Record<string, unknown>;
     time?: { start?: number; end?: number };
@@ -280,6 +281,7 @@ export interface SessionSummary {
   updated: number;
   seq: number;
   deleted?: boolean;
+  archived?: boolean;
 }
 
 // The changes of a session or turn by file and hunk.
@@ -318,4 +320,56 @@ export interface ChangeReview {
 export interface RestoreResult {
   off: string;
   actions: { path: string; action: string }[];
+}
+
+// An answer or a call of a session, or of an agent that it called.
+export interface TimelineEntry {
+  kind: "model" | "tool";
+  name: string;
+  agent: string;
+  message_id: string;
+  start: number;
+  end?: number | null;
+  depth?: number;
+  failed?: boolean;
+  prompt_tokens?: number;
+  output_tokens?: number;
+  cost?: string | number | null;
+}
+
+export interface FolderListing {
+  path: string;
+  entries: { name: string; kind: "folder" | "file" | "link"; size: number; hidden: boolean }[];
+  truncated: boolean;
+}
+
+export interface FileView {
+  path: string;
+  size: number;
+  text: string;
+  first: number;
+  total: number | null;
+  truncated: boolean;
+  note: string;
+}
+
+export interface FolderChoice {
+  path: string;
+  parent: string;
+  folders: string[];
+  truncated: boolean;
+}
+
+export interface SettingsOverview {
+  rules: { allow: string[]; ask: string[]; deny: string[] };
+  servers: { name: string; state: string; error: string }[];
+  providers: { name: string; kind: string; base_url: string | null; has_key: boolean; variable: string; is_stored: boolean }[];
+  has_jobs: boolean;
+}
+
+export interface FolderTrust {
+  root: string;
+  state: "trusted" | "untrusted" | "nothing to trust";
+  items: { kind: string; name: string; content: string; executable: boolean }[];
+  digest: string;
 }

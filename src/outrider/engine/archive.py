@@ -103,11 +103,12 @@ class SessionArchive:
         workspace: str | None = None,
         children: bool = False,
         parent: str | None = None,
+        archived: bool | None = None,
     ) -> SessionPage:
         """Return one page of sessions. `after` is the `next` of the previous page; `parent` returns the children of
-        that session only."""
+        that session only, `archived` those that are archived or not."""
         roots = not children and parent is None
-        session_filter = SessionFilter(workspace_directory=workspace, roots=roots, parent_id=parent)
+        session_filter = SessionFilter(workspace_directory=workspace, roots=roots, parent_id=parent, archived=archived)
         return await self.store.list(session_filter, limit=limit, after=after)
 
     async def iterate_sessions(

@@ -55,7 +55,7 @@ from outrider.sessions.store import Store
 from outrider.tools.builtin.todo import TodoItem, recorded_todos
 from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Mode, Provider
-from outrider.types.ids import new_id
+from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.outcomes import OutcomeChoice
@@ -505,6 +505,10 @@ class Engine:
     async def set_agent(self, session_id: str, agent: str) -> None:
         """Set the agent that answers in the session. Raises ConfigurationError for an unknown name."""
         await self._update_session(session_id, SessionUpdate(agent=self.runtime.find_agent(agent).name))
+
+    async def set_archived(self, session_id: str, *, archived: bool) -> None:
+        """Archive the session, or take it out of the archive; lists of front ends leave archived sessions out."""
+        await self._update_session(session_id, SessionUpdate(archived=now_ms() if archived else None))
 
     async def answer(
         self,

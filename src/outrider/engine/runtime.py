@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from outrider.engine.undo import UndoRecorder
     from outrider.models.session_recorder import SessionRecorder
     from outrider.permissions.information_flow import EgressPolicy, OriginLabels
+    from outrider.project.extensions import WorkspaceExtensions
     from outrider.project.mcp import McpServerManager
 
 
@@ -317,6 +318,12 @@ class EngineRuntime:
         """The MCP servers, for front ends that show their status and prompts."""
         environment = self._options.surroundings
         return environment.extensions.servers if environment and environment.extensions else None
+
+    @property
+    def workspace_extensions(self) -> "WorkspaceExtensions | None":
+        """What workspaces add, and whether they are trusted; None for an engine without built-in tools."""
+        environment = self._options.surroundings
+        return environment.extensions if environment else None
 
     def create_session_tools(self, session: Session) -> "SessionTools | None":
         """Create the built-in tools of a session; the caller closes them. Without a user there is no question tool."""

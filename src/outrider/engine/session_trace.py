@@ -2,10 +2,14 @@
 live ones."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TextIO
+from decimal import Decimal
+from typing import Any, Literal, TextIO
+
+import msgspec
 
 from outrider.engine.archive import SessionArchive, SessionTranscript, StoredSession
 from outrider.engine.child_sessions import is_internal_agent
+from outrider.errors import SessionNotFoundError
 from outrider.sessions.records import SessionFilter
 from outrider.tracing.event_log import EventLog
 from outrider.tracing.trace import Trace
@@ -27,6 +31,7 @@ from outrider.types.parts import ToolPart, tool_result
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending
 
 MAX_PREVIEW = 2_000
+MAX_TIMELINE_ENTRIES = 3_000
 
 
 async def stored_trace(archive: SessionArchive, session_id: str) -> Trace:
@@ -193,3 +198,82 @@ def print_events(stream: TextIO) -> Callable[[Event], None]:
     from outrider.tracing.console import EventLogger  # lazy: only debugging needs it
 
     return EventLogger(stream, verbose=True).show
+
+
+class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An answer or a call of a session or of an agent that it called, `depth` calls below it. `message_id` is the
+    message of the session itself. Times are Unix milliseconds; `end` is None while it runs."""
+
+    kind: Literal["model", "tool"]
+    name: str
+    agent: str
+    message_id: str
+    start: int
+    end: int | None = None
+    depth: int = 0
+    failed: bool = False
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    cost: Decimal | None = None
+
+
+async def session_timeline(archive: SessionArchive, session_id: str) -> list[TimelineEntry]:
+    """Return what a session and the agents that it called did, in order; of a long session, the end."""
+    await archive.store.get(session_id)
+    entries = await _timeline_entries(archive, session_id, 0, set())
+    return entries[-MAX_TIMELINE_ENTRIES:]
+
+
+async def _timeline_entries(
+    archive: SessionArchive, session_id: str, depth: int, seen: set[str]
+) -> list[TimelineEntry]:
+    seen.add(session_id)
+    try:
+        messages = (await archive.load(session_id)).messages
+    except SessionNotFoundError:  # the session of a called agent was deleted
+        return []
+    entries: list[TimelineEntry] = []
+    for message in messages:
+        if message.role != "assistant" or message.time is None:
+            continue
+        entries.append(_answer_entry(message, depth))
+        for call in message.get_calls():
+            if isinstance(call.state, ToolPending):
+                continue
+            entries.append(_call_entry(call, message, depth))
+            child = call.state.metadata.get("child_session_id")
+            if isinstance(child, str) and child not in seen and len(entries) < MAX_TIMELINE_ENTRIES:
+                called = await _timeline_entries(archive, child, depth + 1, seen)
+                entries += [msgspec.structs.replace(entry, message_id=message.id) for entry in called]
+    return entries
+
+
+def _answer_entry(message: Message, depth: int) -> TimelineEntry:
+    return TimelineEntry(
+        kind="model",
+        name=message.model.model if message.model else "model",
+        agent=message.agent or "",
+        message_id=message.id,
+        start=_start_time(message),
+        end=message.time.completed if message.time else None,
+        depth=depth,
+        failed=message.error is not None,
+        prompt_tokens=message.tokens.prompt,
+        output_tokens=message.tokens.output + message.tokens.reasoning,
+        cost=message.cost,
+    )
+
+
+def _call_entry(call: ToolPart, message: Message, depth: int) -> TimelineEntry:
+    state = call.state
+    assert not isinstance(state, ToolPending)
+    return TimelineEntry(
+        kind="tool",
+        name=call.tool,
+        agent=message.agent or "",
+        message_id=message.id,
+        start=state.time.start,
+        end=state.time.end if isinstance(state, ToolCompleted | ToolError) else None,
+        depth=depth,
+        failed=isinstance(state, ToolError),
+    )

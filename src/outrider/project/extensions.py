@@ -359,32 +359,32 @@ class WorkspaceExtensions:
         self.servers = servers
 
     def trusts_workspace(self, workspace: Path) -> bool:
-        return self._workspace_trust(workspace).trusted
+        return self.workspace_trust(workspace).trusted
 
     def system_notes(self, workspace: Path) -> str:
         """Return the workspace notes for the system prompt."""
-        trust = self._workspace_trust(workspace)
+        trust = self.workspace_trust(workspace)
         return workspace_notes(trust.project, self._own.instructions, trusted=trust.trusted)
 
     def read_git_state(self, workspace: Path) -> GitState | None:
         """Return what git reports about a trusted workspace; it blocks for a second at most."""
-        trust = self._workspace_trust(workspace)
+        trust = self.workspace_trust(workspace)
         return read_git_state(trust.project) if trust.trusted else None
 
     def describe_state(self, workspace: Path, model: str, git: GitState | None = None) -> str:
         """Return the state of the workspace for the first user message."""
-        trust, now = self._workspace_trust(workspace), datetime.datetime.now().date()
+        trust, now = self.workspace_trust(workspace), datetime.datetime.now().date()
         return describe_workspace(trust.project, trusted=trust.trusted, now=now, shell="bash", model=model, git=git)
 
     def command_environment(self, workspace: Path) -> dict[str, str]:
         """Return the environment variables of commands. For an untrusted workspace PATH entries inside it are removed,
         so that it cannot replace system programs."""
-        trust = self._workspace_trust(workspace)
+        trust = self.workspace_trust(workspace)
         return child_environment(self._environ, exclude=None if trust.trusted else trust.project.root)
 
     def skill_tools(self, workspace: Path) -> list[Tool]:
         """Return the `skill` tool if the workspace or the user has skills."""
-        trust = self._workspace_trust(workspace)
+        trust = self.workspace_trust(workspace)
         skills = find_skills(trust.project, self._own.skills, self._own.home, trusted=trust.trusted)
         if not skills:
             return []
@@ -399,7 +399,8 @@ class WorkspaceExtensions:
             if tool.name in self.prompts:
                 tool.description = self.prompts[tool.name].replace(DEFAULT_DESCRIPTION, tool.description)
 
-    def _workspace_trust(self, workspace: Path) -> WorkspaceTrust:
+    def workspace_trust(self, workspace: Path) -> WorkspaceTrust:
+        """Return the user's decisions about the project of a workspace."""
         return WorkspaceTrust(find_project(workspace, self._own.home), self._own.trust)
 
 

@@ -17,6 +17,7 @@ from outrider.server.openapi import build_openapi
 from outrider.server.routes.info import INFO_ROUTES, PEER_ROUTES, STORED_ANSWER_ROUTES
 from outrider.server.routes.jobs import JOB_ROUTES, SCHEDULE_ROUTES
 from outrider.server.routes.sessions import OPEN_ROUTES, SESSION_ROUTES
+from outrider.server.routes.settings import SETTINGS_ROUTES
 from outrider.server.routes.tools import COMMAND_ROUTES, TOOL_ROUTES
 from outrider.server.routes.turns import QUESTION_ROUTES, TURN_ROUTES
 from outrider.server.routes.workspace import FILE_ROUTES
@@ -54,7 +55,7 @@ def _static_route(url_path: str, path: Path) -> Route:
 OPENAPI_PATH = "/api/openapi.json"
 ENDPOINTS: tuple[ApiEndpoint, ...] = (
     *SESSION_ROUTES, *OPEN_ROUTES, *TURN_ROUTES, *QUESTION_ROUTES, *FILE_ROUTES, *TOOL_ROUTES, *COMMAND_ROUTES,
-    *INFO_ROUTES, *STORED_ANSWER_ROUTES, *PEER_ROUTES, *JOB_ROUTES, *SCHEDULE_ROUTES,
+    *INFO_ROUTES, *STORED_ANSWER_ROUTES, *PEER_ROUTES, *JOB_ROUTES, *SCHEDULE_ROUTES, *SETTINGS_ROUTES,
 )  # fmt: skip
 _EMPTY_STATE = ServerState()
 
@@ -74,6 +75,7 @@ def create_app(
     them."""
     routes = [*all_routes(version), *state.routes]
     app = Starlette(routes=routes, exception_handlers={404: _route_not_found, 405: _method_not_allowed})
+    app.router.redirect_slashes = False  # a redirect is not described; a path with a slash too many is unknown
     app.state.engine, app.state.feeds, app.state.peers, app.state.version = (
         engine,
         feeds,

@@ -313,6 +313,7 @@ class SessionSummary(msgspec.Struct, frozen=True):
     updated: int = 0
     seq: int = 0
     deleted: bool = False
+    archived: bool = False
 
 
 class SessionStateFeed:
@@ -424,6 +425,7 @@ class SessionStateFeed:
             state,
             session.time.updated if session.time else 0,
             session.seq,
+            archived=session.time is not None and session.time.archived is not None,
         )
 
     async def _last_ending(self, session: StoredSession) -> SessionState:

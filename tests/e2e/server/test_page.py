@@ -179,6 +179,7 @@ async def test_a_call_its_figures_and_its_tasks_are_shown_as_the_server_describe
         await page.keyboard.press("Escape")
         await page.locator("#panel-toggle").click()
         await page.get_by_role("tab", name="Trace").click()
+        await page.locator(".waterfall .took").nth(4).wait_for()
         took = await page.locator(".waterfall .took").all_text_contents()
         assert len(took) == 5 and all(text.endswith("s") for text in took), took
 

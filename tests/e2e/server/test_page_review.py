@@ -63,7 +63,7 @@ async def test_a_hunk_and_a_file_are_undone_and_the_rest_is_committed(tmp_path):
         await page.locator(".review").get_by_text("Undone in long.txt.").wait_for()
         assert (serving.workspace / "long.txt").read_text() == text([*LINES[:29], "thirtieth", *LINES[30:]])
         made = page.locator('[data-path="made.txt"]')
-        await made.get_by_role("button", name="Undo the changes of").click()
+        await made.get_by_role("button", name="Undo the file").click()
         await made.get_by_role("button", name="Really undo?").click()
         await made.wait_for(state="detached")
         assert not (serving.workspace / "made.txt").exists()

@@ -18,7 +18,7 @@ from outrider.engine.archive import (
 )
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import archive_of, context_limit, was_cut_off
-from outrider.engine.session_trace import stored_trace
+from outrider.engine.session_trace import TimelineEntry, session_timeline, stored_trace
 from outrider.errors import SessionNotFoundError
 from outrider.server.endpoint import (
     ApiEndpoint,
@@ -36,13 +36,14 @@ from outrider.types.parts import ModelRef
 
 class SessionsQuery(msgspec.Struct, frozen=True):
     """`after` is the `next` value of the previous page; `children` includes child sessions, and `parent` selects those
-    of one session."""
+    of one session; `archived` selects sessions that are archived, or that are not."""
 
     limit: PageLimit = 50
     after: str | None = None
     workspace: str | None = None
     children: bool = False
     parent: str | None = None
+    archived: bool | None = None
 
 
 class NewSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,6 +59,7 @@ class SessionChanges(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mode: Mode | None = None
     approval: ApprovalLevel | None = None
     agent: str | None = None
+    archived: bool | None = None
 
 
 class MessagesQuery(msgspec.Struct, frozen=True):
@@ -114,6 +116,7 @@ async def list_sessions(request: RouteRequest[SessionsQuery, NoPayload]) -> Sess
         workspace=query.workspace,
         children=query.children,
         parent=query.parent,
+        archived=query.archived,
     )
 
 
@@ -141,6 +144,8 @@ async def change_session(request: RouteRequest[NoPayload, SessionChanges]) -> St
         await request.engine.set_approval(session_id, changes.approval)
     if changes.agent is not None:
         await request.engine.set_agent(session_id, changes.agent)
+    if changes.archived is not None:
+        await request.engine.set_archived(session_id, archived=changes.archived)
     return await request.engine.store.get(session_id)
 
 
@@ -195,6 +200,10 @@ async def share_session(request: RouteRequest[NoPayload, NoPayload]) -> Document
 async def trace_page(request: RouteRequest[NoPayload, NoPayload]) -> DocumentResponse:
     trace = await stored_trace(archive_of(request.engine), request.path["session_id"])
     return DocumentResponse(trace.to_html().encode(), "text/html; charset=utf-8", "trace.html")
+
+
+async def get_timeline(request: RouteRequest[NoPayload, NoPayload]) -> list[TimelineEntry]:
+    return await session_timeline(archive_of(request.engine), request.path["session_id"])
 
 
 async def follow_session(request: RouteRequest[FollowQuery, NoPayload]) -> SseResponse:
@@ -255,8 +264,8 @@ SESSION_ROUTES = (
     ApiEndpoint(method="GET", path=SESSION_PATH, name="get_session", summary="Get a session without its messages",
                 handler=get_session, response_type=StoredSession),
     ApiEndpoint(method="PATCH", path=SESSION_PATH, name="change_session",
-                summary="Change title, mode, approval level or agent", handler=change_session, body=SessionChanges,
-                response_type=StoredSession),
+                summary="Change title, mode, approval level or agent, or archive", handler=change_session,
+                body=SessionChanges, response_type=StoredSession),
     ApiEndpoint(method="DELETE", path=SESSION_PATH, name="delete_session", summary="Delete a session",
                 handler=delete_session, status=204),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/messages", name="read_messages", summary="Get a page of messages",
@@ -273,6 +282,9 @@ SESSION_ROUTES = (
                 summary="Export the session as one HTML page", handler=share_session, response_type="text/html"),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/trace", name="trace_page",
                 summary="Export the session's trace as one HTML page", handler=trace_page, response_type="text/html"),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/timeline", name="get_timeline",
+                summary="List answers and calls of a session and of the agents that it called, with times and tokens",
+                handler=get_timeline, response_type=list[TimelineEntry]),
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Endpoints for the files of a workspace: search, changes, undo and commits."""
+"""Endpoints for the files of a workspace: search, folders, contents, changes, undo and commits."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,6 +8,14 @@ import msgspec
 from outrider.engine.frontend import denying_rule, workspace_files
 from outrider.engine.review import ChangeReview, GitCommit, commit_files, review_changes, undo_part
 from outrider.engine.undo_history import RestoreResult
+from outrider.engine.workspace_browser import (
+    FileView,
+    FolderChoice,
+    FolderListing,
+    list_folder_choices,
+    list_workspace_folder,
+    read_workspace_file,
+)
 from outrider.errors import ToolFailure
 from outrider.presentation.formats import match_names
 from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest
@@ -25,6 +33,38 @@ async def find_workspace_files(request: RouteRequest[WorkspaceQuery, NoPayload])
     session = await request.engine.store.get(request.path["session_id"])
     names = await workspace_files(Path(session.workspace_directory))
     return match_names(request.query.query, names, request.query.limit)
+
+
+class FolderQuery(msgspec.Struct, frozen=True):
+    """A folder below the workspace; empty for the workspace itself."""
+
+    path: str = ""
+
+
+class FileQuery(msgspec.Struct, frozen=True):
+    """A file of the workspace, from line `first` on."""
+
+    path: str
+    first: Annotated[int, msgspec.Meta(ge=1, le=2**53)] = 1
+
+
+class FolderChoiceQuery(msgspec.Struct, frozen=True):
+    """A folder of the server's machine; empty for the home folder."""
+
+    path: str = ""
+
+
+async def list_folder(request: RouteRequest[FolderQuery, NoPayload]) -> FolderListing:
+    return await list_workspace_folder(request.engine, request.path["session_id"], request.query.path)
+
+
+async def read_file(request: RouteRequest[FileQuery, NoPayload]) -> FileView:
+    query = request.query
+    return await read_workspace_file(request.engine, request.path["session_id"], query.path, query.first)
+
+
+async def list_folders(request: RouteRequest[FolderChoiceQuery, NoPayload]) -> FolderChoice:
+    return await list_folder_choices(request.query.path)
 
 
 class RestoreQuery(msgspec.Struct, frozen=True):
@@ -94,6 +134,14 @@ FILE_ROUTES = (
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/workspace", name="find_files",
                 summary="Find files of the workspace by letters of their paths", handler=find_workspace_files,
                 query=WorkspaceQuery, response_type=list[str]),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/tree", name="list_folder",
+                summary="List a folder of the workspace", handler=list_folder, query=FolderQuery,
+                response_type=FolderListing),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/file", name="read_file", summary="Read a file of the workspace",
+                handler=read_file, query=FileQuery, response_type=FileView),
+    ApiEndpoint(method="GET", path="/api/folders", name="list_folders",
+                summary="List folders of the server's machine, to choose a workspace", handler=list_folders,
+                query=FolderChoiceQuery, response_type=FolderChoice),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/files", name="look_at_files", summary="Preview an undo or redo",
                 handler=preview_restore, query=RestoreQuery, response_type=RestoreResult),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/files", name="restore_files", summary="Undo or redo file changes",

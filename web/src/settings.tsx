@@ -1,0 +1,219 @@
+// Settings: lasting answers and rules, trust of the folder, MCP servers, models and keys, agents, schedules, notifications.
+import { useEffect, useRef, useState } from "preact/hooks";
+import { get, post, remove } from "./api";
+import { areNotificationsOn, switchNotifications } from "./notifications";
+import { SureButton } from "./review";
+import type { Approval, FolderChoice, FolderTrust, Schedule, SettingsOverview } from "./types";
+
+type Report = (error: unknown) => void;
+
+export function Settings({ workspace, onError }: { workspace: string | undefined; onError: Report }) {
+  const [overview, setOverview] = useState<SettingsOverview | null>(null);
+  const load = (): void => void get<SettingsOverview>("/settings").then(setOverview, onError);
+  useEffect(() => {
+    load();
+    const timer = setInterval(() => { if (!document.hidden) get<SettingsOverview>("/settings").then(setOverview, () => {}); }, 5000);
+    return () => clearInterval(timer);
+  }, []);
+  return (
+    <div class="settings">
+      <LastingAnswers onError={onError} />
+      {overview ? <Rules overview={overview} /> : null}
+      {workspace ? <Trust workspace={workspace} onError={onError} /> : null}
+      {overview ? <Servers overview={overview} /> : null}
+      {overview ? <Providers overview={overview} onChange={load} onError={onError} /> : null}
+      <Agents onError={onError} />
+      {overview?.has_jobs ? <Schedules onError={onError} /> : null}
+      <Notifications />
+    </div>
+  );
+}
+
+function LastingAnswers({ onError }: { onError: Report }) {
+  const [answers, setAnswers] = useState<(Approval & { rules?: string[]; scope?: string })[]>([]);
+  const load = (): void => void get<Approval[]>("/answers").then(setAnswers, onError);
+  useEffect(load, []);
+  return (
+    <section aria-label="Lasting answers">
+      <h2>Lasting answers</h2>
+      {answers.length ? null : <p class="note">No answer lasts longer than one call.</p>}
+      <ul class="grants">
+        {answers.map((answer) => (
+          <li>
+            <code>{answer.rules?.join(", ") || answer.tool}</code> <span class="about">{answer.answer === "allowed" ? "allowed" : answer.answer}{answer.scope ? `, ${answer.scope}` : ""}</span>
+            <button class="quiet" aria-label={`Revoke ${answer.tool}`} onClick={() => remove(`/answers/${encodeURIComponent(answer.id)}`).then(load, onError)}>Revoke</button>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function Rules({ overview: { rules } }: { overview: SettingsOverview }) {
+  const all = (["deny", "ask", "allow"] as const).flatMap((effect) => rules[effect].map((rule) => [effect, rule] as const));
+  return (
+    <section aria-label="Rules">
+      <h2>Rules of the configuration</h2>
+      {all.length ? <ul class="grants">{all.map(([effect, rule]) => <li><code>{rule}</code> <span class="about">{effect}</span></li>)}</ul> : <p class="note">None. They are set in the configuration file or with flags.</p>}
+    </section>
+  );
+}
+
+const TRUST_TEXTS: Record<FolderTrust["state"], string> = {
+  trusted: "Its instructions, skills and settings are used.",
+  untrusted: "It has instructions, skills or settings that are not used.",
+  "nothing to trust": "It has nothing that would need your trust.",
+};
+
+function Trust({ workspace, onError }: { workspace: string; onError: Report }) {
+  const [trust, setTrust] = useState<FolderTrust | null>(null);
+  useEffect(() => void get<FolderTrust>("/trust", { path: workspace }).then(setTrust, onError), [workspace]);
+  if (!trust) return null;
+  const decide = (trusted: boolean): void => void post<FolderTrust>("/trust", { path: workspace, trusted, digest: trust.digest }).then(setTrust, onError);
+  return (
+    <section aria-label="Trust">
+      <h2>Trust</h2>
+      <p><code>{trust.root}</code> <span class="badge" data-state={trust.state === "untrusted" ? "waiting" : "done"}>{trust.state}</span></p>
+      <p class="note">{TRUST_TEXTS[trust.state]}</p>
+      {trust.items.map((item) => (
+        <details class="trust-item">
+          <summary>{item.kind}: {item.name}{item.executable ? " (starts a program)" : ""}</summary>
+          <pre tabIndex={0}>{item.content}</pre>
+        </details>
+      ))}
+      {trust.state === "untrusted" ? <SureButton label="Trust this folder" question="Trust all that is listed?" kind="" onSure={() => decide(true)} /> : null}
+      {trust.state === "trusted" ? <SureButton label="End the trust" question="Really end it?" kind="" onSure={() => decide(false)} /> : null}
+    </section>
+  );
+}
+
+function Servers({ overview: { servers } }: { overview: SettingsOverview }) {
+  return (
+    <section aria-label="MCP servers">
+      <h2>MCP servers</h2>
+      {servers.length ? null : <p class="note">No server is configured.</p>}
+      <ul class="grants">
+        {servers.map(({ name, state, error }) => <li><strong>{name}</strong> <span class="badge" data-state={state === "ready" ? "done" : error ? "failed" : "running"}>{state}</span> <span class="about">{error}</span></li>)}
+      </ul>
+    </section>
+  );
+}
+
+function Providers({ overview, onChange, onError }: { overview: SettingsOverview; onChange: () => void; onError: Report }) {
+  const [editing, setEditing] = useState("");
+  const [key, setKey] = useState("");
+  const [notice, setNotice] = useState("");
+  const store = (variable: string, value: string): void => {
+    post("/keys", { variable, key: value }).then(() => {
+      setEditing("");
+      setKey("");
+      setNotice(value ? "The key is stored. It is used when the server starts again." : "The stored key is removed.");
+      onChange();
+    }, onError);
+  };
+  return (
+    <section aria-label="Models and keys">
+      <h2>Models and keys</h2>
+      <ul class="grants">
+        {overview.providers.map((provider) => (
+          <li>
+            <strong>{provider.name}</strong> <span class="about">{provider.kind}{provider.base_url ? ` · ${provider.base_url}` : ""} · {provider.is_stored ? "key stored here" : provider.has_key ? "key from the environment" : "no key"}</span>
+            {provider.variable ? <button class="quiet" aria-label={`Enter a key for ${provider.name}`} onClick={() => setEditing(editing === provider.name ? "" : provider.name)}>Key</button> : null}
+            {provider.is_stored ? <SureButton label="Remove" name={`Remove the key of ${provider.name}`} question="Really remove?" onSure={() => store(provider.variable, "")} /> : null}
+            {editing === provider.name ? (
+              <form class="key-form" onSubmit={(event) => { event.preventDefault(); if (key.trim()) store(provider.variable, key.trim()); }}>
+                <input type="password" aria-label={`Key of ${provider.name}`} autocomplete="off" value={key} onInput={(event) => setKey(event.currentTarget.value)} onKeyDown={(event) => { if (event.key === "Escape") { event.stopPropagation(); setEditing(""); } }} />
+                <button type="submit" class="primary">Store</button>
+              </form>
+            ) : null}
+          </li>
+        ))}
+      </ul>
+      <p class="note" role="status">{notice}</p>
+    </section>
+  );
+}
+
+function Agents({ onError }: { onError: Report }) {
+  const [agents, setAgents] = useState<{ name: string; role: string; model: string; mode: string }[]>([]);
+  useEffect(() => void get<{ name: string; role: string; model: string; mode: string }[]>("/agents").then(setAgents, onError), []);
+  return (
+    <section aria-label="Agents">
+      <h2>Agents</h2>
+      <ul class="grants">{agents.map((agent) => <li><strong>{agent.name}</strong> <span class="about">{agent.model} · {agent.mode}{agent.role ? ` · ${agent.role}` : ""}</span></li>)}</ul>
+    </section>
+  );
+}
+
+function Schedules({ onError }: { onError: Report }) {
+  const [schedules, setSchedules] = useState<Schedule[] | null>(null);
+  const load = (): void => void get<Schedule[]>("/schedules").then(setSchedules, onError);
+  useEffect(load, []);
+  if (!schedules) return null;
+  return (
+    <section aria-label="Schedules of runs">
+      <h2>Schedules</h2>
+      {schedules.length ? null : <p class="note">No run is scheduled. <a href="#/jobs">Jobs</a> can be.</p>}
+      <ul class="grants">
+        {schedules.map((schedule) => {
+          const path = `/schedules/${encodeURIComponent(schedule.id)}`;
+          const action = schedule.paused ? "Resume" : "Pause";
+          return (
+            <li>
+              <span>{schedule.prompt.slice(0, 80)}</span> <span class="about"><code>{schedule.cron}</code>{schedule.paused ? " · paused" : ""}</span>
+              <button class="quiet" aria-label={`${action} ${schedule.prompt.slice(0, 40)}`} onClick={() => post(`${path}/${action.toLowerCase()}`).then(load, onError)}>{action}</button>
+              <SureButton label="Delete" name={`Delete ${schedule.prompt.slice(0, 40)}`} question="Really?" onSure={() => remove(path).then(load, onError)} />
+            </li>
+          );
+        })}
+      </ul>
+    </section>
+  );
+}
+
+function Notifications() {
+  const [isOn, setOn] = useState(areNotificationsOn());
+  return (
+    <section aria-label="Notifications">
+      <h2>Notifications</h2>
+      <label class="option"><input type="checkbox" checked={isOn} onChange={() => void switchNotifications(!isOn).then(setOn)} /> Tell me when a session waits, fails or is done, while this page is not visible</label>
+    </section>
+  );
+}
+
+// A dialog that chooses the folder of a new session: recent ones, a path, or folders of the server's machine.
+export function FolderPicker({ recent, onChoose, onClose }: { recent: string[]; onChoose: (path: string) => void; onClose: () => void }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  const [path, setPath] = useState(recent[0] ?? "");
+  const [choice, setChoice] = useState<FolderChoice | null>(null);
+  const [error, setError] = useState("");
+  useEffect(() => dialog.current?.showModal(), []);
+  const browse = (folder: string): void => {
+    get<FolderChoice>("/folders", { path: folder }).then((found) => {
+      setChoice(found);
+      setPath(found.path);
+      setError("");
+    }, (failure: Error) => setError(failure.message));
+  };
+  useEffect(() => browse(path), []);
+  return (
+    <dialog id="folder-picker" class="dialog" ref={dialog} aria-label="Folder of the new session" onClose={onClose} onClick={(event) => event.target === dialog.current && onClose()}
+      onKeyDown={(event) => { if (event.key === "Escape") event.stopPropagation(); }}>
+      <form onSubmit={(event) => { event.preventDefault(); onChoose(path.trim()); }}>
+        <label>Folder <input aria-label="Path of the folder" value={path} autocomplete="off" onInput={(event) => setPath(event.currentTarget.value)} /></label>
+        <div class="buttons"><button type="submit" class="primary">Start here</button><button type="button" onClick={() => browse(path)}>Open</button><button type="button" onClick={onClose}>Cancel</button></div>
+      </form>
+      {error ? <p class="failure">{error}</p> : null}
+      {recent.length ? <><h2>Recent</h2><ul class="folders">{recent.map((folder) => <li><button class="quiet" onClick={() => onChoose(folder)}>{folder}</button></li>)}</ul></> : null}
+      {choice ? (
+        <>
+          <h2>{choice.path}</h2>
+          <ul class="folders">
+            {choice.parent !== choice.path ? <li><button class="quiet" aria-label="The folder above" onClick={() => browse(choice.parent)}>↑ ..</button></li> : null}
+            {choice.folders.map((name) => <li><button class="quiet" onClick={() => browse(`${choice.path.replace(/\/$/, "")}/${name}`)}>▸ {name}</button></li>)}
+          </ul>
+        </>
+      ) : null}
+    </dialog>
+  );
+}

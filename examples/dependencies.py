@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ def instruct(context: SessionContext[Account]) -> str:
 
 
 @contextmanager
-def open_account(context: SessionContext) -> Iterator[Account]:
+def open_account(context: SessionContext) -> Generator[Account]:
     """Called when a session is opened, in any process; the connection is closed with the session."""
     database = sqlite3.connect(":memory:", check_same_thread=False)
     database.executescript("create table orders (user, item); insert into orders values ('ada', 'tea'), ('ada', 'mug')")

@@ -17,9 +17,9 @@ def before(call: HookedCall) -> dict[str, object] | str | None:
     return {**call.input, "name": str(call.input["name"]).title()}
 
 
-def after(call: HookedCall) -> str | None:
+def after(call: HookedCall) -> str:
     """Return a new result, or None to leave it."""
-    return None if call.output is None else call.output.replace("4111-1111-1111-1111", "(hidden)")
+    return call.output.replace("4111-1111-1111-1111", "(hidden)")
 
 
 if __name__ == "__main__":

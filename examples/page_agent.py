@@ -9,6 +9,7 @@ import sys
 import tempfile
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 CONFIG = """
 agent = "clerk"
@@ -53,7 +54,7 @@ def main() -> None:
             process.terminate()
 
 
-def request(url: str, token: str, method: str, path: str, body: object = None) -> dict:
+def request(url: str, token: str, method: str, path: str, body: object = None) -> Any:
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     data = None if body is None else json.dumps(body).encode()
     made = urllib.request.Request(url + path, data=data, headers=headers, method=method)

@@ -15,6 +15,7 @@ import tempfile
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from example_model import choose_model
 
@@ -58,7 +59,7 @@ def refund(context: ToolContext[Desk], order: str, cents: int, reason: str) -> s
     return f"refunded {cents}"
 
 
-async def open_engine(stack: AsyncExitStack, script: list[object]) -> Engine:
+async def open_engine(stack: AsyncExitStack, script: list[Any]) -> Engine:
     provider, model = choose_model(script)
     agent = Agent("support", instruct, model=model, provider="model", limits=Limits(turns=10))
     store = await stack.enter_async_context(SqliteStore(HOME / "tickets.db"))

@@ -4,7 +4,7 @@ import json
 import threading
 import time
 import urllib.request
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import uvicorn
@@ -21,7 +21,7 @@ model = Provider("demo", kind="scripted", options={"script": ["Hello from the en
 
 
 @asynccontextmanager
-async def open_engine(app: Starlette) -> AsyncIterator[None]:
+async def open_engine(app: Starlette) -> AsyncGenerator[None]:
     async with Engine([helper], [model]) as engine:
         app.state.engine = engine
         yield
@@ -32,7 +32,7 @@ async def chat(request: Request) -> StreamingResponse:
     body = await request.json()
     session = body.get("session") or await engine.create()
 
-    async def answer() -> AsyncIterator[str]:
+    async def answer() -> AsyncGenerator[str]:
         yield f"event: session\ndata: {session}\n\n"
         events = engine.events(session)
         await engine.put(session, body["text"])
@@ -42,6 +42,8 @@ async def chat(request: Request) -> StreamingResponse:
                     yield f"data: {json.dumps(event.delta)}\n\n"
                 case LoopCompletedEvent():
                     return
+                case _:
+                    pass
 
     return StreamingResponse(answer(), media_type="text/event-stream")
 

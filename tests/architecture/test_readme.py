@@ -33,6 +33,13 @@ def test_the_readme_has_an_example_that_can_be_run():
     assert snippets(README), "README.md has no ```python block without <!-- no-run -->"
 
 
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_linked_file_exists(page: str):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
 @pytest.mark.parametrize(
     "code", [*snippets(README), *(one for page in sorted(ROOT.glob("docs/**/*.md")) for one in snippets(page))]
 )

@@ -14,9 +14,11 @@ from outrider import errors
 from outrider.cli import exit_codes
 from outrider.cli.parser import COMMANDS, build_parser
 from outrider.config.file import ConfigFile
+from outrider.engine.runtime import EngineOptions
 from outrider.engine.session_tools import list_built_in_tools
 from outrider.server.app import ENDPOINTS
 from outrider.server.openapi import build_openapi
+from outrider.tools.tool import ToolOptions
 from outrider.types.events import EVENT_TYPES
 
 # Public modules, in the order of the site, with the title of their page.
@@ -30,6 +32,8 @@ PUBLIC_MODULES = {
     "outrider.permissions": "outrider.permissions",
     "outrider.testing": "outrider.testing",
 }
+# The keyword arguments of public classes, which are fields of another class.
+OPTIONS = {"Engine": EngineOptions, "Tool": ToolOptions}
 # Topics of the names of the package `outrider`, by the module that defines them.
 TOPICS = {
     "Runs and agents": ("engine.run", "engine.results", "types.agents", "agents.", "models.complete"),
@@ -111,6 +115,16 @@ def _field_table(kind: type) -> Iterator[str]:
     yield "| field | type | |\n|---|---|---|"
     for field in msgspec.structs.fields(kind):
         yield f"| `{field.encode_name}` | `{_type_name(field.type)}` | {'required' if field.required else 'optional'} |"
+    yield ""
+
+
+def _option_list(name: str, options: type[msgspec.Struct]) -> Iterator[str]:
+    """Annotations are printed as they are written, because some of their names are imported for type checkers only."""
+    yield f"### Options of {name}\n\n{inspect.getdoc(options)}\n\n| option | type | default |\n|---|---|---|"
+    defaults = dict(zip(options.__struct_fields__[::-1], options.__struct_defaults__[::-1], strict=False))
+    for option in options.__struct_fields__:
+        hint = _type_name(options.__annotations__[option]).strip("'")
+        yield f"| `{option}` | `{hint}` | `{str(defaults.get(option)).replace('|', '')}` |"
     yield ""
 
 
@@ -210,6 +224,8 @@ def _python_page(title: str, module: str, names: list[str]) -> Iterator[str]:
             if inspect.isclass(value) and issubclass(value, msgspec.Struct):
                 yield from _field_table(value)
             yield f"::: {defined}.{value.__qualname__}\n"
+            if name in OPTIONS:
+                yield from _option_list(name, OPTIONS[name])
         elif inspect.isfunction(value):
             yield f"`{name}{inspect.signature(value)}`\n\n{inspect.getdoc(value) or ''}\n"
         else:

@@ -139,63 +139,73 @@ class ProviderError(OutriderError):
 
 
 class AuthenticationError(ProviderError):
-    pass
+    """The key is missing, invalid or expired (401). Set another key."""
 
 
 class PermissionRefusedError(ProviderError):
-    pass
+    """The key has no right to use the model (403)."""
 
 
 class NotFoundError(ProviderError):
-    pass
+    """The API does not know the model or the path (404)."""
 
 
 class InvalidRequestError(ProviderError):
-    pass
+    """The API rejected the request (400); repeating it does not help."""
 
 
 class ContextOverflowError(InvalidRequestError):
-    pass
+    """The request is longer than the context of the model. A session compacts its history and repeats it."""
 
 
 class ContentFilterError(ProviderError):
-    pass
+    """The vendor refused the content of the request or of the answer."""
 
 
 class QuotaExceededError(ProviderError):
-    pass
+    """The account has no quota or credit left; another model of the list answers."""
 
 
 class RateLimitError(ProviderError):
+    """Too many requests (429); the request is repeated after the time that the vendor names."""
+
     retryable = True
 
 
 class OverloadedError(ProviderError):
+    """The vendor is overloaded (529, 503); the request is repeated, or another model of the list answers."""
+
     retryable = True
 
 
 class ServerError(ProviderError):
+    """The vendor failed (5xx); the request is repeated."""
+
     retryable = True
 
 
 class NetworkError(ProviderError):
+    """The server cannot be reached, or the connection broke; the request is repeated."""
+
     retryable = True
 
 
 class StalledStreamError(NetworkError):
-    pass
+    """The model sent nothing for too long; the stream was cut and the request is repeated."""
 
 
 class MalformedAnswerError(ProviderError):
+    """The answer cannot be decoded; the request is repeated."""
+
     retryable = True
 
 
 class StoreError(OutriderError):
-    pass
+    """The store rejected or could not execute an operation."""
 
 
 class SessionNotFoundError(StoreError):
-    pass
+    """The store has no session with this id."""
 
 
 class SessionInUseError(StoreError):
@@ -203,15 +213,15 @@ class SessionInUseError(StoreError):
 
 
 class LeaseLostError(StoreError):
-    pass
+    """Another process has taken over the session, so this one may no longer write to it."""
 
 
 class StorageFullError(StoreError):
-    pass
+    """The disk is full; nothing was lost. Free space and continue."""
 
 
 class StoreUnavailableError(StoreError):
-    pass
+    """The database cannot be reached or is locked."""
 
 
 class StoreVersionError(StoreError):
@@ -219,7 +229,7 @@ class StoreVersionError(StoreError):
 
 
 class StoreDamagedError(StoreError):
-    pass
+    """The database is damaged; `outrider doctor --repair` repairs what can be repaired."""
 
 
 class ServerAwayError(OutriderError):
@@ -245,4 +255,4 @@ class LimitReachedError(OutriderError):
 
 
 class ConfigurationError(OutriderError, ValueError):
-    pass
+    """A setting or an argument is invalid; the message names it and says what is expected."""

@@ -58,6 +58,8 @@ class EventBus:
         self._replace_subscriptions([])
 
     def publish(self, event: Event) -> None:
+        """Deliver an event to all listeners of its class and of its base classes. Errors of a listener do not reach
+        the publisher."""
         if self._handlers[event.__class__] is None:
             return
         if self._transform is None:
@@ -113,6 +115,7 @@ class EventBus:
         return unsubscribe
 
     def subscribe_all(self, handler: Handler[Event]) -> Unsubscribe:
+        """Call `handler` with every event. Returns a function that ends the subscription."""
         return self.subscribe(Event, handler)
 
     def clear(self) -> None:
@@ -286,6 +289,7 @@ class EventStream(AsyncIterator[Event]):
         self._mailbox.close()
 
     async def aclose(self) -> None:
+        """Ends the stream; same as `close`."""
         self.close()
 
     async def __aenter__(self) -> Self:

@@ -4,20 +4,25 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
 from tests.architecture.house import ROOT
 
 README = ROOT / "README.md"
-# A block that needs a network or a key has the comment <!-- no-run --> on the line before it.
-BLOCK = re.compile(r"(?P<skip><!-- no-run -->\s*\n)?^```python\n(?P<code>.*?)^```", re.MULTILINE | re.DOTALL)
+# A block that needs a network, a key or another library has the comment <!-- no-run --> on the line before it.
+# Blocks in tabs are indented.
+BLOCK = re.compile(
+    r"(?P<skip>^[ ]*<!-- no-run -->\s*\n)?^(?P<indent>[ ]*)```python\n(?P<code>.*?)^(?P=indent)```",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 def snippets(page: Path) -> list[object]:
     text = page.read_text(encoding="utf-8") if page.exists() else ""
     return [
-        pytest.param(block["code"], id=f"{page.name}, line {text.count(chr(10), 0, block.start('code')) + 1}")
+        pytest.param(dedent(block["code"]), id=f"{page.name}, line {text.count(chr(10), 0, block.start('code')) + 1}")
         for block in BLOCK.finditer(text)
         if not block["skip"]
     ]
@@ -26,6 +31,13 @@ def snippets(page: Path) -> list[object]:
 def test_the_readme_has_an_example_that_can_be_run():
     assert README.exists(), "README.md is missing"
     assert snippets(README), "README.md has no ```python block without <!-- no-run -->"
+
+
+@pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_every_linked_file_exists(page: str):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
+    assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
 @pytest.mark.parametrize(

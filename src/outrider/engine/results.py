@@ -98,6 +98,7 @@ class RunResult(Generic[Out]):
 
     @property
     def reason(self) -> TerminationReason:
+        """Same as `termination_reason`."""
         return self.termination_reason
 
     @property

@@ -159,7 +159,13 @@ class EngineKeywords(TypedDict, total=False):
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a run or an engine in one value. New sessions work in `workspace`, or else in the current folder.
+    """The settings of a run or an engine in one value.
+
+    `attended`: a user can approve calls; otherwise calls that need it are denied. `limits` apply to each turn. `rules`
+    allow, ask about or deny calls, and `approval` says what agent mode asks about. `surroundings` adds the built-in
+    tools. `cassettes`: a folder in which model requests and answers are recorded. `hooks` see calls, messages and ends.
+    `secrets`: values that are redacted. `catalog`: facts and prices of models. `compacts`: history is summarised before
+    the context is full. New sessions work in `workspace`, or else in the current folder.
     With `titles` a model generates session titles: the given agent, or the session's own model unless that is scripted
     or runs locally. `flow` says where sessions may send data without a question after they have read text of
     others.

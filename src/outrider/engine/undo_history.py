@@ -133,6 +133,7 @@ class RestoreResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changed(self) -> tuple[str, ...]:
+        """The paths of the files that were restored, created or removed."""
         return snapshots_api.RestoreReport(self.actions).changed
 
     @property

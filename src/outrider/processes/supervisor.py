@@ -74,6 +74,7 @@ class CommandResult(msgspec.Struct, frozen=True):
 
     @property
     def exit_code(self) -> int | None:
+        """The exit code, or None if the command was killed or still runs."""
         return self.ending.exit_code if self.ending else None
 
     @property

@@ -28,6 +28,7 @@ class RequestDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="request
     where: str
 
     def words(self) -> str:
+        """Return the difference as one line of text."""
         return f"request: {self.where}"
 
 
@@ -39,6 +40,7 @@ class AnswerDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="answer")
     now: str
 
     def words(self) -> str:
+        """Return the difference as one line of text."""
         return f"answer: {self.of}: recorded {quote_short(self.recorded)}, now {quote_short(self.now)}"
 
 
@@ -49,6 +51,7 @@ class CallsDiffer(msgspec.Struct, frozen=True, tag_field="kind", tag="calls"):
     now: tuple[str, ...]
 
     def words(self) -> str:
+        """Return the difference as one line of text."""
         return f"calls: recorded {quote_short(', '.join(self.recorded))}, now {quote_short(', '.join(self.now))}"
 
 
@@ -61,6 +64,7 @@ class ResultDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="result")
     now: str
 
     def words(self) -> str:
+        """Return the difference as one line of text."""
         return f"result of {self.tool}: recorded {quote_short(self.recorded)}, now {quote_short(self.now)}"
 
 
@@ -70,6 +74,7 @@ class StepDiffers(msgspec.Struct, frozen=True, tag_field="kind", tag="step"):
     only: Literal["recorded", "now"]
 
     def words(self) -> str:
+        """Return the difference as one line of text."""
         return "the recorded step was not repeated" if self.only == "recorded" else "the step is new"
 
 
@@ -100,10 +105,12 @@ class Replay(msgspec.Struct, frozen=True):
 
     @property
     def differences(self) -> list[Difference]:
+        """All differences, in the order of the steps."""
         return [difference for step in self.steps for difference in step.differences]
 
     @property
     def same(self) -> bool:
+        """True if nothing differs."""
         return not self.differences
 
     def text(self) -> str:

@@ -89,6 +89,7 @@ class Session:
         return usage
 
     def add_user_message(self, content: str | AnyPart | Sequence[str | AnyPart]) -> Message:
+        """Append a message of the user: a text, a part, or a list of both."""
         parts = _content_list(content)
         return self.add_message(Message("user", [TextPart(part) if isinstance(part, str) else part for part in parts]))
 
@@ -119,6 +120,7 @@ class Session:
         return self.add_message(carrier)
 
     def add_message(self, message: Message) -> Message:
+        """Append a message and publish it. Messages without a time get the current one."""
         message.join(self.id)
         if message.time is None:
             message.time = MessageTime(created=self._clock())
@@ -168,6 +170,7 @@ class Session:
             self.add_message(message)
 
     def to_api_format(self) -> list[dict[str, Any]]:
+        """Return the transcript in the Anthropic message format."""
         return write_api_messages(self.messages)
 
     def clear(self) -> None:
@@ -177,6 +180,7 @@ class Session:
         self.id = new_id()
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the session with all messages as plain values; `from_dict` reads them."""
         return {
             "format": FORMAT_VERSION,
             "id": self.id,

@@ -133,6 +133,7 @@ class ToolResult(msgspec.Struct, frozen=True):
 class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a tool.
 
+    `timeout`: seconds until a call is cancelled. `policy`: "allow", "ask" (each call needs an approval) or "deny".
     `read_only`: runs in plan mode. `parallel`: may run concurrently with other calls. `repeatable`: is safe to run
     twice; such a call is run again when a turn resumes after a crash, other calls are reported as interrupted. `asks`:
     only waits for a user's answer, and waits again after a restart. `delegates`: waits for other agents, and does not
@@ -364,13 +365,16 @@ class Tool(Generic[Parameters, Returned_co]):
 
     @property
     def read_only(self) -> bool:
+        """True if calls change nothing, so that the tool is available in plan mode."""
         return self.options.read_only
 
     @property
     def timeout(self) -> float | None:
+        """Seconds after which a call is cancelled; None for no limit."""
         return self.options.timeout
 
     def to_schema(self) -> dict[str, Any]:
+        """Return name, description and JSON schema of the parameters, as a model receives them."""
         return {"name": self.name, "description": self.description, "parameters": self.parameters}
 
     def spec(self) -> ToolSpec:
@@ -445,6 +449,7 @@ class Tool(Generic[Parameters, Returned_co]):
         return diff if isinstance(diff, str) and len(diff) < MAX_PREVIEW_CHARS else ""
 
     async def execute(self, **arguments: Any) -> str | ToolResult:
+        """Call the tool outside a run, with an empty context. Raises what the function raises."""
         return await self.call(arguments, ToolContext())
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> str | ToolResult:

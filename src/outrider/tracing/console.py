@@ -376,6 +376,7 @@ class EventLogger:
             self._flush_deltas()
 
     def show(self, event: Event) -> None:
+        """Print one event. Deltas are collected and printed only if `verbose` is set."""
         with self._lock:
             if isinstance(event, DeltaEvent):
                 if self.verbose:

@@ -256,6 +256,7 @@ class EventLog:
 
     @property
     def events(self) -> list[AgentEvent]:
+        """A copy of the recorded events, oldest first."""
         return self.snapshot()[0]
 
     @property
@@ -269,6 +270,7 @@ class EventLog:
             return list(self._events), list(self._recorder.open.values())
 
     def filter(self, agent_name: str | None = None, event_type: EventKind | None = None) -> list[AgentEvent]:
+        """Return the events of one agent, of one type, or both."""
         return [
             event
             for event in self.events
@@ -285,12 +287,14 @@ class EventLog:
         return "\n".join(lines)
 
     def clear(self) -> None:
+        """Remove all recorded events."""
         with self._lock:
             self._events.clear()
             self._recorder = EventRecorder()
             self.dropped = DroppedRecords()
 
     def to_json(self) -> bytes:
+        """Return the log as JSON, including events that have started and not ended."""
         with self._lock:
             unfinished = list(self._recorder.open.values())
             return msgspec.json.encode(_StoredEventLog(list(self._events), unfinished, self.dropped, self.maximum))

@@ -37,13 +37,16 @@ class AgentEvent(msgspec.Struct, frozen=True):
 
     @property
     def event_type(self) -> EventKind:
+        """Same as `type`."""
         return self.type
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the event as plain values."""
         return msgspec.to_builtins(self)
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> "AgentEvent":
+        """Read an event from the values of `to_dict`."""
         return msgspec.convert(value, cls)
 
 
@@ -195,6 +198,7 @@ class Span:
 
     @property
     def finished(self) -> bool:
+        """True if the span has ended."""
         return self.status != "unfinished"
 
     @property
@@ -209,10 +213,12 @@ class Span:
 
     @property
     def model_calls(self) -> list["Span"]:
+        """The spans of model requests directly below this one."""
         return [child for child in self.children if child.kind == "model"]
 
     @property
     def agent_calls(self) -> list["Span"]:
+        """The spans of called agents directly below this one."""
         return [child for child in self.children if child.kind == "agent"]
 
     @property
@@ -230,6 +236,7 @@ class Span:
             waiting.extend((depth + 1, child) for child in reversed(span.children))
 
     def find(self, name: str) -> list["Span"]:
+        """Return all spans with this name, this one and those below it."""
         return [span for _, span in self.walk() if span.name == name]
 
     def time_outside(self, spans: list["Span"]) -> int:

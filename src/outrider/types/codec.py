@@ -40,28 +40,35 @@ class UnknownPart:
 
     @property
     def type(self) -> str:
+        """The kind, which this version does not know."""
         return str(self.raw.get("type", ""))
 
     @property
     def part_type(self) -> str:
+        """Same as `type`."""
         return self.type
 
     @property
     def id(self) -> str:
+        """The id of the part."""
         return str(self.raw.get("id", ""))
 
     @property
     def session_id(self) -> str:
+        """The id of the session that owns the part."""
         return str(self.raw.get("session_id", ""))
 
     @property
     def message_id(self) -> str:
+        """The id of the message that owns the part."""
         return str(self.raw.get("message_id", ""))
 
     def adopt(self, message_id: str, session_id: str) -> None:
+        """Set the ids of the message and the session that own the part."""
         self.raw = self.raw | {"message_id": message_id, "session_id": session_id}
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the stored object unchanged."""
         return self.raw
 
     def __eq__(self, other: object) -> bool:
@@ -147,10 +154,12 @@ def load_part(value: dict[str, Any]) -> AnyPart:
 
 
 def encode_part(part: AnyPart) -> bytes:
+    """Return a part as JSON; `decode_part` reads it."""
     return _encoder.encode(part.to_dict() if type(part) in _plain_classes else part)
 
 
 def encode_parts(parts: Iterable[AnyPart]) -> bytes:
+    """Return parts as a JSON list; `decode_parts` reads it."""
     if _plain_classes:
         return _encoder.encode([part.to_dict() if type(part) in _plain_classes else part for part in parts])
     return _encoder.encode(parts if isinstance(parts, list | tuple) else list(parts))
@@ -239,6 +248,7 @@ def _guard(cls: type[P]) -> Callable[[object], TypeGuard[P]]:
     def is_kind(part: object) -> TypeGuard[P]:
         return isinstance(part, cls)
 
+    is_kind.__doc__ = f"Returns whether a value is a {cls.__name__}; type checkers then know its type."
     return is_kind
 
 

@@ -27,17 +27,23 @@ class Event(msgspec.Struct, kw_only=True, frozen=True, tag_field="type", tag=Tru
 
     @property
     def event_type(self) -> str:
+        """The stored name of the event class."""
         return str(self.__struct_config__.tag)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the event as plain values."""
         return plain(self)
 
 
 class LoopStartedEvent(Event, frozen=True, tag="LoopStartedEvent"):
+    """A turn has started."""
+
     user_message: str = ""
 
 
 class LoopCompletedEvent(Event, frozen=True, tag="LoopCompletedEvent"):
+    """A turn has ended, with its reason, its number of steps and its output."""
+
     termination_reason: str = ""
     total_turns: int = 0
     duration_ms: int = 0
@@ -45,21 +51,29 @@ class LoopCompletedEvent(Event, frozen=True, tag="LoopCompletedEvent"):
 
 
 class TurnStartedEvent(Event, frozen=True, tag="TurnStartedEvent"):
+    """A step of the turn, one model answer with its calls, has started."""
+
     turn_number: int
     max_turns: int | None = None
 
 
 class TurnCompletedEvent(Event, frozen=True, tag="TurnCompletedEvent"):
+    """A step of the turn, one model answer with its calls, has ended."""
+
     turn_number: int
     tool_calls_count: int = 0
 
 
 class StateChangedEvent(Event, frozen=True, tag="StateChangedEvent"):
+    """The state of a turn has changed, for example from `calling_model` to `running_tools`."""
+
     old_state: str
     new_state: str
 
 
 class LLMRequestEvent(Event, frozen=True, tag="LLMRequestEvent"):
+    """A request is sent to a model."""
+
     message_count: int
     has_tools: bool = False
     model: str = ""
@@ -99,11 +113,14 @@ class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
 
     @property
     def tokens(self) -> Tokens:
+        """The tokens of the answer as one value."""
         cache = CacheTokens(self.cache_read_tokens, self.cache_write_tokens)
         return Tokens(self.input_tokens, self.output_tokens, self.reasoning_tokens, cache)
 
 
 class ToolExecutionStartedEvent(Event, frozen=True, tag="ToolExecutionStartedEvent"):
+    """A tool call runs; its start is stored."""
+
     tool_name: str
     tool_input: dict[str, Any] = {}
 
@@ -144,6 +161,8 @@ class ToolApprovalRequestedEvent(Event, frozen=True, tag="ToolApprovalRequestedE
 
 
 class ToolApprovalResultEvent(Event, frozen=True, tag="ToolApprovalResultEvent"):
+    """An approval request has its answer."""
+
     tool_name: str
     approved: bool
     approval_id: str = ""
@@ -162,6 +181,8 @@ class MessageAddedEvent(Event, frozen=True, tag="MessageAddedEvent"):
 
 
 class ContextCompactionEvent(Event, frozen=True, tag="ContextCompactionEvent"):
+    """Earlier messages were replaced by a summary in the prompt."""
+
     tokens_before: int
     tokens_after: int
     messages_removed: int = 0
@@ -227,6 +248,8 @@ class ModelSilentEvent(Event, frozen=True, tag="ModelSilentEvent"):
 
 
 class BudgetExceededEvent(Event, frozen=True, tag="BudgetExceededEvent"):
+    """A limit of the run was reached; the turn ends with the reason `limit`."""
+
     limit: str
     maximum: str
     reached: str = ""
@@ -241,6 +264,8 @@ class AgentCalledEvent(Event, frozen=True, tag="AgentCalledEvent"):
 
 
 class AgentReturnedEvent(Event, frozen=True, tag="AgentReturnedEvent"):
+    """A called agent has returned to its caller, with its output or an error."""
+
     callee: str
     output: str = ""
     success: bool = True
@@ -256,12 +281,16 @@ class SessionUpdatedEvent(Event, frozen=True, tag="SessionUpdatedEvent"):
 
 
 class ProcessStartedEvent(Event, frozen=True, tag="ProcessStartedEvent"):
+    """A background process was started."""
+
     process_id: str
     command: str
     pid: int | None = None
 
 
 class ProcessOutputEvent(Event, frozen=True, tag="ProcessOutputEvent"):
+    """A chunk of the output of a background process."""
+
     droppable: ClassVar[bool] = True
     process_id: str
     output: str
@@ -269,6 +298,8 @@ class ProcessOutputEvent(Event, frozen=True, tag="ProcessOutputEvent"):
 
 
 class ProcessExitedEvent(Event, frozen=True, tag="ProcessExitedEvent"):
+    """A background process has ended, by itself or by a signal."""
+
     process_id: str
     exit_code: int | None = None
     signal: str | None = None

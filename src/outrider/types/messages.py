@@ -26,6 +26,8 @@ _part_lock = RLock()
 
 
 class MessageTime(msgspec.Struct, frozen=True):
+    """When a message was created and completed, in Unix milliseconds."""
+
     created: int
     completed: int | None = None
 
@@ -38,6 +40,8 @@ def _is_added(part: TextPart) -> bool:
 
 
 class MessagePath(msgspec.Struct, frozen=True):
+    """The folders of a message: the current one and the root of the workspace."""
+
     cwd: str
     root: str
 
@@ -118,6 +122,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
             adopt(part, self.id, session_id)
 
     def get_parts_by_type(self, cls: type[P]) -> list[P]:
+        """Return the parts of one class, in order."""
         return [part for part in self.parts if isinstance(part, cls)]
 
     def get_text_content(self) -> str:
@@ -133,6 +138,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         return [part.text for part in self.parts if isinstance(part, TextPart) and not _is_added(part)]
 
     def get_tool_uses(self) -> list[ToolUsePart]:
+        """Return the calls of the message without their results."""
         return [part.use() for part in self.get_calls()]
 
     def get_calls(self) -> list[ToolPart]:
@@ -140,6 +146,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         return [part for part in self.parts if isinstance(part, ToolPart) and not is_withdrawn(part)]
 
     def find_call(self, call_id: str) -> ToolPart | None:
+        """Return the call with this id, or None."""
         return next((call for call in self.get_calls() if call.call_id == call_id), None)
 
     def to_api_format(self) -> dict[str, Any]:
@@ -155,6 +162,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
+        """Read a message from the values of `to_dict`."""
         return convert(value, cls)
 
     @classmethod

@@ -29,11 +29,15 @@ _ENDS = (ToolCompleted, ToolError)
 
 
 class PartTime(msgspec.Struct, frozen=True):
+    """When a part was started and ended, in Unix milliseconds."""
+
     start: int
     end: int | None = None
 
 
 class RetryTime(msgspec.Struct, frozen=True):
+    """When the retry was scheduled, in Unix milliseconds."""
+
     created: int
 
 
@@ -83,13 +87,16 @@ class PartBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def part_type(self) -> str:
+        """Same as `type`."""
         return self.type
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the part as plain values."""
         return listed(msgspec.to_builtins(self))
 
     @classmethod
     def from_dict(cls, value: dict[str, Any]) -> Self:
+        """Read a part from the values of `to_dict`."""
         return convert(value, cls)
 
     def adopt(self, message_id: str, session_id: str) -> None:
@@ -111,6 +118,7 @@ class TextPart(PartBase, frozen=True, tag_field="type", tag="text"):
     origins: StoredOrigins = UNSET
 
     def to_api_format(self) -> dict[str, Any]:
+        """Return the part as a block of the Anthropic API."""
         return {"type": "text", "text": self.text, **self.metadata.get("anthropic", {})}
 
 
@@ -125,6 +133,7 @@ class ReasoningPart(PartBase, frozen=True, tag_field="type", tag="reasoning"):
     provider_state: dict[str, Any] = {}
 
     def to_api_format(self) -> dict[str, Any]:
+        """Return the part as a block of the Anthropic API."""
         state = self.provider_state
         if "block" in state:
             return state["block"]
@@ -162,6 +171,7 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
 
     @property
     def ended(self) -> bool:
+        """True if the call is completed or ended in error."""
         return isinstance(self.state, _ENDS)
 
     @property
@@ -187,6 +197,7 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
         return replace(self, state=state)
 
     def use(self) -> "ToolUsePart":
+        """Return the call without its result."""
         return ToolUsePart(
             tool_id=self.call_id,
             tool_name=self.tool,
@@ -197,6 +208,7 @@ class ToolPart(PartBase, frozen=True, tag_field="type", tag="tool"):
         )
 
     def to_api_format(self) -> dict[str, Any]:
+        """Return the call, without its result, as a block of the Anthropic API."""
         return self.use().to_api_format()
 
 
@@ -212,6 +224,7 @@ class FilePart(PartBase, frozen=True, tag_field="type", tag="file"):
     origins: StoredOrigins = UNSET
 
     def to_api_format(self) -> dict[str, Any]:
+        """Return the part as a block of the Anthropic API."""
         return file_block(self.mime, self.url, self.filename) | self.metadata.get("anthropic", {})
 
 
@@ -328,6 +341,7 @@ class ToolUsePart(PartBase, frozen=True, tag_field="type", tag="tool_use"):
     metadata: dict[str, Any] = {}
 
     def to_api_format(self) -> dict[str, Any]:
+        """Return the part as a block of the Anthropic API."""
         return {
             "type": "tool_use",
             "id": self.tool_id,
@@ -352,6 +366,7 @@ class ToolResultPart(PartBase, frozen=True, tag_field="type", tag="tool_result")
         force_setattr(self, "attachments", tuple(self.attachments))
 
     def to_api_format(self) -> dict[str, Any]:
+        """Return the part as a block of the Anthropic API."""
         block: dict[str, Any] = {"type": "tool_result", "tool_use_id": self.tool_use_id}
         content = self.metadata.get("content", result_content(self.content, self.attachments))
         if content is not None:

@@ -18,6 +18,7 @@ class ModelMessage(msgspec.Struct, frozen=True):
     content: tuple[ModelPart, ...]
 
     def to_api_format(self) -> dict[str, Any]:
+        """Return the message in the Anthropic message format."""
         return {"role": self.role, "content": [part.to_api_format() for part in self.content]}
 
 
@@ -38,6 +39,7 @@ class Prompt(Sequence[ModelMessage]):
         self._opening: tuple[object, bytes] | None = None
 
     def append(self, message: ModelMessage) -> None:
+        """Append a message; the bytes of earlier ones stay as they are."""
         self._messages.append(message)
 
     def encoded(self, form: str, encode: Callable[[ModelMessage], bytes]) -> bytearray:

@@ -23,6 +23,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
+        """All tokens: input, cache, output and reasoning."""
         cache = self.cache
         return self.input + cache.read + cache.write + self.output + self.reasoning
 
@@ -47,5 +48,6 @@ class Usage(msgspec.Struct, frozen=True):
     total_cost: Decimal | None = Decimal(0)
 
     def plus(self, tokens: Tokens, cost: Decimal | None) -> "Usage":
+        """Return the sum. The cost is None if one of both is unknown."""
         known = self.total_cost is not None and cost is not None
         return Usage(self.tokens + tokens, self.total_cost + cost if known else None)  # type: ignore[operator]

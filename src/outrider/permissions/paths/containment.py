@@ -80,6 +80,7 @@ class Containment(Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
+        """True if the path is inside the workspace and not protected."""
         return self.kind == "inside"
 
 

@@ -27,9 +27,11 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def display_address(self) -> str:
+        """The command, without arguments and environment."""
         return self.command
 
     def secret_values(self) -> list[str]:
+        """Return values of the environment that must not be shown, longest first."""
         return _longest_first(value for name, value in self.env.items() if _SECRET_NAME.search(name))
 
     def __repr__(self) -> str:
@@ -51,6 +53,7 @@ class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
         return f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
 
     def secret_values(self) -> list[str]:
+        """Return values of headers and of the URL that must not be shown, longest first."""
         address = urlsplit(self.url)
         values = [_SCHEME.sub("", value) for value in self.headers.values()]
         values += [address.username or "", address.password or "", address.query]

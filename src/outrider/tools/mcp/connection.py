@@ -90,6 +90,8 @@ class Elicitation(msgspec.Struct, frozen=True):
 
 
 class ElicitationReply(msgspec.Struct, frozen=True):
+    """The user's answer to a question of a server; `content` has the requested fields if it was accepted."""
+
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Any] | None = None
 

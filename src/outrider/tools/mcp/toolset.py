@@ -35,6 +35,7 @@ class McpTool(Tool):
 
     @property
     def fingerprint(self) -> str:
+        """A hash of the definition; it changes when the server changes the tool."""
         return self.definition.fingerprint
 
     async def call(self, arguments: dict[str, Any], context: ToolContext) -> str | ToolResult:

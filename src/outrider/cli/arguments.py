@@ -719,17 +719,59 @@ def declare_serve(parser: ArgumentParser) -> None:
     parser.set_defaults(execute="outrider.cli.commands.serve:start_server")
 
 
-_MCP_DESCRIPTION = """\
+_MCP_SERVE_DESCRIPTION = """\
 Run as an MCP server on stdin and stdout. Other agents can run an agent in this folder, and search and read your
 sessions. There are no approval questions: a call that needs approval is denied. Allow calls with --allow."""
 
 
 def declare_mcp(parser: ArgumentParser) -> None:
-    parser.description = _MCP_DESCRIPTION
-    parser.epilog = format_examples("outrider mcp", "outrider mcp --cwd ~/project --mode plan")
-    add_cwd_option(parser)
-    add_agent_options(parser)
-    parser.set_defaults(execute="outrider.cli.commands.serve:serve_mcp")
+    parser.description = "Manage the MCP servers that your agents use. Without a subcommand, run as an MCP server."
+    parser.epilog = format_examples(
+        "outrider mcp add files -- npx -y @modelcontextprotocol/server-filesystem .",
+        "outrider mcp add tickets --url https://mcp.example.com/mcp",
+        "outrider mcp login tickets",
+        "outrider mcp test",
+        "outrider mcp import",
+        "outrider mcp serve --cwd ~/project --mode plan",
+    )
+    parser.set_defaults(default_subcommand="serve")
+    subparsers = parser.add_subparsers(
+        title=SUBCOMMANDS_TITLE, metavar="WHAT", required=True, parser_class=type(parser)
+    )
+
+    def add(name: str, help: str, execute: str, server: str = "") -> ArgumentParser:
+        subparser = subparsers.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+        if server:
+            subparser.add_argument("name", metavar="NAME", nargs=None if server == "required" else "?", default="")
+        add_cwd_option(subparser)
+        subparser.set_defaults(execute=f"outrider.cli.commands.mcp:{execute}")
+        return subparser
+
+    listed = add("list", "list your servers and those of this folder", "list_servers")
+    listed.add_argument("--json", action="store_true", help="print one JSON object per line")
+    added = add("add", "add a server: a command after --, or --url", "add_server", "required")
+    added.add_argument("command", metavar="COMMAND", nargs="*", help="the program and its arguments, after --")
+    added.add_argument("--url", help="the address of a server that is reached over HTTP")
+    added.add_argument("--sse", action="store_true", help="the server uses the older transport with server-sent events")
+    header = added.add_argument("--header", metavar="NAME:VALUE", action="append", default=[])
+    header.help = "an HTTP header; ${VARIABLE} in the value is replaced when the server is started"
+    added.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="a variable of the command")
+    added.add_argument("--project", action="store_true", help="write to .mcp.json of this folder, for everyone")
+    added.add_argument("--force", action="store_true", help="replace a server with the same name")
+    removed = add("remove", "remove a server and its login", "remove_server", "required")
+    removed.add_argument("--project", action="store_true", help="remove it from .mcp.json of this folder")
+    add("test", "connect to one server or all, and print what they offer", "test_server", "optional")
+    login = add("login", "log in to a server in the browser (OAuth)", "log_in", "required")
+    login.add_argument("--no-browser", action="store_true", help="only print the address")
+    add("logout", "delete the login of a server", "log_out", "required")
+    imported = add("import", "add the servers of other tools' configuration files", "import_servers")
+    imported.add_argument("file", metavar="FILE", nargs="?", help="a file; without it, those in your home folder")
+    imported.add_argument("--dry-run", action="store_true", help="print what would be imported")
+    served = subparsers.add_parser("serve", help="run as an MCP server for other agents, on stdio (default)")
+    served.description = _MCP_SERVE_DESCRIPTION
+    add_cwd_option(served)
+    add_agent_options(served)
+    served.set_defaults(execute="outrider.cli.commands.serve:serve_mcp")
 
 
 SHELLS = ("bash", "zsh", "fish")

@@ -49,7 +49,7 @@ COMMANDS = tuple(
         ("restore", "replace the stored data with those of an archive"),
         ("serve", "serve the engine and a web page over HTTP, on this machine by default"),
         ("acp", "run as an Agent Client Protocol agent for an editor, on stdio"),
-        ("mcp", "run as an MCP server for other agents, on stdio"),
+        ("mcp", "manage MCP servers; run as an MCP server for other agents"),
         ("jobs", "submit and manage background runs, which continue after the terminal closes"),
         ("worker", "execute submitted background runs, on one or several machines"),
         ("completion", "print a completion script for bash, zsh or fish"),

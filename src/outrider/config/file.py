@@ -250,6 +250,21 @@ def read_config_file(path: Path) -> ParsedConfig:
     return parse_config(content, str(path))
 
 
+def read_servers_file(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the MCP servers that `outrider mcp add` has written. A missing file has none."""
+    try:
+        document = msgspec.json.decode(path.read_bytes() or b"{}", type=dict[str, Any])
+        return msgspec.convert(document.get("mcpServers", {}), dict[str, dict[str, Any]])
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{path}: expected JSON with `mcpServers`, an object of servers by name: {error}"
+        ) from error
+
+
 def parse_config(content: bytes, source: str) -> ParsedConfig:
     """Parse TOML text. Error messages call it `source`."""
     import tomllib

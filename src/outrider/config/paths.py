@@ -36,6 +36,15 @@ class AppFolders(msgspec.Struct, frozen=True):
         return self.config / "commands"
 
     @property
+    def servers_file(self) -> Path:
+        """MCP servers that `outrider mcp add` has written, in the format of `.mcp.json`."""
+        return self.config / "mcp.json"
+
+    @property
+    def logins_file(self) -> Path:
+        return self.data / "mcp_logins.json"
+
+    @property
     def hooks_file(self) -> Path:
         return self.config / "hooks.json"
 

@@ -28,6 +28,7 @@ from outrider.config.file import (
     WebSearchTable,
     parse_config,
     read_config_file,
+    read_servers_file,
     stricter_limits,
     suggest_name,
 )
@@ -320,7 +321,7 @@ def read_settings(
         web_search=file.web_search,
         egress=file.egress,
         background=file.background,
-        mcp=file.mcp,
+        mcp={**read_servers_file(folders.servers_file), **file.mcp},
         models=file.models,
         missing=missing,
         notices=(*noticed, *_setting_notices(flags, file, environ, source, workspace), *project_rules),

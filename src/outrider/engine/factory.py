@@ -170,10 +170,12 @@ def _find_servers(settings: Settings, workspace: Path) -> "McpServerManager | No
     if not settings.mcp and not server_items(trust.project):
         return None
     from outrider.project.mcp import McpServerManager, choose_servers
+    from outrider.tools.mcp.credentials import LoginFile
 
     source = str(settings.folders.config_file)
     chosen = choose_servers(settings.mcp, source, trust, settings.environ, KEY_VARIABLES)
-    return McpServerManager(chosen, trust.project.root, settings.data_folder / "mcp_tools.json", proxy=proxy_for)
+    ledger, logins = settings.data_folder / "mcp_tools.json", LoginFile(settings.folders.logins_file)
+    return McpServerManager(chosen, trust.project.root, ledger, proxy=proxy_for, logins=logins)
 
 
 async def _open_network(settings: Settings, stack: AsyncExitStack) -> Network:

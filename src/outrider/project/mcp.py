@@ -21,6 +21,7 @@ from outrider.processes.launch import child_environment
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, server_items
 from outrider.tools.mcp.config import McpConfigFile, ServerConfig, parse_config
 from outrider.tools.mcp.connection import AskUser, McpHost, McpPrompt, PromptMessage
+from outrider.tools.mcp.credentials import LoginFile
 from outrider.tools.mcp.server import ServerStatus
 from outrider.tools.mcp.toolset import McpServers, McpTool
 from outrider.tools.tool import Tool
@@ -154,7 +155,9 @@ class McpServerManager:
         ask: AskUser | None = None,
         *,
         proxy: ProxySelector | None = None,
+        logins: LoginFile | None = None,
     ) -> None:
+        self._logins = logins
         self.notices = list(chosen.notices)
         self._chosen = chosen
         self._workspace = workspace
@@ -171,7 +174,9 @@ class McpServerManager:
         in addition."""
         if not self._chosen.servers:
             return
-        host = McpHost(self._workspace, child_environment(environ), ask=self._ask, proxy=self._proxy)
+        host = McpHost(
+            self._workspace, child_environment(environ), ask=self._ask, proxy=self._proxy, logins=self._logins
+        )
         ledger = FileToolLedger(self._ledger, self._chosen.origins)
         self._servers = McpServers(self._chosen.servers, host, ledger=ledger, policy="allow")
         self._opening = asyncio.create_task(self._connect_all(self._servers), name="connect MCP servers")

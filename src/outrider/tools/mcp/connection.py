@@ -11,6 +11,7 @@ import msgspec
 from outrider.errors import ToolFailure
 from outrider.http.transport import ProxySelector
 from outrider.tools.mcp.config import ServerConfig, ServerLimits
+from outrider.tools.mcp.credentials import LoginFile
 from outrider.tools.tool import Progress, ToolResult
 
 
@@ -108,6 +109,10 @@ class McpHost(msgspec.Struct, frozen=True):
     limits: ServerLimits = ServerLimits()
     ask: AskUser | None = None
     proxy: ProxySelector | None = None
+    logins: LoginFile | None = None
+    """Stored logins of servers with a URL; without it, a server that wants a login cannot be used."""
+    redirect: Any = None
+    """The `LoginRedirect` of a login in this process; without it, an error asks for a login."""
 
 
 class PromptMessage(msgspec.Struct, frozen=True):
@@ -146,6 +151,7 @@ class ConnectionLifetime:
         self.reason = ""
         self.has_died = False  # the server ended the connection
         self.last_problem = ""  # last transport error, which the SDK does not report
+        self.login_problem = ""  # why a login is needed; another attempt without one does not help
         self._loop = asyncio.get_running_loop()
         self._since: float | None = None
 
@@ -161,7 +167,7 @@ class ConnectionLifetime:
     def end(self, reason: str, *, has_died: bool = False) -> None:
         """Ends the connection. Only the first reason is stored, since later ones are consequences."""
         if not self.ended.is_set():
-            self.reason = reason
+            self.reason = self.login_problem or reason
             self.has_died = has_died
             self.ended.set()
             self.listener.ended()

@@ -4,7 +4,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import httpx2
 from mcp.client.sse import sse_client
@@ -14,9 +14,12 @@ from outrider.errors import ConfigurationError, NetworkError, StalledStreamError
 from outrider.http.client import HttpClient
 from outrider.http.http1 import HttpHeaders
 from outrider.http.transport import HttpRequest, HttpResponse, HttpTimeouts
-from outrider.tools.mcp.config import HttpServer, ServerLimits, hide_secrets
+from outrider.tools.mcp.config import HIDDEN_SECRET, HttpServer, ServerLimits, hide_secrets
 from outrider.tools.mcp.connection import ConnectionLifetime, McpHost
 from outrider.tools.mcp.sdk_stdio import TokenBucket
+
+if TYPE_CHECKING:
+    from outrider.tools.mcp.sdk_oauth import ServerAuth
 
 CONNECT_TIMEOUT = 10.0  # seconds
 _LOGGERS_WITH_URLS = ("httpx2", "mcp.client.streamable_http", "mcp.client.sse")
@@ -25,8 +28,9 @@ READ_TIMEOUT_MARGIN = 30.0  # seconds added to the call limit before an idle con
 
 @asynccontextmanager
 async def http_transport(config: HttpServer, host: McpHost, life: ConnectionLifetime) -> AsyncGenerator[Any, None]:
-    client, limits = _BoundedClientFactory(config, host, life), host.limits
-    with _quiet_logs(config):
+    auth = _make_auth(config, host, life)
+    client, limits = _BoundedClientFactory(config, host, life, auth), host.limits
+    with _quiet_logs(config, auth):
         if config.transport == "sse":
             patience = limits.call + READ_TIMEOUT_MARGIN
             async with sse_client(
@@ -41,12 +45,29 @@ async def http_transport(config: HttpServer, host: McpHost, life: ConnectionLife
             yield streams
 
 
+def _make_auth(config: HttpServer, host: McpHost, life: ConnectionLifetime) -> "ServerAuth | None":
+    """Returns the login of a server that has none in its configuration."""
+    if host.logins is None or any(name.lower() == "authorization" for name in config.headers):
+        return None
+    from outrider.tools.mcp.sdk_oauth import ServerAuth
+
+    def report(problem: str, affected: Literal["server", "call"]) -> None:
+        life.last_problem = problem
+        if affected == "server":
+            life.login_problem = problem
+
+    return ServerAuth(config, host.logins, report=report, redirect=host.redirect)
+
+
 @contextmanager
-def _quiet_logs(config: HttpServer) -> Generator[None]:
+def _quiet_logs(config: HttpServer, auth: "ServerAuth | None") -> Generator[None]:
     """Removes secrets from log records: the SDK and its HTTP library log URLs, which may contain a key."""
 
     def without_keys(record: logging.LogRecord) -> bool:
-        record.msg, record.args = hide_secrets(record.getMessage(), config), ()
+        text = hide_secrets(record.getMessage(), config)
+        for secret in auth.secret_values() if auth else ():
+            text = text.replace(secret, HIDDEN_SECRET)
+        record.msg, record.args = text, ()
         return True
 
     loggers = [logging.getLogger(name) for name in _LOGGERS_WITH_URLS]
@@ -62,7 +83,8 @@ def _quiet_logs(config: HttpServer) -> Generator[None]:
 class _BoundedClientFactory:
     """Creates HTTP clients that check and limit each response before it is read."""
 
-    def __init__(self, config: HttpServer, host: McpHost, life: ConnectionLifetime) -> None:
+    def __init__(self, config: HttpServer, host: McpHost, life: ConnectionLifetime, auth: "ServerAuth | None") -> None:
+        self._auth = auth
         self._config = config
         self._limits = host.limits
         self._proxy = host.proxy
@@ -79,7 +101,7 @@ class _BoundedClientFactory:
         return httpx2.AsyncClient(
             headers=self._config.headers | {"Accept-Encoding": "identity"},
             transport=_HttpClientTransport(HttpClient(self._timeouts(), proxy=self._proxy)),
-            auth=auth,
+            auth=auth or self._auth,
             event_hooks={"response": [self._bound_response]},
         )
 

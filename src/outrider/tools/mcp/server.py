@@ -92,6 +92,10 @@ class ConnectionOwner:
         while not self._closing:
             self._wake.clear()
             delay = retries.next_delay(await self._serve_once(hold))
+            if self._needs_login():
+                self._set_status("failed")
+                await self._wait_for_login()
+                continue
             if delay is None and not self._closing:
                 self._set_status("failed")
                 retries = ReconnectBackoff(self._host.limits)
@@ -99,6 +103,18 @@ class ConnectionOwner:
                 async with asyncio.timeout(delay):
                     await self._wake.wait()
         self._set_status("closed")
+
+    def _needs_login(self) -> bool:
+        return self._life is not None and bool(self._life.login_problem) and not self._closing
+
+    async def _wait_for_login(self) -> None:
+        """Waits until the user has logged in, in this process or another one."""
+        logins = self._host.logins
+        before = logins.changed_at() if logins else 0
+        while not self._wake.is_set() and logins is not None and logins.changed_at() == before:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOGIN_POLL):
+                    await self._wake.wait()
 
     async def wait_settled(self) -> ServerStatus:
         await self._settled.wait()
@@ -175,6 +191,7 @@ class ConnectionOwner:
 _log = logging.getLogger("outrider.mcp")
 T = TypeVar("T")
 LOSS_REASON_WAIT = 1.0  # seconds
+LOGIN_POLL = 2.0  # seconds between looks at the stored logins, while a server needs one
 RELIST_DELAY = 0.2  # seconds to wait before a list is read again, to merge several changes into one request
 
 

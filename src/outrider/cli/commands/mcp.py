@@ -1,0 +1,142 @@
+"""`outrider mcp add, list, test, login, logout, remove, import`: your MCP servers."""
+
+import asyncio
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from outrider.cli import exit_codes
+from outrider.cli.output import Console, format_table
+from outrider.config.settings import Settings, read_settings
+from outrider.engine import mcp_servers
+from outrider.errors import ConfigurationError
+from outrider.presentation.formats import format_count
+
+
+def list_servers(arguments: Namespace) -> int:
+    """Print the configured servers, and why others are not used."""
+    console, settings = Console(), read_settings(cwd=arguments.cwd)
+    servers, notices = mcp_servers.list_configured(settings)
+    if arguments.json:
+        for server in servers:
+            console.print(msgspec.json.encode(server).decode())
+    elif servers:
+        heads = ("name", "address", "configured by", "login")
+        for line in format_table(heads, [msgspec.structs.astuple(server) for server in servers], console.width):
+            console.print(line)
+    for notice in (*settings.notices, *notices):
+        console.print_stderr(f"outrider: {notice}", "yellow")
+    if not servers and not arguments.json:
+        console.print_stderr("There are no MCP servers. Add one: outrider mcp add NAME -- COMMAND, or --url URL")
+    return exit_codes.SUCCESS
+
+
+def add_server(arguments: Namespace) -> int:
+    """Add a server to your file, or to the `.mcp.json` of the folder."""
+    console, settings = Console(), read_settings(cwd=arguments.cwd)
+    file = _target_file(settings, arguments)
+    mcp_servers.add_entry(file, arguments.name, _entry_from_arguments(arguments), replace=arguments.force)
+    console.print_stderr(f"{arguments.name} was added to {file}")
+    if arguments.project:
+        console.print_stderr("It is started after `outrider trust`, which shows it for approval.")
+    console.print_stderr(f"Try it: outrider mcp test {arguments.name}")
+    return exit_codes.SUCCESS
+
+
+def remove_server(arguments: Namespace) -> int:
+    """Remove a server from your file or from the `.mcp.json` of the folder, and its stored login."""
+    settings = read_settings(cwd=arguments.cwd)
+    file = _target_file(settings, arguments)
+    mcp_servers.remove_entry(settings, file, arguments.name)
+    Console().print_stderr(f"{arguments.name} was removed from {file}")
+    return exit_codes.SUCCESS
+
+
+def import_servers(arguments: Namespace) -> int:
+    """Add the servers of other tools' configuration files to your file."""
+    console, settings = Console(), read_settings(cwd=arguments.cwd)
+    lines = mcp_servers.import_servers(settings, arguments.file or "", dry_run=arguments.dry_run)
+    for line in lines:
+        console.print_stderr(line)
+    if not lines:
+        console.print_stderr("No MCP servers were found in the configuration files of other tools.")
+    return exit_codes.SUCCESS if lines else exit_codes.FAILURE
+
+
+def test_server(arguments: Namespace) -> int:
+    """Connect to one server or all, and print what they offer."""
+    return asyncio.run(_print_reports(Console(), read_settings(cwd=arguments.cwd), arguments.name))
+
+
+def log_in(arguments: Namespace) -> int:
+    """Log in to a server in the browser and store the login."""
+    console, settings = Console(), read_settings(cwd=arguments.cwd)
+
+    async def show(url: str) -> None:
+        console.print_stderr(f"Log in to {arguments.name} in your browser:\n\n  {url}\n")
+        if not arguments.no_browser:
+            import webbrowser
+
+            await asyncio.to_thread(webbrowser.open, url)
+
+    if asyncio.run(mcp_servers.log_in(settings, arguments.name, show)):
+        console.print_stderr(f"You are logged in to {arguments.name}.", "green")
+    else:
+        console.print_stderr(f"{arguments.name} wants no login.")
+    return exit_codes.SUCCESS
+
+
+def log_out(arguments: Namespace) -> int:
+    """Delete the stored login of a server."""
+    found = mcp_servers.log_out(read_settings(cwd=arguments.cwd), arguments.name)
+    Console().print_stderr(
+        f"The login for {arguments.name} was deleted." if found else f"There is no login for {arguments.name}."
+    )
+    return exit_codes.SUCCESS
+
+
+async def _print_reports(console: Console, settings: Settings, name: str) -> int:
+    failed = False
+    async for report in mcp_servers.try_servers(settings, name):
+        if report.error:
+            failed = True
+            console.print_stderr(f"✗ {report.name}: {report.error}", "red")
+            continue
+        console.print(f"✓ {report.name}: {format_count(len(report.tools), 'tool')}", "green")
+        for tool, description in report.tools:
+            about = (description.strip().splitlines() or [""])[0]
+            console.print(f"    {tool}  {about}"[: console.width])
+        for kind, names in (("prompts", report.prompts), ("resources", report.resources)):
+            if names:
+                console.print(f"    {kind}: {', '.join(names[:20])}")
+    return exit_codes.FAILURE if failed else exit_codes.SUCCESS
+
+
+def _target_file(settings: Settings, arguments: Namespace) -> Path:
+    return mcp_servers.project_file(settings.workspace) if arguments.project else settings.folders.servers_file
+
+
+def _entry_from_arguments(arguments: Namespace) -> dict[str, Any]:
+    command = list(arguments.command)
+    if bool(command) == bool(arguments.url):
+        raise ConfigurationError("give either a command after --, or --url")
+    if arguments.url:
+        entry: dict[str, Any] = {"type": "sse" if arguments.sse else "http", "url": arguments.url}
+        if arguments.header:
+            entry["headers"] = dict(_parse_pairs(arguments.header, ":", "--header"))
+        return entry
+    entry = {"command": command[0], "args": command[1:]}
+    if arguments.env:
+        entry["env"] = dict(_parse_pairs(arguments.env, "=", "--env"))
+    return entry
+
+
+def _parse_pairs(values: list[str], separator: str, flag: str) -> Iterator[tuple[str, str]]:
+    for value in values:
+        name, found, rest = value.partition(separator)
+        if not found or not name.strip():
+            raise ConfigurationError(f"{flag} {value!r}: expected NAME{separator}VALUE")
+        yield name.strip(), rest.strip()

@@ -1,0 +1,279 @@
+"""The user's MCP servers: lists, adds, removes and imports them, tries them, and logs in to them."""
+
+import contextlib
+import os
+import tomllib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+
+from outrider.config.environment import KEY_VARIABLES, proxy_for
+from outrider.config.file import read_servers_file
+from outrider.config.settings import Settings
+from outrider.errors import ConfigurationError, OutriderError
+from outrider.processes.launch import child_environment
+from outrider.project.mcp import ChosenServers, choose_servers
+from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, find_project
+from outrider.tools.mcp.config import HttpServer, ServerConfig, ServerLimits, parse_config
+from outrider.tools.mcp.connection import McpHost
+from outrider.tools.mcp.credentials import LoginFile, StoredLogin
+from outrider.tools.mcp.toolset import McpServers
+from outrider.types.validate import is_object
+
+
+class ConfiguredServer(msgspec.Struct, frozen=True):
+    """A server, where it is configured, and the state of its login: "", "none", "stored", "by header" or "more rights
+    needed"."""
+
+    name: str
+    address: str
+    origin: str
+    login: str
+
+
+class ServerReport(msgspec.Struct, frozen=True):
+    """What a server offers, or why it does not."""
+
+    name: str
+    error: str = ""
+    tools: tuple[tuple[str, str], ...] = ()  # names and descriptions
+    prompts: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ()
+
+
+def list_configured(settings: Settings) -> tuple[list[ConfiguredServer], tuple[str, ...]]:
+    """Return the servers of the user and of the folder, and notices about those that are not used."""
+    chosen, logins = _choose(settings), LoginFile(settings.folders.logins_file)
+    servers = [
+        ConfiguredServer(server.name, server.display_address, chosen.origins[server.name], _login_state(server, logins))
+        for server in chosen.servers
+    ]
+    return servers, chosen.notices
+
+
+def add_entry(file: Path, name: str, entry: dict[str, Any], *, replace: bool = False) -> None:
+    """Add a server to a file in the format of `.mcp.json`. Raises ConfigurationError if the entry is invalid, or if the
+    name is taken and `replace` is False."""
+    document = _read_document(file)
+    servers: dict[str, Any] = document.setdefault("mcpServers", {})
+    if name in servers and not replace:
+        raise ConfigurationError(f"{file} has a server {name!r} already; --force replaces it")
+    found = parse_config(msgspec.json.encode({"mcpServers": {name: entry}}), os.environ, "the new server")
+    if found.problems:
+        raise ConfigurationError(found.problems[0])
+    servers[name] = entry
+    _write_document(file, document)
+
+
+def remove_entry(settings: Settings, file: Path, name: str) -> None:
+    """Remove a server from a file, and its login if it is one of the user's."""
+    document = _read_document(file)
+    entry = document.get("mcpServers", {}).pop(name, None)
+    if entry is None:
+        where = f"; it is in {settings.folders.config_file}" if name in settings.mcp else ""
+        raise ConfigurationError(f"{file} has no server {name!r}{where}")
+    _write_document(file, document)
+    if isinstance(url := entry.get("url"), str) and file == settings.folders.servers_file:
+        LoginFile(settings.folders.logins_file).write_login(url, None)
+
+
+def project_file(workspace: Path) -> Path:
+    return workspace / SERVERS_FILE
+
+
+async def try_servers(settings: Settings, name: str = "") -> AsyncIterator[ServerReport]:
+    """Connect to one server or to all, and report on each."""
+    async with McpServers(_select(settings, name), _make_host(settings)) as servers:
+        for found, status in (await servers.wait_settled()).items():
+            if status.state != "ready":
+                yield ServerReport(found, status.error or status.state)
+                continue
+            server = servers.servers[found]
+            definitions = [tool.definition for tool in servers.tools() if tool.definition.server == found]
+            prompts: tuple[str, ...] = ()
+            resources: tuple[str, ...] = ()
+            with contextlib.suppress(OutriderError):
+                prompts = tuple(prompt.name for prompt in await server.list_prompts())
+            with contextlib.suppress(OutriderError):
+                resources = tuple(resource.name for resource in await server.list_resources())
+            tools = tuple((definition.name, definition.description) for definition in definitions)
+            yield ServerReport(found, "", tools, prompts, resources)
+
+
+async def log_in(settings: Settings, name: str, show: Callable[[str], Awaitable[None]]) -> bool:
+    """Log in to a server: `show` receives the address that the user visits. Return False if the server wants no
+    login."""
+    from outrider.tools.mcp.sdk_oauth import LOGIN_TIMEOUT, LoginRedirect, check_login_kind  # lazy: the SDK is large
+
+    (server,) = _select(settings, name)
+    address = check_login_kind(server).url
+    logins = LoginFile(settings.folders.logins_file)
+    before = logins.read_login(address)
+    # A login begins anew, also if there are tokens: the user may want another account or more rights, and the
+    # authorization server may have forgotten the registration of Outrider.
+    logins.write_login(address, StoredLogin(wanted_scope=before.wanted_scope))
+    async with LoginRedirect(show) as redirect:
+        limits = ServerLimits(startup=LOGIN_TIMEOUT + 60, reconnects=0)
+        host = msgspec.structs.replace(_make_host(settings), limits=limits, redirect=redirect)
+        async with McpServers([server], host) as servers:
+            status = (await servers.wait_settled())[server.name]
+    if status.state != "ready":
+        logins.write_login(address, before if before.tokens else None)
+        raise OutriderError(f"{server.name}: {status.error or status.state}")
+    return bool(logins.read_login(address).tokens)
+
+
+def log_out(settings: Settings, name: str) -> bool:
+    """Delete the login at a server. Return whether there was one."""
+    (server,) = _select(settings, name)
+    logins = LoginFile(settings.folders.logins_file)
+    if not isinstance(server, HttpServer) or not logins.read_login(server.url).tokens:
+        return False
+    logins.write_login(server.url, None)
+    return True
+
+
+def _make_host(settings: Settings) -> McpHost:
+    return McpHost(
+        settings.workspace,
+        child_environment(settings.environ),
+        proxy=proxy_for,
+        logins=LoginFile(settings.folders.logins_file),
+    )
+
+
+def _choose(settings: Settings) -> ChosenServers:
+    trust = WorkspaceTrust(find_project(settings.workspace, settings.home_folder), settings.folders.trust_file)
+    return choose_servers(settings.mcp, str(settings.folders.config_file), trust, settings.environ, KEY_VARIABLES)
+
+
+def _select(settings: Settings, name: str) -> list[ServerConfig]:
+    chosen = _choose(settings)
+    found = [server for server in chosen.servers if name in ("", server.name)]
+    if found:
+        return found
+    if not name:
+        raise ConfigurationError("there are no MCP servers; add one with `outrider mcp add`")
+    reasons = [notice for notice in chosen.notices if name in notice]
+    names = ", ".join(server.name for server in chosen.servers) or "none"
+    raise ConfigurationError(reasons[0] if reasons else f"there is no MCP server {name!r}; configured: {names}")
+
+
+def _login_state(server: ServerConfig, logins: LoginFile) -> str:
+    if not isinstance(server, HttpServer):
+        return ""
+    if any(name.lower() == "authorization" for name in server.headers):
+        return "by header"
+    stored = logins.read_login(server.url)
+    if stored.wanted_scope:
+        return "more rights needed"
+    return "stored" if stored.tokens else "none"
+
+
+def _read_document(file: Path) -> dict[str, Any]:
+    read_servers_file(file)  # raises ConfigurationError for a file that must not be overwritten
+    try:
+        return msgspec.json.decode(file.read_bytes() or b"{}", type=dict[str, Any])
+    except FileNotFoundError:
+        return {}
+
+
+def _write_document(file: Path, document: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as output:
+        output.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+    temporary.replace(file)
+
+
+FOREIGN_FILES = (
+    ".claude.json",
+    ".claude/settings.json",
+    ".config/Claude/claude_desktop_config.json",
+    "Library/Application Support/Claude/claude_desktop_config.json",
+    "AppData/Roaming/Claude/claude_desktop_config.json",
+    ".cursor/mcp.json",
+    ".codeium/windsurf/mcp_config.json",
+    ".codex/config.toml",
+    ".gemini/settings.json",
+    ".config/opencode/opencode.json",
+    ".config/Code/User/mcp.json",
+    ".config/zed/settings.json",
+)
+"""Files below the home folder: Claude Code, Claude Desktop, Cursor, Windsurf, Codex, Gemini CLI, opencode, VS Code and
+Zed."""
+_TABLES = ("mcpServers", "mcp_servers", "servers", "context_servers", "mcp")
+_MAX_BYTES = 16_000_000  # Claude Code stores much else in its file
+
+
+def import_servers(settings: Settings, file: str = "", *, dry_run: bool = False) -> list[str]:
+    """Add the servers of other tools' files to the user's. Return a line for each server that was found."""
+    target = settings.folders.servers_file
+    document = _read_document(target)
+    servers: dict[str, Any] = document.setdefault("mcpServers", {})
+    candidates = [settings.home_folder / name for name in FOREIGN_FILES]
+    lines: list[str] = []
+    for path in [Path(file)] if file else [path for path in candidates if path.is_file()]:
+        for name, entry in read_foreign_file(path).items():
+            if servers.get(name) == entry:
+                lines.append(f"{name} of {path} is there already")
+            elif name in servers:
+                lines.append(f"{name} of {path} is not imported: another server has that name")
+            else:
+                servers[name] = entry
+                lines.append(f"{name} was imported from {path}")
+    if lines and not dry_run:
+        _write_document(target, document)
+    return lines
+
+
+def read_foreign_file(path: Path) -> dict[str, dict[str, Any]]:
+    """Return the servers of a file in the format of `.mcp.json`. Raises ConfigurationError if it cannot be read."""
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ConfigurationError(f"{path}: is too large")
+        content = path.read_bytes()
+        document: Any = (
+            tomllib.loads(content.decode())
+            if path.suffix == ".toml"
+            else msgspec.json.decode(_without_comments(content))
+        )
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, msgspec.DecodeError, RecursionError) as error:
+        raise ConfigurationError(f"{path}: is not valid: {error}") from error
+    tables = [document.get(name) for name in _TABLES] if is_object(document) else []
+    empty: dict[str, Any] = {}
+    table = next((table for table in tables if is_object(table)), empty)
+    found = {str(name): _convert_entry(entry) for name, entry in table.items() if is_object(entry)}
+    return {name: entry for name, entry in found.items() if entry}
+
+
+def _convert_entry(entry: dict[str, Any]) -> dict[str, Any]:
+    command: Any = entry.get("command")
+    arguments: Any = entry.get("args", [])
+    if is_object(command):  # Zed
+        command, arguments, entry = command.get("path"), command.get("args", []), {**entry, **command}
+    if isinstance(command, list):  # opencode
+        words = cast("list[Any]", command)
+        command, arguments = (words[0] if words else None), words[1:]
+    converted: dict[str, Any] = {}
+    if isinstance(command, str) and command:
+        converted = {"command": command, "args": [str(one) for one in arguments]}
+        if is_object(env := entry.get("env") or entry.get("environment")):
+            converted["env"] = {str(name): str(value) for name, value in env.items()}
+    elif isinstance(url := entry.get("httpUrl") or entry.get("url") or entry.get("serverUrl"), str):
+        converted = {"type": "sse" if entry.get("type") == "sse" else "http", "url": url}
+        if is_object(headers := entry.get("headers") or entry.get("http_headers")):
+            converted["headers"] = {str(name): str(value) for name, value in headers.items()}
+    if converted and (entry.get("disabled") is True or entry.get("enabled") is False):
+        converted["disabled"] = True
+    return converted
+
+
+def _without_comments(content: bytes) -> bytes:
+    """Remove whole-line comments, which some editors allow in JSON files."""
+    return b"\n".join(line for line in content.split(b"\n") if not line.lstrip().startswith(b"//"))

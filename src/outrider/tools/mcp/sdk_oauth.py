@@ -1,0 +1,278 @@
+"""OAuth for MCP servers: the flow of the SDK with stored logins, and a login in the user's browser.
+
+The SDK discovers the authorization server, registers Outrider, uses PKCE, refreshes tokens and asks for more scopes if
+a server wants them. What it does not do is here: logins that survive a restart together with the endpoint that
+refreshes them, and the redirect that ends a login.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from html import escape
+from typing import Any, Literal, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+    ProtectedResourceMetadata,
+)
+from pydantic import AnyUrl, BaseModel, ValidationError
+
+from outrider.errors import ConfigurationError
+from outrider.tools.mcp.config import HttpServer
+from outrider.tools.mcp.credentials import LoginFile, StoredLogin
+
+REFRESH_MARGIN = 30.0  # seconds before its end in which a token is refreshed, so that it does not end on the way
+LOGIN_TIMEOUT = 600.0  # seconds for a person to log in
+CALLBACK_PATH = "/callback"
+_UNAUTHORIZED = 401
+_FORBIDDEN = 403
+_SCOPE = re.compile(r'scope="(?P<scope>[^"]{1,500})"')
+
+Model = TypeVar("Model", bound=BaseModel)
+
+ShowLogin = Callable[[str], Awaitable[None]]
+"""Shows the address at which the user logs in, for example by opening a browser."""
+
+
+class LoginNeeded(OAuthFlowError):
+    """The server wants a login, and this process cannot ask the user for one."""
+
+
+class ServerAuth(OAuthClientProvider):
+    """Adds the access token of a server to requests, and renews it. If that fails, `report` is called with the reason,
+    and with what it affects: every request, or one call."""
+
+    def __init__(
+        self,
+        server: HttpServer,
+        logins: LoginFile,
+        *,
+        report: Callable[[str, Literal["server", "call"]], None],
+        redirect: "LoginRedirect | None" = None,
+    ) -> None:
+        self._server = server
+        self._logins = logins
+        self._report = report
+        self._seen_at = -1
+        self._can_ask = redirect is not None
+        stored = logins.read_login(server.url)
+        address = redirect.address if redirect else _registered_redirect(stored)
+        super().__init__(
+            server.url,
+            OAuthClientMetadata(redirect_uris=[AnyUrl(address)], client_name="Outrider", scope=_granted_scope(stored)),
+            _LoginStorage(self),
+            redirect_handler=redirect.show if redirect else None,
+            callback_handler=redirect.wait_for_code if redirect else None,
+        )
+
+    def secret_values(self) -> list[str]:
+        return list(self._logins.read_login(self._server.url).secret_values())
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        if self._logins.changed_at() != self._seen_at:
+            # Another process may have refreshed the token, which makes the one in memory invalid.
+            self.load()
+        flow = super().async_auth_flow(request)
+        may_refresh = True
+        try:
+            outgoing = await anext(flow)
+            while True:
+                response = yield outgoing
+                if outgoing is request and may_refresh and self._is_revoked(response):
+                    # Refresh the token before a person has to log in again.
+                    may_refresh = False
+                    await flow.aclose()
+                    self.context.token_expiry_time = 1.0
+                    flow = super().async_auth_flow(request)
+                    outgoing = await anext(flow)
+                    continue
+                if outgoing is request:
+                    response = self._check_rights(response)
+                outgoing = await flow.asend(response)
+        except StopAsyncIteration:
+            return
+        except LoginNeeded:
+            raise
+        except OAuthFlowError as error:
+            self._report(f"the login failed: {error}", "server")
+            raise
+        finally:
+            await flow.aclose()
+
+    def _is_revoked(self, response: httpx2.Response) -> bool:
+        """Whether a token was rejected before its end, and another one can be had without a login."""
+        return response.status_code == _UNAUTHORIZED and self.context.can_refresh_token()
+
+    def load(self) -> StoredLogin:
+        """Read the stored login into the SDK's context."""
+        self._seen_at = self._logins.changed_at()
+        stored = self._logins.read_login(self._server.url)
+        context = self.context
+        context.current_tokens = _parse(OAuthToken, stored.tokens)
+        context.client_info = _parse(OAuthClientInformationFull, stored.client)
+        context.token_expiry_time = stored.expires_at - REFRESH_MARGIN if stored.expires_at else None
+        context.oauth_metadata = _parse(OAuthMetadata, stored.metadata)
+        context.protected_resource_metadata = resource = _parse(ProtectedResourceMetadata, stored.resource)
+        if resource is not None and resource.authorization_servers:
+            context.auth_server_url = str(resource.authorization_servers[0])
+        return stored
+
+    def _check_rights(self, response: httpx2.Response) -> httpx2.Response:
+        """Raises LoginNeeded if the server wants a login or more rights, and the user cannot be asked. Stores the scope
+        that a call needs: the next login asks for it, although its first request may need less."""
+        challenge = response.headers.get("WWW-Authenticate", "")
+        wants_scope = response.status_code == _FORBIDDEN and "insufficient_scope" in challenge
+        if response.status_code != _UNAUTHORIZED and not wants_scope:
+            return response
+        stored = self._logins.read_login(self._server.url)
+        if self._can_ask:
+            if wants_scope or not stored.wanted_scope:
+                return response
+            headers = {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{stored.wanted_scope}"'}
+            return httpx2.Response(_FORBIDDEN, headers=headers, request=response.request)
+        what = "a login"
+        if wants_scope and (scope := _SCOPE.search(challenge)):
+            stored.wanted_scope = scope["scope"]
+            self._logins.write_login(self._server.url, stored)
+            self._seen_at = self._logins.changed_at()
+            what = f"more rights ({scope['scope']})"
+        problem = f"it needs {what}: outrider mcp login {self._server.name}"
+        self._report(problem, "call" if wants_scope else "server")
+        raise LoginNeeded(problem)
+
+    def store(self, tokens: OAuthToken | None = None, client: OAuthClientInformationFull | None = None) -> None:
+        stored = self._logins.read_login(self._server.url)
+        if client is not None:
+            stored.client = _dump(client)
+        if tokens is not None:
+            stored.tokens = _dump(tokens)
+            stored.wanted_scope = None if self._can_ask else stored.wanted_scope
+            stored.expires_at = time.time() + tokens.expires_in if tokens.expires_in else None
+        stored.metadata = _dump(self.context.oauth_metadata) or stored.metadata
+        stored.resource = _dump(self.context.protected_resource_metadata) or stored.resource
+        self._logins.write_login(self._server.url, stored)
+        self._seen_at = self._logins.changed_at()
+
+
+class _LoginStorage:
+    """Implements the SDK's `TokenStorage`."""
+
+    def __init__(self, auth: ServerAuth) -> None:
+        self._auth = auth
+
+    async def get_tokens(self) -> OAuthToken | None:
+        self._auth.load()
+        return self._auth.context.current_tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self._auth.store(tokens=tokens)
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self._auth.context.client_info
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        self._auth.store(client=client_info)
+
+
+class LoginRedirect:
+    """The end of a login: a listener on this machine, to which the authorization server redirects the browser. Use it
+    with `async with`."""
+
+    def __init__(self, show: ShowLogin) -> None:
+        self._show = show
+        self._answer: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
+        self._server: asyncio.Server | None = None
+        self.address = ""
+
+    async def __aenter__(self) -> "LoginRedirect":
+        self._server = await asyncio.start_server(self._answer_request, "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        self.address = f"http://127.0.0.1:{port}{CALLBACK_PATH}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._answer.cancel()
+
+    async def show(self, address: str) -> None:
+        if urlsplit(address).scheme not in ("http", "https"):
+            raise OAuthFlowError("the authorization server named an address that is not a web page")
+        await self._show(address)
+
+    async def wait_for_code(self) -> AuthorizationCodeResult:
+        try:
+            async with asyncio.timeout(LOGIN_TIMEOUT):
+                return await self._answer
+        except TimeoutError:
+            raise OAuthFlowError(f"nobody logged in within {LOGIN_TIMEOUT / 60:g} minutes") from None
+
+    async def _answer_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(10):
+                line = (await reader.readline()).decode("latin-1").split()
+                while (await reader.readline()).strip():
+                    pass
+            target = urlsplit(line[1] if len(line) > 1 else "/")
+            text = self._take_answer(target.path, parse_qs(target.query))
+            status = "200 OK" if target.path == CALLBACK_PATH else "404 Not Found"
+            body = f"<!doctype html><meta charset=utf-8><title>Outrider</title><p>{escape(text)}</p>".encode()
+            head = f"HTTP/1.1 {status}\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {len(body)}\r\n"
+            writer.write(f"{head}Referrer-Policy: no-referrer\r\nConnection: close\r\n\r\n".encode() + body)
+            await writer.drain()
+        except (OSError, TimeoutError, ValueError):
+            pass
+        finally:
+            writer.close()
+
+    def _take_answer(self, path: str, query: dict[str, list[str]]) -> str:
+        if path != CALLBACK_PATH:
+            return "There is nothing here."
+        value = {name: values[0] for name, values in query.items()}
+        if self._answer.done():
+            return "This login has ended. You can close this page."
+        if "code" in value:
+            self._answer.set_result(
+                AuthorizationCodeResult(code=value["code"], state=value.get("state"), iss=value.get("iss"))
+            )
+            return "You are logged in. You can close this page and return to Outrider."
+        reason = value.get("error_description") or value.get("error") or "the answer has no code"
+        self._answer.set_exception(OAuthFlowError(f"the authorization server refused: {reason}"))
+        return f"The login failed: {reason}"
+
+
+def check_login_kind(server: object) -> HttpServer:
+    """Return the server if one can log in to it. Raises ConfigurationError otherwise."""
+    if not isinstance(server, HttpServer):
+        raise ConfigurationError("this server runs as a program on this machine; only servers with a URL have a login")
+    if any(name.lower() == "authorization" for name in server.headers):
+        raise ConfigurationError("this server has an `Authorization` header in its configuration, which is its login")
+    return server
+
+
+def _registered_redirect(stored: StoredLogin) -> str:
+    addresses: list[Any] = (stored.client or {}).get("redirect_uris") or []
+    return str(addresses[0]) if addresses else f"http://127.0.0.1:0{CALLBACK_PATH}"
+
+
+def _granted_scope(stored: StoredLogin) -> str | None:
+    return (stored.tokens or {}).get("scope")
+
+
+def _dump(value: BaseModel | None) -> dict[str, Any] | None:
+    return value.model_dump(mode="json", exclude_none=True) if value is not None else None
+
+
+def _parse(kind: type[Model], stored: dict[str, Any] | None) -> Model | None:
+    try:
+        return kind.model_validate(stored) if stored else None
+    except ValidationError:
+        return None

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import resource
 import sqlite3
@@ -9,8 +10,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from benchmarks.figure import Figure
@@ -33,6 +36,7 @@ SESSIONS, SEARCHED = 100_000, 1_000_000
 PROCESSES, SECONDS = 16, 5
 OLD_TURNS, MEASURED_TURNS, COMPACTED = 5_000, 200, 100
 LARGE_MESSAGES = 1_000  # of a megabyte each
+TRANSCRIPT_MEGABYTES, ANSWER_MEGABYTES = int(os.environ.get("TRANSCRIPT_MEGABYTES", "200")), 40
 TEXT = "x" * 1850
 
 
@@ -48,6 +52,7 @@ def bench() -> list[Figure]:
             *asyncio.run(turns_of_a_long_session(home)),
             *asyncio.run(exporting(home)),
             *processes_at_once(home),
+            *asyncio.run(large_values(home)),
         ]
 
 
@@ -161,6 +166,77 @@ async def exporting(home: Path) -> list[Figure]:
         Figure(f"export of {size / 2**20:,.0f} MiB, memory", grown, "MiB", None, "< 200 MiB", ok=grown < 200),
         Figure("open the end of that transcript", opened, "ms", None, "< 1,000 ms", ok=opened < 1000),
     ]
+
+
+async def large_values(home: Path) -> list[Figure]:
+    """Opening a transcript of TRANSCRIPT_MEGABYTES in an engine, and an answer of ANSWER_MEGABYTES, each in a process
+    that does nothing else. `TRANSCRIPT_MEGABYTES=1000 python -m benchmarks.run sessions` is the long form."""
+    path = home / "huge" / "sessions.db"
+    async with SqliteStore(path) as store:
+        message = await open_message(store)
+        for number in range(TRANSCRIPT_MEGABYTES):
+            text = Message("user", [TextPart(f"{number} " + "word " * 200_000)], time=MessageTime(now_ms()))
+            text.join(message.session_id)
+            await store.append(message.session_id, [text])
+    opened, opened_memory = run_child("open", str(path))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), LongAnswer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/v1"
+    _, answer_memory = run_child("answer", str(home / "answer" / "sessions.db"), url)
+    server.shutdown()
+    server.server_close()
+    name, answer = f"open a transcript of {TRANSCRIPT_MEGABYTES} MB", f"answer of {ANSWER_MEGABYTES} MB"
+    return [
+        Figure(name, opened, "s", None, "< 1 s", ok=opened < 1),
+        Figure(f"{name}, memory", opened_memory, "MiB", None, "< 200 MiB", ok=opened_memory < 200),
+        Figure(f"{answer}, memory", answer_memory, "MiB", None, "< 200 MiB", ok=answer_memory < 200),
+    ]
+
+
+def run_child(*arguments: str) -> tuple[float, float]:
+    """Returns the seconds that a process of this module reports, and its peak memory in MiB."""
+    command = [sys.executable, "-m", "benchmarks.bench_sessions", *arguments]
+    seconds, memory = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return seconds, memory
+
+
+class LongAnswer(BaseHTTPRequestHandler):
+    """OpenAI's chat API with one answer of ANSWER_MEGABYTES, in deltas of 64 KiB."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        for delta, finish in [*[({"content": "word " * 13_107}, None)] * (ANSWER_MEGABYTES * 16), ({}, "stop")]:
+            choice = {"index": 0, "delta": delta, "finish_reason": finish}
+            event = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
+            self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+async def use_large_value(place: str, url: str = "") -> float:
+    """Returns the seconds of an answer of the server at `url`; without one, of opening the newest session."""
+    agent = Agent("writer", "You write.", "m", "server")
+    provider = Provider("server", "openai", "key", url or "http://127.0.0.1:1/v1")
+    async with SqliteStore(place) as store, Engine([agent], [provider], store=store) as engine:
+        if url:
+            return await clocked(lambda: ask_once(engine))
+        session_id = (await store.list()).sessions[0].id
+        return await clocked(lambda: engine.open(session_id))
+
+
+def own_peak_memory() -> float:
+    """Returns MiB; `getrusage` has the peak of the parent, too."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM"))
+
+
+async def ask_once(engine: Engine) -> None:
+    await engine.prompt(await engine.create(), "a question")
 
 
 def peak_memory() -> int:
@@ -360,5 +436,11 @@ async def clocked(work: Callable[[], Awaitable[object]]) -> float:
 
 
 if __name__ == "__main__":
-    working = turns_for_a_while(sys.argv[2]) if sys.argv[1] == "turns" else append_for_a_while(Path(sys.argv[1]))
-    print(json.dumps(asyncio.run(working)))
+    match sys.argv[1:]:
+        case ["turns", place]:
+            measured: object = asyncio.run(turns_for_a_while(place))
+        case ["open" | "answer", *rest]:
+            measured = asyncio.run(use_large_value(*rest)), own_peak_memory()
+        case [path]:
+            measured = asyncio.run(append_for_a_while(Path(path)))
+    print(json.dumps(measured))

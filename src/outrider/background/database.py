@@ -449,7 +449,7 @@ def is_unexpected_error(record: logging.LogRecord) -> bool:
 
 def _detect_pooler(connection: Any, record: ConnectionPoolEntry) -> None:
     """Disables prepared statements behind a pooler, such as PgBouncer, which gives each transaction another server
-    connection. A pooler reports a process id of its own."""
+    connection. A pooler reports another process id than the server."""
     if connection.execute("SELECT pg_backend_pid()").fetchone() != (connection.info.backend_pid,):
         connection.prepare_threshold = None
         record.info[_POOLED] = True

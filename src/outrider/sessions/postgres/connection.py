@@ -152,7 +152,7 @@ class TransactionPool:
     async def _configure_connection(self, db: Connection) -> None:
         """Sets the search path. A pooler in transaction mode, such as PgBouncer, gives each transaction another server
         connection, so that settings and prepared statements of a session get lost: then each transaction sets the path.
-        A pooler reports a process id of its own."""
+        A pooler reports another process id than the server."""
         row = await (await db.execute("SELECT pg_backend_pid()")).fetchone()
         self.is_pooled = row is not None and row[0] != db.info.backend_pid
         if self.is_pooled:

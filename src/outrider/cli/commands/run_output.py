@@ -335,8 +335,8 @@ class RunTextPrinter:
         self._pipe = pipe
         self._for_terminal = for_terminal
         self._session = ""
-        self._step = ""
-        self._last = ""
+        self._step: list[str] = []  # joined when it is needed: adding to a long text copies it
+        self._last: list[str] = []
 
     def start(self, info: RunInfo) -> None:
         self._session = info.session_id
@@ -345,18 +345,18 @@ class RunTextPrinter:
         if event.session_id != self._session:
             return
         if isinstance(event, PartDeltaEvent) and event.field == "text":
-            self._step += event.delta
+            self._step.append(event.delta)
         elif isinstance(event, RetryScheduledEvent):
-            self._step = ""  # withdrawn
+            self._step = []  # withdrawn
         elif isinstance(event, LLMResponseEvent):
-            self._last, self._step = self._step or self._last, ""
+            self._last, self._step = self._step or self._last, []
 
     def finish(self, result: HeadlessResult) -> None:
         if result.value is not msgspec.UNSET:
             if result.value is not None or not result.value_error:
                 self._pipe.write(encode_json_line(result.value))
             return
-        text = result.text or self._step or self._last
+        text = result.text or "".join(self._step or self._last)
         if text and not text.endswith("\n"):
             text += "\n"
         self._pipe.write(text if self._for_terminal else text_for_pipe(text))

@@ -127,3 +127,37 @@ async def test_an_answer_that_never_fits_is_an_error_with_everything_preserved()
 async def test_finish_can_carry_the_value():
     result = await Story([[call("finish", message=GOOD)]]).run(output_type=City)
     assert result.output == City("Oslo", 700000)
+
+
+ORDER = {
+    "type": "object",
+    "properties": {
+        "number": {"type": "integer", "minimum": 1},
+        "lines": {"type": "array", "items": {"$ref": "#/$defs/Line"}, "minItems": 1},
+        "note": {"type": "string"},
+    },
+    "required": ["number", "lines"],
+    "additionalProperties": False,
+    "$defs": {"Line": {"anyOf": [{"type": "string", "enum": ["tea", "milk"]}, {"$ref": "#/$defs/Box"}]}, "Box": {
+        "type": "object", "properties": {"size": {"type": ["number", "null"]}}, "required": ["size"]}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ('{"number": "x", "lines": ["tea"]}', "`number` must be integer, not string"),
+        ('{"number": 0, "lines": ["tea"]}', "`number` must be at least 1"),
+        ('{"number": 1}', "lacks lines"),
+        ('{"number": 1, "lines": []}', "`lines` must have at least 1 items"),
+        ('{"number": 1, "lines": ["cola"]}', r"`lines\[0\]` has none of the possible forms"),
+        ('{"number": 1, "lines": ["tea"], "more": 1}', "`more` is not expected"),
+        ("[]", "must be object, not array"),
+    ],
+)
+async def test_an_answer_is_checked_by_a_json_schema(answer: str, words: str):
+    with pytest.raises(OutputMismatch, match=words):
+        await Story([answer]).run("what?", output_type=ORDER, output_attempts=1)
+    good = '{"number": 1.0, "lines": ["tea", {"size": null}], "note": null}'
+    result = await Story([good]).run("what?", output_type=ORDER)
+    assert result.output == {"number": 1.0, "lines": ["tea", {"size": None}]}

@@ -193,6 +193,45 @@ def _decode_json(text: str) -> Any:
 
 
 def _check_schema(value: Any, schema: dict[str, Any]) -> Any:
+    """Return the value without nulls for optional fields that accept none: an API that requires all fields asks for
+    them. Raises OutputMismatch if it does not match the schema."""
+    value = _drop_nulls(value, schema, schema)
     if (problem := find_schema_problem(value, schema)) is not None:
         raise OutputMismatch(problem)
     return value
+
+
+def _resolve(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema that a reference names, an empty one for what is no schema."""
+    for _ in range(_MAX_REFERENCES):
+        if not is_object(schema):
+            return {}
+        if not isinstance(reference := schema.get("$ref"), str):
+            return schema
+        found: Any = root
+        for step in reference.split("/")[1:]:
+            found = found.get(step) if is_object(found) else None
+        schema = found
+    return {}
+
+
+def _drop_nulls(value: Any, schema: Any, root: dict[str, Any]) -> Any:
+    schema = _resolve(schema, root)
+    if isinstance(value, list):
+        return [_drop_nulls(item, schema.get("items"), root) for item in cast("list[Any]", value)]
+    if not is_object(value):
+        return value
+    fields: dict[str, Any] = schema.get("properties") or {}
+    required: Any = schema.get("required") or ()
+    return {
+        name: _drop_nulls(one, fields.get(name), root)
+        for name, one in value.items()
+        if one is not None or name in required or name not in fields or _accepts_null(fields[name], root)
+    }
+
+
+def _accepts_null(schema: Any, root: dict[str, Any]) -> bool:
+    return find_schema_problem(None, {**_resolve(schema, root), "$defs": root.get("$defs", {})}) is None
+
+
+_MAX_REFERENCES = 8

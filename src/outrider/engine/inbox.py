@@ -162,7 +162,9 @@ class SessionInbox:
         item.message.mode = item.message.mode or session.mode
         if self._model is not None and item.message.model is None:
             item.message.agent, item.message.model = item.message.agent or session.agent, self._model()
-        self.current = self._origins.pop(item.id, None)
+        origin, resumed = self._origins.pop(item.id, None), self.current if self._taken else None
+        # Stored input has no origin; `go_on`, which resumes it, may have its output type.
+        self.current = resumed if origin is None and resumed is not None and resumed.output is not None else origin
         self._taken.append(item.id)  # before the write, so that its future is resolved even if that fails
         message = await self._journal.take_inbox_item(item)
         self._publish_changes(taken=item.id)

@@ -11,24 +11,21 @@ import errno
 import os
 import sys
 
-try:  # without `outrider._posix`, which imports too much for guard processes
-    import fcntl
-    import resource
-except ImportError:
-    fcntl = resource = None  # type: ignore[assignment]  Windows, where no process is started
-
 TYPE_CHECKING = False  # importing typing takes longer than everything else here
 if TYPE_CHECKING:
+    import fcntl
+    import resource
     import signal
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn
 else:
     import _signal as signal
 
-if sys.platform == "win32":
-    from outrider.errors import ConfigurationError
-
-    raise ConfigurationError("Outrider does not support Windows yet; run it inside WSL")
+    try:  # without `outrider._posix`, which imports too much for guard processes
+        import fcntl
+        import resource
+    except ImportError:
+        fcntl = resource = None  # Windows, where no process is started
 
 
 LINUX = sys.platform == "linux"

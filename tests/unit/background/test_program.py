@@ -1,12 +1,14 @@
 """An engine takes work for later once somebody keeps it."""
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider import Background, ConfigurationError, Engine
+from outrider import Background, ConfigurationError, Engine, OutputUnavailableError
 from tests.scenario.stories import agent, scripted
 
 
@@ -23,3 +25,27 @@ async def test_a_run_that_nobody_works_on_yet_is_submitted_found_again_and_cance
             assert (await again.result()).outcome.reason == "aborted"
         with pytest.raises(ConfigurationError, match="has no run queue"):
             await engine.submit("too late")
+
+
+@dataclass
+class Links:
+    dead: int
+    note: str = ""
+
+
+async def test_a_background_run_has_a_typed_output(tmp_path: Path):
+    database = f"sqlite:///{tmp_path / 'runs.sqlite'}"
+    seen: list[Any] = []
+
+    def answer(request: Any) -> str:
+        seen.append(request.settings.output)
+        return '{"dead": "many"}' if len(seen) == 1 else '{"dead": 3}'
+
+    async with Engine([agent()], [scripted(answer)]) as engine, Background(engine, database) as background:
+        handle = await background.submit("count them", workspace=str(tmp_path), worktree=False, output_type=Links)
+        assert await handle.output() == Links(3)
+        assert await background.run(handle.id, list[int] | Links).output() == Links(3)
+        assert "dead" in await background.run(handle.id).output()
+        with pytest.raises(OutputUnavailableError, match="before there was a value of int"):
+            await background.run(handle.id, int).output()
+    assert seen[0].schema["required"] == ["dead"]

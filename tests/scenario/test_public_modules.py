@@ -236,7 +236,7 @@ async def test_a_provider_of_the_program_that_fails_ends_the_run_with_a_typed_er
             assert words in end.error.message
             assert (await engine.prompt(session_id, "Again")).output == "grey: Again"
     for wrong in (object(), Parrot, "parrot"):
-        with pytest.raises(ConfigurationError, match="CustomProvider"):
+        with pytest.raises(ConfigurationError, match="Provider"):
             Engine([agent], [wrong])  # type: ignore[list-item]
 
 

@@ -1,13 +1,21 @@
 """What users can import is decided on purpose, resolves, and costs little to load."""
 
+import inspect
 import json
+import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import outrider
+from tests.architecture.house import ROOT
 
 PINNED = Path(__file__).with_name("public_names.txt")
+# The modules of the public interface, besides `outrider` itself; everything else is internal (docs/versioning.md).
+MODULES = ("errors", "events", "mcp", "permissions", "providers", "stores", "testing", "types", "workspace")
+PINNED_MODULES = Path(__file__).with_name("public_modules.json")
 # Paid for by those who use them, never by an import.
 LIBRARIES = {
     "aiohttp", "anthropic", "dbos", "google", "httpx", "httpx2", "mcp", "openai", "opentelemetry",
@@ -67,3 +75,49 @@ def test_importing_outrider_loads_nothing_heavy():
 
 def test_using_any_public_name_loads_no_library_before_it_is_called():
     assert not loaded_by_import("from outrider import *") & LIBRARIES
+
+
+def signatures_of(module: ModuleType) -> dict[str, str]:
+    """The public names of a module, with the parameters of functions and of the methods of classes."""
+    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__]
+    return {name: describe(getattr(module, name)) for name in sorted(getattr(module, "__all__", own)) if name[0] != "_"}
+
+
+def describe(value: object) -> str:
+    if inspect.isclass(value):
+        methods = [name for name in dir(value) if not name.startswith("_")]
+        return f"class {parameters_of(value)} {' '.join(methods)}".strip()
+    return f"function {parameters_of(value)}" if inspect.isfunction(value) else "value"
+
+
+def parameters_of(value: object) -> str:
+    try:
+        found = inspect.signature(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return "()"
+    return (
+        "(" + ", ".join(str(one).partition(":")[0].partition("=")[0].strip() for one in found.parameters.values()) + ")"
+    )
+
+
+def test_the_public_modules_and_signatures_are_the_pinned_ones():
+    names = ["outrider", *(f"outrider.{name}" for name in MODULES)]
+    found = {name: signatures_of(import_module(name)) for name in names}
+    if os.environ.get("UPDATE_PUBLIC_MODULES"):
+        PINNED_MODULES.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    pinned = json.loads(PINNED_MODULES.read_text(encoding="utf-8"))
+    changed = {
+        f"{module}.{name}": (pinned.get(module, {}).get(name, "not there"), found.get(module, {}).get(name, "gone"))
+        for module in {*pinned, *found}
+        for name in {*pinned.get(module, {}), *found.get(module, {})}
+        if pinned.get(module, {}).get(name) != found.get(module, {}).get(name)
+    }
+    assert not changed, (
+        "the public interface has changed; see docs/versioning.md. If that is meant, set UPDATE_PUBLIC_MODULES=1 once, "
+        f"and change CHANGELOG.md in the same commit: {changed}"
+    )
+
+
+def test_every_public_module_is_listed_in_the_policy():
+    policy = (ROOT / "docs" / "versioning.md").read_text(encoding="utf-8")
+    assert [name for name in MODULES if f"`outrider.{name}`" not in policy] == []

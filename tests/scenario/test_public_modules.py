@@ -34,6 +34,7 @@ from outrider import (
     SessionFilter,
     SessionNotFoundError,
     TextPart,
+    Tool,
     async_complete,
     async_run,
 )
@@ -235,7 +236,7 @@ async def test_a_provider_of_the_program_that_fails_ends_the_run_with_a_typed_er
             assert words in end.error.message
             assert (await engine.prompt(session_id, "Again")).output == "grey: Again"
     for wrong in (object(), Parrot, "parrot"):
-        with pytest.raises(ConfigurationError, match="CustomProvider"):
+        with pytest.raises(ConfigurationError, match="Provider"):
             Engine([agent], [wrong])  # type: ignore[list-item]
 
 
@@ -482,3 +483,23 @@ async def test_the_contract_suite_of_providers_accepts_good_ones_and_finds_broke
         await check_provider(BrokenParrot(), "grey")
     words = ("a delta 3 is outside", "no call_id", "negative", "no PartEnd", "no JSON object", "closing")
     assert [word for word in words if word not in str(caught.value)] == []
+
+
+async def test_a_function_is_judged_by_its_declaration_and_never_by_its_name(tmp_path: Path):
+    def read(anything: int) -> str:
+        """Return a number."""
+        return f"{anything}"
+
+    def search(query: str) -> str:
+        """Search a database."""
+        return query
+
+    @Tool(name="look", read_only=True, path_parameters=("path",))
+    def look(path: str) -> str:
+        """Look at a file."""
+        return "seen"
+
+    pieces = [call("read", anything=7), call("search", query="/etc/passwd"), call("look", path="/etc/passwd")]
+    result = await async_run(helper(), "Go", tools=[read, search, look], providers=scripted(pieces, "Done."))
+    states = [part.state for part in result.session.messages[1].get_calls()]
+    assert [state.status for state in states] == ["completed", "completed", "error"]  # a declared path is outside

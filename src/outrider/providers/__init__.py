@@ -1,4 +1,4 @@
-"""Public facade of the providers: the contracts for a provider of one's own, credentials, retries and rate limits.
+"""Public facade of the providers: the contracts for custom providers, credentials, retries and rate limits.
 
 `CustomProvider` is the contract of any source of answers. A vendor with an HTTP API implements `WireFormat`, and
 `WireClient` adds retries, timeouts and rate limits. Names are loaded when they are first used.

@@ -196,7 +196,7 @@ def _read_codex(entries: list[Fields]) -> ForeignSession:
 
 
 def _is_codex_context(payload: Fields) -> bool:
-    """Returns whether a user message holds only what Codex tells the model about its surroundings."""
+    """Returns whether a user message holds only the description of the environment that Codex adds."""
     texts = [str(part.get("text", "")) for part in _items(payload, "content") if is_object(part)]
     marks = ("<environment_context>", "<user_instructions>", "# AGENTS.md instructions")
     return payload.get("role") == "user" and bool(texts) and all(text.lstrip().startswith(marks) for text in texts)

@@ -1,5 +1,5 @@
 """Public module for tests of programs that use Outrider: a scripted model, recorded traffic, a simulator of the model
-APIs, and contract suites for stores and providers of one's own."""
+APIs, and contract suites for custom stores and providers."""
 
 from typing import TYPE_CHECKING
 

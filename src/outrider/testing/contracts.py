@@ -16,6 +16,7 @@ from outrider.models.clients import as_provider, model_client
 from outrider.providers.provider import CustomProvider, ModelClient
 from outrider.sessions.leases import current_process
 from outrider.sessions.records import Approval, InboxItem, SessionFilter, SessionUpdate, StoredSession
+from outrider.sessions.session import SessionTime
 from outrider.sessions.store import Store
 from outrider.types.agents import Provider
 from outrider.types.deltas import (
@@ -29,6 +30,7 @@ from outrider.types.deltas import (
     TextDelta,
     UsageReport,
 )
+from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import TextPart, ToolPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
@@ -36,7 +38,6 @@ from outrider.types.tool_state import EndedTime, ToolCompleted, ToolPending
 from outrider.types.usage import CacheTokens, Tokens
 
 CHECK_SECONDS = 60.0
-_CREATED = 1_700_000_000_000
 
 
 def scripted_model(*answers: Any, name: str = "demo", **options: Any) -> Provider:
@@ -101,7 +102,7 @@ async def _create(store: Store, **fields: Any) -> StoredSession:
 
 
 def _message(session: StoredSession, text: str, role: Any = "user") -> Message:
-    message = Message(role, [TextPart(text)], time=MessageTime(_CREATED))
+    message = Message(role, [TextPart(text)], time=MessageTime(now_ms()))
     message.join(session.id)
     return message
 
@@ -140,8 +141,11 @@ async def _check_unknown_sessions(store: Store) -> None:
 
 
 async def _check_lists(store: Store) -> None:
-    sessions = [await _create(store, title=str(number), owner="ada" if number % 2 else "bob") for number in range(5)]
-    await asyncio.sleep(0.01)  # times have milliseconds
+    earlier = SessionTime(created=now_ms() - 60_000, updated=now_ms() - 60_000)
+    sessions = [
+        await _create(store, title=str(number), owner="ada" if number % 2 else "bob", time=earlier)
+        for number in range(5)
+    ]
     await _fill(store, sessions[0], "the newest activity")
     page = await store.list(limit=2)
     found = [*page.sessions]

@@ -12,7 +12,7 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check install -qq --progress
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-all check fix soak cover mutate bench try-api mcp-conformance eval-local page docs lock clean
+.PHONY: help run test test-fast test-all check fix soak cover mutate bench try-api mcp-conformance eval-local screens page docs lock clean
 
 help:  ## show this text
 	@echo 'Outrider: an agent engine for Python and a terminal agent on top of it.'
@@ -72,6 +72,9 @@ eval-local: $(STAMP)  ## run small tasks with the embedded models and print how 
 
 bench: $(STAMP)  ## run the benchmarks and print every figure with its target
 	@$(BIN)/python -m benchmarks.run
+
+screens: $(STAMP)  ## draw the pictures of the terminal application in docs/screens again
+	@$(BIN)/python scripts/screens.py
 
 page:  ## build the web page from web/ into the package (needs npm)
 	@cd web && npm ci --no-audit --no-fund --silent && npm run --silent check && npm run --silent build

@@ -5,12 +5,12 @@ python scripts/screens.py [FOLDER]      default: docs/screens
 
 import asyncio
 import re
-import shutil
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from textual.pilot import Pilot
 from outrider.config.paths import AppFolders
 from outrider.config.settings import Settings, read_settings
 from outrider.tui.app import OutriderApp
+from outrider.tui.dialogs import DialogQueue
 from outrider.tui.startup import StartOptions, engine_opener
 from outrider.types.agents import Agent, Provider
 
@@ -94,16 +95,40 @@ Act = Callable[[Pilot[int]], Awaitable[None]]
 
 
 async def nothing(pilot: Pilot[int]) -> None:
+    await ready(pilot)
     await pilot.pause(0.5)
+
+
+async def ready(pilot: Pilot[int]) -> None:
+    """Wait until the engine is open."""
+    app = pilot.app
+    assert isinstance(app, OutriderApp)
+    while app.ui.open_controller is None:
+        await pilot.pause(0.1)
+
+
+async def settle(pilot: Pilot[int], limit: float = 20.0) -> None:
+    """Wait until the turn has ended or asks something; one that does neither is drawn as it is then."""
+    app = pilot.app
+    assert isinstance(app, OutriderApp)
+    end = monotonic() + limit
+    while monotonic() < end and not app.ui.find_widget(DialogQueue).is_open:
+        controller = app.ui.open_controller
+        if controller is not None and controller.conversation.items and not controller.conversation.activity.busy:
+            break
+        await pilot.pause(0.1)
+    await pilot.pause(0.3)
 
 
 def saying(text: str, seconds: float = 2.5, *after: str) -> Act:
     async def act(pilot: Pilot[int]) -> None:
+        await ready(pilot)
         await pilot.press(*text, "enter")
         await pilot.pause(seconds)
+        await settle(pilot)
         for key in after:
             await pilot.press(key)
-            await pilot.pause(1.0)
+            await pilot.pause(0.3)
 
     return act
 
@@ -128,8 +153,12 @@ async def draw(name: str, folder: Path, script: Any, act: Act, **how: Any) -> No
                 (folder / f"{name}.svg").write_text(drawn, encoding="utf-8")
 
 
-def settings(place: Path, workspace: Path, script: Any, *, mode: str = "agent", **_: Any) -> Settings:
+def settings(
+    place: Path, workspace: Path, script: Any, *, mode: str = "agent", missing: bool = False, **_: Any
+) -> Settings:
     found = read_settings(cwd=workspace, environ={"OUTRIDER_HOME": str(place / "home"), "HOME": str(place)})
+    if missing:
+        return found
     provider = Provider("anthropic", "scripted", options={"script": script, "delay": 0.002})
     reviewer = Agent("reviewer", "You review.", "claude-sonnet-4-6", "anthropic", role="reviews changes")
     leader = msgspec.structs.replace(found.agents[0], model="claude-sonnet-4-6", provider="anthropic", mode=mode)
@@ -137,6 +166,14 @@ def settings(place: Path, workspace: Path, script: Any, *, mode: str = "agent", 
     return msgspec.structs.replace(
         found, folders=folders, agents=(leader, reviewer), providers=(provider,), mode=mode, missing=""
     )
+
+
+async def waiting(pilot: Pilot[int]) -> None:
+    app = pilot.app
+    assert isinstance(app, OutriderApp)
+    while not app.ui.find_widget(DialogQueue).is_open:
+        await pilot.pause(0.1)
+    await pilot.pause(1.0)
 
 
 def slowly(answers: list[Any]) -> Callable[[Any], Any]:
@@ -160,11 +197,14 @@ async def main(folder: Path) -> None:
     await draw("plan", folder, [PLAN], saying("Plan how to mend the cart.", 2.0), mode="plan")
     await draw("beside", folder, slowly([LOOK, SERVE, DELEGATE]), saying("Mend it and let it be reviewed.", 3.0))
     await draw("commands", folder, [], typing("/"))
+    await draw("setup", folder, [], waiting, missing=True)
+    await draw("context", folder, [LOOK, RUN, SAID], saying(fix, 2.0, *"/context", "space", "enter"))
     await draw("narrow", folder, [LOOK, RUN, SAID], saying(fix, 3.0), size=NARROW)
 
 
 def typing(text: str) -> Act:
     async def act(pilot: Pilot[int]) -> None:
+        await ready(pilot)
         await pilot.press(*text)
         await pilot.pause(0.3)
 
@@ -173,7 +213,8 @@ def typing(text: str) -> Act:
 
 if __name__ == "__main__":
     chosen = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "screens"
-    shutil.rmtree(chosen, ignore_errors=True)
-    chosen.mkdir(parents=True)
+    chosen.mkdir(parents=True, exist_ok=True)
+    for drawn in chosen.glob("*.svg"):  # the folder also has the picture of the page
+        drawn.unlink()
     asyncio.run(main(chosen))
-    sys.stdout.write(f"{len(list(chosen.iterdir()))} screens in {chosen}\n")
+    sys.stdout.write(f"{len(list(chosen.glob('*.svg')))} screens in {chosen}\n")

@@ -151,7 +151,7 @@ def first_status(settings: Settings, choices: FolderChoices) -> StatusInfo:
     return StatusInfo(
         mode=mode,
         approval=choices.approval or settings.approval if mode == "agent" else "",
-        model=choices.model or f"{agent.provider}/{agent.model}",
+        model=choices.model or f"{agent.provider}/{agent.model}".strip("/"),
         effort=choices.effort or agent.reasoning_effort,
         agent=choices.agent or agent.name,
         workspace=settings.workspace,

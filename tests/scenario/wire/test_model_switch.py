@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from outrider import Agent, Attachment, Engine, FilePart, ReasoningPart, Session, TextPart, Tool, ToolResult, async_run
+from outrider.providers.openai.responses_client import ResponsesWire
 from outrider.providers.scripted import call
 from outrider.testing.simulator import MaxTokens, SimulatedReasoning, Simulator
 from outrider.testing.simulator_rules import SIGNATURES
@@ -129,6 +130,29 @@ async def test_what_tools_of_another_vendor_left_is_not_sent(family, kind, model
         assert (server.rejected, len(server.requests)) == ([], 1)
         sent = str(server.requests[0].body)
     assert not any(mark in sent for mark in ("srvtoolu_1", "ws_1", "executableCode", "webSearchQueries"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "marks"),
+    [
+        ("anthropic", "claude-sonnet-4-6", ("srvtoolu_1", "web_search_tool_result")),
+        ("openai-responses", "gpt-5.4", ("ws_1", "ci_1")),
+        ("google", "gemini-3.1-pro", ("executableCode", "codeExecutionResult")),
+    ],
+)
+async def test_what_tools_of_the_vendor_left_is_sent_back_to_it(kind, model, marks):
+    session = Session()
+    session.add_user_message("Search for dots.")
+    async with Simulator(["Done."]) as server:
+        is_openai = kind == "openai-responses"  # a family for each service
+        family = ResponsesWire(server.provider(kind, "vendor")).model_family(model) if is_openai else kind
+        parts = [ReasoningPart("", provider_state={"family": family, **state}) for state in OF_VENDORS[kind]]
+        session.add_assistant_message([*parts, TextPart("Dots.")], finish="stop")
+        await answer(server, kind, model, session, "Go on.")
+        assert (server.rejected, len(server.requests)) == ([], 1)
+        sent = str(server.requests[0].body)
+    assert [mark for mark in marks if mark not in sent] == []
+    assert "webSearchQueries" not in sent  # metadata of an answer, which the API does not take back
 
 
 @pytest.mark.parametrize("model", ["gemini-2.5-pro", "gemini-3.1-pro"])

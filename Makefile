@@ -12,7 +12,7 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check install -qq --progress
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-all check fix soak cover mutate bench try-api mcp-conformance eval-local screens page docs lock clean
+.PHONY: help run test test-fast test-all check fix soak cover mutate bench try-api mcp-conformance eval-local screens page screenshots docs lock clean
 
 help:  ## show this text
 	@echo 'Outrider: an agent engine for Python and a terminal agent on top of it.'

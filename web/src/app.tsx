@@ -13,7 +13,7 @@ import { SessionModel } from "./session-model";
 import { countWaiting, markSeen, Sidebar, switchTheme } from "./sidebar";
 import { FolderPicker } from "./settings";
 import type { MessageActions } from "./parts";
-import type { Session } from "./types";
+import type { Notice, RestoreResult, Session } from "./types";
 
 const pageError = signal<Error | null>(null);
 const reportError = (error: unknown): void => void (pageError.value = error as Error);
@@ -275,7 +275,7 @@ function SessionView({ model, choices, onPanel, onFolder }: SessionViewProps) {
     if (summary) model.isBusy.value = summary.state === "working" || summary.state === "waiting";
   }, [summary?.state]);
   const path = sessionPath(model.id);
-  const restore = (direction: "undo" | "redo", to?: string): Promise<unknown> => post(`${path}/files`, to ? { direction, to } : { direction });
+  const restore = (direction: "undo" | "redo", to?: string): Promise<RestoreResult> => post(`${path}/files`, to ? { direction, to } : { direction });
   const fork = async (at?: string): Promise<Session> => post<Session>(`${path}/fork`, at ? { at } : {});
   const open = ({ id }: Session): void => void (location.hash = `#/${id}`);
   const actions: MessageActions = useMemo(() => ({
@@ -289,7 +289,7 @@ function SessionView({ model, choices, onPanel, onFolder }: SessionViewProps) {
       }, model.report);
     },
     fork: (message) => void fork(message.id).then(open, model.report),
-    undo: (message) => void restore("undo", message.id).catch(model.report),
+    undo: (message) => void restore("undo", message.id).then((result) => model.addNotice(describeUndo(result)), model.report),
   }), [model]);
   const commands = useMemo((): PageCommand[] => [
     { name: "compact", description: "Replace old messages with a summary", run: async () => void (await post(`${path}/compact`)) },
@@ -311,6 +311,14 @@ function SessionView({ model, choices, onPanel, onFolder }: SessionViewProps) {
       {session ? <Composer model={model} commands={commands} choices={choices} onFolder={onFolder} /> : null}
     </>
   );
+}
+
+// What an undo did; files that were changed since are left as they are.
+function describeUndo({ off, actions }: RestoreResult): Notice {
+  if (off) return { level: "info", text: off };
+  const left = actions.filter(({ action }) => action === "conflict" || action === "doubtful").map(({ path }) => path);
+  if (left.length) return { level: "warning", text: `Changed since and left as they are: ${left.join(", ")}` };
+  return { level: "success", text: `Undone: ${actions.map(({ path }) => path).join(", ")}` };
 }
 
 // After a failure, a limit or an interruption: continue, with the same or another model.

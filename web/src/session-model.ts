@@ -280,7 +280,7 @@ export class SessionModel {
     }
   }
 
-  private addNotice(notice: Notice): void {
+  addNotice(notice: Notice): void {
     if (this.notices.value.at(-1)?.text !== notice.text) this.notices.value = [...this.notices.value, notice];
   }
 

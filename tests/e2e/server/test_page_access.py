@@ -13,7 +13,7 @@ from tests.e2e.server.test_page_review import edits, reviewed
 
 AXE = Path(__file__).parents[3] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 pytestmark = page_marks
-ANSWER = "# Title\n\nA [link](https://example.com) and `code`.\n\n```python\nx = 1  # one\n```\n\n| a | b |\n|--|--|\n| 1 | 2 |\n"
+ANSWER = "# Title\n\nA [link](https://example.com) and `code`.\n\n```python\nx = 1  # one\n```\n\n| a |\n|--|\n| 1 |\n"
 TABS = ("Session", "Changes", "Files", "Trace", "Processes", "Usage", "Settings")
 
 

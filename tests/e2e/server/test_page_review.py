@@ -124,3 +124,16 @@ async def test_a_turn_is_reviewed_alone_and_undone_with_all_later_ones(tmp_path)
     assert (serving.workspace / "long.txt").read_text() == text(LINES)
     assert not (serving.workspace / "second.txt").exists()
     assert (serving.workspace / "made.txt").read_text() == "by hand\n"
+
+
+async def test_the_changes_since_a_message_are_undone_in_the_conversation_with_a_report(tmp_path):
+    serving = reviewed(tmp_path, *edits(), "All done.")
+    async with page_of(serving) as page:
+        await say(page, "improve it")
+        await page.get_by_text("All done.").wait_for()
+        (serving.workspace / "made.txt").write_text("by hand\n")
+        await page.locator(".message.user").first.hover()
+        await page.get_by_role("button", name="Undo the file changes since this message").first.click()
+        await page.get_by_text("Changed since and left as they are: made.txt").wait_for()
+    assert (serving.workspace / "long.txt").read_text() == text(LINES)
+    assert (serving.workspace / "made.txt").read_text() == "by hand\n"

@@ -12,8 +12,8 @@ from outrider.stores import SqliteStore
 
 
 class AuditedStore(SqliteStore):
-    """A SQLite store that appends one JSON line for each change. A class of your own with all methods of `Store`
-    works too; `tests/contract` of the repository checks an implementation."""
+    """A SQLite store that appends one JSON line for each change. A class with all methods of `Store` works too;
+    `outrider.testing.check_store` checks it."""
 
     def __init__(self, path: Path, log: Path) -> None:
         super().__init__(path)

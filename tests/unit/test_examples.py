@@ -14,6 +14,7 @@ PRINTED = {
     "background_run": "There are three words. (completed after 2 steps)",
     "bank_support": "Advice(text='You have $123.45, John.', block_card=False, risk=1)",
     "batch_runs": "praise   you are great",
+    "custom_provider": "Pieces of eight!  0.002000 2",
     "custom_store": "Hello.\nMessage\nMessage\nStepStartPart\nTextPart",
     "data_analyst": "February was best, with 340 of 550 in total.\nchart: chart-1.svg True",
     "dependencies": "You have 2 orders.",

@@ -277,9 +277,11 @@ class WireClient:
         self._route = ProviderRoute(name, wire, transport or HttpClient(), backoff, limiter, signer=signer)
 
     def model_family(self, model: str) -> str:
+        """Returns the name of the group of models that accept each other's private state."""
         return self._route.wire.model_family(model)
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
+        """Yields the deltas of one answer, and a Retry for each failed attempt. Raises ProviderError."""
         attempts = RequestAttempts(self._route, request)
         stream_filter = self._create_filter(request) if self._create_filter else None
         try:
@@ -296,6 +298,7 @@ class WireClient:
             yield delta
 
     async def aclose(self) -> None:
+        """Closes all connections of the client."""
         await self._route.transport.aclose()
 
 

@@ -67,9 +67,13 @@ class CustomProvider(Protocol):
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name by which agents refer to the provider."""
+        ...
 
-    def stream(self, request: Request) -> AsyncIterator[Delta]: ...
+    def stream(self, request: Request) -> AsyncIterator[Delta]:
+        """Yields the deltas of one answer and ends with Finish. Raises ProviderError."""
+        ...
 
 
 class AnswerDecoder(Protocol):
@@ -109,13 +113,17 @@ class ResumableDecoder(Protocol):
 class WireFormat(Protocol):
     """Encodes requests and decodes responses for one vendor API."""
 
-    def model_family(self, model: str) -> str: ...
+    def model_family(self, model: str) -> str:
+        """Returns the name of the group of models that accept each other's private state."""
+        ...
 
     def build_request(self, request: Request) -> HttpRequest:
         """Returns the encoded request; earlier messages come from the bytes that the prompt caches."""
         ...
 
-    def create_decoder(self, request: Request) -> AnswerDecoder: ...
+    def create_decoder(self, request: Request) -> AnswerDecoder:
+        """Returns a new decoder for the answer to `request`."""
+        ...
 
     def decode_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
         """Returns the exception for a response with an error status."""
@@ -131,4 +139,6 @@ class AdaptiveWireFormat(Protocol):
     from the last one, so the loop terminates.
     """
 
-    def adapt_to_error(self, request: Request, error: ProviderError) -> bool: ...
+    def adapt_to_error(self, request: Request, error: ProviderError) -> bool:
+        """Learns from a rejected request. Returns whether it is sent again."""
+        ...

@@ -39,11 +39,15 @@ class PartStart(msgspec.Struct, frozen=True, tag="PartStart"):
 
 
 class TextDelta(msgspec.Struct, frozen=True, tag="TextDelta"):
+    """A chunk of the text of the part with this index."""
+
     index: int
     text: str
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True, tag="ReasoningDelta"):
+    """A chunk of the reasoning of the part with this index."""
+
     index: int
     text: str
 

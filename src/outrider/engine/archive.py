@@ -8,12 +8,12 @@ from pathlib import Path
 from outrider.agents.turn_state import TurnEnd, TurnOutcome
 from outrider.engine.approval_grants import lasting_approvals
 from outrider.errors import SessionNotFoundError, StoreError
-from outrider.sessions.export import ImportResult, export_session, import_session, stream_export
 from outrider.sessions.records import (
     Approval,
     ApprovalChange,
     DamagedChange,
     Grouping,
+    ImportResult,
     MessageChange,
     PartChange,
     SearchHit,
@@ -155,14 +155,20 @@ class SessionArchive:
 
     async def export_document(self, session_id: str) -> bytes:
         """Return the session and its child sessions as a JSON document."""
+        from outrider.sessions.export import export_session  # lazy: a run does not need it
+
         return await export_session(self.store, session_id)
 
     def stream_document(self, session_id: str) -> AsyncGenerator[bytes, None]:
         """Yield the same document in pieces, with memory that does not depend on the length of the session."""
+        from outrider.sessions.export import stream_export  # lazy, as above
+
         return stream_export(self.store, session_id)
 
     async def import_document(self, document: bytes, *, as_copy: bool) -> ImportResult:
         """Store the session of an export."""
+        from outrider.sessions.export import import_session  # lazy, as above
+
         return await import_session(self.store, document, as_copy=as_copy)
 
     async def import_from_url(self, url: str, *, token: str | None, as_copy: bool) -> ImportResult:

@@ -17,7 +17,7 @@ from outrider.errors import (
     StoreUnavailableError,
     StoreVersionError,
 )
-from outrider.sessions.records import SessionFilter, SessionTranscript, StoredSession, StoredValue
+from outrider.sessions.records import ImportResult, SessionFilter, SessionTranscript, StoredSession, StoredValue
 from outrider.sessions.store import Store
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
@@ -43,11 +43,6 @@ class SessionExport(msgspec.Struct, frozen=True):
 
     sessions: tuple[ExportedSession, ...]
     outrider_export: int = EXPORT_VERSION
-
-
-class ImportResult(msgspec.Struct, frozen=True):
-    sessions: tuple[StoredSession, ...]
-    left_out: tuple[str, ...] = ()
 
 
 async def export_session(store: Store, session_id: str, *, children: bool = True) -> bytes:

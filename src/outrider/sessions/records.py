@@ -140,6 +140,13 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str | int | float | bool | None] = {}
 
 
+class ImportResult(msgspec.Struct, frozen=True):
+    """The sessions of an import, and what could not be read."""
+
+    sessions: tuple[StoredSession, ...]
+    left_out: tuple[str, ...] = ()
+
+
 class SessionPage(msgspec.Struct, frozen=True):
     """A list of sessions, newest activity first. `next` is the cursor of the following page, None for the last."""
 

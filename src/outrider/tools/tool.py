@@ -11,7 +11,6 @@ from types import FunctionType
 from typing import (
     TYPE_CHECKING,
     Any,
-    Concatenate,
     Generic,
     Literal,
     ParamSpec,
@@ -56,6 +55,8 @@ EvaluatePolicy = Callable[[Policy, dict[str, Any]], Policy | Awaitable[Policy]]
 PreprocessArguments = Callable[[dict[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]]
 
 if TYPE_CHECKING:
+    from typing import Concatenate
+
     from typing_extensions import ParamSpec as ParamSpecWithDefault
     from typing_extensions import TypeVar as TypeVarWithDefault
 

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from outrider import (
     Agent,
+    Background,
     Engine,
     Limits,
     OutputUnavailableError,
@@ -111,6 +112,27 @@ async def main() -> None:
         assert_type((await engine.prompt(session_id, "x", output_type=City, instructions="briefly")).output, City)
         assert_type((await engine.go_on(session_id, output_type=City | Refusal)).output, City | Refusal)
 
+
+async def queue(background: Background) -> None:
+    assert_type(await (await background.submit("x", output_type=City)).output(), City)
+    assert_type(await (await background.submit("x", workspace="/w")).output(), str)
+    assert_type(await background.run("id", list[City]).output(), list[City])
+
+
+class Shop:
+    @Tool
+    def price(self, item: str) -> int:
+        return len(item)
+
+
+assert_type(Shop().price("tea"), int)
+
+
+def check_city(city: City) -> City:
+    return city
+
+
+run(agent, "x", tools=[Shop().price], output_type=City, output_validators=check_city, output_attempts=2)
 
 mode: Literal["plan"] = "plan"
 run(agent, "x", mode=mode, tools=[add, greet])

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from outrider import (
     Agent,
+    Background,
     Engine,
     Limits,
     Provider,
@@ -102,3 +103,17 @@ async def main(engine: Engine) -> None:
     (await engine.prompt("id", "x")).output.people  # mistake
     await engine.prompt("id", "x", sendr="me")  # mistake
     await engine.create(ownr="ada")  # mistake
+
+
+class Shop:
+    @Tool
+    def price(self, item: str) -> int:
+        return len(item)
+
+
+Shop().price(3)  # mistake
+
+
+async def queue(background: Background) -> None:
+    (await (await background.submit("x", output_type=City)).output()).nmae  # mistake
+    await background.submit("x", worksapce="/w")  # mistake

@@ -301,7 +301,8 @@ async def test_several_answers_may_be_chosen_where_the_question_allows_it(monkey
     asking, panel = DialogQueue(), QuestionPanel(asked)
     async with Stage(asking).run_test(size=(80, 30)) as pilot:
         waiting = pilot.app.run_worker(asking.ask_and_wait(panel))
-        await pilot.pause()
+        while pilot.app.focused is not panel:
+            await pilot.pause(0.01)
         await pilot.press("1", "3", "1", "1", "enter")
         await waiting.wait()
     assert panel.collect_answers(*waiting.result) == ("green", "red")

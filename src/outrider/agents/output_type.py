@@ -10,7 +10,6 @@ from typing import Any, cast
 import msgspec
 
 from outrider.errors import CallbackError, ConfigurationError, OutputMismatch
-from outrider.tools.json_schema import find_schema_problem
 from outrider.tools.threads import Callbacks
 from outrider.tools.type_adapters import TypeAdapter, accepts_text
 from outrider.tools.type_hints import UnsupportedTypeError, compile_type, describe_type, type_label
@@ -195,6 +194,8 @@ def _decode_json(text: str) -> Any:
 def _check_schema(value: Any, schema: dict[str, Any]) -> Any:
     """Return the value without nulls for optional fields that accept none: an API that requires all fields asks for
     them. Raises OutputMismatch if it does not match the schema."""
+    from outrider.tools.json_schema import find_schema_problem  # lazy: few runs have a JSON schema
+
     value = _drop_nulls(value, schema, schema)
     if (problem := find_schema_problem(value, schema)) is not None:
         raise OutputMismatch(problem)

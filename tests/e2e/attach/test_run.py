@@ -16,12 +16,12 @@ async def test_an_answer_streams_and_ends_like_that_of_a_run_here(serving: Servi
     there = await serving.run("--attach", serving.url, "-o", "stream-json", "hi")
     here = await serving.run("-o", "stream-json", "hi")
     assert (there.code, here.code) == (0, 0), there.err
-    assert [line["type"] for line in there.lines if line["type"] != "text"] == ["start", "step", "result"]
+    assert [line["type"] for line in there.lines if line["type"] != "text"] == ["start", "message", "step", "result"]
     for printed in (there, here):
         assert "".join(line["text"] for line in printed.lines if line["type"] == "text") == "Hello from the server."
     assert there.lines[0].keys() == here.lines[0].keys()
-    assert {**there.lines[-1], "session_id": "", "duration_ms": 0} == {
-        **here.lines[-1], "session_id": "", "duration_ms": 0,
+    assert {**there.lines[-1], "session_id": "", "duration_ms": 0, "time": 0} == {
+        **here.lines[-1], "session_id": "", "duration_ms": 0, "time": 0,
     }  # fmt: skip
 
 

@@ -17,7 +17,6 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
   const isFollowing = useRef(true);
   const lastUserScroll = useRef(0);
   const isLoading = useRef(false);
-  const revealing = useRef(""); // the message that is scrolled to when it is rendered
   const [range, setRange] = useState<[number, number]>([0, ALWAYS_RENDERED]);
   const [isDetached, setDetached] = useState(false);
   const order = transcript.order.value;
@@ -107,22 +106,7 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
     });
     observer.observe(element);
     observer.observe(content);
-    let shift = 0;
-    for (const slot of content.querySelectorAll<HTMLElement>("[data-slot]")) {
-      const id = slot.dataset["slot"]!;
-      if (!heights.current.has(id)) {
-        heights.current.set(id, slot.offsetHeight); // at once, because the next scroll event uses it
-        if (slot.offsetTop + slot.offsetHeight < element.scrollTop) shift += slot.offsetHeight - ESTIMATED_HEIGHT;
-      }
-      observer.observe(slot);
-    }
-    const target = revealing.current && content.querySelector(`[data-slot="${CSS.escape(revealing.current)}"]`);
-    if (target) {
-      revealing.current = "";
-      target.scrollIntoView({ block: "center" });
-    } else if (shift && !isFollowing.current) {
-      element.scrollTop += shift;
-    }
+    for (const slot of content.querySelectorAll("[data-slot]")) observer.observe(slot);
     return () => observer.disconnect();
   }, [range, order]);
   useEffect(() => {
@@ -135,8 +119,8 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
     if (index < 0) return;
     isFollowing.current = false;
     setDetached(true);
-    revealing.current = id;
     setRange([Math.max(0, index - 20), index + 20]);
+    requestAnimationFrame(() => area.current?.querySelector(`[data-slot="${CSS.escape(id)}"]`)?.scrollIntoView({ block: "center" }));
   }, [model.revealed.value]);
 
   const [start, end] = [Math.min(range[0], messages.length), Math.min(Math.max(range[1], isFollowing.current ? messages.length : 0), messages.length)];

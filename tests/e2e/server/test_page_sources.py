@@ -13,7 +13,7 @@ WEB, BUNDLE = ROOT / "web", ROOT / "src" / "outrider" / "server" / "page"
 
 def test_the_bundle_was_built_from_the_sources_in_the_repository():
     names = [f"src/{path.name}" for path in (WEB / "src").iterdir()]
-    names += ["index.html", "style.css", "icon.svg", "package-lock.json", "build.mjs"]
+    names += ["index.html", "style.css", "icon.svg", "icon-waiting.svg", "package-lock.json", "build.mjs"]
     digest = hashlib.sha256()
     for name in sorted(names):
         digest.update(name.encode() + b"\0" + (WEB / name).read_bytes() + b"\0")

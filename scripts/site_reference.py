@@ -19,6 +19,8 @@ from outrider.engine.session_tools import list_built_in_tools
 from outrider.server.app import ENDPOINTS
 from outrider.server.openapi import build_openapi
 from outrider.tools.tool import ToolOptions
+from outrider.tui.commands import COMMANDS as SLASH_COMMANDS
+from outrider.tui.commands import help_text
 from outrider.types.events import EVENT_TYPES
 
 # Public modules, in the order of the site, with the title of their page.
@@ -57,6 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/events.md": "\n".join(_events()),
         "reference/exit-codes.md": "\n".join(_exit_codes()),
         "reference/http-api.md": "\n".join(_http_api()),
+        "reference/terminal.md": "\n".join(_terminal()),
         "reference/tools.md": "\n".join(_tools()),
         **_python_pages(),
     }
@@ -147,6 +150,13 @@ def _exit_codes() -> Iterator[str]:
     for name, value in vars(exit_codes).items():
         if name.isupper():
             yield f"| {value} | `{name}` | {meanings[name]} |"
+
+
+def _terminal() -> Iterator[str]:
+    yield "# Terminal commands and keys\n\nThe help page of the terminal application, which F1 shows.\n"
+    yield f"{help_text(SLASH_COMMANDS)}\n"
+    yield "A Markdown file in `.outrider/commands` or `.claude/commands` is a command with the name of the file; its text"
+    yield "is the prompt, and `$ARGUMENTS` in it is what follows the name.\n"
 
 
 def _http_api() -> Iterator[str]:

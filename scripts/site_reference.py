@@ -155,8 +155,8 @@ def _exit_codes() -> Iterator[str]:
 def _terminal() -> Iterator[str]:
     yield "# Terminal commands and keys\n\nThe help page of the terminal application, which F1 shows.\n"
     yield f"{help_text(SLASH_COMMANDS)}\n"
-    yield "A Markdown file in `.outrider/commands` or `.claude/commands` is a command with the name of the file; its text"
-    yield "is the prompt, and `$ARGUMENTS` in it is what follows the name.\n"
+    yield "A Markdown file in `.outrider/commands` or `.claude/commands` is a command with the name of the file; its"
+    yield "text is the prompt, and `$ARGUMENTS` in it is what follows the name.\n"
 
 
 def _http_api() -> Iterator[str]:

@@ -33,6 +33,13 @@ def test_the_readme_has_an_example_that_can_be_run():
     assert snippets(README), "README.md has no ```python block without <!-- no-run -->"
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("docs/tutorials/*.md")), ids=lambda page: page.stem)
+def test_a_tutorial_includes_its_program(page: Path):
+    included = re.findall(r'^--8<-- "(.+)"$', page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert included, 'a program is included by a line such as --8<-- "examples/mcp_tools.py"'
+    assert [name for name in included if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_every_linked_file_exists(page: str):
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -133,7 +133,7 @@ async def test_what_arrived_before_a_failure_comes_with_it():
     broken = Reply([b'data: {"choices":[{"index":0,"delta":{"content":"Hel"}}]}\n\n'], after="drop")
     async with serving(broken) as server:
         with pytest.raises(NetworkError) as raised:
-            await async_complete(Provider("o", "openai", "k", server.url), "m", "?")
+            await async_complete(Provider("o", "openai", "k", server.url, options={"retry": {"attempts": 1}}), "m", "?")
     assert raised.value.details["answer"].message.get_text_content() == "Hel"
 
 

@@ -12,6 +12,7 @@ from outrider.providers.schema_dialects import SchemaLowering, lower_schema
 from outrider.testing.schema_rules import anthropic_problems, google_problems, strict_problems
 from outrider.tools.schema import schema_for_type
 from outrider.types.request import ModelSettings, OutputSchema, Prompt, Request, ToolSpec
+from tests.fixtures.cases import for_each
 from tests.unit.tools.test_types import ACCEPTED, Circle, Company, Node, Person, Point, Square, Tree
 
 RULES = {"openai": strict_problems, "anthropic": anthropic_problems, "google": google_problems}
@@ -42,13 +43,13 @@ def wrapped(hint: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dialect", RULES)
-@pytest.mark.parametrize("hint", [*(one for one, _, _ in ACCEPTED), Order, list[Order], Order | Person], ids=str)
+@for_each("hint", [*(one for one, _, _ in ACCEPTED), Order, list[Order], Order | Person])
 def test_a_lowered_schema_keeps_the_rules_of_its_api(hint: Any, dialect: Any):
     lowered = lower_schema(wrapped(type(None) if hint is None else hint), dialect)
     assert lowered is None or list(RULES[dialect]("answer", lowered)) == []
 
 
-@pytest.mark.parametrize("hint", [Order, list[Order], Order | Person, Company, Circle | Square, Point | None], ids=str)
+@for_each("hint", [Order, list[Order], Order | Person, Company, Circle | Square, Point | None])
 @pytest.mark.parametrize("dialect", RULES)
 def test_ordinary_types_have_a_schema_in_every_api(hint: Any, dialect: Any):
     assert lower_schema(wrapped(hint), dialect) is not None

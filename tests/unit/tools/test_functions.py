@@ -93,9 +93,7 @@ CASES: list[tuple[Any, str, set[str], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("function", "name", "parameters", "arguments", "result"), CASES, ids=lambda one: str(one)[:20]
-)
+@pytest.mark.parametrize(("function", "name", "parameters", "arguments", "result"), CASES, ids=range(len(CASES)))
 async def test_every_kind_of_function_is_a_tool(function, name, parameters, arguments, result):
     (tool,) = tools_by_name([function]).values()
     assert tool.name == name

@@ -33,6 +33,7 @@ from outrider import Tool, ToolFailure
 from outrider.tools.schema import schema_for_type
 from outrider.tools.type_adapters import ValueMismatch
 from outrider.tools.type_hints import UnsupportedTypeError, compile_type
+from tests.fixtures.cases import for_each
 
 T = TypeVar("T")
 UserId = NewType("UserId", int)
@@ -349,7 +350,7 @@ def test_a_type_has_its_schema(hint: Any, schema: dict[str, Any]):
     assert schema_for_type(hint) == schema
 
 
-@pytest.mark.parametrize("hint", [hint for hint, _, _ in ACCEPTED], ids=str)
+@for_each("hint", [hint for hint, _, _ in ACCEPTED])
 def test_every_reference_of_a_schema_resolves(hint: Any):
     schema = schema_for_type(list[hint] if hint is not None else type(None))
     text = msgspec.json.encode(schema).decode()

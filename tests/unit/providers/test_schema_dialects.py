@@ -64,7 +64,7 @@ def test_ordinary_types_have_a_schema_in_every_api(hint: Any, dialect: Any):
         (Tree, {"openai", "google"}),
         (Node, {"openai", "google"}),
     ],
-    ids=str,
+    ids=("mapping", "any", "list", "tree", "node"),
 )
 def test_what_an_api_cannot_enforce_has_no_schema_there(hint: Any, dialects: set[str]):
     assert {one for one in RULES if lower_schema(wrapped(hint), one)} == dialects  # pyright: ignore

@@ -253,6 +253,7 @@ MIN_TOKENS_TO_COMPACT = 2_000  # smaller than every model's context, so the cata
 MESSAGES_TO_RETRY = 10  # after a compaction that shortened nothing
 # The session must not be blocked by a model that writes no summary; what is carried over word for word follows.
 NO_SUMMARY = "(The model wrote no summary of the earlier messages.)"
+MIN_LONG_INPUT = 200  # estimated tokens of an input that a summary can shorten
 MAX_TOOL_OUTPUT = 600  # characters of each tool output in the summary request of an overflowing context
 MAX_TEXT = 2_000  # characters of each text in a summary request that is still too long
 SUMMARY_SHARES = (0.5, 0.1)  # of the context window that the newest messages fill in the last summary requests
@@ -295,11 +296,12 @@ class ContextCompactor:
             limits[model] = min(size, limits.get(model, size))
         if self._remove_last_outputs(size):
             return
-        for whole in (False, True):
-            if self.can_compact(whole=whole) and await self.compact(overflow=True, whole=whole) is not None:
-                return
         history = context.session.messages
         last = next((message for message in reversed(history) if _is_input(message)), None)
+        is_long = last is not None and estimate_message_tokens(last) > MIN_LONG_INPUT
+        for whole in (False, True) if is_long else (False,):
+            if self.can_compact(whole=whole) and await self.compact(overflow=True, whole=whole) is not None:
+                return
         if last is not None and estimate_message_tokens(last) * 2 > size:
             text = LAST_INPUT_TOO_LONG.format(model=model, message=error.message)
             raise ContextOverflowError(text, provider=error.provider, status=error.status) from error

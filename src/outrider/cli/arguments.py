@@ -451,7 +451,7 @@ def declare_worker(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--supervised", action="store_true", help=SUPPRESS)
     parser.add_argument("--idle", type=parse_duration, default=300, help=SUPPRESS)
-    parser.set_defaults(execute="outrider.cli.commands.worker:run_worker")
+    parser.set_defaults(execute="outrider.cli.commands.worker:run_worker", attach=None)
 
 
 def parse_prompt(text: str) -> str:

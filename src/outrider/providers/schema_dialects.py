@@ -43,6 +43,11 @@ _FORMATS: dict[SchemaDialect, frozenset[str]] = {
 }
 _FORMATS["anthropic"] = _FORMATS["openai"] | {"uri"}
 _IMPOSSIBLE = ("not", "if", "then", "else", "dependentRequired", "dependentSchemas", "patternProperties")
+_NOT_STRICT = (
+    *_IMPOSSIBLE,
+    *("allOf", "oneOf", "minLength", "maxLength", "minProperties", "maxProperties", "propertyNames", "uniqueItems"),
+    *("contains", "unevaluatedProperties", "prefixItems"),
+)
 _WITHOUT_MEANING = ("title", "$schema", "$id", "discriminator", "examples")
 _LOOSE = frozenset(("type", "description", "enum", "properties", "required", "items", "anyOf", "$ref", "$defs"))
 _OUTPUT_REJECTED = re.compile(
@@ -64,6 +69,8 @@ class _CannotLower(Exception):
 def lower_schema(schema: Schema, dialect: SchemaDialect) -> Schema | None:
     """Returns the schema of an object in the form of an API that enforces it, or None if it has none: for a dict with
     any keys, for any value, and for recursive types where the API rejects them."""
+    if dialect == "openai" and schema.get("type") == "object" and _is_strict(schema):
+        return schema
     definitions: Mapping[str, Schema] = schema.get("$defs", {})
     lowering = _Lowering(dialect, definitions)
     try:
@@ -74,6 +81,23 @@ def lower_schema(schema: Schema, dialect: SchemaDialect) -> Schema | None:
     except (_CannotLower, RecursionError, AttributeError, TypeError):
         return None
     return root | ({"$defs": lowered} if lowered else {})
+
+
+def _is_strict(schema: object) -> bool:
+    """Whether a schema has the form that OpenAI wants: objects are closed and all their properties are required. Such a
+    schema may have other keywords too, as recorded requests show: `title`, `default`, `$schema`, any `format`."""
+    if not isinstance(schema, dict):
+        return False
+    found = cast("Schema", schema)
+    if any(word in found for word in _NOT_STRICT):
+        return False
+    properties: Schema = found.get("properties", {})
+    if "properties" in found or found.get("type") == "object":
+        closed = found.get("additionalProperties") is False
+        if not closed or set(found.get("required", ())) != set(properties):
+            return False
+    inner = [*properties.values(), *found.get("$defs", {}).values(), *found.get("anyOf", ())]
+    return all(_is_strict(one) for one in (*inner, *([found["items"]] if "items" in found else ())))
 
 
 class _Lowering:

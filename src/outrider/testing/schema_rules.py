@@ -12,7 +12,7 @@ def _words(names: str) -> frozenset[str]:
 
 
 _NOT_STRICT = _words(
-    "allOf not dependentRequired dependentSchemas if then else patternProperties oneOf default minLength maxLength "
+    "allOf not dependentRequired dependentSchemas if then else patternProperties oneOf minLength maxLength "
     "minProperties maxProperties propertyNames uniqueItems contains unevaluatedProperties prefixItems"
 )
 _ANTHROPIC_FORMATS = _words("date-time time date duration email hostname uri ipv4 ipv6 uuid")

@@ -269,7 +269,7 @@ def test_a_start_that_repeats_is_one_start_and_another_one_is_another_part() -> 
 
 def test_indices_may_start_anywhere_and_message_start_may_repeat() -> None:
     answer = answered(begin(input_tokens=5), begin(input_tokens=5), text(9, "a"), text(3, "b"), end())
-    assert answer.message.get_text_content() == "ab"
+    assert answer.message.get_text_content() == "a\nb"
     assert answer.tokens.input == 5
 
 

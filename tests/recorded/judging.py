@@ -123,7 +123,7 @@ def answer_problems(conversation: Conversation, driven: Driven) -> list[str]:
         problems.append(f"{len(driven.answers)} answers for {len(conversation.exchanges)}")
     # What a turn returns is redacted; the recorded texts contain invented passwords.
     redact = Redactor().redact_text
-    if redact(driven.outputs[-1]) != redact(driven.answers[-1].get_text_content()):
+    if redact(driven.outputs[-1]) != redact(driven.answers[-1].join_text()):
         problems.append(f"the output is {driven.outputs[-1]!r}")
     return problems
 

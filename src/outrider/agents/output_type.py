@@ -47,7 +47,8 @@ class OutputType:
     def _make_schema(self) -> OutputSchema:
         name = "answer" if self._adapter is None else self.name
         schema = _wrap_schema(self._value_schema) if self._is_wrapped else self._value_schema
-        return OutputSchema(schema, re.sub(r"\W+", "_", name).strip("_")[:64] or "answer")
+        short = re.sub(r"\W+", "_", name).strip("_")[:64] or "answer"
+        return OutputSchema(schema, short, from_type=self._adapter is not None)
 
     def parse_answer(self, text: str) -> Any:
         """Return the value in the answer. Raises OutputMismatch if the text is not JSON or does not match the type."""

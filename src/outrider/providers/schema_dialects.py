@@ -23,6 +23,7 @@ _COMMON = frozenset(("type", "description", "enum", "const", "anyOf", "propertie
 _SUPPORTED: dict[SchemaDialect, frozenset[str]] = {
     "openai": _COMMON
     | {
+        "nullable",  # gateways pass it on to models of Google
         "additionalProperties",
         "format",
         "pattern",
@@ -48,6 +49,10 @@ _NOT_STRICT = (
     *("allOf", "oneOf", "minLength", "maxLength", "minProperties", "maxProperties", "propertyNames", "uniqueItems"),
     *("contains", "unevaluatedProperties", "prefixItems"),
 )
+_AS_WRITTEN = _SUPPORTED["anthropic"] | {"title", "$schema", "default", "examples", "allOf", "$defs", "definitions"}
+_ENFORCED = ("type", "$ref", "anyOf", "allOf", "enum", "const")
+_INNER_MAPS = ("$defs", "definitions")
+_INNER_LISTS = ("anyOf", "allOf", "oneOf", "prefixItems")
 _WITHOUT_MEANING = ("title", "$schema", "$id", "discriminator", "examples")
 _LOOSE = frozenset(("type", "description", "enum", "properties", "required", "items", "anyOf", "$ref", "$defs"))
 _OUTPUT_REJECTED = re.compile(
@@ -69,8 +74,6 @@ class _CannotLower(Exception):
 def lower_schema(schema: Schema, dialect: SchemaDialect) -> Schema | None:
     """Returns the schema of an object in the form of an API that enforces it, or None if it has none: for a dict with
     any keys, for any value, and for recursive types where the API rejects them."""
-    if dialect == "openai" and schema.get("type") == "object" and _is_strict(schema):
-        return schema
     definitions: Mapping[str, Schema] = schema.get("$defs", {})
     lowering = _Lowering(dialect, definitions)
     try:
@@ -83,21 +86,36 @@ def lower_schema(schema: Schema, dialect: SchemaDialect) -> Schema | None:
     return root | ({"$defs": lowered} if lowered else {})
 
 
-def _is_strict(schema: object) -> bool:
-    """Whether a schema has the form that OpenAI wants: objects are closed and all their properties are required. Such a
-    schema may have other keywords too, as recorded requests show: `title`, `default`, `$schema`, any `format`."""
+def lower_written_schema(schema: Schema, dialect: SchemaDialect) -> Schema | None:
+    """Returns a schema that the author of a program wrote. It stays as it is if the API accepts it: recorded requests
+    show that `title`, `default` and `$schema` are accepted, and that Google ignores what it does not support."""
+    is_recursive = dialect == "anthropic" and _is_recursive(schema.get("$defs", {}))
+    if dialect == "google" or (schema.get("type") == "object" and not is_recursive and _is_accepted(schema, dialect)):
+        return schema
+    return lower_schema(schema, dialect)
+
+
+def _is_accepted(schema: object, dialect: SchemaDialect) -> bool:
+    """Whether OpenAI or Anthropic enforces a schema as it is. OpenAI accepts any `format`."""
     if not isinstance(schema, dict):
         return False
     found = cast("Schema", schema)
-    if any(word in found for word in _NOT_STRICT):
+    if found.keys().isdisjoint(_ENFORCED) or (dialect == "openai" and any(word in found for word in _NOT_STRICT)):
         return False
     properties: Schema = found.get("properties", {})
     if "properties" in found or found.get("type") == "object":
-        closed = found.get("additionalProperties") is False
-        if not closed or set(found.get("required", ())) != set(properties):
+        is_closed = found.get("additionalProperties") is False
+        if not is_closed or (dialect == "openai" and set(found.get("required", ())) != set(properties)):
             return False
-    inner = [*properties.values(), *found.get("$defs", {}).values(), *found.get("anyOf", ())]
-    return all(_is_strict(one) for one in (*inner, *([found["items"]] if "items" in found else ())))
+    if dialect == "anthropic" and (
+        not found.keys() <= _AS_WRITTEN
+        or found.get("minItems", 0) > 1
+        or found.get("format", "date") not in _FORMATS["anthropic"]
+    ):
+        return False
+    inner = [*properties.values(), *(one for word in _INNER_MAPS for one in found.get(word, {}).values())]
+    inner += [one for word in _INNER_LISTS for one in found.get(word, ())]
+    return all(_is_accepted(one, dialect) for one in (*inner, *([found["items"]] if "items" in found else ())))
 
 
 class _Lowering:
@@ -246,8 +264,9 @@ class SchemaLowering:
     """Lowers the schemas of requests for one API. A schema that a model rejects in spite of that is not sent again:
     the output is described in the system prompt, and tools have the keywords only that every API accepts."""
 
-    def __init__(self, dialect: SchemaDialect) -> None:
+    def __init__(self, dialect: SchemaDialect, *, lowers_tools: bool = True) -> None:
         self._dialect: SchemaDialect = dialect
+        self._lowers_tools = lowers_tools
         self._rejected: set[tuple[str, bytes]] = set()  # models and schemas
         self._loose_models: set[str] = set()
         self._outputs: dict[int, tuple[OutputSchema, OutputSchema | None]] = {}
@@ -301,7 +320,8 @@ class SchemaLowering:
         if known is None or known[0] is not output:
             if len(self._outputs) >= _MAX_OUTPUTS:
                 self._outputs.clear()
-            schema = lower_schema(output.schema, self._dialect) if output.strict or self._dialect != "openai" else None
+            lower = lower_schema if output.from_type else lower_written_schema
+            schema = lower(output.schema, self._dialect) if output.strict or self._dialect != "openai" else None
             lowered = None if schema is None else replace(output, schema=schema)
             if lowered is None and self._dialect == "openai":
                 lowered = replace(output, strict=False)
@@ -309,9 +329,10 @@ class SchemaLowering:
         return known[1]
 
     def _lower_tool(self, tool: ToolSpec) -> ToolSpec:
-        if not tool.strict:
+        if not tool.strict or not self._lowers_tools:
             return tool
-        schema = lower_schema(tool_parameters(tool), self._dialect)
+        lower = lower_schema if self._dialect == "google" else lower_written_schema
+        schema = lower(tool_parameters(tool), self._dialect)
         return replace(tool, strict=False) if schema is None else replace(tool, parameters=schema)
 
 

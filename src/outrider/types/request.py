@@ -124,12 +124,14 @@ class ToolChoice(msgspec.Struct, frozen=True):
 
 
 class OutputSchema(msgspec.Struct, frozen=True):
-    """The JSON schema that the answer's text must follow."""
+    """The JSON schema that the answer's text must follow. `from_type` says that it describes a Python type: then it is
+    adapted to what each API accepts. A schema that a person wrote is sent as it is if it can be accepted."""
 
     schema: dict[str, Any]
     name: str = "answer"
     description: str = ""
     strict: bool = True
+    from_type: bool = False
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

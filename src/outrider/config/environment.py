@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -40,37 +39,6 @@ class EnvironmentVariables(dict[str, str]):
 
     def __rich_repr__(self) -> Any:
         yield repr(self)
-
-
-class StoredKeys:
-    """Keys that the user entered on the page, by the names of the variables of the environment, in a file that only
-    the user can read. Variables of the environment take precedence."""
-
-    def __init__(self, data: Path) -> None:
-        self._file = data / "keys.json"
-
-    def read(self) -> dict[str, str]:
-        """Return the keys; a file that cannot be read has none."""
-        try:
-            found = msgspec.json.decode(self._file.read_bytes(), type=dict[str, str])
-        except (OSError, msgspec.MsgspecError):
-            return {}
-        return {name: key for name, key in found.items() if name in KEY_VARIABLES}
-
-    def store(self, name: str, key: str) -> None:
-        """Store or, with an empty key, remove a key. Raises ConfigurationError for an unknown variable."""
-        if name not in KEY_VARIABLES:
-            raise ConfigurationError(
-                f"{name} is not the variable of a key; there are {', '.join(sorted(KEY_VARIABLES))}"
-            )
-        keys = {variable: value for variable, value in self.read().items() if variable != name}
-        if key:
-            keys[name] = key
-        staged = self._file.with_name(f".{self._file.name}.{os.getpid()}")
-        staged.unlink(missing_ok=True)
-        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(keys))
-        staged.replace(self._file)
 
 
 KEY_VARIABLES = frozenset(name for names in _KEYS_BY_KIND.values() for name in names)

@@ -9,6 +9,7 @@ import msgspec
 from outrider.errors import ConfigurationError
 
 APPLICATION = "outrider"
+KEYS_FILE = "keys.json"
 _PRIVATE = 0o700
 
 
@@ -54,7 +55,7 @@ class AppFolders(msgspec.Struct, frozen=True):
 
     @property
     def keys_file(self) -> Path:
-        return self.data / "keys.json"
+        return self.data / KEYS_FILE
 
     @property
     def store_file(self) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from outrider.config.environment import EnvironmentVariables, StoredKeys
+from outrider.config.environment import EnvironmentVariables
 from outrider.config.file import (
     AgentTable,
     BackgroundTable,
@@ -269,7 +269,6 @@ def read_settings(
     """Read all sources. Raises ConfigurationError, which names the file and the key, for invalid settings."""
     workspace = _resolve_workspace(cwd)
     folders = find_app_folders(environ)
-    environ = {**StoredKeys(folders.data).read(), **environ}
     own, project = read_config_file(folders.config_file), read_project_config(workspace, folders)
     file, source = own.content, str(folders.config_file)
     users = PermissionSettings(

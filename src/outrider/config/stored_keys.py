@@ -130,3 +130,12 @@ def add_stored_keys(environ: Mapping[str, str], store: KeyStore) -> Mapping[str,
         if names and not any(environ.get(name, "").strip() for name in names):
             added[names[0]] = key
     return EnvironmentVariables({**environ, **added})
+
+
+def provider_of_variable(variable: str) -> str:
+    """Return the provider whose key a variable of the environment holds. Raises ConfigurationError for another one."""
+    for provider in KEY_PROVIDERS:
+        if variable in key_variable_names(BUILT_IN_PROVIDERS[provider]):
+            return provider
+    names = sorted(name for one in KEY_PROVIDERS for name in key_variable_names(BUILT_IN_PROVIDERS[one]))
+    raise ConfigurationError(f"{variable} is not the variable of a key; there are {', '.join(names)}")

@@ -83,10 +83,10 @@ async def test_keys_are_stored_but_never_shown_and_servers_have_a_state(tmp_path
     file = serving.home / "keys.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     found = read_settings(cwd=serving.workspace, environ=serving.environ, flags=CommandFlags(model="anthropic/x"))
-    assert found.environ["ANTHROPIC_API_KEY"] == "sk-secret-key" and "sk-secret-key" not in repr(found)
+    assert found.providers[0].api_key == "sk-secret-key" and "sk-secret-key" not in repr(found)
     own = serving.environ | {"ANTHROPIC_API_KEY": "of the environment"}
     found = read_settings(cwd=serving.workspace, environ=own, flags=CommandFlags(model="anthropic/x"))
-    assert found.environ["ANTHROPIC_API_KEY"] == "of the environment"
+    assert found.providers[0].api_key == "of the environment"
 
 
 async def test_a_lasting_answer_is_listed_and_revoked(tmp_path):

@@ -86,6 +86,9 @@ class RemoteJobs:
             path=details.worktree, branch=details.branch, base="", repository="", workspace="", common="", own=""
         )
 
+    async def get_snapshot(self, run_id: str) -> None:
+        """The server does not say what it has stored for other machines."""
+
     async def load_trace(self, run_id: str) -> Any:
         return await stored_trace(RemoteArchive(self._client), run_id)
 

@@ -40,8 +40,8 @@ class ChatWire:
     def _schemas(self) -> "SchemaLowering":
         from outrider.providers.schema_dialects import SchemaLowering  # lazy: most requests have no such schema
 
-        # Other servers have other rules for strict tools; the author of a schema knows them.
-        return SchemaLowering("openai", lowers_tools=self._dialect.name in ("openai", "azure"))
+        # These gateways translate the schemas of tools for models of other vendors.
+        return SchemaLowering("openai", lowers_tools=self._dialect.name not in ("openrouter", "vercel"))
 
     def _lower_schemas(self, request: Request, *, native: bool) -> Request:
         if has_schemas(request) or "_schemas" in vars(self):

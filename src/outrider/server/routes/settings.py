@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from outrider.config.environment import StoredKeys, key_variable_names
+from outrider.config.environment import key_variable_names
+from outrider.config.paths import KEYS_FILE
+from outrider.config.stored_keys import KeyStore, provider_of_variable
 from outrider.engine.engine import Engine
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.project.trust import WorkspaceTrust
@@ -84,7 +86,7 @@ class TrustDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsOverview:
     runtime = request.engine.runtime
-    stored = await asyncio.to_thread(StoredKeys(runtime.data).read) if runtime.data else {}
+    stored = await asyncio.to_thread(_key_store(runtime.data).list_providers) if runtime.data else {}
     servers = runtime.mcp_servers.connection_status() if runtime.mcp_servers else {}
     providers: list[ProviderState] = []
     for provider in runtime.spec.providers.values():
@@ -96,7 +98,7 @@ async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsO
                 base_url=provider.base_url,
                 has_key=bool(provider.api_key),
                 variable=variable if runtime.data else "",
-                is_stored=variable in stored,
+                is_stored=bool(variable) and provider_of_variable(variable) in stored,
             )
         )
     rules = runtime.rules
@@ -112,7 +114,12 @@ async def store_key(request: RouteRequest[NoPayload, NewKey]) -> None:
     data = request.engine.runtime.data
     if data is None:
         raise ConfigurationError("this server has no data folder in which a key could be stored")
-    await asyncio.to_thread(StoredKeys(data).store, request.body.variable, request.body.key.strip())
+    store, provider, key = _key_store(data), provider_of_variable(request.body.variable), request.body.key.strip()
+    await asyncio.to_thread(lambda: store.store(provider, key) if key else store.remove(provider))
+
+
+def _key_store(data: Path) -> KeyStore:
+    return KeyStore(data / KEYS_FILE)
 
 
 async def get_trust(request: RouteRequest[TrustQuery, NoPayload]) -> FolderTrust:

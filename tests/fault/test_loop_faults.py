@@ -192,7 +192,7 @@ async def test_sf_016_a_program_that_slept_in_mid_stream_has_one_turn_and_contin
         async with SqliteStore(tmp_path / "s.db") as store, Engine([entry], [provider], store=store) as held:
             session = await held.open(session_id)
             assert [message.role for message in session.messages] == ["user", "assistant"]
-            said = session.messages[-1].get_text_content()
+            said = session.messages[-1].join_text()
             assert said == "half an answer and the rest" if reason == "completed" else said.startswith("half an answer")
             assert (await held.prompt(session_id, "are you there?")).output == "awake"
 

@@ -2,7 +2,7 @@
 
 VENV   ?= .venv
 PYTHON ?= $(shell scripts/find-python 3.11 3.12 3.13 3.14)
-PYTEST ?= -n 5 --dist worksteal
+PYTEST ?= -n 6 --dist worksteal
 
 BIN   := $(VENV)/bin
 STAMP := $(VENV)/.installed

@@ -175,7 +175,7 @@ async def client_of(name: str, reply: Reply | None = None) -> AsyncIterator[tupl
     async with serving(reply or Reply(subject.answer)) as server:
         provider = subject.provider
         if subject.answer:
-            options = {"retry": {"first_window": 0.01}}
+            options = {"retry": {"first_window": 0.01, "largest_window": 0.02}}
             provider = msgspec.structs.replace(provider, base_url=server.url, options=options)
         client = subject.wrap(provider)
         try:

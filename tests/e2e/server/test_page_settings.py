@@ -122,7 +122,7 @@ async def test_a_session_is_started_in_a_folder_that_was_found_with_the_picker(t
         await page.locator("#folder").get_by_text("boat").wait_for()
         await page.click("#folder")
         await page.locator("#folder-picker").get_by_label("Path of the folder").fill(str(tmp_path / "nowhere"))
-        await page.locator("#folder-picker").get_by_role("button", name="Open").click()
+        await page.locator("#folder-picker").get_by_role("button", name="Open", exact=True).click()
         await page.locator("#folder-picker .failure").wait_for()
         await page.keyboard.press("Escape")
         await page.locator("#folder-picker").wait_for(state="detached")

@@ -50,7 +50,9 @@ _DEFAULT_LIMITS = BackgroundTable()
 _WORKFLOW_POLL_SECONDS = 0.15  # how often DBOS polls this worker's queue, while it runs
 _DEQUEUE_SECONDS = 0.1  # the shortest time between two looks at the queue, while DBOS runs
 _RUNTIME_IDLE_SECONDS = 5.0
-_LOST_SECONDS = 5.0  # a workflow that DBOS has taken starts within milliseconds
+# A workflow that DBOS has taken starts within milliseconds. Heartbeats are counted and not seconds: a process that was
+# paused finds that much time has passed although DBOS had none to start the workflow, and it must not run twice.
+_LOST_HEARTBEATS = 10
 MAX_RECOVERY_ATTEMPTS = 100  # workers that may die during a run before it fails
 
 
@@ -138,7 +140,7 @@ class Worker:
         self._is_draining = False
         self._unstarted: set[str] = set()  # assigned runs that had not started at the last heartbeat
         self._executing = Counter[str]()  # workflows that DBOS executes in this process
-        self._lost: dict[str, float] = {}  # workflows that it should execute and does not, and since when
+        self._lost: dict[str, int] = {}  # workflows that it should execute and does not, and for how many heartbeats
         self._last_busy, self._last_dequeue = monotonic(), 0.0
         self._started, self._version = now_ms(), version
         self.metrics = WorkerMetrics()
@@ -405,8 +407,8 @@ class Worker:
             name=WORKFLOW_NAME, status="PENDING", executor_id=self.id, load_input=False, load_output=False
         )
         lost = {status.workflow_id for status in pending} - set(+self._executing)
-        self._lost = {run_id: self._lost.get(run_id, monotonic()) for run_id in lost}
-        due = [run_id for run_id, since in self._lost.items() if monotonic() - since > _LOST_SECONDS]
+        self._lost = {run_id: self._lost.get(run_id, 0) + 1 for run_id in lost}
+        due = [run_id for run_id, heartbeats in self._lost.items() if heartbeats > _LOST_HEARTBEATS]
         async with self._assigning:  # so that no run is among them that was assigned again but not resumed yet
             for run_id in due:
                 del self._lost[run_id]

@@ -58,7 +58,7 @@ async def test_a_run_that_dbos_has_taken_and_forgotten_is_executed(
     state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """As after a connection that was lost when DBOS had taken the workflow, or had given up storing its outcome."""
-    monkeypatch.setattr("outrider.background.worker._LOST_SECONDS", 0.5)
+    monkeypatch.setattr("outrider.background.worker._LOST_HEARTBEATS", 2)
     async with working(f"sqlite:///{tmp_path / 'runs.sqlite'}", heartbeat=0.2) as worker:
         await done_after(worker, tmp_path)
         run = await worker.job_client.submit_run("go", workspace=str(tmp_path), place=QueuePlacement(after=1000))

@@ -14,6 +14,7 @@ import msgspec
 from outrider.config.environment import EnvironmentVariables, key_variable_names
 from outrider.config.providers import BUILT_IN_PROVIDERS
 from outrider.errors import ConfigurationError
+from outrider.permissions.paths.safe_open import write_private_file
 
 KeyPlace = Literal["keyring", "file"]
 KEYRING_SERVICE = "outrider"
@@ -87,15 +88,9 @@ class KeyStore:
             raise ConfigurationError(f"{self._file} is damaged: delete it, and run outrider login") from error
 
     def _write(self, stored: Mapping[str, StoredKey]) -> None:
-        temporary = self._file.with_name(f".{self._file.name}.{os.urandom(6).hex()}")
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(msgspec.json.encode(stored))
-                os.fsync(file.fileno())
-            temporary.replace(self._file)
+            write_private_file(self._file, msgspec.json.encode(stored))
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise ConfigurationError(f"{self._file} cannot be written: {error.strerror or error}") from error
 
     def _write_to_keyring(self, provider: str, key: str) -> bool:

@@ -13,6 +13,7 @@ from outrider.config.environment import KEY_VARIABLES, proxy_for
 from outrider.config.file import read_servers_file
 from outrider.config.settings import Settings
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.permissions.paths.safe_open import write_private_file
 from outrider.processes.launch import child_environment
 from outrider.project.mcp import ChosenServers, choose_servers
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, find_project
@@ -181,12 +182,7 @@ def _read_document(file: Path) -> dict[str, Any]:
 
 
 def _write_document(file: Path, document: dict[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as output:
-        output.write(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
-    temporary.replace(file)
+    write_private_file(file, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
 
 FOREIGN_FILES = (

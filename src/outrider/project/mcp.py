@@ -7,8 +7,6 @@ that are available then.
 
 import asyncio
 import contextlib
-import os
-import secrets
 from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import msgspec
 
 from outrider.errors import OutriderError
 from outrider.http.transport import ProxySelector
+from outrider.permissions.paths.safe_open import write_private_file
 from outrider.processes.launch import child_environment
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, server_items
 from outrider.tools.mcp.config import McpConfigFile, ServerConfig, parse_config
@@ -124,11 +123,7 @@ class FileToolLedger(MutableMapping[str, str]):
         self._entries = {**_load_file(self._file), **self._entries}
         for oldest in list(self._entries)[:-MAX_LEDGER_ENTRIES]:
             del self._entries[oldest]
-        temporary = self._file.with_name(f".{self._file.name}.{secrets.token_hex(8)}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(self._entries)))
-        temporary.replace(self._file)
+        write_private_file(self._file, msgspec.json.format(msgspec.json.encode(self._entries)))
 
 
 def _load_file(file: Path) -> dict[str, str]:

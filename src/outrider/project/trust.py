@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl
-from outrider.permissions.paths.safe_open import open_to_read
+from outrider.permissions.paths.safe_open import open_to_read, write_private_file
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.types.validate import is_object
 
@@ -114,18 +114,7 @@ class TrustList:
             return {}
 
     def _write(self, workspaces: dict[str, TrustedWorkspace]) -> None:
-        # Write a temporary file, fsync and rename: a crash leaves either the old or the new list.
-        temporary = self._file.with_name(f".{self._file.name}.{os.urandom(8).hex()}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(workspaces, order="sorted")))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self._file)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        write_private_file(self._file, msgspec.json.format(msgspec.json.encode(workspaces, order="sorted")))
 
 
 def content_hash(content: bytes) -> str:

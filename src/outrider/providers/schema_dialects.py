@@ -23,7 +23,6 @@ _COMMON = frozenset(("type", "description", "enum", "const", "anyOf", "propertie
 _SUPPORTED: dict[SchemaDialect, frozenset[str]] = {
     "openai": _COMMON
     | {
-        "nullable",  # gateways pass it on to models of Google
         "additionalProperties",
         "format",
         "pattern",

@@ -10,6 +10,7 @@ import stat
 import struct
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK
 from outrider.permissions.paths.containment import Containment, contain
@@ -151,3 +152,20 @@ def _require_regular_file(descriptor: int, links: int | None = None) -> int:
     os.close(descriptor)
     reason = "it has several hard links" if stat.S_ISREG(found.st_mode) else "it is not a regular file"
     raise PathRefused(Containment("reject", None, reason))
+
+
+def write_private_file(path: Path, content: bytes) -> None:
+    """Writes a file that only the user can read, with missing folders. A crash leaves either the old or the new
+    content."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

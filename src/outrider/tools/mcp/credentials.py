@@ -1,14 +1,14 @@
 """Stored logins of MCP servers: tokens and client registrations, in a file that only the user can read. This module
 does not import the SDK."""
 
-import os
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+
+from outrider.permissions.paths.safe_open import write_private_file
 
 
 class StoredLogin(msgspec.Struct, omit_defaults=True):
@@ -45,12 +45,7 @@ class LoginFile:
         logins.pop(_login_key(url), None)
         if login is not None:
             logins[_login_key(url)] = login
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = self.path.with_name(f".{self.path.name}.{secrets.token_hex(8)}")
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(logins))
-        temporary.replace(self.path)
+        write_private_file(self.path, msgspec.json.encode(logins))
 
     def changed_at(self) -> int:
         """Return the time of the last write, in nanoseconds; 0 if there is no file."""

@@ -33,8 +33,13 @@ def test_every_module_opens_with_one_sentence():
 
 def test_every_built_in_tool_has_its_prompt_beside_it():
     folder = PACKAGE / "tools" / "builtin"
-    tools = {path.stem for path in folder.glob("*.py") if not path.name.startswith("_")}
-    assert {path.stem for path in folder.glob("*.md")} == tools
+    loaded = [
+        name
+        for path in folder.glob("*.py")
+        for name in re.findall(r'load_prompt\(__file__, "(\w+)"', path.read_text(encoding="utf-8"))
+    ]
+    assert {path.stem for path in folder.glob("*.md")} == set(loaded)
+    assert len(loaded) == len(set(loaded))
 
 
 def test_no_test_uses_a_mocking_library():

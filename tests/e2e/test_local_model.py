@@ -23,8 +23,7 @@ from outrider.models.local.weights import SMALL_WEIGHTS, local_profile, prefix_c
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.local.client import LocalClient
-from outrider.providers.local.llama_cpp import EmbeddedRuntime
-from outrider.providers.local.model_pool import MODEL_POOL, LoadedModel
+from outrider.providers.local.model_pool import MODEL_POOL, EmbeddedRuntime, LoadedModel
 from outrider.providers.local.runtime import ChunkCallback, PrefixCache, RuntimeLimits
 from outrider.types.deltas import TextDelta
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
@@ -260,7 +259,7 @@ def test_a_process_with_a_model_can_be_interrupted_and_listens_nowhere(tmp_path)
         f"""
         import os, re, signal, sys, time
         from pathlib import Path
-        from outrider.providers.local.llama_cpp import EmbeddedRuntime
+        from outrider.providers.local.model_pool import EmbeddedRuntime
         from outrider.providers.local.runtime import RuntimeLimits
         runtime = EmbeddedRuntime(Path({str(WEIGHTS)!r}), Path({str(tmp_path)!r}), RuntimeLimits(context=512))
         open_sockets = {{os.readlink(f"/proc/self/fd/{{fd}}") for fd in os.listdir("/proc/self/fd") if fd != "0"
@@ -287,7 +286,7 @@ def test_a_model_can_be_closed_as_soon_as_it_is_loaded(tmp_path):
     program = textwrap.dedent(
         f"""
         from pathlib import Path
-        from outrider.providers.local.llama_cpp import EmbeddedRuntime
+        from outrider.providers.local.model_pool import EmbeddedRuntime
         from outrider.providers.local.runtime import RuntimeLimits
         for _ in range(3):
             EmbeddedRuntime(Path({str(WEIGHTS)!r}), Path({str(tmp_path)!r}), RuntimeLimits(context=512)).close()

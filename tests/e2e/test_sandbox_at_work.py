@@ -14,8 +14,7 @@ from outrider.permissions.paths.protected import find_protected_files
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox import init_args as rights
 from outrider.processes.sandbox.defaults import default_policy
-from outrider.processes.sandbox.detect import find_sandbox
-from outrider.processes.sandbox.landlock import LandlockSandbox
+from outrider.processes.sandbox.detect import LandlockSandbox, find_sandbox
 from outrider.processes.sandbox.sandbox import Sandbox, SandboxLimits
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes exist on Linux only")

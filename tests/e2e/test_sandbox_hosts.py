@@ -12,8 +12,7 @@ from outrider.errors import ConfigurationError
 from outrider.http.client import is_other_machine, is_public
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox.bubblewrap import PROXY_SOCKET
-from outrider.processes.sandbox.detect import find_sandbox
-from outrider.processes.sandbox.landlock import LandlockSandbox
+from outrider.processes.sandbox.detect import LandlockSandbox, find_sandbox
 from outrider.processes.sandbox.proxy import HostRules, ProxyRefusal, choose_address, open_proxy, parse_proxy_request
 from outrider.processes.sandbox.sandbox import ProxyNetwork, SandboxPolicy
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from outrider import Tool, ToolContext, ToolPart, ToolPending
-from outrider.tools.builtin.glob import glob_tool
+from outrider.tools.builtin.glob import glob_tool, list_tool
 from outrider.tools.builtin.grep import grep_tool
-from outrider.tools.builtin.list import list_tool
 from outrider.tools.runner import ToolRunner
 from outrider.tools.tool import tools_by_name
 from tests.unit.tools.builtin.desk import Desk, keeping

@@ -11,7 +11,7 @@ import pytest
 from outrider.errors import SessionInUseError
 from outrider.sessions.leases import boot_clock_ms, current_process
 from outrider.sessions.records import Approval, StoredSession
-from outrider.sessions.rows.statistics import utc_day
+from outrider.sessions.rows.session_rows import utc_day
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import TextPart

@@ -31,7 +31,7 @@ from outrider.project.mcp import USER_ORIGIN, ChosenServers, McpServerManager
 from outrider.project.trust import TrustList
 from outrider.providers.scripted import call
 from outrider.stores import SqliteStore
-from outrider.tools.builtin.web_fetch import web_fetch_tool
+from outrider.tools.builtin.web import web_fetch_tool
 from outrider.tools.mcp.config import StdioServer
 from outrider.types.origins import EgressBudget, FlowSettings
 from outrider.types.parts import TextPart, ToolPart, ToolResultPart

@@ -149,7 +149,7 @@ def _choose_search_tool(settings: Settings) -> Callable[[], Tool] | None:
         raise ConfigurationError(f"{source}: web_search.base_url: is missing; write the address of your SearXNG")
     if table.service != "searxng" and not key:
         raise ConfigurationError(f"{source}: web_search.api_key_env: must name a variable that holds your key")
-    from outrider.tools.builtin.web_search import SearchBackend, web_search_tool  # lazy: most users have none
+    from outrider.tools.builtin.web import SearchBackend, web_search_tool  # lazy: most users have none
 
     backend = SearchBackend(service=table.service, base_url=table.base_url, api_key=key or None)
     return lambda: web_search_tool(backend, proxy_for)

@@ -5,23 +5,34 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from decimal import Decimal
 from functools import cache, cached_property, lru_cache
+from time import monotonic
 from typing import Any, TypeVar, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from outrider.agents.budget import ModelPrice
 from outrider.config.environment import proxy_for, with_environment_defaults
-from outrider.errors import ConfigurationError, InvalidRequestError, OutriderError, ProviderError
+from outrider.errors import (
+    AuthenticationError,
+    CallbackError,
+    ConfigurationError,
+    InvalidRequestError,
+    OutriderError,
+    ProviderError,
+)
 from outrider.http.client import HttpClient
-from outrider.http.transport import HttpTimeouts, HttpTransport
+from outrider.http.transport import HttpRequest, HttpTimeouts, HttpTransport
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.client import RequestSigner, WireClient
 from outrider.providers.error_mapping import rejects_tools
 from outrider.providers.provider import CustomProvider, ModelClient, ModelDescription, WireFormat
 from outrider.providers.rate_limit import RateLimit, RateLimiter
 from outrider.providers.stream_filters.stream_filter import StreamFilter
-from outrider.types.agents import Agent, Provider, ProviderKind
+from outrider.tools.threads import call_user_function
+from outrider.types.agents import Agent, Credential, CredentialFunction, Provider, ProviderKind
 from outrider.types.deltas import Delta, Finish
+from outrider.types.ids import new_id
 from outrider.types.request import Request, RetryPolicy
 from outrider.types.usage import Tokens
 
@@ -53,7 +64,7 @@ def model_client(provider: Provider, *, catalog: ModelCatalog | None = None) -> 
 def _create_http_client(provider: Provider, catalog: ModelCatalog | None) -> ModelClient:
     signer = None
     if provider.credentials is not None:
-        from outrider.models.credentials import CredentialSource  # lazy: most keys do not change
+        from outrider.models.clients import CredentialSource  # lazy: most keys do not change
 
         signer = CredentialSource(provider)
         provider = msgspec.structs.replace(provider, api_key=signer.placeholder, credentials=None)
@@ -65,7 +76,7 @@ def _create_http_client(provider: Provider, catalog: ModelCatalog | None) -> Mod
         case "openai":
             return _create_chat_client(with_environment_defaults(provider), signer)
         case "openai-responses":
-            from outrider.providers.openai.responses_client import ResponsesWire
+            from outrider.providers.openai.client import ResponsesWire
 
             filled = with_environment_defaults(provider)
             return _create_wire_client(filled, ResponsesWire(filled), signer=signer)
@@ -119,7 +130,7 @@ def _create_transport(provider: Provider) -> HttpTransport:
 
 
 def _create_chat_client(provider: Provider, signer: RequestSigner | None) -> ModelClient:
-    from outrider.providers.openai.chat_client import ChatWire
+    from outrider.providers.openai.client import ChatWire
     from outrider.providers.stream_filters.think_tags import create_think_filter
 
     client = _create_wire_client(provider, ChatWire(provider), create_think_filter, signer)
@@ -436,7 +447,7 @@ async def send_to_peer(peer: Provider, path: str, answer: dict[str, Any]) -> byt
 
     Raises ProviderError for an error response, NotFoundError if the question is no longer open.
     """
-    from outrider.models.credentials import with_current_key
+    from outrider.models.clients import with_current_key
     from outrider.providers.remote_agent import RemoteAgentWire  # lazy: most configurations have no peers
 
     wire, chunks = RemoteAgentWire(await with_current_key(peer)), list[bytes]()
@@ -447,3 +458,62 @@ async def send_to_peer(peer: Provider, path: str, answer: dict[str, Any]) -> byt
     if response.status >= 400:
         raise wire.decode_error(response.status, response.headers, b"".join(chunks))
     return b"".join(chunks)
+
+
+_RENEWAL_SECONDS = 60.0  # before the end, so that no request starts with a key that expires on its way
+_RENEWAL_SHARE = 0.1  # of a short time
+
+
+class CredentialSource:
+    """The current key of one provider. Requests are built with `placeholder`, which `sign` replaces by the key."""
+
+    def __init__(self, provider: Provider) -> None:
+        self.placeholder = f"credential-{new_id()}"
+        self._name = provider.name
+        self._function: CredentialFunction = provider.credentials
+        self._value = ""
+        self._renew_at: float | None = None
+        self._lock = asyncio.Lock()
+
+    async def current_key(self) -> str:
+        """Returns the key, from the function if none is known or it expires. Raises AuthenticationError if the function
+        fails. Concurrent requests wait for one call."""
+        async with self._lock:
+            if not self._value or (self._renew_at is not None and monotonic() >= self._renew_at):
+                await self._call_function()
+            return self._value
+
+    async def sign(self, request: HttpRequest) -> HttpRequest:
+        """Returns the request with the current key in place of the placeholder."""
+        key = await self.current_key()
+        headers = {name: value.replace(self.placeholder, key) for name, value in request.headers.items()}
+        return replace(request, headers=headers, url=request.url.replace(self.placeholder, key))
+
+    def reject(self, request: HttpRequest) -> None:
+        """Forgets the key of a refused request, unless another request has replaced it already."""
+        if self._value and any(self._value in value for value in (*request.headers.values(), request.url)):
+            self._value = ""
+
+    async def _call_function(self) -> None:
+        self._value, self._renew_at = "", None
+        name = f"the api_key function of the provider {self._name!r}"
+        try:
+            given: Any = await call_user_function(name, self._function)
+        except CallbackError as error:
+            raise AuthenticationError(error.message, provider=self._name) from error
+        found = Credential(given) if isinstance(given, str) else given
+        if not isinstance(found, Credential) or not isinstance(found.value, str) or not found.value.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise AuthenticationError(
+                f"{name} returned no key; it returns a text or a Credential, got {type(given).__name__}",
+                provider=self._name,
+            )
+        if found.seconds is not None:
+            self._renew_at = monotonic() + found.seconds - min(_RENEWAL_SECONDS, found.seconds * _RENEWAL_SHARE)
+        self._value = found.value.strip()
+
+
+async def with_current_key(provider: Provider) -> Provider:
+    """Returns the provider with the key that its function returns, for a single request outside of a client."""
+    if provider.credentials is None:
+        return provider
+    return replace(provider, api_key=await CredentialSource(provider).current_key(), credentials=None)

@@ -15,7 +15,7 @@ from outrider.config.environment import proxy_for, with_environment_defaults
 from outrider.errors import ConfigurationError, NetworkError
 from outrider.http.client import HttpClient, read_body
 from outrider.http.transport import HttpRequest
-from outrider.models.credentials import with_current_key
+from outrider.models.clients import with_current_key
 from outrider.providers.models_dev import ModelFacts, ModelPrices, without_dated_names
 from outrider.types.agents import Provider
 

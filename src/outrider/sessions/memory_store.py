@@ -28,7 +28,7 @@ from outrider.sessions.records import (
     StoredValue,
     UsageRow,
 )
-from outrider.sessions.rows import search_terms, statistics
+from outrider.sessions.rows import search_terms, session_rows
 from outrider.sessions.rows.codec import MessageRow, PartRow, Row, number_rows, read_part, to_rows
 from outrider.sessions.rows.session_rows import (
     StoredPart,
@@ -175,12 +175,12 @@ def part_hits(entry: MemorySession, query: search_terms.TextQuery) -> Iterator[S
             )
 
 
-def call_usage(entry: MemorySession, inside: range) -> Iterator[statistics.CallUsage]:
+def call_usage(entry: MemorySession, inside: range) -> Iterator[session_rows.CallUsage]:
     for parts in entry.parts.values():
         for _, part in parts.values():
             row = part.row
             if row.tool and row.outcome and row.start in inside:
-                yield statistics.CallUsage(row.tool, row.outcome, row.start or 0, row.end or 0)
+                yield session_rows.CallUsage(row.tool, row.outcome, row.start or 0, row.end or 0)
 
 
 def list_approvals(entry: MemorySession) -> list[Approval]:
@@ -328,10 +328,10 @@ class MemoryStore:
         chosen = [self._get_session(session_id)] if session_id else list(self._sessions.values())
         inside = range(since or 0, until if until is not None else 2**62)
         if by == "tool":
-            return statistics.usage_by_tool(call for entry in chosen for call in call_usage(entry, inside))
+            return session_rows.usage_by_tool(call for entry in chosen for call in call_usage(entry, inside))
         rows = (row for entry in chosen for _, row in entry.messages.values() if row.created in inside)
-        answers = (statistics.decode_answer_usage(row.body) for row in rows)
-        return statistics.usage_by_answer((answer for answer in answers if answer), by)
+        answers = (session_rows.decode_answer_usage(row.body) for row in rows)
+        return session_rows.usage_by_answer((answer for answer in answers if answer), by)
 
     async def acquire(
         self, session_id: str, owner: ProcessIdentity, *, ttl_ms: int = 30_000, take_over: bool = False

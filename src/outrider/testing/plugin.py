@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from outrider.testing.recording import RecordedProviders
-    from outrider.testing.replay import ReplayedAgents
+    from outrider.testing.replay import RecordedProviders, ReplayedAgents
 
 
 _MARKER = (
@@ -35,7 +34,7 @@ def outrider_cassette(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     file.
 
     Without that option the recording is replayed, and only this machine can be reached."""
-    from outrider.testing.recording import RecordedProviders
+    from outrider.testing.replay import RecordedProviders
 
     recording = _is_recording(request, monkeypatch)
     marker = request.node.get_closest_marker("outrider_cassette")
@@ -54,7 +53,7 @@ def outrider_replay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 def _is_recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Blocks the network, except for this machine, if the test does not record."""
-    from outrider.testing.recording import refuse_network
+    from outrider.testing.replay import refuse_network
 
     recording = bool(request.config.getoption("--outrider-record"))
     if not recording:

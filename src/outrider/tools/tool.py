@@ -668,10 +668,10 @@ def tools_by_name(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "To
     return by_name
 
 
-def load_prompt(module: str, **values: str) -> str:
-    """Loads the prompt file next to a module and replaces `{name}` placeholders with `values`, such as the list of
-    agents."""
-    text = Path(module).with_suffix(".md").read_text(encoding="utf-8").strip()
+def load_prompt(module: str, tool: str, **values: str) -> str:
+    """Loads a tool's prompt file next to a module and replaces `{name}` placeholders with `values`, such as the list
+    of agents."""
+    text = Path(module).with_name(f"{tool}.md").read_text(encoding="utf-8").strip()
     for name, value in values.items():
         text = text.replace("{" + name + "}", value)
     return text

@@ -39,10 +39,8 @@ from outrider.tui.startup import (
 )
 from outrider.tui.theme import DARK, LIGHT, FolderChoices, FolderMemory, TerminalPreferences, build_theme, theme_name
 from outrider.tui.widgets.modals import PickerItem
-from outrider.tui.widgets.side_panel import SidePanel
-from outrider.tui.widgets.status import ActivityLine, ComposerFrame, QueuedInputLines, StatusLine
-from outrider.tui.widgets.transcript import TranscriptWidget
-from outrider.tui.widgets.welcome import WelcomeView
+from outrider.tui.widgets.status import ActivityLine, ComposerFrame, QueuedInputLines, SidePanel, StatusLine
+from outrider.tui.widgets.transcript import TranscriptWidget, WelcomeView
 
 _log = logging.getLogger("outrider.tui")
 

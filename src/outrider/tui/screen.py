@@ -22,10 +22,16 @@ from outrider.tui.dialogs import AnswerKey, ChoicePanel, DialogQueue
 from outrider.tui.driver import TerminalDriver
 from outrider.tui.theme import FolderChoices, TerminalPreferences, ThemeChoice, find_palette, theme_name
 from outrider.tui.widgets.modals import EditorScreen, PageScreen, PickerItem, PickerScreen, WidthRenderer
-from outrider.tui.widgets.side_panel import SidePanel, has_activity
-from outrider.tui.widgets.status import ActivityLine, ComposerFrame, QueuedInputLines, StatusInfo, StatusLine
-from outrider.tui.widgets.transcript import TranscriptWidget
-from outrider.tui.widgets.welcome import WelcomeView
+from outrider.tui.widgets.status import (
+    ActivityLine,
+    ComposerFrame,
+    QueuedInputLines,
+    SidePanel,
+    StatusInfo,
+    StatusLine,
+    has_activity,
+)
+from outrider.tui.widgets.transcript import TranscriptWidget, WelcomeView
 
 if TYPE_CHECKING:
     from outrider.tui.controller import SessionController

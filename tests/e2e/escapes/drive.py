@@ -22,8 +22,8 @@ from outrider.processes.sandbox import defaults as places
 from outrider.processes.sandbox import defaults as planted
 from outrider.processes.sandbox import detect
 from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
+from outrider.processes.sandbox.detect import LandlockSandbox
 from outrider.processes.sandbox.init_args import INIT_SCRIPT
-from outrider.processes.sandbox.landlock import LandlockSandbox
 from outrider.processes.sandbox.sandbox import Sandbox, SandboxLimits
 from tests.e2e.escapes import ATTEMPTS
 from tests.e2e.escapes.arena import Arena, Listeners, plain_python

@@ -28,7 +28,7 @@ from outrider.tui.rendering.items import item_lines
 from outrider.tui.rendering.tool_calls import effect_lines
 from outrider.tui.theme import DARK, LIGHT, build_theme
 from outrider.tui.widgets.modals import PickerItem, PickerScreen
-from outrider.tui.widgets.side_panel import side_lines
+from outrider.tui.widgets.status import side_lines
 from outrider.tui.widgets.transcript import TranscriptWidget
 from outrider.types.approvals import RuleWidth
 from outrider.types.outcomes import CommandOutcome, OutcomeFile

@@ -4,17 +4,18 @@ A format has a mark, a literal that every match contains. A text without any mar
 case costs a few substring tests.
 """
 
+import math
 import re
 from binascii import b2a_base64
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, lru_cache
+from pathlib import Path
 from re import Pattern
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import msgspec
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from outrider.permissions.redaction.gitleaks_rules import GitleaksRule
 
 
 def split_names(text: str) -> frozenset[str]:
@@ -444,7 +445,7 @@ def _format_index() -> _FormatIndex:
 
 
 def _rule_formats() -> Iterator[SecretFormat]:
-    from outrider.permissions.redaction.gitleaks_rules import load_rules  # lazy: not every command redacts text
+    from outrider.permissions.redaction.secret_patterns import load_rules  # lazy: not every command redacts text
 
     for rule in load_rules():
         kind: FormatKind = "key" if rule.kind == "prefix" else rule.kind
@@ -576,3 +577,78 @@ def lowercase_same_length(text: str) -> str:
     if len(lowered) == len(text):
         return lowered
     return "".join(char.lower() if char.isascii() else char for char in text)
+
+
+_FIRST_GROUP = -1
+
+
+class GitleaksRule(msgspec.Struct, frozen=True, gc=False):
+    """One rule: where it is tried (`marks`, each with whether case is ignored), what it matches and what it excludes.
+
+    A `prefix` rule matches at a mark. An `assigned` rule matches at a vendor's name that is followed by an operator and
+    the secret. A `search` rule needs a mark anywhere in the text. `entropy` is the Shannon entropy in bits per
+    character that a secret has to exceed. Matches of `allow` and values that contain one of `stopwords` are
+    placeholders."""
+
+    id: str
+    kind: Literal["prefix", "assigned", "search"]
+    marks: tuple[tuple[str, bool], ...]
+    regex: str
+    group: int = 0
+    entropy: float = 0
+    allow: tuple[str, ...] = ()
+    stopwords: tuple[str, ...] = ()
+
+    def secret_span(self, match: re.Match[str]) -> tuple[int, int] | None:
+        """Returns the span of the secret in a match of the rule, or None if it is a placeholder."""
+        group = self.group
+        if group == _FIRST_GROUP:
+            group = next((number for number, value in enumerate(match.groups(), 1) if value), 0)
+        secret = match[group]
+        if self.entropy and shannon_entropy(secret) <= self.entropy:
+            return None
+        if _is_placeholder(secret, self.allow, self.stopwords):
+            return None
+        shared = _load_data().shared
+        return None if _is_placeholder(secret, shared.allow, shared.stopwords) else match.span(group)
+
+
+class SharedExceptions(msgspec.Struct, frozen=True):
+    """The allowlist that applies to every rule."""
+
+    allow: tuple[str, ...] = ()
+    stopwords: tuple[str, ...] = ()
+
+
+class RuleData(msgspec.Struct, frozen=True):
+    """The content of the data file."""
+
+    rules: tuple[GitleaksRule, ...]
+    shared: SharedExceptions
+
+
+def load_rules() -> tuple[GitleaksRule, ...]:
+    """Returns all rules. Reads the data file on the first call."""
+    return _load_data().rules
+
+
+def shannon_entropy(text: str) -> float:
+    """Returns the entropy of the text in bits per character."""
+    return -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text).values())
+
+
+@cache
+def _load_data() -> RuleData:
+    return msgspec.json.decode(Path(__file__).with_name("gitleaks_rules.json").read_bytes(), type=RuleData)
+
+
+def _is_placeholder(secret: str, allow: tuple[str, ...], stopwords: tuple[str, ...]) -> bool:
+    lowered = secret.lower()
+    return any(word in lowered for word in stopwords) or any(
+        _compile_exception(regex).search(secret) for regex in allow
+    )
+
+
+@cache
+def _compile_exception(regex: str) -> re.Pattern[str]:
+    return re.compile(regex, re.ASCII)

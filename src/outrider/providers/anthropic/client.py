@@ -12,13 +12,14 @@ from outrider.errors import ConfigurationError, InvalidRequestError, ProviderErr
 from outrider.http.transport import HttpRequest
 from outrider.providers.anthropic.decode import AnthropicDecoder, error_from_response
 from outrider.providers.anthropic.encode import (
+    ModelTraits,
     encode_message,
     encode_prefix,
     encode_settings,
     lacks_required_thinking,
     refers_to_upload,
+    traits_for_model,
 )
-from outrider.providers.anthropic.models import ModelTraits, traits_for_model
 from outrider.providers.request_body import (
     build_body_prefix,
     encode_json,

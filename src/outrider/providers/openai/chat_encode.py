@@ -460,7 +460,7 @@ FieldsOfSettings = dict[str, Any]
 _SCHEMA_PROMPT = "Answer with one JSON object, and nothing else, that follows this JSON schema:\n{schema}"
 
 
-def encode_body_fields(request: Request, dialect: ChatDialect) -> FieldsOfSettings:
+def encode_chat_fields(request: Request, dialect: ChatDialect) -> FieldsOfSettings:
     settings = request.settings
     fields: FieldsOfSettings = {"model": request.model}
     if request.stream:

@@ -156,7 +156,7 @@ def encode_custom_call_ids(message: ModelMessage, family: str) -> bytes:
     return msgspec.json.encode(ids)[1:-1]
 
 
-def encode_body_fields(request: Request, traits: ResponsesTraits = NO_TRAITS) -> Fields:
+def encode_responses_fields(request: Request, traits: ResponsesTraits = NO_TRAITS) -> Fields:
     """Returns the body without items and without the user's extra fields."""
     settings, rejected = request.settings, traits.rejected
     fields: Fields = {"model": request.model} | ({} if STORE in rejected else {"store": False})

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar
 
 from outrider.errors import SessionNotFoundError
-from outrider.sessions.postgres import reads, search, writes
+from outrider.sessions.postgres import reads, writes
 from outrider.sessions.postgres.connection import MAX_CONNECTIONS, NotificationListener, TransactionPool
 from outrider.sessions.postgres.schema import Connection, is_current_schema, migrate_schema
 from outrider.sessions.records import (
@@ -147,13 +147,13 @@ class PostgresStore:
         self, query: str, *, session_id: str | None = None, limit: int = 20, filter: SessionFilter = _ANY_SESSION
     ) -> Sequence[SearchHit]:
         return await self._run_transaction(
-            lambda db: search.search_sessions(db, search_terms.parse_query(query), session_id, limit, filter)
+            lambda db: reads.search_sessions(db, search_terms.parse_query(query), session_id, limit, filter)
         )
 
     async def statistics(
         self, by: Grouping, *, since: int | None = None, until: int | None = None, session_id: str | None = None
     ) -> Sequence[UsageRow]:
-        return await self._run_transaction(lambda db: search.usage_statistics(db, by, since, until, session_id))
+        return await self._run_transaction(lambda db: reads.usage_statistics(db, by, since, until, session_id))
 
     async def acquire(
         self, session_id: str, owner: ProcessIdentity, *, ttl_ms: int = 30_000, take_over: bool = False

@@ -17,7 +17,7 @@ from outrider.sessions.records import (
     StoredSession,
     UsageRow,
 )
-from outrider.sessions.rows import statistics
+from outrider.sessions.rows import session_rows
 from outrider.sessions.rows.codec import MessageRow, PartRow, as_bytes, insert_blobs
 from outrider.sessions.rows.session_rows import (
     StoredPart,
@@ -166,13 +166,13 @@ def usage_statistics(
     session = session_row(db, session_id)["key"] if session_id else None
     inside = (since or 0, until if until is not None else 2**62, session, session)
     return (
-        statistics.usage_by_tool(_call_usage(db, inside))
+        session_rows.usage_by_tool(_call_usage(db, inside))
         if by == "tool"
-        else statistics.usage_by_answer(_answer_usage(db, inside), by)
+        else session_rows.usage_by_answer(_answer_usage(db, inside), by)
     )
 
 
-def _call_usage(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[statistics.CallUsage]:
+def _call_usage(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[session_rows.CallUsage]:
     rows = db.execute(
         """SELECT tool, outcome, start, end FROM parts
         WHERE outcome IS NOT NULL AND start >= ? AND start < ? AND (? IS NULL OR session = ?)
@@ -180,17 +180,17 @@ def _call_usage(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[sta
         inside,
     )
     for tool, outcome, start, end in rows:
-        yield statistics.CallUsage(tool, outcome, start, end)
+        yield session_rows.CallUsage(tool, outcome, start, end)
 
 
-def _answer_usage(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[statistics.AnswerUsage]:
+def _answer_usage(db: sqlite3.Connection, inside: tuple[Any, ...]) -> Iterator[session_rows.AnswerUsage]:
     rows = db.execute(
         """SELECT body FROM messages
         WHERE (role = 'assistant' OR instr(body, ?) > 0) AND created >= ? AND created < ?
         AND (? IS NULL OR session = ?) AND session NOT IN (SELECT key FROM sessions WHERE deleted = 1)""",
-        (statistics.USAGE_MARKER, *inside),
+        (session_rows.USAGE_MARKER, *inside),
     )
     for (body,) in rows:
-        answer = statistics.decode_answer_usage(body)
+        answer = session_rows.decode_answer_usage(body)
         if answer is not None:
             yield answer

@@ -1,13 +1,20 @@
-"""The `edit` tool: replaces a text in a file if the match is exact and unambiguous."""
+"""The tools `edit`, `write` and `apply_patch`: each changes files within one transaction."""
+
+from typing import TYPE_CHECKING, assert_never
 
 from outrider.errors import ToolFailure
 from outrider.tools.edit_transaction import FileEditor, FileRevision, RevisionSet
-from outrider.tools.text.diff import current_view, diff_texts, number_lines
-from outrider.tools.text.encoding import TextEncoding, split_lines
+from outrider.tools.text.diff import TextDiff, current_view, diff_texts, number_lines
+from outrider.tools.text.encoding import TextEncoding, detect_encoding, split_lines
 from outrider.tools.text.replace import TextReplacement, replace_text
 from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
+from outrider.types.tool_declaration import KNOWN_NAMES
 
-ALIASES = {
+if TYPE_CHECKING:
+    from outrider.tools.text import patch as patches
+
+
+EDIT_ALIASES = {
     "path": "file_path",
     "filePath": "file_path",
     "filename": "file_path",
@@ -34,8 +41,8 @@ def edit_tool(editor: FileEditor) -> Tool:
 
     return Tool(
         edit,
-        description=load_prompt(__file__),
-        preprocess_args=argument_aliases(ALIASES),
+        description=load_prompt(__file__, "edit"),
+        preprocess_args=argument_aliases(EDIT_ALIASES),
         path_parameters=("file_path",),
         path_operation="edit",
         previews=True,
@@ -73,3 +80,153 @@ def _format_result(revision: FileRevision, before: str, replaced: TextReplacemen
         message += f" The text there had other {replaced.tolerated}; it reads now:\n{number_lines(piece, first)}"
     metadata = {"diff": changed.text, "added": changed.added, "removed": changed.removed}
     return ToolResult(message, title=name, metadata=metadata)
+
+
+WRITE_ALIASES = {"path": "file_path", "filename": "file_path", "filePath": "file_path", "contents": "content"}
+
+
+def write_tool(editor: FileEditor) -> Tool:
+    async def write(file_path: str, content: str, context: ToolContext) -> ToolResult:
+        return await editor.apply_plan(context, lambda revisions: _write_file(revisions, file_path, content))
+
+    return Tool(
+        write,
+        description=load_prompt(__file__, "write"),
+        preprocess_args=argument_aliases(WRITE_ALIASES),
+        path_parameters=("file_path",),
+        path_operation="write",
+        previews=True,
+    )
+
+
+def _write_file(revisions: RevisionSet, path: str, content: str) -> ToolResult:
+    revision = revisions.open(path, "write")
+    name = revision.location.display
+    encoding, before = _check_known(revisions, revision)
+    if before is not None and _uses_only_crlf(before) and "\r" not in content:
+        content = content.replace("\n", "\r\n")
+    revision.set_text(content.removeprefix("\ufeff") if encoding.bom else content, encoding)
+    if revision.after == revision.before:
+        return ToolResult(f"{name} holds exactly this already; nothing was written.", title=name)
+    changed = diff_texts(name, before, content)
+    done = "Created" if revision.before is None else "Overwrote"
+    metadata = {"diff": changed.text, "added": changed.added, "removed": changed.removed}
+    return ToolResult(f"{done} {name} ({len(content.splitlines())} lines).", title=name, metadata=metadata)
+
+
+def _check_known(revisions: RevisionSet, revision: FileRevision) -> tuple[TextEncoding, str | None]:
+    """Returns the encoding to use and the old text, if any. Raises ToolFailure if the file changed or was not read."""
+    if revision.before is None:
+        return TextEncoding(), None
+    encoding = detect_encoding(revision.before)
+    text = encoding.decode(revision.before) if encoding else ""
+    name = revision.location.display
+    if revision.stale:
+        revisions.record_seen(revision)
+        view = current_view(text) if encoding else "(a binary file)"
+        raise ToolFailure(f"{name} was changed since you read it. Nothing was written. It holds now:\n{view}")
+    if not revision.seen and revision.before:
+        raise ToolFailure(f"{name} exists and was not read in this session. Read it first. Nothing was written")
+    return encoding or TextEncoding(), text
+
+
+def _uses_only_crlf(text: str) -> bool:
+    return "\r\n" in text and text.count("\r\n") == text.count("\n") == text.count("\r")
+
+
+PATCH_ALIASES = {"input": "patch", "patchText": "patch", "patch_text": "patch", "diff": "patch"}
+
+
+def apply_patch_tool(editor: FileEditor) -> Tool:
+    async def apply_patch(patch: str, context: ToolContext) -> ToolResult:
+        from outrider.tools.text import patch as patches  # loaded with the first patch, also below
+
+        return await editor.apply_plan(
+            context, lambda revisions: _apply_operations(revisions, patches.parse_patch(patch))
+        )
+
+    return Tool(
+        apply_patch,
+        description=load_prompt(__file__, "apply_patch"),
+        preprocess_args=argument_aliases(PATCH_ALIASES),
+        previews=True,
+        declares=KNOWN_NAMES["apply_patch"],
+    )
+
+
+def _apply_operations(revisions: RevisionSet, operations: list["patches.FileOperation"]) -> ToolResult:
+    from outrider.tools.text import patch as patches
+
+    for operation in operations:
+        match operation:
+            case patches.AddFile():
+                _add_file(revisions.open(operation.path, "create"), operation.text)
+            case patches.DeleteFile():
+                _open_existing(revisions, operation.path, "delete").after = None
+            case patches.UpdateFile():
+                _update_file(revisions, operation)
+            case _:
+                assert_never(operation)
+    changed = [(revision, _revision_diff(revision)) for revision in revisions.changed_revisions()]
+    summary = "\n".join(f"{_status_letter(revision)} {revision.location.display}" for revision, _ in changed)
+    return ToolResult(
+        f"Done:\n{summary}" if changed else "The files hold all of this already; nothing was written.",
+        title=", ".join(revision.location.display for revision, _ in changed)[:200],
+        metadata={
+            "diff": "\n".join(one.text for _, one in changed)[:100_000],
+            "added": sum(one.added for _, one in changed),
+            "removed": sum(one.removed for _, one in changed),
+            "files": [revision.location.real for revision, _ in changed],
+        },
+    )
+
+
+def _add_file(revision: FileRevision, text: str) -> None:
+    if revision.after is not None:
+        raise ToolFailure(f"{revision.location.display} exists already; update it instead. Nothing was written")
+    revision.set_text(text, TextEncoding())
+
+
+def _open_existing(revisions: RevisionSet, path: str, op: str) -> FileRevision:
+    revision = revisions.open(path, op)
+    if revision.after is None:
+        raise ToolFailure(f"{revision.location.display} does not exist. Nothing was written")
+    if revision.stale:
+        revisions.record_seen(revision)
+        encoding = detect_encoding(revision.after)
+        view = current_view(encoding.decode(revision.after)) if encoding else "(a binary file)"
+        raise ToolFailure(
+            f"{revision.location.display} was changed since you read it. Nothing was written. It holds now:\n{view}"
+        )
+    return revision
+
+
+def _update_file(revisions: RevisionSet, operation: "patches.UpdateFile") -> None:
+    from outrider.tools.text.patch import apply_hunks
+
+    revision = _open_existing(revisions, operation.path, "rename_source" if operation.move_to else "edit")
+    if operation.hunks:
+        try:
+            text = apply_hunks(revision.text, operation.hunks, tolerant=revision.seen)
+        except ToolFailure as failure:
+            raise ToolFailure(f"{revision.location.display}: {failure.message}") from failure
+        revision.set_text(text, revision.encoding)
+    if operation.move_to:
+        target = revisions.open(operation.move_to, "create")
+        if target.after is not None:
+            raise ToolFailure(f"{target.location.display} exists already. Nothing was written")
+        target.after, revision.after = revision.after, None
+        target.mode = revision.mode
+
+
+def _revision_diff(revision: FileRevision) -> TextDiff:
+    return diff_texts(revision.location.display, _decode_text(revision.before), _decode_text(revision.after))
+
+
+def _decode_text(content: bytes | None) -> str | None:
+    encoding = detect_encoding(content or b"")
+    return content if content is None else encoding.decode(content) if encoding else "(binary)"
+
+
+def _status_letter(revision: FileRevision) -> str:
+    return "A" if revision.before is None else "D" if revision.after is None else "M"

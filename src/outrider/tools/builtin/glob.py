@@ -1,7 +1,8 @@
-"""The `glob` tool: finds files by name pattern, most recently modified first."""
+"""The tools `glob`, which finds files by name pattern, and `list`, which lists a folder."""
 
 import os
 from pathlib import PurePosixPath
+from typing import Annotated
 
 from outrider.errors import ToolFailure
 from outrider.tools import search
@@ -31,7 +32,7 @@ def glob_tool(files: WorkspaceFiles) -> Tool:
 
     return Tool(
         glob,
-        description=load_prompt(__file__),
+        description=load_prompt(__file__, "glob"),
         read_only=True,
         repeatable=True,
         declares=ToolDeclaration("read", ("path",), "list", "search", paths_in="glob"),
@@ -68,3 +69,25 @@ def _newest_files(folder: int, names: list[str]) -> list[str]:
             return 0, name
 
     return sorted(names, key=changed)[:MAX_SHOWN]
+
+
+_MAX_DEPTH = 5
+
+
+def list_tool(files: WorkspaceFiles) -> Tool:
+    def list_folder(path: str = ".", depth: Annotated[int, "levels, 1 to 5"] = 1) -> ToolResult:
+        if not 1 <= depth <= _MAX_DEPTH:
+            raise ToolFailure(f"`depth` is from 1 to {_MAX_DEPTH}, got {depth}")
+        location = files.locate(path, "list")
+        return ToolResult(files.list_folder(location, depth), title=location.display)
+
+    return Tool(
+        list_folder,
+        name="list",
+        description=load_prompt(__file__, "list"),
+        read_only=True,
+        repeatable=True,
+        path_parameters=("path",),
+        path_operation="list",
+        preprocess_args=argument_aliases({"directory": "path", "dir_path": "path", "dir": "path", "file_path": "path"}),
+    )

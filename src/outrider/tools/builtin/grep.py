@@ -53,7 +53,7 @@ def grep_tool(files: WorkspaceFiles) -> Tool:
 
     return Tool(
         grep,
-        description=load_prompt(__file__),
+        description=load_prompt(__file__, "grep"),
         read_only=True,
         repeatable=True,
         path_parameters=("path",),

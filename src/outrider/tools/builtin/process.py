@@ -53,7 +53,7 @@ def process_tool(supervisor: ProcessSupervisor) -> Tool:
 
     return Tool(
         process,
-        description=load_prompt(__file__),
+        description=load_prompt(__file__, "process"),
         preprocess_args=normalize_arguments,
         unsaid=("offset",),
         declares=KNOWN_NAMES["process"],

@@ -54,7 +54,7 @@ def question_tool(ask: AskUser | None) -> Tool:
 
     return Tool(
         question,
-        description=load_prompt(__file__),
+        description=load_prompt(__file__, "question"),
         read_only=True,
         display="think",
         parallel=False,

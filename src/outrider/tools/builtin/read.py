@@ -46,7 +46,7 @@ def read_tool(files: WorkspaceFiles, ledger: SeenVersions) -> Tool:
 
     return Tool(
         read,
-        description=load_prompt(__file__),
+        description=load_prompt(__file__, "read"),
         read_only=True,
         repeatable=True,
         path_parameters=("file_path",),

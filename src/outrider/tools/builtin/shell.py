@@ -81,7 +81,7 @@ def shell_tool(
         except ProcessError as error:
             raise ToolFailure(error.message) from error
 
-    description = load_prompt(__file__, at_limit=TIMEOUT_PHRASES[at_limit])
+    description = load_prompt(__file__, "shell", at_limit=TIMEOUT_PHRASES[at_limit])
     return Tool(
         shell,
         description=description,

@@ -45,7 +45,7 @@ def skill_tool(skills: Sequence[Skill]) -> Tool:
     listed = "\n".join(f"- {one.name}: {one.description}" for one in skills)
     return Tool(
         skill,
-        description=load_prompt(__file__, skills=listed),
+        description=load_prompt(__file__, "skill", skills=listed),
         read_only=True,
         display="read",
         repeatable=True,

@@ -34,7 +34,7 @@ def task_tool(agents: Mapping[str, str], run_task: RunTask) -> Tool:
     listed = "\n".join(f"- {name}: {purpose}" for name, purpose in agents.items())
     alone = f"an agent ({next(iter(agents.values()), '')}); you get its answer."
     choice = f"an agent that sees only your prompt; you get its answer. Agents:\n{listed}"
-    description = load_prompt(__file__, agents=alone if only else choice)
+    description = load_prompt(__file__, "task", agents=alone if only else choice)
     return Tool(
         task,
         description=description,

@@ -38,7 +38,7 @@ def todo_tool(recall: LoadTodos, keep: SaveTodos) -> Tool:
     return Tool(
         todo,
         name=TOOL_NAME,
-        description=load_prompt(__file__),
+        description=load_prompt(__file__, "todo"),
         read_only=True,  # it changes only the session's task list
         display="think",
         parallel=False,

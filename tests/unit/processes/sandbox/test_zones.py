@@ -11,7 +11,7 @@ from outrider.permissions.paths.protected import find_protected_files
 from outrider.processes.launch import GIT_VARIABLES, LaunchRequest
 from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
 from outrider.processes.sandbox.defaults import default_policy, list_secret_paths
-from outrider.processes.sandbox.landlock import list_grants
+from outrider.processes.sandbox.detect import list_grants
 from outrider.processes.sandbox.sandbox import AccessZones, SandboxPolicy, access_above, is_within, resolve_zones
 
 

@@ -4,8 +4,13 @@ from typing import Any
 
 import pytest
 
-from outrider.providers.anthropic.encode import FALLBACK_MAX_TOKENS, PROBE_MAX_TOKENS, encode_prefix, encode_settings
-from outrider.providers.anthropic.models import traits_for_model
+from outrider.providers.anthropic.encode import (
+    FALLBACK_MAX_TOKENS,
+    PROBE_MAX_TOKENS,
+    encode_prefix,
+    encode_settings,
+    traits_for_model,
+)
 from outrider.types.request import ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
 from tests.fixtures.cases import for_each
 

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from outrider import Tool, ToolCompleted, ToolContext, ToolError, ToolPart, ToolPending
-from outrider.tools.builtin.apply_patch import apply_patch_tool
-from outrider.tools.builtin.edit import edit_tool
+from outrider.tools.builtin.edit import apply_patch_tool, edit_tool, write_tool
 from outrider.tools.builtin.read import read_tool
-from outrider.tools.builtin.write import write_tool
 from outrider.tools.edit_transaction import FileEditor, PlannedChange, SaveOriginals
 from outrider.tools.runner import ToolRunner
 from outrider.tools.tool import tools_by_name

@@ -11,7 +11,7 @@ from outrider.tools.builtin import __file__ as package
 from outrider.tools.builtin.question import question_tool
 from outrider.tools.builtin.skill import skill_tool
 from outrider.tools.builtin.task import task_tool
-from outrider.tools.builtin.web_search import SearchBackend, web_search_tool
+from outrider.tools.builtin.web import SearchBackend, web_search_tool
 from tests.unit.tools.builtin.desk import Desk
 
 BUDGET = 2_000

@@ -11,9 +11,8 @@ import pytest
 from outrider import ToolCompleted
 from outrider.tools import search as finding
 from outrider.tools import search as listing
-from outrider.tools.builtin.glob import glob_tool
+from outrider.tools.builtin.glob import glob_tool, list_tool
 from outrider.tools.builtin.grep import grep_tool
-from outrider.tools.builtin.list import list_tool
 from outrider.tools.search import compile_glob, find_ripgrep
 from tests.unit.tools.builtin.desk import Desk
 

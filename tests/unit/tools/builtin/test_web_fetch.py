@@ -9,7 +9,7 @@ import pytest
 
 from outrider import ToolCompleted
 from outrider.http.client import is_public
-from outrider.tools.builtin.web_fetch import web_fetch_tool
+from outrider.tools.builtin.web import web_fetch_tool
 from outrider.tools.html_to_markdown import html_to_text
 from outrider.tools.web_client import FetchLimits
 from tests.fixtures.cases import for_each

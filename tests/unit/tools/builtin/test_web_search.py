@@ -5,7 +5,7 @@ import pytest
 
 from outrider.errors import ToolFailure
 from outrider.permissions import decide
-from outrider.tools.builtin.web_search import SearchBackend, web_search_tool
+from outrider.tools.builtin.web import SearchBackend, web_search_tool
 from tests.fixtures.http_server import Reply, serving
 
 RESULTS = [{"title": "One", "url": "https://one.example/", "content": "the  first"}, {"url": 3}]

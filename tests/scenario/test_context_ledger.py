@@ -1,14 +1,16 @@
 """The context ledger: stored requests are built again byte for byte, and every byte has a source."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import pytest
 
-from outrider import Agent, Engine, Hooks, Tool
+from outrider import Agent, Engine, EventBus, Hooks, Session, Tool, async_run
 from outrider.context.request_ledger import request_of
-from outrider.session_replay.context_report import SentRequestView, build_report, rebuild_requests
+from outrider.events import CacheMissEvent
+from outrider.models.context_ledger import SentRequestView, build_report, rebuild_requests
 from outrider.stores import SqliteStore
 from outrider.testing import SimulatedReasoning, SimulatedRequest, Simulator, call
 from outrider.testing.simulator import SIMULATED_APIS, ApiKind
@@ -157,3 +159,54 @@ async def test_a_session_without_records_says_so(tmp_path: Path):
     report = build_report(session, messages)
     assert [step.recorded for step in report.steps] == [False]
     assert report.totals == ()
+
+
+async def collect_misses(
+    kind: ApiKind, answers: list[object], *, change: Callable[[Engine], object]
+) -> list[CacheMissEvent]:
+    """Run two turns with a change between them, and return the events about the cache."""
+    bus, events = EventBus(), list[CacheMissEvent]()
+    bus.subscribe(CacheMissEvent, events.append)
+    agent = Agent("writer", "You write.", SIMULATED_APIS[kind].model, "simulator", reasoning=False)
+    async with (
+        Simulator(answers) as server,
+        Engine([agent], [server.provider(kind)], [look_up, add], bus=bus) as engine,
+    ):
+        session = await engine.create()
+        await engine.prompt(session, "first")
+        change(engine)
+        await engine.prompt(session, "second")
+        report = build_report(session, (await engine.store.load(session)).messages)
+    assert [step.miss.cause for step in report.steps if step.miss] == [event.cause for event in events]
+    return events
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_event_names_what_broke_the_prefix(kind: ApiKind):
+    def change(engine: Engine) -> None:
+        (live,) = engine.live.values()
+        context = live.context
+        assert context is not None
+        context.tool_specs = context.tool_specs[:-1]
+
+    assert await collect_misses(kind, ["one", "two"], change=lambda _: None) == []
+    (event,) = await collect_misses(kind, ["one", "two"], change=change)
+    assert event.cause == "tools"
+    assert "removed" in event.detail
+
+
+async def test_a_stable_prefix_can_be_asserted(assert_stable_prefix: Callable[[Session], None]):
+    agent = Agent("writer", "You write.", SIMULATED_APIS["openai"].model, "simulator")
+    answers = [["I add.", call("add", "c1", a=1, b=2)], "3"]
+    async with Simulator([*answers, *answers]) as server:
+        result = await async_run(agent, "add", [agent], [add], [server.provider("openai")])
+        assert_stable_prefix(result.session)
+        hooks = Hooks(
+            before_request=lambda request: request.replace(system=f"You write. It is {len(server.requests)}:00.")
+        )
+        async with Engine([agent], [server.provider("openai")], [add], hooks=hooks) as engine:
+            session = await engine.create()
+            await engine.prompt(session, "add")
+            changed = engine.live[session].session
+            with pytest.raises(AssertionError, match=r"step 2, byte \d+: date"):
+                assert_stable_prefix(changed)

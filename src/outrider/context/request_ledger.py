@@ -1,4 +1,4 @@
-"""What was sent to a model: the record of each request, the bytes that it stands for, and why a prompt cache missed.
+"""What was sent to a model: the record of each request, the bytes that it describes, and why a prompt cache missed.
 
 A request consists of a head (settings, tools, system text), the messages of the transcript, and closing brackets. The
 transcript is stored anyway, so a record has only the head, if it changed, and a digest of the whole."""
@@ -17,7 +17,7 @@ from outrider.types.request import BodyLayout, Prompt, Request
 from outrider.types.usage import CacheMiss, Tokens
 
 BEFORE_REQUEST = "before_request"
-_CONVERSATION = "\x01"  # stands for the id of the conversation in a stored head; JSON never contains it
+_CONVERSATION = "\x01"  # represents the id of the conversation in a stored head; JSON never contains it
 _CLOSING = b"]}"
 
 
@@ -197,12 +197,13 @@ class RequestRecorder:
             self._cached_models.add(current.model if current else "")
         if current is None or previous is None:
             return None
+        caches = current.model in self._cached_models
         if current.model == previous.model and current.continues(previous):
-            size = len(current.head) + current.length
-            achievable = (len(previous.head) + previous.length) / size
-            if current.model not in self._cached_models or not is_unexpected(tokens, achievable):
+            achievable = (len(previous.head) + previous.length) / (len(current.head) + current.length)
+            if not caches or not is_unexpected(tokens, achievable):  # the usual case, without a copy of the bytes
                 return None
-        return explain_miss(previous.to_body(transcript), current.to_body(transcript), tokens)
+        miss = explain_miss(previous.to_body(transcript), current.to_body(transcript), tokens)
+        return miss if is_reported(miss, tokens, caches=caches) else None
 
     def _digest(self, body: bytes, layout: BodyLayout, current: _SentBody) -> str:
         if layout.inserts:
@@ -266,28 +267,35 @@ def is_unexpected(tokens: Tokens, achievable: float) -> bool:
 
 def explain_miss(previous: RequestBody, current: RequestBody, tokens: Tokens) -> CacheMiss:
     """Returns the first difference between two consecutive requests and its cause. If the second one continues the
-    first, the provider has not used its cache."""
-    offset = common_prefix(previous.body, current.body)
-    end = len(previous.body) - len(_CLOSING)
-    offset = min(offset, end)
-    cause, detail = _find_cause(previous, current, offset, end)
-    achievable = offset / len(current.body) if cause != "model" else 0.0
-    return CacheMiss(cause, detail, offset, tokens.cache.read / max(1, tokens.prompt), achievable)
-
-
-def _find_cause(previous: RequestBody, current: RequestBody, offset: int, end: int) -> tuple[CacheCause, str]:
+    first, the provider has not used its cache. Settings that do not change what the model reads are no cause."""
+    cause, offset = None, common_prefix(previous.body, current.body)
     if previous.model != current.model:
-        return "model", f"{previous.model} → {current.model}"
-    if offset < min(previous.head_size, current.head_size) or previous.head_size != current.head_size:
+        cause = ("model", f"{previous.model} → {current.model}")
+    elif previous.body[: previous.head_size] != current.body[: current.head_size]:
         cause = _compare_heads(previous, current)
-        hooked = BEFORE_REQUEST in (previous.rewrite, current.rewrite) and cause[0] in ("tools", "system prompt")
-        return ("hook", f"before_request changed the {cause[0]}") if hooked else cause
-    if offset < end:
-        if previous.compaction != current.compaction:
-            return "compaction", "a summary replaced old messages"
-        if BEFORE_REQUEST in (previous.rewrite, current.rewrite):
-            return "hook", "before_request changed messages that were sent before"
-        return "history", "messages that were sent before are changed or removed"
+    if cause is None:
+        before = previous.body[previous.head_size : -len(_CLOSING)]
+        shared = common_prefix(before, current.body[current.head_size :])
+        offset = current.head_size + shared
+        cause = _compare_messages(previous, current) if shared < len(before) else _explain_expiry(previous, current)
+    achievable = 0.0 if cause[0] == "model" else offset / len(current.body)
+    return CacheMiss(cause[0], cause[1], offset, tokens.cache.read / max(1, tokens.prompt), achievable)
+
+
+def is_reported(miss: CacheMiss, tokens: Tokens, *, caches: bool) -> bool:
+    """Whether a miss is worth a report: one of the vendor only if it `caches` requests of this model at all."""
+    return miss.cause not in ("expired", "vendor") or (caches and is_unexpected(tokens, miss.achievable))
+
+
+def _compare_messages(previous: RequestBody, current: RequestBody) -> tuple[CacheCause, str]:
+    if previous.compaction != current.compaction:
+        return "compaction", "a summary replaced old messages"
+    if BEFORE_REQUEST in (previous.rewrite, current.rewrite):
+        return "hook", "before_request changed messages that were sent before"
+    return "history", "messages that were sent before are changed or removed"
+
+
+def _explain_expiry(previous: RequestBody, current: RequestBody) -> tuple[CacheCause, str]:
     waited = current.created - previous.created
     if waited > _CACHE_LIFETIME_MS:
         return "expired", f"{waited // 60_000} minutes after the request before"
@@ -295,6 +303,14 @@ def _find_cause(previous: RequestBody, current: RequestBody, offset: int, end: i
 
 
 _MISSING = object()
+# Fields that are no part of what a model reads, so that a prefix stays valid if they change.
+_UNCACHED_FIELDS = frozenset(
+    {
+        "cache_control", "maxOutputTokens", "max_completion_tokens", "max_output_tokens", "max_tokens", "metadata",
+        "service_tier", "stop", "stopSequences", "stop_sequences", "stream", "stream_options", "temperature", "topP",
+        "top_p", "user",
+    }
+)  # fmt: skip
 _SYSTEM_FIELDS = ("system", "messages", "instructions", "systemInstruction", "input")
 _INSTRUCTIONS_HEADER = re.compile(r"^# Instructions from (.+)$", re.MULTILINE)
 _DATE = re.compile(
@@ -303,11 +319,19 @@ _DATE = re.compile(
 )
 
 
-def _compare_heads(previous: RequestBody, current: RequestBody) -> tuple[CacheCause, str]:
+def _compare_heads(previous: RequestBody, current: RequestBody) -> tuple[CacheCause, str] | None:
+    """Returns the first field that differs, None if a cache ignores those that do."""
+    cause = _first_changed_field(previous, current)
+    if cause and BEFORE_REQUEST in (previous.rewrite, current.rewrite) and cause[0] in ("tools", "system prompt"):
+        return "hook", f"before_request changed the {cause[0]}"
+    return cause
+
+
+def _first_changed_field(previous: RequestBody, current: RequestBody) -> tuple[CacheCause, str] | None:
     before, now = read_head(previous.body[: previous.head_size]), read_head(current.body[: current.head_size])
     for field in dict.fromkeys((*now, *before)):
         old, new = before.get(field, _MISSING), now.get(field, _MISSING)
-        if old == new:
+        if old == new or field in _UNCACHED_FIELDS:
             continue
         if field == "model":
             return "model", f"{old} → {new}"
@@ -315,8 +339,17 @@ def _compare_heads(previous: RequestBody, current: RequestBody) -> tuple[CacheCa
             return _compare_tools(before, now)
         if field in _SYSTEM_FIELDS:
             return _compare_system_texts(system_text(before), system_text(now))
+        if field == "generationConfig":
+            old, new = (_cached_settings(value) for value in (old, new))
+            if old == new:
+                continue
         return "settings", field
-    return ("settings", "the order of the fields")
+    return None
+
+
+def _cached_settings(value: Any) -> Any:
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return {name: setting for name, setting in fields.items() if name not in _UNCACHED_FIELDS}
 
 
 def read_head(head: bytes) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """The context ledger: stored requests are built again byte for byte, and every byte has a source."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
@@ -15,6 +15,7 @@ from outrider.stores import SqliteStore
 from outrider.testing import SimulatedReasoning, SimulatedRequest, Simulator, call
 from outrider.testing.simulator import SIMULATED_APIS, ApiKind
 from outrider.types.messages import Message
+from outrider.types.parts import ModelRef, StepFinishPart
 
 KINDS: list[ApiKind] = ["anthropic", "openai", "openai-responses", "google"]
 WORDS = ["plain", "Grüße", "emoji 🙂", 'quoted "text"', "back\\slash", "line\nbreak", "tab\t", "\u2028", "x" * 500]
@@ -161,38 +162,64 @@ async def test_a_session_without_records_says_so(tmp_path: Path):
     assert report.totals == ()
 
 
-async def collect_misses(
-    kind: ApiKind, answers: list[object], *, change: Callable[[Engine], object]
-) -> list[CacheMissEvent]:
-    """Run two turns with a change between them, and return the events about the cache."""
+Change = Callable[[Engine, str], Awaitable[object]]
+
+
+async def no_change(engine: Engine, session: str) -> None:
+    """Nothing happens between two turns."""
+
+
+async def plan(engine: Engine, session: str) -> None:
+    await engine.set_mode(session, "plan")
+
+
+async def use_other_model(engine: Engine, session: str) -> None:
+    await engine.live[session].use_model(ModelRef("simulator", "another-model"))
+
+
+async def reopen(engine: Engine, session: str) -> None:
+    """Forgets everything that is not stored."""
+    await engine.close(session)
+    await engine.open(session)
+
+
+async def collect_misses(kind: ApiKind, *changes: Change, **options: Any) -> list[CacheMissEvent]:
+    """Run two turns with changes between them, and return the events about the cache."""
     bus, events = EventBus(), list[CacheMissEvent]()
     bus.subscribe(CacheMissEvent, events.append)
     agent = Agent("writer", "You write.", SIMULATED_APIS[kind].model, "simulator", reasoning=False)
     async with (
-        Simulator(answers) as server,
-        Engine([agent], [server.provider(kind)], [look_up, add], bus=bus) as engine,
+        Simulator(lambda _: "an answer") as server,
+        Engine([agent], [server.provider(kind)], [look_up, add], bus=bus, **options) as engine,
     ):
         session = await engine.create()
         await engine.prompt(session, "first")
-        change(engine)
+        for change in changes:
+            await change(engine, session)
         await engine.prompt(session, "second")
-        report = build_report(session, (await engine.store.load(session)).messages)
-    assert [step.miss.cause for step in report.steps if step.miss] == [event.cause for event in events]
+        messages = (await engine.store.load(session)).messages
+    stored = [part.cache_miss for message in messages for part in message.get_parts_by_type(StepFinishPart)]
+    found = [miss for miss in stored if miss is not None]
+    assert [miss.cause for miss in found] == [event.cause for event in events]
+    assert [step.miss for step in build_report(session, messages).steps if step.miss] == found
     return events
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_event_names_what_broke_the_prefix(kind: ApiKind):
-    def change(engine: Engine) -> None:
-        (live,) = engine.live.values()
-        context = live.context
-        assert context is not None
-        context.tool_specs = context.tool_specs[:-1]
+@pytest.mark.parametrize("again", [(), (reopen,)], ids=["one process", "reopened"])
+async def test_an_event_names_what_broke_the_prefix(kind: ApiKind, again: tuple[Change, ...]):
+    assert await collect_misses(kind, *again) == []
+    (event,) = await collect_misses(kind, plan, *again)
+    assert event.cause in ("tools", "system prompt")
+    assert event.offset > 0
+    assert 0 < event.achievable < 1
 
-    assert await collect_misses(kind, ["one", "two"], change=lambda _: None) == []
-    (event,) = await collect_misses(kind, ["one", "two"], change=change)
-    assert event.cause == "tools"
-    assert "removed" in event.detail
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_another_model_is_a_cause(kind: ApiKind):
+    (event,) = await collect_misses(kind, use_other_model)
+    assert event.cause == "model"
+    assert event.detail.endswith("→ simulator/another-model")
 
 
 async def test_a_stable_prefix_can_be_asserted(assert_stable_prefix: Callable[[Session], None]):

@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from outrider.context.lower import end_with_user, lower
 from outrider.types.messages import Message
 from outrider.types.parts import BodyEdit, CompactionPart, SentRequestRecord, StepStartPart
 from outrider.types.request import BodyLayout, Prompt, Request
@@ -181,7 +182,9 @@ class RequestRecorder:
             str(answer.model), layout.head, layout.messages, len(layout.messages), created, rewrite, len(transcript) - 1
         )
         digest = self._digest(body, layout, current)
-        if self._current is None or self._current.position != current.position:  # else the step is repeated
+        if self._current is None:
+            self._previous = _restore_request(layout, transcript[:-1])
+        elif self._current.position != current.position:  # else the step is repeated
             self._previous = self._current
         self._current = current
         head, form = self._changed_head(layout, request.conversation, transcript)
@@ -234,6 +237,30 @@ class RequestRecorder:
             return "", ()
         self._stored_head, self._stored_form, self._stored_with = head, layout.form, step
         return head, layout.form
+
+
+def _restore_request(layout: BodyLayout, history: Sequence[Message]) -> _SentBody | None:
+    """Returns the last stored request, which another process or an earlier run has sent; None if there is none, or if
+    it has another form, such as that of another API."""
+    position = next((at for at in range(len(history) - 1, -1, -1) if request_of(history[at]) is not None), None)
+    known = None if position is None else find_head(history)
+    if position is None or known is None or known.form != layout.form:
+        return None
+    answer, record = history[position], request_of(history[position])
+    if record is None or (record.rewrite and record.rewrite != BEFORE_REQUEST):
+        return None
+    head = sent_head(known.head, known.conversation)
+    length = record.size - len(head) - len(_CLOSING) - (not head.endswith(b"["))
+    messages: bytes | bytearray = layout.messages
+    is_plain = record.patch is None and not record.inserts
+    if not is_plain or digest_body(join_body(head, messages[:length])) != record.digest:
+        before = history[:position]
+        family = layout.form[1] if len(layout.form) > 1 and layout.form[0] != "google" else layout.form[0]
+        prompt = end_with_user(lower(before, family=family), before)
+        messages = change_messages(record, layout.encode(prompt), marks=False)
+        length = len(messages)
+    created = answer.time.created if answer.time else 0
+    return _SentBody(str(answer.model), head, messages, length, created, record.rewrite, position)
 
 
 def _find_change(layout: BodyLayout, prompt: Prompt) -> tuple[str, BodyEdit | None]:

@@ -241,6 +241,13 @@ def _reserve_budget(context: AgentContext) -> BudgetReservation:
     return run.budget.reserve(estimate_prompt_tokens(context), _max_output_tokens(agent, run), price)
 
 
+async def wait_for_budget(context: AgentContext) -> None:
+    """Wait while agents that work in parallel have reserved what the next request of this agent needs."""
+    run = context.run
+    if _has_usage_limits(run):
+        await run.budget.wait_for_reservations(estimate_prompt_tokens(context), run.pricing.price(context.agent))
+
+
 def _has_usage_limits(run: RunContext) -> bool:
     return run.budget.limits.cost is not None or run.budget.limits.tokens is not None
 
@@ -447,6 +454,7 @@ class ContextCompactor:
         )
 
     async def _summarize(self, history: Sequence[Message]) -> Message:
+        await wait_for_budget(self._context)
         request, reservation = build_request(self._context)
         client = self._run.client_for(self._context.agent)
         prompt = lower(

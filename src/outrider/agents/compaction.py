@@ -468,7 +468,9 @@ class ContextCompactor:
         try:
             used += await self._read_summary(client, summary_request, assembler)
             if not _summary_text(assembler):
-                from outrider.providers.stream_filters.text_tools import render_tools_as_text  # lazy: rarely needed
+                from outrider.providers.stream_filters.text_tool_calls import (
+                    render_tools_as_text,  # lazy: rarely needed
+                )
 
                 # Some servers ignore the tool choice, and the model calls a tool. Without tools it cannot.
                 used, assembler = used + assembler.tokens, AnswerAssembler(assembler.family)

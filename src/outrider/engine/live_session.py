@@ -17,9 +17,8 @@ from outrider.agents.output_type import OutputType
 from outrider.agents.run_context import AgentContext
 from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls, is_cut_off, last_text, turn_start
-from outrider.engine.abort import AbortListener
 from outrider.engine.child_sessions import called_sessions
-from outrider.engine.inbox import InputOrigin, SessionInbox
+from outrider.engine.inbox import AbortListener, InputOrigin, SessionInbox
 from outrider.engine.plans import PlanAnswer, ProposedPlan, answer_id, answer_message, open_plan, require_same_answer
 from outrider.engine.results import RunResult
 from outrider.engine.runtime import EngineRuntime

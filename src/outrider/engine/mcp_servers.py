@@ -13,7 +13,7 @@ from outrider.config.environment import KEY_VARIABLES, proxy_for
 from outrider.config.file import read_servers_file
 from outrider.config.settings import Settings
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.permissions.paths.safe_open import write_private_file
+from outrider.permissions.paths.containment import write_private_file
 from outrider.processes.launch import child_environment
 from outrider.project.mcp import ChosenServers, choose_servers
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, find_project

@@ -30,8 +30,7 @@ from outrider.models.clients import (
     shared_client,
 )
 from outrider.permissions.modes import Decision
-from outrider.permissions.redaction.event_filter import FILTERED_EVENTS, RedactingEventFilter
-from outrider.permissions.redaction.redactor import Redactor
+from outrider.permissions.redaction.redactor import FILTERED_EVENTS, RedactingEventFilter, Redactor
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.provider import CustomProvider, ModelClient
 from outrider.sessions.journal import Journal, create_journal, resume_journal

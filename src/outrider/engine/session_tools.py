@@ -25,8 +25,15 @@ from outrider.permissions.paths.protected import SecretFileFinder, find_protecte
 from outrider.permissions.rules import DeniedReads, PermissionRule, parse_rule
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
-from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
-from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox, SandboxPolicy
+from outrider.processes.sandbox.sandbox import (
+    Network,
+    NoSandbox,
+    ProtectedState,
+    Sandbox,
+    SandboxPolicy,
+    default_policy,
+    describe_planted,
+)
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.project.extensions import GitState, WorkspaceExtensions, recorded_notes

@@ -15,7 +15,7 @@ import msgspec
 
 from outrider.errors import OutriderError
 from outrider.http.transport import ProxySelector
-from outrider.permissions.paths.safe_open import write_private_file
+from outrider.permissions.paths.containment import write_private_file
 from outrider.processes.launch import child_environment
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, server_items
 from outrider.tools.mcp.config import McpConfigFile, ServerConfig, parse_config

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Annotated, Any, Self
 
 from outrider.errors import ConfigurationError
-from outrider.processes.spawner import ProcessSpawner
+from outrider.processes.process import ProcessSpawner
 from outrider.tools.mcp.config import ServerConfig
 from outrider.tools.mcp.connection import (
     ConnectionRunner,

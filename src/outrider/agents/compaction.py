@@ -524,7 +524,7 @@ def offer_conversation_search(context: AgentContext) -> None:
     from outrider.agents.carried_context import SEARCH_TOOL, conversation_search_tool
 
     if SEARCH_TOOL not in context.tools:
-        tool = conversation_search_tool(lambda: context.session.messages)
+        tool = conversation_search_tool(context.journal.load_messages)
         context.tools[SEARCH_TOOL] = tool
         context.tool_specs = (*context.tool_specs, tool.spec())
 

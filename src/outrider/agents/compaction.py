@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from outrider.agents.budget import BudgetReservation
 from outrider.agents.hooks import HookedCompaction
+from outrider.agents.instructions import renew_system_prompt
 from outrider.agents.run_context import AgentContext, RunContext, fallback_agent
 from outrider.context.lower import PromptProjection, apply_compaction, end_with_user, has_compaction, lower
 from outrider.context.prompts import render_prompt
@@ -352,6 +353,7 @@ class ContextCompactor:
         part = replace(part, auto=auto, overflow=overflow, message_id="", origins=origins)
         await self._context.journal.add_message(self._summary_message(part, answer))
         offer_conversation_search(self._context)
+        renew_system_prompt(self._context)
         self._context.emit_event(
             ContextCompactionEvent, tokens_before=before, tokens_after=part.tokens_after, messages_removed=start
         )

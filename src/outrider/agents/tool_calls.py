@@ -386,7 +386,10 @@ class ToolCallRunner:
         """Return the error for an unknown tool. It lists the advertised tools only."""
         if name in self._run.agents:
             return f"There is an agent called {name!r}, not a tool. Use call_agent with agent_name={name!r}."
-        return unknown_tool_message(name, (spec.name for spec in self._context.tool_specs))
+        sent = [spec.name for spec in self._context.tool_specs]
+        if name in sent:  # for a mode that the session had before
+            return f"The tool {name!r} is not available in {self._context.effective_mode} mode."
+        return unknown_tool_message(name, sent)
 
     async def _record_call(self, call: ToolPart) -> None:
         """Store the state of a call. Before a call that may change files starts, wait for the fsync."""

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from outrider.agents.compaction import ContextCompactor
 from outrider.agents.delegation import open_agent_context
+from outrider.agents.instructions import note_settings
 from outrider.agents.output_type import OutputType
 from outrider.agents.run_context import AgentContext
 from outrider.agents.turn import Turn
@@ -101,6 +102,7 @@ class LiveSession:
             self._initial_state,
             make_result=self._make_result,
             model=lambda: ModelRef(self.agent.provider, self.agent.model),
+            note_settings=self._note_settings,
         )
         self._store = store
         self._base_variables = base_variables
@@ -379,6 +381,14 @@ class LiveSession:
     async def _initial_state(self) -> TextPart | None:
         agent = self.agent
         return await self.session_tools.initial_state(f"{agent.provider}/{agent.model}") if self.session_tools else None
+
+    def _note_settings(self, message: Message) -> None:
+        note_settings(
+            message,
+            self.session,
+            self.agent,
+            lambda: self._runtime.create_run_context(self.session, self.session_tools),
+        )
 
     def _publish_update(self, **changes: Any) -> None:
         self._bus.publish(SessionUpdatedEvent(session_id=self.journal.session.id, changes=changes))

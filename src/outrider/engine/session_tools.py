@@ -271,7 +271,7 @@ class SessionTools:
             sandbox = "without a sandbox, because the user says that this machine is one"
         else:
             sandbox = "in a sandbox without network" if network == "off" else "in a sandbox with some network hosts"
-        return {"sandbox": sandbox, "attended": ATTENDED if attended else UNATTENDED}
+        return {"sandbox": sandbox, "attended": ATTENDED if attended else UNATTENDED, "unattended": UNATTENDED}
 
     @property
     def prompts(self) -> Mapping[str, str]:

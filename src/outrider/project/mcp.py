@@ -205,6 +205,12 @@ class McpServerManager:
         """Return the connection status of each server by name."""
         return {name: server.status for name, server in self._servers.servers.items()} if self._servers else {}
 
+    def reconnect(self, server: str) -> None:
+        """Connect to a failed server again. Raises OutriderError for an unknown server."""
+        if self._servers is None or server not in self._servers.servers:
+            raise OutriderError(f"there is no MCP server {server!r}")
+        self._servers.servers[server].reconnect()
+
     async def list_prompts(self) -> list[McpPrompt]:
         """Return the prompts of all servers; a server that fails has none."""
         found: list[McpPrompt] = []

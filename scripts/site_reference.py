@@ -138,18 +138,9 @@ def _type_name(hint: Any) -> str:
 
 def _exit_codes() -> Iterator[str]:
     yield "# Exit codes\n\n| code | name | meaning |\n|---|---|---|"
-    meanings = {
-        "SUCCESS": "the command did what it was asked to",
-        "FAILURE": "it failed; the reason is on stderr",
-        "USAGE_ERROR": "wrong arguments",
-        "NOT_APPROVED": "a call was denied because no user was available to approve it",
-        "LIMIT_REACHED": "a limit on turns, time, tokens or cost was reached",
-        "PROVIDER_ERROR": "the model API returned an error or could not be reached",
-        "INTERRUPTED": "interrupted with Ctrl+C",
-    }
     for name, value in vars(exit_codes).items():
-        if name.isupper():
-            yield f"| {value} | `{name}` | {meanings[name]} |"
+        if isinstance(value, int):
+            yield f"| {value} | `{name}` | {exit_codes.DESCRIPTIONS[value]} |"
 
 
 def _terminal() -> Iterator[str]:

@@ -4,6 +4,7 @@ import argparse
 import inspect
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -68,6 +69,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     schema = msgspec.json.format(msgspec.json.encode(msgspec.json.schema(ConfigFile)), indent=2)
     files.append(File.generated(config, "reference/config.schema.json", content=schema.decode()))
     return files
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Puts the preparation of queries before the search program of the theme."""
+    prepare = (Path(config.docs_dir) / "assets" / "search-query.js").read_text(encoding="utf-8")
+    (program,) = (Path(config.site_dir) / "assets" / "javascripts" / "workers").glob("search.*.js")
+    program.write_text(prepare + program.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def _command_line() -> Iterator[str]:

@@ -35,6 +35,8 @@ PUBLIC_MODULES = {
     "outrider.permissions": "outrider.permissions",
     "outrider.testing": "outrider.testing",
 }
+# The weight of pages with names in the search; explanations have 1.
+NAME_PAGES_BOOST = 0.05
 # The keyword arguments of public classes, which are fields of another class.
 OPTIONS = {"Engine": EngineOptions, "Tool": ToolOptions}
 # Topics of the names of the package `outrider`, by the module that defines them.
@@ -222,7 +224,8 @@ def _defined_in(value: Any) -> str:
 
 def _python_page(title: str, module: str, names: list[str]) -> Iterator[str]:
     loaded = import_module(module)
-    yield f"# {title}\n"
+    # Names of the reference match many words of a question; pages that explain come first.
+    yield f"---\nsearch: {{ boost: {NAME_PAGES_BOOST} }}\n---\n\n# {title}\n"
     if module != "outrider":
         yield f"{inspect.getdoc(loaded) or ''}\n"
     for name in names:

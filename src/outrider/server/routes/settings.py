@@ -23,9 +23,14 @@ class RuleList(msgspec.Struct, frozen=True):
 
 
 class McpServerState(msgspec.Struct, frozen=True):
+    """An MCP server. `state` is connecting, ready, failed or closed; `changed` names tools whose definitions have
+    changed since their last approval."""
+
     name: str
     state: str
     error: str = ""
+    tools: int = 0
+    changed: tuple[str, ...] = ()
 
 
 class ProviderState(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +92,7 @@ class TrustDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsOverview:
     runtime = request.engine.runtime
     stored = await asyncio.to_thread(_key_store(runtime.data).list_providers) if runtime.data else {}
-    servers = runtime.mcp_servers.connection_status() if runtime.mcp_servers else {}
+    servers = runtime.mcp_servers.describe_servers() if runtime.mcp_servers else []
     providers: list[ProviderState] = []
     for provider in runtime.spec.providers.values():
         variable = next(iter(key_variable_names(provider.kind)), "")
@@ -104,7 +109,7 @@ async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsO
     rules = runtime.rules
     return SettingsOverview(
         rules=RuleList(tuple(rules.allow), tuple(rules.ask), tuple(rules.deny)),
-        servers=tuple(McpServerState(name, str(found.state), found.error) for name, found in sorted(servers.items())),
+        servers=tuple(McpServerState(*msgspec.structs.astuple(found)) for found in servers),
         providers=tuple(providers),
         has_jobs=request.background is not None,
     )

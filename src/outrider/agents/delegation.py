@@ -21,7 +21,7 @@ from outrider.errors import LimitReachedError, ToolFailure
 from outrider.permissions.modes import MODE_TABLE, stricter_mode
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
-from outrider.tools.tool import Progress, Tool, ToolContext, tools_by_name
+from outrider.tools.tool import OnDemandTool, Progress, Tool, ToolContext, tools_by_name
 from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import AgentCalledEvent, AgentReturnedEvent
 from outrider.types.messages import Message
@@ -255,11 +255,17 @@ def _is_offered(delegate: Tool, context: AgentContext, others: Sequence[Agent], 
 
 def advertised_tools(agent: Agent, tools: Mapping[str, Tool]) -> list[Tool]:
     """Return the tools whose schemas are sent to the model. Each schema costs tokens in every request, so of two file
-    editing tools only the one that the model was trained on is sent, and `list` is omitted if there is a shell. Omitted
-    tools still run when the model calls them."""
+    editing tools only the one that the model was trained on is sent, and `list` is omitted if there is a shell; tools
+    on demand are found by a search. Omitted tools still run when the model calls them."""
     trained, other = ("apply_patch", "edit") if _prefers_patches(agent.model) else ("edit", "apply_patch")
     omitted = {other if trained in tools else "", "list" if "shell" in tools else ""}
-    return [tool for name, tool in tools.items() if agent.tools is not None or name not in omitted]
+    if agent.tools is not None:
+        return list(tools.values())
+    return [tool for name, tool in tools.items() if name not in omitted and not _is_on_demand(tool)]
+
+
+def _is_on_demand(tool: Tool) -> bool:
+    return isinstance(tool, OnDemandTool) and tool.is_on_demand
 
 
 def _prefers_patches(model: str) -> bool:

@@ -294,8 +294,10 @@ class LiveSession:
     async def _run_turn(self, origin: InputOrigin | None) -> "RunResult[Any]":
         self.in_turn = True
         try:
-            if self.session_tools is not None and await self.session_tools.refresh_mcp_tools():
-                self._context = None
+            if self.session_tools is not None:
+                if await self.session_tools.refresh_mcp_tools():
+                    self._context = None
+                await self.session_tools.announce_mcp_servers(self.journal)
             context = self._agent_context()
             context.output = origin.output if origin else None
             first = turn_start(self.session.messages)

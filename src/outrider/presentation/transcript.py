@@ -214,7 +214,7 @@ class TranscriptView:
                 return self._apply_call_delta(event)
             case PartUpdatedEvent():
                 return self.update_part(event.part)
-            case ErrorEvent() | BudgetExceededEvent() | LoopCompletedEvent():
+            case ErrorEvent() | BudgetExceededEvent() | LoopCompletedEvent() | SessionUpdatedEvent():
                 return self._show_notice(event)
             case AgentCalledEvent():
                 if self._follow_children:
@@ -230,7 +230,6 @@ class TranscriptView:
                 | LLMResponseEvent()
                 | RetryScheduledEvent()
                 | ModelSilentEvent()
-                | SessionUpdatedEvent()
                 | AgentReturnedEvent()
                 | ProcessStartedEvent()
                 | ProcessOutputEvent()

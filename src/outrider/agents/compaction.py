@@ -2,7 +2,7 @@
 Stored messages are not deleted."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 
 from msgspec import UNSET
@@ -32,7 +32,7 @@ from outrider.types.parts import (
     ToolPart,
     is_withdrawn,
 )
-from outrider.types.request import Allowance, ModelSettings, Request, ToolChoice
+from outrider.types.request import Allowance, BodyLayout, ModelSettings, Request, ToolChoice
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, ToolState
 from outrider.types.usage import Tokens
 
@@ -177,9 +177,14 @@ def _text_length(part: AnswerPart) -> int:
 TOKENS_PER_TOOL = 100  # rough size of a tool schema, used until a response reports the real prompt size
 
 
-def build_request(context: AgentContext, history: Sequence[Message] | None = None) -> tuple[Request, BudgetReservation]:
+def build_request(
+    context: AgentContext,
+    history: Sequence[Message] | None = None,
+    *,
+    on_sent: Callable[[bytes, BodyLayout], None] | None = None,
+) -> tuple[Request, BudgetReservation]:
     """Build the next model request of an agent, for its current history or for the given one, and reserve budget for
-    it.
+    it. `on_sent` receives its body.
 
     The caller settles the reservation after the request, also when it failed."""
     agent, run = context.agent, context.run
@@ -198,6 +203,7 @@ def build_request(context: AgentContext, history: Sequence[Message] | None = Non
         allowance=lambda: _remaining_allowance(context, reservation),
         retry=agent.retry,
         has_fallback=bool(agent.fallback_models),
+        on_sent=on_sent,
     )
     return request, reservation
 

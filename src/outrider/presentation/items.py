@@ -19,6 +19,7 @@ from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
     BudgetExceededEvent,
+    CacheMissEvent,
     ContextCompactionEvent,
     DeltasDroppedEvent,
     ErrorEvent,
@@ -146,6 +147,7 @@ def _standard_notice(event: StandardEvent) -> Notice | None:
             | StateChangedEvent()
             | LLMRequestEvent()
             | RequestChangedEvent()
+            | CacheMissEvent()
             | LLMResponseEvent()
             | SessionUpdatedEvent()
         ):

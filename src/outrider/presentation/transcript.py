@@ -29,6 +29,7 @@ from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
     BudgetExceededEvent,
+    CacheMissEvent,
     ContextCompactionEvent,
     DeltasDroppedEvent,
     ErrorEvent,
@@ -227,6 +228,7 @@ class TranscriptView:
                 | StateChangedEvent()
                 | LLMRequestEvent()
                 | RequestChangedEvent()
+                | CacheMissEvent()
                 | LLMResponseEvent()
                 | RetryScheduledEvent()
                 | ModelSilentEvent()

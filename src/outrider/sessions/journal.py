@@ -176,6 +176,14 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._queue.add(PendingChange(self._finalize_part(part, message), synced=False), watched=False)
         self._drafts.start_timer()
 
+    def replace_open_part(self, part: AnyPart, message: Message) -> None:
+        """Replaces a part of a message that `open_message` has queued, if possible in that write."""
+        adopt(part, message.id, self.session.id)
+        if self._queue.replace_part(part):
+            message.put_part(part)
+        else:
+            self.put_part_soon(part, message)
+
     def flush_soon(self) -> None:
         """Schedules a write of the queue, unless an awaited write in this loop iteration does it."""
         if not self._drain_scheduled:

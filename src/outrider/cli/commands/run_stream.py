@@ -22,6 +22,7 @@ from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
     BudgetExceededEvent,
+    CacheMissEvent,
     ContextCompactionEvent,
     DeltasDroppedEvent,
     ErrorEvent,
@@ -222,6 +223,7 @@ class StreamEventEncoder:
                 | StateChangedEvent()
                 | LLMRequestEvent()
                 | RequestChangedEvent()
+                | CacheMissEvent()
                 | DeltasDroppedEvent()
             ):
                 return ()  # `start`, `step` and `result` report a run and its steps

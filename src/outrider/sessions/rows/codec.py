@@ -14,13 +14,14 @@ from outrider.sessions.records import DamagedRow, StoredValue
 from outrider.types.codec import AnyPart, UnknownPart, adopt, check_part, decode_part, encode_part, plain, validate_part
 from outrider.types.messages import Message, Role
 from outrider.types.origins import make_origin
-from outrider.types.parts import PartBase, ToolPart
+from outrider.types.parts import BodyEdit, PartBase, SentRequestRecord, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolState
 from outrider.types.validate import convert, validation_error
 
 # Not part of the JSON: the row has its session and message (the JSON would be wrong in a fork), and parts are rows.
 _ROW_FIELDS = frozenset({"session_id", "message_id", "parts"})
 _STATES = get_args(ToolState)
+_BRIEF = (*_STATES, SentRequestRecord, BodyEdit)  # nested values that omit defaults
 _STRUCT = type(msgspec.Struct)
 
 
@@ -57,7 +58,7 @@ def _stored_field(field: msgspec.structs.FieldInfo) -> tuple[str, Any] | tuple[s
 
 
 def _stored_type(kind: Any) -> Any:
-    """Returns the stored type of a field. Tool states omit defaults too; other nested values are complete."""
+    """Returns the stored type of a field. Some nested values omit defaults too; others are complete."""
     generic: Any = get_origin(kind)
     if msgspec.UnsetType in get_args(kind):
         return Any  # a field that is omitted while it is unset, which cannot be converted
@@ -67,7 +68,7 @@ def _stored_type(kind: Any) -> Any:
         return tuple[_stored_type(get_args(kind)[0]), ...]
     if not isinstance(kind, _STRUCT) or _is_tagged_by_class(kind):
         return kind
-    return _stored_class(kind, brief=kind in _STATES)
+    return _stored_class(kind, brief=kind in _BRIEF)
 
 
 def _is_tagged_by_class(kind: Any) -> bool:
@@ -77,18 +78,22 @@ def _is_tagged_by_class(kind: Any) -> bool:
 
 
 BLOB_BYTES = 16 * 1024
+# The text before the messages of a request is equal in many sessions, so it is worth a blob much earlier.
+_REQUEST_BLOB_BYTES = 512
+_REQUEST_START = b'{"type":"step-start"'
 _BLOB_PREFIX = "\x00blob:"
 _BLOB_NAME = re.compile(rb"\\u0000blob:([0-9a-f]{64})")
 
 
 def extract_blobs(body: bytes) -> tuple[bytes, dict[str, bytes]]:
     """Returns the row with each large string replaced by its hash, and the strings by hash; usually there are none."""
-    if len(body) < BLOB_BYTES:
+    limit = _REQUEST_BLOB_BYTES if body.startswith(_REQUEST_START) else BLOB_BYTES
+    if len(body) < limit:
         return body, {}
     blobs: dict[str, bytes] = {}
 
     def take(text: str) -> str:
-        if len(text) < BLOB_BYTES and not text.startswith(_BLOB_PREFIX):
+        if len(text) < limit and not text.startswith(_BLOB_PREFIX):
             return text
         content = text.encode()
         name = hashlib.sha256(content).hexdigest()

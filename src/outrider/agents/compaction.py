@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from outrider.agents.budget import BudgetReservation
 from outrider.agents.hooks import HookedCompaction
+from outrider.agents.instructions import renew_system_prompt
 from outrider.agents.run_context import AgentContext, RunContext, fallback_agent
 from outrider.context.lower import PromptProjection, apply_compaction, end_with_user, has_compaction, lower
 from outrider.context.prompts import render_prompt
@@ -247,6 +248,13 @@ def _reserve_budget(context: AgentContext) -> BudgetReservation:
     return run.budget.reserve(estimate_prompt_tokens(context), _max_output_tokens(agent, run), price)
 
 
+async def wait_for_budget(context: AgentContext) -> None:
+    """Wait while agents that work in parallel have reserved what the next request of this agent needs."""
+    run = context.run
+    if _has_usage_limits(run):
+        await run.budget.wait_for_reservations(estimate_prompt_tokens(context), run.pricing.price(context.agent))
+
+
 def _has_usage_limits(run: RunContext) -> bool:
     return run.budget.limits.cost is not None or run.budget.limits.tokens is not None
 
@@ -351,6 +359,7 @@ class ContextCompactor:
         part = replace(part, auto=auto, overflow=overflow, message_id="", origins=origins)
         await self._context.journal.add_message(self._summary_message(part, answer))
         offer_conversation_search(self._context)
+        renew_system_prompt(self._context)
         self._context.emit_event(
             ContextCompactionEvent, tokens_before=before, tokens_after=part.tokens_after, messages_removed=start
         )
@@ -453,6 +462,7 @@ class ContextCompactor:
         )
 
     async def _summarize(self, history: Sequence[Message]) -> Message:
+        await wait_for_budget(self._context)
         request, reservation = build_request(self._context)
         client = self._run.client_for(self._context.agent)
         prompt = lower(
@@ -466,7 +476,9 @@ class ContextCompactor:
         try:
             used += await self._read_summary(client, summary_request, assembler)
             if not _summary_text(assembler):
-                from outrider.providers.stream_filters.text_tools import render_tools_as_text  # lazy: rarely needed
+                from outrider.providers.stream_filters.text_tool_calls import (
+                    render_tools_as_text,  # lazy: rarely needed
+                )
 
                 # Some servers ignore the tool choice, and the model calls a tool. Without tools it cannot.
                 used, assembler = used + assembler.tokens, AnswerAssembler(assembler.family)
@@ -520,7 +532,7 @@ def offer_conversation_search(context: AgentContext) -> None:
     from outrider.agents.carried_context import SEARCH_TOOL, conversation_search_tool
 
     if SEARCH_TOOL not in context.tools:
-        tool = conversation_search_tool(lambda: context.session.messages)
+        tool = conversation_search_tool(context.journal.load_messages)
         context.tools[SEARCH_TOOL] = tool
         context.tool_specs = (*context.tool_specs, tool.spec())
 

@@ -24,10 +24,9 @@ from outrider.errors import (
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpRequest, HttpTimeouts, HttpTransport
 from outrider.providers.catalog import ModelCatalog
-from outrider.providers.client import RequestSigner, WireClient
+from outrider.providers.client import RateLimit, RateLimiter, RequestSigner, WireClient
 from outrider.providers.error_mapping import rejects_tools
 from outrider.providers.provider import CustomProvider, ModelClient, ModelDescription, WireFormat
-from outrider.providers.rate_limit import RateLimit, RateLimiter
 from outrider.providers.stream_filters.stream_filter import StreamFilter
 from outrider.tools.threads import call_user_function
 from outrider.types.agents import Agent, Credential, CredentialFunction, Provider, ProviderKind
@@ -136,7 +135,7 @@ def _create_chat_client(provider: Provider, signer: RequestSigner | None) -> Mod
     client = _create_wire_client(provider, ChatWire(provider), create_think_filter, signer)
     if not provider.options.get("text_tools"):
         return ToolFallbackClient(client)
-    from outrider.providers.stream_filters.text_tools import TextToolsClient
+    from outrider.providers.stream_filters.text_tool_calls import TextToolsClient
 
     return TextToolsClient(client)
 
@@ -181,7 +180,7 @@ class ToolFallbackClient:
                 yield delta
 
     def _stream_as_text(self, request: Request) -> AsyncGenerator[Delta, None]:
-        from outrider.providers.stream_filters.text_tools import TextToolsClient  # lazy: rarely needed
+        from outrider.providers.stream_filters.text_tool_calls import TextToolsClient  # lazy: rarely needed
 
         return TextToolsClient(self._client).stream(request)
 

@@ -253,7 +253,7 @@ class _RequestBuilder:
 
 
 def _rewrite_prompt(prompt: Prompt, form: str) -> Prompt:
-    from outrider.providers.stream_filters.text_tools import rewrite_as_text  # lazy: rarely needed
+    from outrider.providers.stream_filters.text_tool_calls import rewrite_as_text  # lazy: rarely needed
 
     return rewrite_as_text(prompt) if form == "text-tools" else prompt
 

@@ -215,7 +215,7 @@ class TranscriptView:
                 return self._apply_call_delta(event)
             case PartUpdatedEvent():
                 return self.update_part(event.part)
-            case ErrorEvent() | BudgetExceededEvent() | LoopCompletedEvent():
+            case ErrorEvent() | BudgetExceededEvent() | LoopCompletedEvent() | SessionUpdatedEvent():
                 return self._show_notice(event)
             case AgentCalledEvent():
                 if self._follow_children:
@@ -232,7 +232,6 @@ class TranscriptView:
                 | LLMResponseEvent()
                 | RetryScheduledEvent()
                 | ModelSilentEvent()
-                | SessionUpdatedEvent()
                 | AgentReturnedEvent()
                 | ProcessStartedEvent()
                 | ProcessOutputEvent()

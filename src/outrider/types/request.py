@@ -115,6 +115,31 @@ class Prompt(Sequence[ModelMessage]):
 Rewrite = Callable[[ModelMessage, ModelMessage | None], ModelMessage]
 
 
+class ServerOverview(msgspec.Struct, frozen=True):
+    """What front ends show of an MCP server: its state, the cause of a failure, the number of its tools, and the names
+    of those whose definitions have changed since their last approval."""
+
+    name: str
+    state: str
+    error: str = ""
+    tools: int = 0
+    changed: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """One line without the name."""
+        words = self.state
+        if self.state == "ready":
+            words += f", {self.tools} tool{'' if self.tools == 1 else 's'}"
+        if self.changed:
+            words += f", changed since the last approval: {', '.join(self.changed)}"
+        return f"{words}: {self.error}" if self.error else words
+
+    @property
+    def is_usable(self) -> bool:
+        return self.state == "ready" and not self.changed
+
+
 class BodyLayout(msgspec.Struct, frozen=True, eq=False):
     """How the body of a request is composed: `head`, the encoded `messages` of `prompt`, closing brackets.
 

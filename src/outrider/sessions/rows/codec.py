@@ -13,6 +13,7 @@ from outrider.errors import PartValidationError
 from outrider.sessions.records import DamagedRow, StoredValue
 from outrider.types.codec import AnyPart, UnknownPart, adopt, check_part, decode_part, encode_part, plain, validate_part
 from outrider.types.messages import Message, Role
+from outrider.types.origins import make_origin
 from outrider.types.parts import BodyEdit, PartBase, SentRequestRecord, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolState
 from outrider.types.validate import convert, validation_error
@@ -110,6 +111,53 @@ def insert_blobs(body: bytes, fetch: Callable[[str], bytes]) -> bytes:
         return fetch(text.removeprefix(_BLOB_PREFIX)).decode() if text.startswith(_BLOB_PREFIX) else text
 
     return msgspec.json.encode(map_strings(msgspec.json.decode(body), put))
+
+
+LEFT_IN_STORE = "[a long text of this conversation; it was left in the store]"
+_USER_INPUT = [msgspec.to_builtins(make_origin("secret", "the user's input"))]
+
+
+class TextBudget:
+    """Limits the large texts of a transcript that is read from its end: after the message that uses up `left` bytes,
+    those of older messages are left in the store."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.is_spent = False
+        self._message: object = None
+
+    def abridge(self, body: bytes, message: object, role: str) -> bytes:
+        """Returns a row that refers to blobs, without those that are left in the store. `message` is the key of its
+        message."""
+        if message != self._message:
+            self._message, self.is_spent = message, self.left <= 0
+        return leave_blobs(body, role) if self.is_spent else body
+
+
+def leave_blobs(body: bytes, role: str) -> bytes:
+    """Returns the row of a finished text, reasoning or call with a note in place of each blob, and without attachments.
+    Inputs of calls, files and texts of the program still refer to their blobs. The text of a user is not there to be
+    checked, so it is treated as one with a secret."""
+    try:
+        value = msgspec.json.decode(body)
+    except (TypeError, ValueError):
+        return body  # damaged: reading the part reports it
+    match value:
+        case {"type": "text", "text": str(text)} if not value.get("synthetic"):
+            unchecked = {"origins": _USER_INPUT} if role == "user" else {}
+            value = unchecked | value | {"text": _note_blob(text)}
+        case {"type": "reasoning"}:
+            value = map_strings(value, _note_blob)
+        case {"type": "tool", "state": {"status": "completed" | "error", "input": arguments, **rest}}:
+            noted = map_strings({**rest, "attachments": []}, _note_blob)
+            value = {**value, "state": {"status": value["state"]["status"], "input": arguments, **noted}}
+        case _:
+            pass
+    return msgspec.json.encode(value)
+
+
+def _note_blob(text: str) -> str:
+    return LEFT_IN_STORE if text.startswith(_BLOB_PREFIX) else text
 
 
 def blob_names(body: bytes) -> list[str]:

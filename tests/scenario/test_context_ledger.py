@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from outrider import Agent, Engine, EventBus, Hooks, Session, Tool, async_run
+from outrider import Agent, Engine, EventBus, HookedRequest, Hooks, Session, Tool, async_run
 from outrider.context.request_ledger import request_of
 from outrider.events import CacheMissEvent
 from outrider.models.context_ledger import SentRequestView, build_report, rebuild_requests
@@ -169,8 +169,9 @@ async def no_change(engine: Engine, session: str) -> None:
     """Nothing happens between two turns."""
 
 
-async def plan(engine: Engine, session: str) -> None:
-    await engine.set_mode(session, "plan")
+async def describe_tool(engine: Engine, session: str) -> None:
+    """Another version of the program has another text for a tool."""
+    add.description = "Add two numbers, exactly."
 
 
 async def use_other_model(engine: Engine, session: str) -> None:
@@ -207,12 +208,22 @@ async def collect_misses(kind: ApiKind, *changes: Change, **options: Any) -> lis
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("again", [(), (reopen,)], ids=["one process", "reopened"])
-async def test_an_event_names_what_broke_the_prefix(kind: ApiKind, again: tuple[Change, ...]):
+async def test_an_event_names_the_hook_that_broke_the_prefix(kind: ApiKind, again: tuple[Change, ...]):
+    def shorten(request: HookedRequest) -> HookedRequest | None:
+        return request.replace(system="You write briefly.") if len(request.messages) > 1 else None
+
     assert await collect_misses(kind, *again) == []
-    (event,) = await collect_misses(kind, plan, *again)
-    assert event.cause in ("tools", "system prompt")
+    (event,) = await collect_misses(kind, *again, hooks=Hooks(before_request=shorten))
+    assert (event.cause, event.detail) == ("hook", "before_request changed the system prompt")
     assert event.offset > 0
     assert 0 < event.achievable < 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_event_names_the_tool_that_changed(kind: ApiKind, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(add, "description", add.description)
+    (event,) = await collect_misses(kind, describe_tool, reopen)
+    assert (event.cause, event.detail) == ("tools", "changed add")
 
 
 @pytest.mark.parametrize("kind", KINDS)

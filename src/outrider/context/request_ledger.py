@@ -271,6 +271,8 @@ def _find_change(layout: BodyLayout, prompt: Prompt) -> tuple[str, BodyEdit | No
     if form is not None:
         return form, None
     given, sent = bytes(layout.encode(prompt)), bytes(layout.messages)
+    if given == sent:  # the hook changed the head only
+        return BEFORE_REQUEST, None
     start = common_prefix(given, sent)
     while start and start < len(sent) and sent[start] & 0xC0 == 0x80:  # not inside of a character
         start -= 1

@@ -387,8 +387,10 @@ def _prompt_patterns() -> Mapping[str, re.Pattern[str]]:
     """Returns a pattern for each prompt file, in which a field matches any text."""
     patterns: dict[str, re.Pattern[str]] = {}
     for name in _PROMPT_FILES:
-        pieces = re.split(r"\{\w+\}", prompt_text(name))
-        patterns[name] = re.compile(".*?".join(map(re.escape, pieces)), re.DOTALL)
+        *first, last = re.split(r"\{\w+\}", prompt_text(name))
+        field = ".*?" if last else r"[^\n]*"  # a field at the end ends with its line
+        pattern = ".*?".join(map(re.escape, first)) + (field if first else "") + re.escape(last)
+        patterns[name] = re.compile(pattern, re.DOTALL)
     return patterns
 
 

@@ -302,6 +302,8 @@ def explain_miss(previous: RequestBody, current: RequestBody, tokens: Tokens) ->
         cause = ("model", f"{previous.model} → {current.model}")
     elif previous.body[: previous.head_size] != current.body[: current.head_size]:
         cause = _compare_heads(previous, current)
+        if cause is not None and previous.compaction != current.compaction:
+            cause = ("compaction", f"it also changed the {cause[0]}")
     if cause is None:
         before = previous.body[previous.head_size : -len(_CLOSING)]
         shared = common_prefix(before, current.body[current.head_size :])

@@ -200,7 +200,7 @@ async def collect_misses(kind: ApiKind, *changes: Change, **options: Any) -> lis
         await engine.prompt(session, "second")
         messages = (await engine.store.load(session)).messages
     stored = [part.cache_miss for message in messages for part in message.get_parts_by_type(StepFinishPart)]
-    found = [miss for miss in stored if miss is not None]
+    found = [miss for miss in stored if miss]
     assert [miss.cause for miss in found] == [event.cause for event in events]
     assert [step.miss for step in build_report(session, messages).steps if step.miss] == found
     return events

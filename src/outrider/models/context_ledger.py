@@ -22,6 +22,7 @@ from outrider.context.request_ledger import (
     common_prefix,
     digest_body,
     explain_miss,
+    family_of,
     is_reported,
     iterate_tools,
     join_body,
@@ -218,7 +219,7 @@ class _RequestBuilder:
         return [_with_outputs(one, sent) for one in history]
 
     def _project(self, form: tuple[str, ...], history: Sequence[Message]) -> Prompt:
-        family = "google" if form[0] == "google" else form[1]
+        family = family_of(form)
         return self._projections.setdefault(family, PromptProjection(family)).prompt(history)
 
     def _all_spans(

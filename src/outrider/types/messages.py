@@ -32,6 +32,7 @@ class MessageTime(msgspec.Struct, frozen=True):
     completed: int | None = None
 
 
+WORKSPACE_STATE = "workspace_state"  # the metadata of the text about the workspace in the first user message
 INSTRUCTIONS = "instructions"  # the metadata of texts that tell the model what to do, and of the messages they are for
 
 

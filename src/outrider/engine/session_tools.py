@@ -53,7 +53,7 @@ from outrider.tools.edit_transaction import FileEditor, save_no_originals
 from outrider.tools.tool import Progress, Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
-from outrider.types.messages import MCP_SERVERS
+from outrider.types.messages import MCP_SERVERS, WORKSPACE_STATE
 from outrider.types.origins import FlowSettings, Origin
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import TextPart, ToolPart
@@ -262,7 +262,8 @@ class SessionTools:
         self.prefetch_state()
         git = await self._git_state if self._git_state else None
         state = self.extensions.describe_state(self._workspace, model, git)
-        return TextPart(state, synthetic=True, origins=(Origin("workspace", str(self._workspace)),))
+        origins = (Origin("workspace", str(self._workspace)),)
+        return TextPart(state, synthetic=True, origins=origins, metadata={WORKSPACE_STATE: True})
 
     def notes_for(self, session: Session) -> str:
         """Return the notes that the session started with, or else the current ones."""

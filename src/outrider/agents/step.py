@@ -276,7 +276,7 @@ class ModelStep:
             message.metadata[PAUSED] = True
         message.time = MessageTime(message.time.created if message.time else now, now)
         reason = error.type if error else message.finish or "other"
-        journal.put_part_soon(StepFinishPart(reason, cost=message.cost, tokens=message.tokens), message)
+        journal.put_part_soon(StepFinishPart(reason, journal.snapshot, message.cost, message.tokens), message)
         if message.finish == "tool_use" and has_pending_calls(message):
             # No wait for the disk here: the journal writes it together with the first call, before that runs.
             journal.put_message_soon(message)
@@ -344,7 +344,7 @@ class ModelStep:
         last = session.messages[-1].id if session.messages else None
         return Message(
             "assistant",
-            [StepStartPart()],
+            [StepStartPart(self._context.journal.snapshot)],
             agent=agent.name,
             model=ModelRef(agent.provider, agent.model),
             mode=session.mode,

@@ -229,14 +229,14 @@ class FilePart(PartBase, frozen=True, tag_field="type", tag="file"):
 
 
 class StepStartPart(PartBase, frozen=True, tag_field="type", tag="step-start"):
-    """Marks the start of a step, with the snapshot of the workspace at that time."""
+    """Marks the start of a step. `snapshot` is the last change of files before it, by the `hash` of its `PatchPart`."""
 
     type: ClassVar[Literal["step-start"]] = "step-start"
     snapshot: str | None = None
 
 
 class StepFinishPart(PartBase, frozen=True, tag_field="type", tag="step-finish"):
-    """Marks the end of a step, with its finish reason, tokens and cost."""
+    """Marks the end of an answer, before its calls run, with its finish reason, tokens and cost."""
 
     type: ClassVar[Literal["step-finish"]] = "step-finish"
     reason: str
@@ -246,7 +246,7 @@ class StepFinishPart(PartBase, frozen=True, tag_field="type", tag="step-finish")
 
 
 class SnapshotPart(PartBase, frozen=True, tag_field="type", tag="snapshot"):
-    """A snapshot of the workspace's files."""
+    """The state of the workspace's files after an undo or redo, by the `hash` of its `PatchPart`."""
 
     type: ClassVar[Literal["snapshot"]] = "snapshot"
     snapshot: str

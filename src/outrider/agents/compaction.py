@@ -17,6 +17,7 @@ from outrider.context.prompts import render_prompt
 from outrider.errors import CallbackError, ConfigurationError, ContextOverflowError, ProviderError
 from outrider.providers.assembler import AnswerAssembler, AnswerPart
 from outrider.providers.provider import ModelClient
+from outrider.sessions.records import SessionUpdate
 from outrider.types.agents import Agent
 from outrider.types.deltas import Retry
 from outrider.types.events import ContextCompactionEvent, ErrorEvent, RetryScheduledEvent
@@ -268,6 +269,7 @@ MESSAGES_TO_RETRY = 10  # after a compaction that shortened nothing
 # The session must not be blocked by a model that writes no summary; what is carried over word for word follows.
 NO_SUMMARY = "(The model wrote no summary of the earlier messages.)"
 MIN_TOKENS_WITH_INPUT = 200  # estimated tokens of messages with the last input that a summary can shorten
+MAX_SHORT_SUMMARY = 200  # characters
 MAX_TOOL_OUTPUT = 600  # characters of each tool output in the summary request of an overflowing context
 MAX_TEXT = 2_000  # characters of each text in a summary request that is still too long
 SUMMARY_SHARES = (0.5, 0.1)  # of the context window that the newest messages fill in the last summary requests
@@ -371,6 +373,7 @@ class ContextCompactor:
         origins = merge_origins(self._context.read_origins()) or UNSET
         part = replace(part, auto=auto, overflow=overflow, message_id="", origins=origins)
         await self._context.journal.add_message(self._summary_message(part, answer))
+        await self._context.journal.update_session(SessionUpdate(compacting=self._context.run.clock()))
         offer_conversation_search(self._context)
         renew_system_prompt(self._context)
         self._context.emit_event(
@@ -414,7 +417,9 @@ class ContextCompactor:
         """Return the message that carries the summary. It has the user role, and the usage of the summary request."""
         agent = self._context.agent
         model = ModelRef(agent.provider, agent.model)
-        return Message("user", [part], agent=agent.name, model=model, tokens=answer.tokens, cost=answer.cost)
+        message = Message("user", [part], agent=agent.name, model=model, tokens=answer.tokens, cost=answer.cost)
+        message.summary = _first_line(part.summary)
+        return message
 
     def _tail_start(self, *, auto: bool, whole: bool = False) -> int:
         """Return the index of the first message that stays in the prompt. A compaction on request leaves the last turn
@@ -521,6 +526,12 @@ class ContextCompactor:
 
 def _model_name(agent: Agent) -> str:
     return f"{agent.provider}/{agent.model}"
+
+
+def _first_line(summary: str) -> str:
+    """Return what a summary begins with, without its headings, as the short summary of its message."""
+    lines = (line.strip() for line in summary.splitlines())
+    return _cut(next((line for line in lines if line and not line.startswith("#")), ""), MAX_SHORT_SUMMARY)
 
 
 def _shorten_pinned(text: str) -> str:

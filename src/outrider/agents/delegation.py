@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import UNSET
 
 from outrider.agents.compaction import offer_conversation_search
-from outrider.agents.instructions import build_system_prompt, widest_mode
+from outrider.agents.instructions import build_system_prompt, tools_for_mode, widest_mode
 from outrider.agents.output_type import OutputType
 from outrider.agents.run_context import AgentContext, RunContext, TakeInput
 from outrider.agents.turn import Turn
@@ -18,7 +18,7 @@ from outrider.agents.turn_state import TurnEnd, has_pending_calls
 from outrider.context.lower import PromptProjection
 from outrider.context.prompts import role_of
 from outrider.errors import LimitReachedError, ToolFailure
-from outrider.permissions.modes import MODE_TABLE, stricter_mode
+from outrider.permissions.modes import stricter_mode
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
 from outrider.tools.tool import OnDemandTool, Progress, Tool, ToolContext, tools_by_name
@@ -270,16 +270,3 @@ def _is_on_demand(tool: Tool) -> bool:
 
 def _prefers_patches(model: str) -> bool:
     return any(marker in model.lower() for marker in PATCH_MODEL_MARKERS)
-
-
-def tools_for_mode(agent: Agent, tools: Mapping[str, Tool], mode: Mode) -> dict[str, Tool]:
-    """Return the tools that an agent has in a mode: none in chat mode, and in plan mode only those that are read-only
-    or checked by the gate."""
-    allowed = {name: tool for name, tool in tools.items() if agent.tools is None or name in agent.tools}
-    match MODE_TABLE[mode].tools:
-        case "none":
-            return {}
-        case "read-only":
-            return {name: tool for name, tool in allowed.items() if tool.read_only or tool.options.plan}
-        case "all":
-            return allowed

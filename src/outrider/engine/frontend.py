@@ -40,7 +40,7 @@ from outrider.tools.tool import Tool, ToolContext
 from outrider.types.agents import Provider
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, FileSource, ModelRef, TextPart, ToolPart
+from outrider.types.parts import FilePart, FileSource, ModelRef, TextPart, TextRange, ToolPart
 from outrider.types.request import ServerOverview, ToolSpec
 from outrider.types.tool_state import ToolPending
 
@@ -308,9 +308,11 @@ def is_denied_file(path: Path, deny: Sequence[str], workspace: Path) -> bool:
     return DeniedReads(deny, workspace).includes(str(path.expanduser().resolve()))
 
 
-def attach_file(path: Path, deny: Sequence[str] = (), workspace: Path | None = None) -> FilePart:
-    """Return the file as message part. Raises OSError if it cannot be read, and ValueError if it is too large or if a
-    deny rule forbids to read it."""
+def attach_file(
+    path: Path, deny: Sequence[str] = (), workspace: Path | None = None, mention: TextRange | None = None
+) -> FilePart:
+    """Return the file as message part; `mention` is its place in the user's text. Raises OSError if it cannot be read,
+    and ValueError if it is too large or if a deny rule forbids to read it."""
     if is_denied_file(path, deny, workspace or Path.cwd()):
         raise ValueError(f"{path.name}: a rule forbids to read it")
     size = path.stat().st_size
@@ -320,7 +322,7 @@ def attach_file(path: Path, deny: Sequence[str] = (), workspace: Path | None = N
         )
     mime = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     content = base64.b64encode(path.read_bytes()).decode()
-    return FilePart(mime, f"data:{mime};base64,{content}", path.name, FileSource(str(path)))
+    return FilePart(mime, f"data:{mime};base64,{content}", path.name, FileSource(str(path), mention))
 
 
 async def list_models(providers: Iterable[Provider]) -> list[ModelRef]:

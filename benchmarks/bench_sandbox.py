@@ -13,8 +13,7 @@ from outrider import Agent, Engine, EventBus, Limits, Provider, ToolCompleted, T
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.processes.sandbox import init_args as rights
 from outrider.processes.sandbox.defaults import default_policy
-from outrider.processes.sandbox.detect import find_sandbox
-from outrider.processes.sandbox.detect import LandlockSandbox
+from outrider.processes.sandbox.detect import LandlockSandbox, find_sandbox
 from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.providers.scripted import call

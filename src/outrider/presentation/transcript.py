@@ -39,6 +39,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelProgressEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
@@ -230,6 +231,7 @@ class TranscriptView:
                 | LLMResponseEvent()
                 | RetryScheduledEvent()
                 | ModelSilentEvent()
+                | ModelProgressEvent()
                 | SessionUpdatedEvent()
                 | AgentReturnedEvent()
                 | ProcessStartedEvent()

@@ -32,6 +32,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelProgressEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
@@ -168,7 +169,14 @@ def _standard_line(event: StandardEvent, verbose: bool) -> ConsoleLine | None:  
             | DeltasDroppedEvent()
         ):
             return _verbose_line(event) if verbose else None
-        case FilesRestoredEvent() | PartDeltaEvent() | ToolInputDeltaEvent() | ToolOutputEvent() | ProcessOutputEvent():
+        case (
+            ModelProgressEvent()
+            | FilesRestoredEvent()
+            | PartDeltaEvent()
+            | ToolInputDeltaEvent()
+            | ToolOutputEvent()
+            | ProcessOutputEvent()
+        ):
             return _unknown_line(event, verbose)
     assert_never(event)
 

@@ -32,6 +32,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelProgressEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
@@ -222,6 +223,7 @@ class StreamEventEncoder:
                 | StateChangedEvent()
                 | LLMRequestEvent()
                 | RequestChangedEvent()
+                | ModelProgressEvent()
                 | DeltasDroppedEvent()
             ):
                 return ()  # `start`, `step` and `result` report a run and its steps

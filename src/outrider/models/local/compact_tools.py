@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from outrider.providers.local.prompt import CompactTool, CompactToolPrompt, files_hint, request_reminder
-from outrider.types.parts import TextPart
+from outrider.providers.local.prompt import CompactTool, CompactToolPrompt, files_hint, request_of, request_reminder
 from outrider.types.request import Request
 
 _PAINT_FILE = "colour = blue\nowner = Kim"
@@ -28,32 +27,42 @@ def _result_message(tool: str, content: str, request_text: str) -> str:
 LOCAL_TOOL_PROMPT: Final = CompactToolPrompt(
     tools={
         "list": CompactTool(
-            description="shows the names of the files in a folder", parameters=("path",), subject_parameter="path"
+            description="shows the names of the files in a folder",
+            parameters=("path",),
+            subject_parameter="path",
+            looks=True,
         ),
         "read": CompactTool(
             description="shows what is in a file",
             parameters=("file_path",),
             file_parameter="file_path",
             subject_parameter="file_path",
+            looks=True,
             render_result=strip_line_numbers,
         ),
         "grep": CompactTool(
             description="finds the lines of all files that hold a text",
             parameters=("pattern",),
             subject_parameter="pattern",
+            looks=True,
         ),
         "glob": CompactTool(
-            description="finds files by a pattern of their names", parameters=("pattern",), subject_parameter="pattern"
+            description="finds files by a pattern of their names",
+            parameters=("pattern",),
+            subject_parameter="pattern",
+            looks=True,
         ),
         "write": CompactTool(
             description="writes a file: its whole new content, from the first line to the last",
             parameters=("file_path", "content"),
             subject_parameter="file_path",
+            changes=True,
         ),
         "edit": CompactTool(
             description="replaces a piece of a file",
             parameters=("file_path", "old_string", "new_string"),
             file_parameter="file_path",
+            changes=True,
         ),
         "shell": CompactTool(
             description="runs a command, such as a test", parameters=("command",), subject_parameter="command"
@@ -92,6 +101,21 @@ _SKIPPED_FOLDERS = {"__pycache__", "node_modules", "venv", "dist", "build", "tar
 _PATH_LIKE = re.compile(r"[\w./~-]*\w\.[A-Za-z]\w{0,7}\b|[\w.~-]+/[\w./~-]+")
 _WORD = re.compile(r"\w+")
 _MIN_WORD_LENGTH = 3
+_MAX_OVERVIEW_FILES = 4
+# A request with one of these words is about the workspace, not about the world.
+_WORKSPACE_WORDS = frozenset((
+    "app", "application", "bug", "bugs", "class", "classes", "code", "codebase", "directory", "file", "files", "folder",
+    "function", "functions", "here", "it", "its", "library", "module", "modules", "package", "program", "project",
+    "readme", "repo", "repository", "test", "tests", "this", "todo", "where", "workspace",
+))  # fmt: skip
+_MANIFESTS = (
+    "pyproject.toml", "package.json", "cargo.toml", "go.mod", "setup.cfg", "setup.py", "pom.xml", "build.gradle",
+    "composer.json", "gemfile", "cmakelists.txt", "makefile", "requirements.txt",
+)  # fmt: skip
+_SOURCE_SUFFIXES = frozenset((
+    ".py", ".js", ".ts", ".tsx", ".jsx", ".mjs", ".go", ".rs", ".c", ".cc", ".cpp", ".h", ".java", ".kt", ".rb",
+    ".php", ".cs", ".swift", ".sh", ".lua", ".ex", ".hs",
+))  # fmt: skip
 
 
 class WorkspaceFileSource:
@@ -115,11 +139,49 @@ class WorkspaceFileSource:
         likely = sorted((path for path in weight if weight[path]), key=lambda path: (-weight[path], len(path), path))
         return likely[:MAX_MATCHED_FILES]
 
+    def suggest_files(self, request: Request, text: str) -> Sequence[str]:
+        """Returns the files that the text names; for a request about the workspace, else those that describe it."""
+        if (found := self.match_files(request, text)) or not self.refers_to_workspace(request, text):
+            return found
+        return _overview_files(request.workspace)
+
+    def has_file(self, request: Request, name: str) -> bool:
+        own = name.removeprefix("./").removeprefix(f"{PurePosixPath(request.workspace).name}/").rstrip("/")
+        return any(
+            f"/{path}".endswith(f"/{own}") or f"/{path}/".find(f"/{own}/") >= 0
+            for path in _list_workspace_files(request.workspace)
+        )
+
+    def refers_to_workspace(self, request: Request, text: str) -> bool:
+        words = {word.lower() for word in _WORD.findall(text)}
+        return not words.isdisjoint(_WORKSPACE_WORDS) or bool(self.match_files(request, text))
+
 
 def _list_workspace_files(workspace: str) -> list[str]:
     if not workspace:
         return []
     return sorted(name for name, _ in zip(_walk_files(Path(workspace)), range(_MAX_WALKED_FILES), strict=False))
+
+
+def _overview_files(workspace: str) -> list[str]:
+    """Returns the files that describe a project: README, manifest, and the largest source file near the top."""
+    paths = sorted(_list_workspace_files(workspace), key=lambda path: (path.count("/"), path))
+    readmes = [path for path in paths if PurePosixPath(path).name.lower().startswith("readme")][:1]
+    manifests = [path for name in _MANIFESTS for path in paths if path.lower() == name][:1]
+    sources = [path for path in paths if PurePosixPath(path).suffix in _SOURCE_SUFFIXES and not _is_test(path)]
+    sources.sort(key=lambda path: (path.count("/") > 2, -_file_size(workspace, path)))
+    return [*readmes, *manifests, *sources][:_MAX_OVERVIEW_FILES]
+
+
+def _is_test(path: str) -> bool:
+    return any(word in path.lower() for word in ("test", "bench", "example", "docs/", "conf.py"))
+
+
+def _file_size(workspace: str, path: str) -> int:
+    try:
+        return Path(workspace, path).stat().st_size
+    except OSError:
+        return 0
 
 
 def _walk_files(folder: Path) -> Iterator[str]:
@@ -133,9 +195,8 @@ def _walk_files(folder: Path) -> Iterator[str]:
 def _mentioned_paths(request: Request) -> Iterator[str]:
     """Yields the paths in the user's last message."""
     for message in reversed(request.prompt):
-        texts = [part.text for part in message.content if isinstance(part, TextPart)]
-        if message.role == "user" and texts:
-            yield from (found.rstrip(".") for text in texts for found in _PATH_LIKE.findall(text)[:20])
+        if text := request_of(message):
+            yield from (found.rstrip(".") for found in _PATH_LIKE.findall(text)[:20])
             return
 
 

@@ -21,13 +21,16 @@ class CompactTool(msgspec.Struct, frozen=True, kw_only=True):
     """The compact form of a tool.
 
     `parameters` are those that are offered, in order. `file_parameter` must name an existing file. Calls in a row with
-    the same `subject_parameter` are treated as a loop. `render_result` simplifies a result for a small model.
+    the same `subject_parameter` are treated as a loop. `render_result` simplifies a result for a small model. `looks`:
+    the tool only shows something. `changes`: it changes files, and is not offered for a question.
     """
 
     description: str
     parameters: tuple[str, ...]
     file_parameter: str = ""
     subject_parameter: str = ""
+    looks: bool = False
+    changes: bool = False
     render_result: Callable[[str], str] | None = None
 
 
@@ -35,13 +38,17 @@ class CompactToolPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """Compact forms by tool name; other tools are offered by their schema.
 
     `examples` are included for the tools that are offered. With `allows_text`, a call may start with a text to the
-    user.
+    user. After `max_looks` calls in a row that only look, or results of `max_looked_characters`, the model has to act
+    or to answer; otherwise a small model reads one file after another.
     """
 
     tools: Mapping[str, CompactTool] = {}
     examples: tuple[tuple[str, dict[str, Any]], ...] = ()
     max_result_characters: int = 6_000  # characters
     max_system_characters: int = 6_000
+    max_answer_characters: int = 2_000
+    max_looks: int = 3
+    max_looked_characters: int = 6_000
     allows_text: bool = False
 
     def describe_tool(self, spec: ToolSpec) -> str:
@@ -60,6 +67,10 @@ class CompactToolPrompt(msgspec.Struct, frozen=True, kw_only=True):
     def file_parameter(self, spec: ToolSpec) -> str:
         known = self.tools.get(spec.name)
         return known.file_parameter if known else ""
+
+    def only_looks(self, tool: str) -> bool:
+        known = self.tools.get(tool)
+        return known is not None and known.looks
 
     def render_result(self, tool: str, content: str) -> str:
         known = self.tools.get(tool)
@@ -187,8 +198,7 @@ class ChatTranscript:
         """
         request_text = ""
         for message in prompt:
-            texts = [part.text for part in message.content if isinstance(part, TextPart)]
-            request_text = "\n".join(texts) if message.role == "user" and texts else request_text
+            request_text = request_of(message) or request_text
             self._request_texts[id(message)] = request_text
             self._tools |= {part.tool_id: part.tool_name for part in message.content if isinstance(part, ToolUsePart)}
         self._first = id(prompt[0]) if len(prompt) else 0
@@ -235,12 +245,19 @@ class ChatTranscript:
         request_text = self._request_texts.get(id(message), "")
         if not self._keywords or not request_text:
             return
-        if any(isinstance(part, TextPart) for part in message.content):
+        if request_of(message):
             names = self._match_files(request_text)
             if names:
                 yield files_hint(names)
         else:
             yield request_reminder(request_text)
+
+
+def request_of(message: ModelMessage) -> str:
+    """Returns what the user wrote in a message, without the texts that the engine has added."""
+    if message.role != "user":
+        return ""
+    return "\n".join(part.text for part in message.content if isinstance(part, TextPart) and not part.synthetic)
 
 
 def files_hint(names: Sequence[str]) -> str:
@@ -269,6 +286,18 @@ class FileNameSource(Protocol):
         """Returns the few files that a text may refer to."""
         ...
 
+    def suggest_files(self, request: Request, text: str) -> Sequence[str]:
+        """Returns the files to read for a request: those that it may refer to, else those that describe the whole."""
+        ...
+
+    def has_file(self, request: Request, name: str) -> bool:
+        """Returns whether the workspace has a file or folder of this name."""
+        ...
+
+    def refers_to_workspace(self, request: Request, text: str) -> bool:
+        """Returns whether a request cannot be answered without a look at the files."""
+        ...
+
 
 class NoFileNames:
     """A source without files, for clients that have no workspace."""
@@ -278,3 +307,12 @@ class NoFileNames:
 
     def match_files(self, request: Request, text: str) -> Sequence[str]:
         return ()
+
+    def suggest_files(self, request: Request, text: str) -> Sequence[str]:
+        return ()
+
+    def has_file(self, request: Request, name: str) -> bool:
+        return False
+
+    def refers_to_workspace(self, request: Request, text: str) -> bool:
+        return False

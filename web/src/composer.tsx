@@ -223,7 +223,7 @@ function SessionControls({ model, choices, onFolder }: { model: SessionModel; ch
   const usedModel = (void model.transcript.order.value, model.transcript.messages.findLast((message) => message.role === "assistant" && message.model)?.model?.model ?? "model");
   const change = (fields: Record<string, unknown>): void => void patch(sessionPath(model.id), fields).catch(model.report);
   const loadModels = (): void => {
-    if (!models.length) void get<string[]>("/models").then(setModels, model.report);
+    void get<string[]>("/models").then(setModels, model.report);
   };
   return (
     <div class="controls">

@@ -146,7 +146,7 @@ function Providers({ overview, onChange, onError }: { overview: SettingsOverview
     post("/keys", { variable, key: value }).then(() => {
       setEditing("");
       setKey("");
-      setNotice(value ? "The key is stored. It is used when the server starts again." : "The stored key is removed.");
+      setNotice(value ? "The key is stored and used from now on." : "The stored key is removed.");
       onChange();
     }, onError);
   };

@@ -51,7 +51,6 @@ export function App({ choices }: { choices: PageChoices }) {
   }, []);
   useEffect(() => {
     pageError.value = null;
-    setMenuOpen(false);
     if (place.kind !== "session") {
       setModel(null);
       return;
@@ -68,8 +67,9 @@ export function App({ choices }: { choices: PageChoices }) {
     return () => opened.close();
   }, [place.kind, place.id]);
   useEffect(() => {
+    setMenuOpen(false);
     if (place.messageId && model?.id === place.id && model.transcript.session.value) model.reveal(place.messageId).catch(model.report);
-  }, [place.messageId]); // a search hit in the session that is already shown
+  }, [place]); // a search hit in the session that is already shown
 
   useEffect(() => {
     const onSignedOut = (): void => setSignedOut(true);

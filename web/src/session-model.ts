@@ -39,7 +39,7 @@ export class SessionModel {
   readonly notices = signal<Notice[]>([]); // live notices, shown below the messages until the next prompt
   readonly commands = signal<UserCommand[]>([]);
   readonly error = signal<Error | null>(null);
-  readonly revealed = signal(""); // the message that a search found
+  readonly revealed = signal({ id: "" }); // the message that a search found; another object reveals it again
   private readonly path: string;
   private unfollow: (() => void) | null = null;
   private usageTimer: ReturnType<typeof setTimeout> | undefined;
@@ -81,7 +81,7 @@ export class SessionModel {
   async reveal(messageId: string): Promise<void> {
     const isLoaded = (): boolean => this.transcript.messages.some((message) => message.id === messageId);
     while (!isLoaded() && !this.transcript.isComplete.value && !this.isClosed) await this.loadEarlier(500);
-    this.revealed.value = messageId;
+    this.revealed.value = { id: messageId };
   }
 
   report = (error: unknown): void => {

@@ -223,16 +223,41 @@ async def test_sessions_are_renamed_forked_edited_and_deleted(tmp_path):
         await row.wait_for(state="detached")
 
 
-async def test_a_search_hit_is_shown_at_its_place(tmp_path):
-    async with served(tmp_path, [f"answer {number}" for number in range(90)]) as client, browsing(client) as page:
-        session_id = await client.create(title="long")
-        for number in range(90):
-            await client.engine.prompt(session_id, "the needle" if number == 3 else f"question {number}")
-        await page.fill("#search", "needle")
-        await page.locator("#sessions a", has_text="needle").click()
-        found = page.locator(".found .message")
-        await found.get_by_text("the needle").wait_for()
-        assert await found.is_visible()
+IN_VIEW = """text => {
+    const found = document.querySelector(".found");
+    const box = found?.getBoundingClientRect(), area = document.getElementById("conversation").getBoundingClientRect();
+    return Boolean(found?.textContent.includes(text) && box.top >= area.top - 1 && box.top < area.bottom - 20);
+}"""
+
+
+async def test_search_hits_are_shown_at_their_places_also_in_the_session_that_is_open(tmp_path):
+    places = (3, 20, 41, 60, 75, 88)
+    answers = [f"answer {number}\n\n" + "some words\n\n" * (number * 7 % 40) for number in range(90)]
+    for look in ({}, {"viewport": {"width": 390, "height": 800}}):
+        (folder := tmp_path / str(len(look))).mkdir()
+        async with served(folder, answers) as client, browsing(client, **look) as page:
+            session_id = await client.create(title="long")
+            for number in range(90):
+                text = f"the needle {number}" if number in places else f"question {number}"
+                await client.engine.prompt(session_id, text)
+            if look:
+                await page.click("#menu")
+            await page.fill("#search", "needle")
+            hits = page.locator("#sessions a", has_text="needle")
+            await hits.nth(4).wait_for()
+            await page.get_by_role("button", name="1 more in this session").click()
+            assert await hits.count() == len(places)
+            for number in (41, 3, 88, 60, 60):
+                if look and number != 41:
+                    await page.click("#menu")
+                await hits.filter(has_text=re.compile(rf"needle\W+{number}\b")).click()
+                await page.wait_for_function(IN_VIEW, arg=f"needle {number}")
+                if look:
+                    assert await page.locator("#menu").get_attribute("aria-expanded") == "false"
+                else:
+                    await page.mouse.move(800, 300)
+                    await page.mouse.wheel(0, 20_000 if number == 60 else -3000)
+                    await page.wait_for_timeout(300)
 
 
 async def test_the_usage_of_a_session_includes_the_agents_that_it_called(tmp_path):

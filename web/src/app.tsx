@@ -159,11 +159,15 @@ export function App({ choices }: { choices: PageChoices }) {
       </main>
       {panel ? <Panel model={model} tab={panel} onTab={openPanel} onClose={() => { openPanel(null); document.getElementById("panel-toggle")?.focus(); }} onError={reportError} /> : null}
       {isPicking ? <FolderPicker recent={recentFolders()} onChoose={(path) => void createSession(path)} onClose={() => setPicking(false)} /> : null}
-      {isPaletteOpen ? <CommandPalette entries={palette} onClose={() => setPaletteOpen(false)} /> : null}
+      {isPaletteOpen ? <CommandPalette entries={palette} more={sessionEntries} onClose={() => setPaletteOpen(false)} /> : null}
       <PageTitle model={model} title={place.kind === "job" ? jobTitle[0] : place.kind === "jobs" ? "Background jobs" : ""} />
     </>
   );
 }
+
+const sessionEntries = (): PaletteEntry[] =>
+  [...feed.sessions.value.values()].filter(({ deleted }) => !deleted).sort((a, b) => b.updated - a.updated)
+    .map(({ id, title }) => ({ name: `Open ${title || "Untitled"}`, run: () => void (location.hash = `#/${id}`) }));
 
 // The folders of the latest sessions.
 function recentFolders(): string[] {

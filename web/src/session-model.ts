@@ -88,7 +88,8 @@ export class SessionModel {
     if (!this.isClosed) this.error.value = error as Error;
   };
 
-  async send(parts: unknown[]): Promise<void> {
+  // Input during a turn steers it: the agent reads it before its next step. Queued input starts the next turn.
+  async send(parts: unknown[], { isQueued = false } = {}): Promise<void> {
     const commands = this.commands.value.filter((command) => command.status);
     const told = commands.map((command) => ({
       type: "text",
@@ -96,7 +97,7 @@ export class SessionModel {
       text: `The user ran a command: ${command.command}\n${command.output.slice(-SENT_OUTPUT)}\n(${command.status})`,
       metadata: { command: command.command, output: command.output },
     }));
-    const delivery = this.isBusy.value ? "steer" : "queue";
+    const delivery = this.isBusy.value && !isQueued ? "steer" : "queue";
     await post(`${this.path}/prompt`, { parts: [...told, ...parts], id: crypto.randomUUID(), delivery });
     this.commands.value = this.commands.value.filter((command) => !commands.includes(command));
     this.notices.value = [];

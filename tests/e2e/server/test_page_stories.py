@@ -193,6 +193,23 @@ async def test_a_plan_is_edited_with_several_lines_and_accepted_with_a_number(tm
         assert "1. look\n2. mend\n3. paint" in "".join(part.get("text", "") for one in stored for part in one["parts"])
 
 
+async def test_a_message_on_the_first_page_starts_a_session(tmp_path):
+    async with served(tmp_path, ["Hello to you."]) as client, browsing(client) as page:
+        await page.locator("#start-input").wait_for()
+        await page.keyboard.press("i")
+        await page.keyboard.type("hello")
+        await page.reload()
+        assert await page.input_value("#start-input") == "hello"
+        await page.press("#start-input", "Enter")
+        await page.locator("#conversation").get_by_text("Hello to you.").wait_for()
+        await page.evaluate("location.hash = '#/'")
+        await page.fill("#start-input", "/rename the boat")
+        await page.get_by_role("button", name="Start", exact=True).click()
+        await page.press("#input", "Enter")
+        await page.locator("#title").get_by_text("the boat").wait_for()
+        assert len((await client.ask("GET", "/api/sessions"))[1]["sessions"]) == 2
+
+
 async def test_input_during_a_turn_steers_it_or_waits_for_its_end(tmp_path):
     release = asyncio.Event()
 

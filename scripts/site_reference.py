@@ -4,6 +4,7 @@ import argparse
 import inspect
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -34,6 +35,8 @@ PUBLIC_MODULES = {
     "outrider.permissions": "outrider.permissions",
     "outrider.testing": "outrider.testing",
 }
+# The weight of pages with names in the search; explanations have 1.
+NAME_PAGES_BOOST = 0.05
 # The keyword arguments of public classes, which are fields of another class.
 OPTIONS = {"Engine": EngineOptions, "Tool": ToolOptions}
 # Topics of the names of the package `outrider`, by the module that defines them.
@@ -68,6 +71,13 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     schema = msgspec.json.format(msgspec.json.encode(msgspec.json.schema(ConfigFile)), indent=2)
     files.append(File.generated(config, "reference/config.schema.json", content=schema.decode()))
     return files
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Puts the preparation of queries before the search program of the theme."""
+    prepare = (Path(config.docs_dir) / "assets" / "search-query.js").read_text(encoding="utf-8")
+    (program,) = (Path(config.site_dir) / "assets" / "javascripts" / "workers").glob("search.*.js")
+    program.write_text(prepare + program.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def _command_line() -> Iterator[str]:
@@ -138,18 +148,9 @@ def _type_name(hint: Any) -> str:
 
 def _exit_codes() -> Iterator[str]:
     yield "# Exit codes\n\n| code | name | meaning |\n|---|---|---|"
-    meanings = {
-        "SUCCESS": "the command did what it was asked to",
-        "FAILURE": "it failed; the reason is on stderr",
-        "USAGE_ERROR": "wrong arguments",
-        "NOT_APPROVED": "a call was denied because no user was available to approve it",
-        "LIMIT_REACHED": "a limit on turns, time, tokens or cost was reached",
-        "PROVIDER_ERROR": "the model API returned an error or could not be reached",
-        "INTERRUPTED": "interrupted with Ctrl+C",
-    }
     for name, value in vars(exit_codes).items():
-        if name.isupper():
-            yield f"| {value} | `{name}` | {meanings[name]} |"
+        if isinstance(value, int):
+            yield f"| {value} | `{name}` | {exit_codes.DESCRIPTIONS[value]} |"
 
 
 def _terminal() -> Iterator[str]:
@@ -223,7 +224,8 @@ def _defined_in(value: Any) -> str:
 
 def _python_page(title: str, module: str, names: list[str]) -> Iterator[str]:
     loaded = import_module(module)
-    yield f"# {title}\n"
+    # Names of the reference match many words of a question; pages that explain come first.
+    yield f"---\nsearch: {{ boost: {NAME_PAGES_BOOST} }}\n---\n\n# {title}\n"
     if module != "outrider":
         yield f"{inspect.getdoc(loaded) or ''}\n"
     for name in names:

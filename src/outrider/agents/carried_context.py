@@ -8,7 +8,7 @@ searches the removed messages.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Annotated, Any, cast
 
@@ -325,14 +325,14 @@ class _Passage(msgspec.Struct):
     text: str
 
 
-def conversation_search_tool(messages: Callable[[], Sequence[Message]]) -> Tool:
+def conversation_search_tool(load_messages: Callable[[], Awaitable[Sequence[Message]]]) -> Tool:
     """Builds the tool that searches all stored messages of the agent's session."""
 
-    def search_conversation(
+    async def search_conversation(
         query: Annotated[str, "words that occur in what you look for"], limit: Annotated[int, "results"] = 8
     ) -> ToolResult:
         """Search this whole conversation, also messages and tool outputs that a summary replaced."""
-        found = search_messages(messages(), query)[: max(1, min(limit, MAX_RESULTS))]
+        found = search_messages(await load_messages(), query)[: max(1, min(limit, MAX_RESULTS))]
         content = "\n\n".join(f"[{place}]\n{excerpt}" for place, excerpt in found)
         return ToolResult(content or "Nothing in this conversation contains these words.", title=query[:80])
 

@@ -2,7 +2,7 @@
 Stored messages are not deleted."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 
 from msgspec import UNSET
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from outrider.agents.budget import BudgetReservation
 from outrider.agents.hooks import HookedCompaction
+from outrider.agents.instructions import renew_system_prompt
 from outrider.agents.run_context import AgentContext, RunContext, fallback_agent
 from outrider.context.lower import PromptProjection, apply_compaction, end_with_user, has_compaction, lower
 from outrider.context.prompts import render_prompt
@@ -31,7 +32,7 @@ from outrider.types.parts import (
     ToolPart,
     is_withdrawn,
 )
-from outrider.types.request import Allowance, ModelSettings, Request, ToolChoice
+from outrider.types.request import Allowance, BodyLayout, ModelSettings, Request, ToolChoice
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, ToolState
 from outrider.types.usage import Tokens
 
@@ -176,9 +177,14 @@ def _text_length(part: AnswerPart) -> int:
 TOKENS_PER_TOOL = 100  # rough size of a tool schema, used until a response reports the real prompt size
 
 
-def build_request(context: AgentContext, history: Sequence[Message] | None = None) -> tuple[Request, BudgetReservation]:
+def build_request(
+    context: AgentContext,
+    history: Sequence[Message] | None = None,
+    *,
+    on_sent: Callable[[bytes, BodyLayout], None] | None = None,
+) -> tuple[Request, BudgetReservation]:
     """Build the next model request of an agent, for its current history or for the given one, and reserve budget for
-    it.
+    it. `on_sent` receives its body.
 
     The caller settles the reservation after the request, also when it failed."""
     agent, run = context.agent, context.run
@@ -197,6 +203,7 @@ def build_request(context: AgentContext, history: Sequence[Message] | None = Non
         allowance=lambda: _remaining_allowance(context, reservation),
         retry=agent.retry,
         has_fallback=bool(agent.fallback_models),
+        on_sent=on_sent,
     )
     return request, reservation
 
@@ -239,6 +246,13 @@ def _reserve_budget(context: AgentContext) -> BudgetReservation:
             f'or set it in the configuration: [models."{agent.model}"], prices = {{ input = "0.2", output = "0.6" }}'
         )
     return run.budget.reserve(estimate_prompt_tokens(context), _max_output_tokens(agent, run), price)
+
+
+async def wait_for_budget(context: AgentContext) -> None:
+    """Wait while agents that work in parallel have reserved what the next request of this agent needs."""
+    run = context.run
+    if _has_usage_limits(run):
+        await run.budget.wait_for_reservations(estimate_prompt_tokens(context), run.pricing.price(context.agent))
 
 
 def _has_usage_limits(run: RunContext) -> bool:
@@ -345,6 +359,7 @@ class ContextCompactor:
         part = replace(part, auto=auto, overflow=overflow, message_id="", origins=origins)
         await self._context.journal.add_message(self._summary_message(part, answer))
         offer_conversation_search(self._context)
+        renew_system_prompt(self._context)
         self._context.emit_event(
             ContextCompactionEvent, tokens_before=before, tokens_after=part.tokens_after, messages_removed=start
         )
@@ -447,6 +462,7 @@ class ContextCompactor:
         )
 
     async def _summarize(self, history: Sequence[Message]) -> Message:
+        await wait_for_budget(self._context)
         request, reservation = build_request(self._context)
         client = self._run.client_for(self._context.agent)
         prompt = lower(
@@ -460,7 +476,9 @@ class ContextCompactor:
         try:
             used += await self._read_summary(client, summary_request, assembler)
             if not _summary_text(assembler):
-                from outrider.providers.stream_filters.text_tools import render_tools_as_text  # lazy: rarely needed
+                from outrider.providers.stream_filters.text_tool_calls import (
+                    render_tools_as_text,  # lazy: rarely needed
+                )
 
                 # Some servers ignore the tool choice, and the model calls a tool. Without tools it cannot.
                 used, assembler = used + assembler.tokens, AnswerAssembler(assembler.family)
@@ -514,7 +532,7 @@ def offer_conversation_search(context: AgentContext) -> None:
     from outrider.agents.carried_context import SEARCH_TOOL, conversation_search_tool
 
     if SEARCH_TOOL not in context.tools:
-        tool = conversation_search_tool(lambda: context.session.messages)
+        tool = conversation_search_tool(context.journal.load_messages)
         context.tools[SEARCH_TOOL] = tool
         context.tool_specs = (*context.tool_specs, tool.spec())
 

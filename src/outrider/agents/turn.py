@@ -11,7 +11,7 @@ crash, at any await, and `Engine.go_on` resumes it.
 import asyncio
 from time import monotonic
 
-from outrider.agents.compaction import ContextCompactor
+from outrider.agents.compaction import ContextCompactor, wait_for_budget
 from outrider.agents.instructions import apply_instructions
 from outrider.agents.run_context import AgentContext
 from outrider.agents.step import ModelStep
@@ -128,6 +128,7 @@ class Turn:
 
     async def _run_step(self) -> Message:
         self._states.enter("calling_model")
+        await wait_for_budget(self._context)
         return await ModelStep(self._context).run()
 
     async def _take_input(self) -> bool:

@@ -41,7 +41,7 @@ from outrider.types.agents import Provider
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, FileSource, ModelRef, TextPart, ToolPart
-from outrider.types.request import ToolSpec
+from outrider.types.request import ServerOverview, ToolSpec
 from outrider.types.tool_state import ToolPending
 
 if TYPE_CHECKING:
@@ -123,22 +123,21 @@ async def context_shares(engine: Engine, session_id: str) -> list[ContextShare]:
     return [ContextShare(name, tokens) for name, tokens in found.items() if tokens]
 
 
-def list_servers(engine: Engine) -> dict[str, str]:
-    """Return the state of each MCP server by name, with the cause of a failure."""
+def list_servers(engine: Engine) -> list[ServerOverview]:
+    """Return the state of each MCP server, with the cause of a failure."""
     servers = engine.runtime.mcp_servers
-    found = servers.connection_status() if servers else {}
-    return {name: f"{status.state}: {status.error}" if status.error else status.state for name, status in found.items()}
+    return servers.describe_servers() if servers else []
 
 
-async def session_servers(engine: Engine, session_id: str) -> dict[str, str]:
-    """Connect the MCP servers of the session, within the time that its first turn would wait for them; return the state
-    of each one by name."""
+async def session_servers(engine: Engine, session_id: str) -> list[ServerOverview]:
+    """Connect the MCP servers of the session, within the time that its first turn would wait for them; return their
+    states."""
     live = engine.live[session_id]
     servers = engine.runtime.mcp_servers
     if servers is None or live.session_tools is None:
-        return {}
+        return []
     await live.session_tools.refresh_mcp_tools()
-    return {name: status.state for name, status in servers.connection_status().items()}
+    return servers.describe_servers(Path(live.session.workspace_directory or "."))
 
 
 async def preview_call(engine: Engine, session_id: str, tool: str, tool_input: dict[str, Any]) -> CallPreview:

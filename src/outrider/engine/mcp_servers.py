@@ -15,7 +15,7 @@ from outrider.config.environment import KEY_VARIABLES, proxy_for
 from outrider.config.file import read_servers_file
 from outrider.config.settings import Settings
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.permissions.paths.safe_open import write_private_file
+from outrider.permissions.paths.containment import write_private_file
 from outrider.processes.launch import child_environment
 from outrider.project.mcp import ChosenServers, choose_servers
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, find_project
@@ -89,9 +89,12 @@ def project_file(workspace: Path) -> Path:
     return workspace / SERVERS_FILE
 
 
-async def try_servers(settings: Settings, name: str = "") -> AsyncIterator[ServerReport]:
+async def try_servers(
+    settings: Settings, name: str = "", *, limits: ServerLimits | None = None
+) -> AsyncIterator[ServerReport]:
     """Connect to one server or to all, and report on each."""
-    async with McpServers(_select(settings, name), _make_host(settings)) as servers:
+    host = msgspec.structs.replace(_make_host(settings), limits=limits or ServerLimits())
+    async with McpServers(_select(settings, name), host) as servers:
         for found, status in (await servers.wait_settled()).items():
             if status.state != "ready":
                 yield ServerReport(found, status.error or status.state)

@@ -34,6 +34,7 @@ from outrider.types.parts import CompactionPart, ToolPart
 # Below the guaranteed 250 ms and 4 KiB, because the write itself takes time.
 FLUSH_SECONDS = 0.2
 FLUSH_CHARACTERS = 3072
+MAX_TEXT_BYTES = 64 * 2**20  # large texts of an open session; no prompt of a model has so many
 
 
 class DraftBuffer:
@@ -96,8 +97,10 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         *,
         held: tuple[LeaseOwner, Lease] | None = None,
         clock: Callable[[], int] = now_ms,
+        is_abridged: bool = False,
     ) -> None:
         self.session = session
+        self._is_abridged = is_abridged
         self.lease = SessionLease(session.id, store, bus, self.retry_writes, held)
         self.lost = self.lease.lost
         self._store = store
@@ -108,6 +111,10 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._drafts = DraftBuffer(self._start_draft_flush)
         self._drain_scheduled = False
         self._tasks = ShieldedTasks(eager=store.prompt)
+
+    async def load_messages(self) -> Sequence[Message]:
+        """Returns all messages with all texts, also with those that an open session leaves in the store."""
+        return (await self._store.load(self.session.id)).messages if self._is_abridged else self.session.messages
 
     async def add_message(self, message: Message, *, takes: Sequence[str] = ()) -> Message:
         """Stores and publishes a message. `takes` lists the inbox items that it came from.
@@ -168,6 +175,14 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         message.put_part(part)
         self._queue.add(PendingChange(self._finalize_part(part, message), synced=False), watched=False)
         self._drafts.start_timer()
+
+    def replace_open_part(self, part: AnyPart, message: Message) -> None:
+        """Replaces a part of a message that `open_message` has queued, if possible in that write."""
+        adopt(part, message.id, self.session.id)
+        if self._queue.replace_part(part):
+            message.put_part(part)
+        else:
+            self.put_part_soon(part, message)
 
     def flush_soon(self) -> None:
         """Schedules a write of the queue, unless an awaited write in this loop iteration does it."""
@@ -311,21 +326,27 @@ async def resume_journal(
     take_over: bool = False,
     describe: Callable[[ToolPart, Path], str] = lambda _call, _workspace: "",
     repeat_calls: bool = False,
+    text_bytes: int = MAX_TEXT_BYTES,
 ) -> Journal:
-    """Opens a stored session and repairs what a crash left unfinished.
+    """Opens a stored session and repairs what a crash left unfinished. If its large texts have more than `text_bytes`,
+    older ones are left in the store.
 
     `describe` returns a note about the effects of an interrupted call in the workspace. With `repeat_calls`, calls that
     are safe to repeat are queued again instead of ended.
     """
     held = (lease_owner, await lease_owner.acquire(session_id, take_over=take_over)) if lease_owner else None
-    transcript = await store.load(session_id)
+    load_abridged = getattr(store, "load_abridged", None)  # stores of users may not have it
+    transcript, is_abridged = (
+        await load_abridged(session_id, text_bytes) if load_abridged else (await store.load(session_id), False)
+    )
     workspace = Path(transcript.session.workspace_directory or ".")
     repaired = repair_transcript(
         transcript, now_ms(), lambda call: describe(call, workspace), repeat_calls=repeat_calls
     )
     if repaired:
         await store.append(session_id, repaired, token=held[1].token if held else None)
-    return Journal(session_from_stored(transcript.session, transcript.messages), store, bus, held=held)
+    session = session_from_stored(transcript.session, transcript.messages)
+    return Journal(session, store, bus, held=held, is_abridged=is_abridged)
 
 
 def session_from_stored(stored: StoredSession, messages: list[Message]) -> Session:

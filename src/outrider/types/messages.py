@@ -32,11 +32,13 @@ class MessageTime(msgspec.Struct, frozen=True):
     completed: int | None = None
 
 
+MCP_SERVERS = "mcp_servers"  # the metadata of an input that has what the model knows of the MCP servers
 INSTRUCTIONS = "instructions"  # the metadata of texts that tell the model what to do, and of the messages they are for
 
 
 def _is_added(part: TextPart) -> bool:
-    return part.ignored or (part.synthetic and (bool(part.origins) or INSTRUCTIONS in part.metadata))
+    has_mark = INSTRUCTIONS in part.metadata or MCP_SERVERS in part.metadata
+    return part.ignored or (part.synthetic and (bool(part.origins) or has_mark))
 
 
 class MessagePath(msgspec.Struct, frozen=True):

@@ -32,13 +32,16 @@ class RuleList(msgspec.Struct, frozen=True):
 
 
 class McpServerState(msgspec.Struct, frozen=True):
-    """An MCP server. `login` is "none", "stored", "more rights needed" or "by header"; it is empty for a server that
-    cannot have one. While `is_logging_in`, a login that was started here is not finished; `login_error` is why the last
-    one failed."""
+    """An MCP server. `state` is connecting, ready, failed or closed; `changed` names tools whose definitions have
+    changed since their last approval. `login` is "none", "stored", "more rights needed" or "by header"; it is empty for
+    a server that cannot have one. While `is_logging_in`, a login that was started here is not finished; `login_error`
+    is why the last one failed."""
 
     name: str
     state: str
     error: str = ""
+    tools: int = 0
+    changed: tuple[str, ...] = ()
     address: str = ""
     login: str = ""
     is_logging_in: bool = False
@@ -160,15 +163,17 @@ async def _list_server_states(
     known = {one.name: one for one in await asyncio.to_thread(logins.list_servers)} if logins else {}
     return tuple(
         McpServerState(
-            name,
-            str(status.state),
-            status.error,
-            address=known[name].address if name in known else "",
-            login=known[name].login if name in known else "",
-            is_logging_in=logins is not None and name in logins.open_names,
-            login_error=logins.errors.get(name, "") if logins else "",
+            found.name,
+            found.state,
+            found.error,
+            found.tools,
+            found.changed,
+            address=known[found.name].address if found.name in known else "",
+            login=known[found.name].login if found.name in known else "",
+            is_logging_in=logins is not None and found.name in logins.open_names,
+            login_error=logins.errors.get(found.name, "") if logins else "",
         )
-        for name, status in sorted(manager.connection_status().items())
+        for found in manager.describe_servers()
     )
 
 

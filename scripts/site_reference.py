@@ -45,7 +45,7 @@ SEARCH_WEIGHTS = {
     "reference/events": 0.3,
     "internals/": 0.3,
     "reference/": 0.6,
-    "migrate/": 0.6,
+    "migrate/": 0.3,
     "how-to/": 1.5,
 }
 # The weight of headings. The theme's own, 1000, would ignore the text.

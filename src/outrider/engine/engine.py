@@ -11,9 +11,9 @@ from weakref import WeakValueDictionary
 from outrider.agents.instructions import additional_instructions
 from outrider.agents.output_type import DEFAULT_ATTEMPTS, OutputValidator, as_output_type
 from outrider.config.environment import redactor_for
-from outrider.engine.abort import AbortListener, abort_in_other_process, is_abort_request
 from outrider.engine.approval_gate import function_channel, queue_channel
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
+from outrider.engine.inbox import AbortListener, abort_in_other_process, is_abort_request
 from outrider.engine.live_session import LiveSession
 from outrider.engine.plans import ProposedPlan
 from outrider.engine.results import Out, RunResult

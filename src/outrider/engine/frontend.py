@@ -40,8 +40,8 @@ from outrider.tools.tool import Tool, ToolContext
 from outrider.types.agents import Provider
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, FileSource, ModelRef, TextPart, ToolPart
-from outrider.types.request import ToolSpec
+from outrider.types.parts import FilePart, FileSource, ModelRef, TextPart, TextRange, ToolPart
+from outrider.types.request import ServerOverview, ToolSpec
 from outrider.types.tool_state import ToolPending
 
 if TYPE_CHECKING:
@@ -123,22 +123,21 @@ async def context_shares(engine: Engine, session_id: str) -> list[ContextShare]:
     return [ContextShare(name, tokens) for name, tokens in found.items() if tokens]
 
 
-def list_servers(engine: Engine) -> dict[str, str]:
-    """Return the state of each MCP server by name, with the cause of a failure."""
+def list_servers(engine: Engine) -> list[ServerOverview]:
+    """Return the state of each MCP server, with the cause of a failure."""
     servers = engine.runtime.mcp_servers
-    found = servers.connection_status() if servers else {}
-    return {name: f"{status.state}: {status.error}" if status.error else status.state for name, status in found.items()}
+    return servers.describe_servers() if servers else []
 
 
-async def session_servers(engine: Engine, session_id: str) -> dict[str, str]:
-    """Connect the MCP servers of the session, within the time that its first turn would wait for them; return the state
-    of each one by name."""
+async def session_servers(engine: Engine, session_id: str) -> list[ServerOverview]:
+    """Connect the MCP servers of the session, within the time that its first turn would wait for them; return their
+    states."""
     live = engine.live[session_id]
     servers = engine.runtime.mcp_servers
     if servers is None or live.session_tools is None:
-        return {}
+        return []
     await live.session_tools.refresh_mcp_tools()
-    return {name: status.state for name, status in servers.connection_status().items()}
+    return servers.describe_servers(Path(live.session.workspace_directory or "."))
 
 
 async def preview_call(engine: Engine, session_id: str, tool: str, tool_input: dict[str, Any]) -> CallPreview:
@@ -309,9 +308,11 @@ def is_denied_file(path: Path, deny: Sequence[str], workspace: Path) -> bool:
     return DeniedReads(deny, workspace).includes(str(path.expanduser().resolve()))
 
 
-def attach_file(path: Path, deny: Sequence[str] = (), workspace: Path | None = None) -> FilePart:
-    """Return the file as message part. Raises OSError if it cannot be read, and ValueError if it is too large or if a
-    deny rule forbids to read it."""
+def attach_file(
+    path: Path, deny: Sequence[str] = (), workspace: Path | None = None, mention: TextRange | None = None
+) -> FilePart:
+    """Return the file as message part; `mention` is its place in the user's text. Raises OSError if it cannot be read,
+    and ValueError if it is too large or if a deny rule forbids to read it."""
     if is_denied_file(path, deny, workspace or Path.cwd()):
         raise ValueError(f"{path.name}: a rule forbids to read it")
     size = path.stat().st_size
@@ -321,7 +322,7 @@ def attach_file(path: Path, deny: Sequence[str] = (), workspace: Path | None = N
         )
     mime = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     content = base64.b64encode(path.read_bytes()).decode()
-    return FilePart(mime, f"data:{mime};base64,{content}", path.name, FileSource(str(path)))
+    return FilePart(mime, f"data:{mime};base64,{content}", path.name, FileSource(str(path), mention))
 
 
 async def list_models(providers: Iterable[Provider]) -> list[ModelRef]:

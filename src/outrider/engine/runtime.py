@@ -30,8 +30,7 @@ from outrider.models.clients import (
     shared_client,
 )
 from outrider.permissions.modes import Decision
-from outrider.permissions.redaction.event_filter import FILTERED_EVENTS, RedactingEventFilter
-from outrider.permissions.redaction.redactor import Redactor
+from outrider.permissions.redaction.redactor import FILTERED_EVENTS, RedactingEventFilter, Redactor
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.provider import CustomProvider, ModelClient
 from outrider.sessions.journal import Journal, create_journal, resume_journal
@@ -44,7 +43,7 @@ from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Limits, Provider, SessionContext
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
-from outrider.types.modes import APPROVAL_LEVELS, MODES, UNATTENDED_MODES, ApprovalLevel, ReasoningEffort
+from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel, ReasoningEffort
 from outrider.types.origins import FlowSettings
 from outrider.types.parts import FilePart, ModelRef, TextPart, ToolPart
 from outrider.types.tool_state import Attachment
@@ -438,7 +437,7 @@ class EngineRuntime:
             hooks=options.hooks,
             task_tool=session_tools.task_tool if session_tools else None,
             notes=session_tools.notes_for(session) if session_tools else "",
-            rights=session_tools.describe_rights(attended=self._is_attended(session)) if session_tools else None,
+            rights=session_tools.describe_rights(attended=self._options.attended) if session_tools else None,
             prompts=session_tools.prompts if session_tools else {},
             auto_compact=options.compacts,
             confirm=self._approvals.confirm,
@@ -465,9 +464,6 @@ class EngineRuntime:
             trusted_servers=flow.trusted_servers,
             has_secret=lambda text: redact(text) is not text,
         )
-
-    def _is_attended(self, session: Session) -> bool:
-        return self._options.attended and session.mode not in UNATTENDED_MODES
 
     def _can_sandbox(self) -> bool:
         # Called only when a decision depends on it, because the detection starts processes.

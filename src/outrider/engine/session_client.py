@@ -33,6 +33,7 @@ from outrider.types.agents import Agent, Mode
 from outrider.types.modes import ApprovalLevel, ReasoningEffort
 from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import ModelRef, PartBase
+from outrider.types.request import ServerOverview
 
 
 class OpenSession(Protocol):
@@ -178,8 +179,8 @@ class SessionClient(Protocol):
         """Return what the next prompt of a session consists of; nothing if the engine cannot say."""
         ...
 
-    def list_servers(self) -> Mapping[str, str]:
-        """Return the state of each MCP server by name."""
+    async def list_servers(self) -> Sequence[ServerOverview]:
+        """Return the state of each MCP server."""
         ...
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
@@ -239,7 +240,7 @@ class LocalSessionClient:
     async def context_shares(self, session_id: str) -> Sequence[ContextShare]:
         return await context_shares(self.engine, session_id)
 
-    def list_servers(self) -> Mapping[str, str]:
+    async def list_servers(self) -> Sequence[ServerOverview]:
         return list_servers(self.engine)
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:

@@ -7,7 +7,7 @@ that are available then.
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,18 @@ import msgspec
 
 from outrider.errors import OutriderError
 from outrider.http.transport import ProxySelector
-from outrider.permissions.paths.safe_open import write_private_file
+from outrider.permissions.paths.containment import write_private_file
 from outrider.processes.launch import child_environment
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, server_items
+from outrider.tools.mcp.catalog import McpToolCatalog, summarize_servers
 from outrider.tools.mcp.config import McpConfigFile, ServerConfig, parse_config
 from outrider.tools.mcp.connection import AskUser, McpHost, McpPrompt, PromptMessage
 from outrider.tools.mcp.credentials import LoginFile
 from outrider.tools.mcp.server import ServerStatus
 from outrider.tools.mcp.toolset import McpServers, McpTool
 from outrider.tools.tool import Tool
+from outrider.types.messages import Message
+from outrider.types.request import ServerOverview
 
 USER_ORIGIN = "the user"
 
@@ -163,6 +166,7 @@ class McpServerManager:
         self._opening: asyncio.Task[None] | None = None
         self._has_opened = False  # False also if the MCP SDK is not installed
         self._has_waited = False
+        self._failure = ""  # why no server can be used
 
     def open(self, environ: Mapping[str, str]) -> None:
         """Start to connect in a background task. The mode's rules decide about calls; a changed tool needs an approval
@@ -181,20 +185,38 @@ class McpServerManager:
             await self._servers.close()
             await asyncio.wait([self._opening])
 
-    async def list_tools(self, workspace: Path) -> list[Tool]:
-        """Return the current tools for sessions in a workspace: those of the user's servers, and those of the
-        workspace's own servers. The first call waits up to `CONNECT_WAIT_SECONDS` for connecting servers."""
+    async def refresh_catalog(self, catalog: McpToolCatalog, workspace: Path) -> bool:
+        """Update the tools of a session in a workspace: those of the user's servers, and those of the workspace's own
+        servers. Return whether they changed. The first call waits up to `CONNECT_WAIT_SECONDS` for connecting
+        servers."""
         if self._servers is None:
-            return []
+            return False
         if not self._has_waited:
             self._has_waited = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CONNECT_WAIT_SECONDS):
                     await self.wait_until_settled()
-        tools: list[Tool] = [
-            tool for tool in self._servers.tools() if self._serves_workspace(tool.definition.server, workspace)
-        ]
-        return [*tools, *self._servers.resource_tools()] if tools else tools
+        return catalog.update(self._list_tools(workspace), self._servers.resource_tools())
+
+    @staticmethod
+    def create_catalog(messages: Sequence[Message]) -> McpToolCatalog:
+        """Create the tool catalog of a session, with what its transcript stores."""
+        return McpToolCatalog(messages)
+
+    def describe_servers(self, workspace: Path | None = None) -> list[ServerOverview]:
+        """Return the state of each server, of all or of those for sessions in a workspace."""
+        if self._servers is None:
+            return []
+        status = self.connection_status()
+        if workspace is not None:
+            status = {name: found for name, found in status.items() if self._serves_workspace(name, workspace)}
+        return summarize_servers(status, self._list_tools(workspace))
+
+    def _list_tools(self, workspace: Path | None) -> list[McpTool]:
+        tools = self._servers.tools() if self._servers else []
+        if workspace is None:
+            return tools
+        return [tool for tool in tools if self._serves_workspace(tool.definition.server, workspace)]
 
     def accept_change(self, tool: Tool | None) -> None:
         """Record that the user approved a call of a changed tool, so that it is not reported as changed again."""
@@ -203,7 +225,15 @@ class McpServerManager:
 
     def connection_status(self) -> dict[str, ServerStatus]:
         """Return the connection status of each server by name."""
+        if self._failure and self._servers:
+            return dict.fromkeys(self._servers.servers, ServerStatus("failed", self._failure))
         return {name: server.status for name, server in self._servers.servers.items()} if self._servers else {}
+
+    def reconnect(self, server: str) -> None:
+        """Connect to a failed server again. Raises OutriderError for an unknown server."""
+        if self._servers is None or server not in self._servers.servers:
+            raise OutriderError(f"there is no MCP server {server!r}")
+        self._servers.servers[server].reconnect()
 
     async def list_prompts(self) -> list[McpPrompt]:
         """Return the prompts of all servers; a server that fails has none."""
@@ -228,7 +258,7 @@ class McpServerManager:
             await servers.open()
             self._has_opened = True
         except OutriderError as error:
-            self.notices.append(error.message)
+            self._failure = error.message
 
     async def wait_until_settled(self) -> None:
         """Wait until no server is connecting."""

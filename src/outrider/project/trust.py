@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl
-from outrider.permissions.paths.safe_open import open_to_read, write_private_file
+from outrider.permissions.paths.containment import open_to_read, write_private_file
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.types.validate import is_object
 

@@ -1,7 +1,7 @@
 """The engine of a server with the interface of a local engine: sends user actions as requests and publishes the
 server's events on a local bus; connects the terminal UI to it."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -60,6 +60,7 @@ from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import ModelRef, PartBase, TextPart
+from outrider.types.request import ServerOverview
 
 if TYPE_CHECKING:
     from outrider.sessions.store import Store
@@ -402,6 +403,10 @@ class _RemoteStore:
         return await self._client.get("/api/usage", list[UsageRow], by=by, since=since, session_id=session_id)
 
 
+class _ServerStates(msgspec.Struct, frozen=True):
+    servers: tuple[ServerOverview, ...] = ()
+
+
 class _KillResult(msgspec.Struct, frozen=True):
     done: bool
 
@@ -436,9 +441,8 @@ class RemoteBridge:
         """Returns nothing: the server does not report it."""
         return ()
 
-    def list_servers(self) -> Mapping[str, str]:
-        """Returns nothing: the server does not report them."""
-        return {}
+    async def list_servers(self) -> Sequence[ServerOverview]:
+        return (await self.engine.client.get("/api/settings", _ServerStates)).servers
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
         path = f"{session_path(session_id)}/processes"

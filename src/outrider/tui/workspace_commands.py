@@ -3,6 +3,7 @@ that the user or the project defines in Markdown files."""
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from outrider.config.settings import Settings
@@ -13,6 +14,7 @@ from outrider.project.trust import INSTRUCTIONS_FILE, ProjectFolder, WorkspaceTr
 from outrider.tui.completion import CompletionChoice
 from outrider.tui.screen import ScreenApi, SlashCommand
 from outrider.tui.widgets.modals import PickerItem
+from outrider.types.request import ServerOverview
 
 _INIT_PROMPT = """\
 Write `AGENTS.md` in the root of this project: the notes that an engineer who is new here needs before the first change.
@@ -78,7 +80,7 @@ async def show_status(ui: ScreenApi, _: str) -> None:
         "context": _context_text(activity.context_tokens, controller.context_limit),
         "cost": format_cost(activity.cost) if activity.cost is not None else "unknown",
         "providers": ", ".join(controller.client.providers) or "none",
-        "MCP servers": format_count(len(controller.client.list_servers()), "server"),
+        "MCP servers": _servers_text(await controller.client.list_servers()),
         "own commands": format_count(len(controller.custom_commands), "command"),
         "configuration": str(settings.folders.config_file),
         "data": str(settings.data_folder),
@@ -88,13 +90,19 @@ async def show_status(ui: ScreenApi, _: str) -> None:
     ui.show_page("Status", f"| what | value |\n|---|---|\n{table}\n{notices}")
 
 
+def _servers_text(servers: Sequence[ServerOverview]) -> str:
+    unusable = [f"{server.name} ({server.state})" for server in servers if server.state != "ready"]
+    more = f", not ready: {', '.join(unusable)}" if unusable else ""
+    return format_count(len(servers), "server") + more
+
+
 async def show_servers(ui: ScreenApi, _: str) -> None:
     """Show the MCP servers and their states."""
-    servers = ui.controller.client.list_servers()
+    servers = await ui.controller.client.list_servers()
     if not servers:
         ui.show_notice("no MCP servers are configured; docs/mcp.md describes how to add one")
         return
-    rows = "\n".join(f"| {_cell(name)} | {_cell(state)} |" for name, state in servers.items())
+    rows = "\n".join(f"| {_cell(server.name)} | {_cell(server.text)} |" for server in servers)
     ui.show_page("MCP servers", f"| server | state |\n|---|---|\n{rows}")
 
 

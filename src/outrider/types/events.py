@@ -94,7 +94,8 @@ class RequestChangedEvent(Event, frozen=True, tag="RequestChangedEvent"):
 
 class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
     """A step of a model has ended. Token counts are disjoint, as in `Tokens`, and include `withdrawn_tokens`, those of
-    failed attempts. `cost` is an exact decimal string; None if no price is known."""
+    failed attempts. `cost` is an exact decimal string; None if no price is known. `cache_miss` says why the provider's
+    cache was not used."""
 
     stop_reason: str | None = None
     has_tool_use: bool = False
@@ -110,12 +111,26 @@ class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
     provider: str = ""
     vendor: str = ""
     withdrawn_tokens: int = 0
+    cache_miss: str = ""
 
     @property
     def tokens(self) -> Tokens:
         """The tokens of the answer as one value."""
         cache = CacheTokens(self.cache_read_tokens, self.cache_write_tokens)
         return Tokens(self.input_tokens, self.output_tokens, self.reasoning_tokens, cache)
+
+
+class CacheMissEvent(Event, frozen=True, tag="CacheMissEvent"):
+    """A request could not use the provider's prompt cache, or the provider did not use it. `offset` is the first byte
+    that differs from the request before. `cached` is the share of the prompt that was read from the cache, `achievable`
+    the share that is equal to the request before."""
+
+    cause: str
+    detail: str = ""
+    offset: int = 0
+    cached: float = 0.0
+    achievable: float = 0.0
+    model: str = ""
 
 
 class ToolExecutionStartedEvent(Event, frozen=True, tag="ToolExecutionStartedEvent"):
@@ -336,6 +351,7 @@ StandardEvent = (
     | StateChangedEvent
     | LLMRequestEvent
     | RequestChangedEvent
+    | CacheMissEvent
     | LLMResponseEvent
     | ToolExecutionStartedEvent
     | ToolExecutionCompletedEvent

@@ -3,16 +3,22 @@
 import asyncio
 import stat
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
 
 from outrider import Tool
 from outrider.config.settings import CommandFlags, read_settings
 from outrider.providers.scripted import call as scripted_call
 from outrider.sessions.records import StoredSession
-from tests.e2e.attach.serving import Serving, call
+from tests.e2e.attach.serving import Serving, call, until
 from tests.e2e.server.serving import TOKEN, served
 from tests.e2e.server.test_page import browsing, launch, pytestmark, say
 from tests.e2e.server.test_page_by_hand import page_of
 from tests.e2e.server.test_page_stories import open_session
+from tests.e2e.test_mcp_login import ProtectedServer
 
 __all__ = ["pytestmark"]
 COLLECT_NOTICES = """() => {
@@ -22,6 +28,16 @@ COLLECT_NOTICES = """() => {
     window.Notification.requestPermission = async () => "granted";
     Object.defineProperty(document, "hidden", { get: () => true });
 }"""
+
+
+@pytest.fixture
+def oauth_server(tmp_path: Path) -> Iterator[ProtectedServer]:
+    pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+    (folder := tmp_path / "oauth").mkdir()
+    server = ProtectedServer(folder)
+    yield server
+    server.process.kill()
+    server.process.wait()
 
 
 async def test_a_folder_is_trusted_after_its_files_were_shown_and_the_trust_is_ended(tmp_path):
@@ -87,6 +103,59 @@ async def test_keys_are_stored_but_never_shown_and_servers_have_a_state(tmp_path
     own = serving.environ | {"ANTHROPIC_API_KEY": "of the environment"}
     found = read_settings(cwd=serving.workspace, environ=own, flags=CommandFlags(model="anthropic/x"))
     assert found.providers[0].api_key == "of the environment"
+
+
+async def test_an_mcp_server_shows_its_error_and_works_after_a_login_in_the_browser(tmp_path, oauth_server):
+    serving = Serving(tmp_path)
+    serving.script([call("mcp__secure__greet", name="Ada")], "Greeted.", [call("mcp__secure__delete", name="x")], "So.")
+    with (serving.home / "config.toml").open("a") as config:
+        config.write(f'[mcp.secure]\ntype = "http"\nurl = "http://127.0.0.1:{oauth_server.port}/mcp"\n')
+        config.write(f'[mcp.broken]\ncommand = "{sys.executable}"\nargs = ["-c", "raise SystemExit(3)"]\n')
+        config.write('[rules]\nallow = ["mcp__secure__*"]\n')
+    async with page_of(serving) as page:
+        await page.click("#show-settings")
+        secure = page.locator(".server", has_text="secure")
+        broken = page.locator(".server", has_text="broken")
+        await secure.get_by_text("it needs a login").wait_for()
+        await broken.get_by_role("button", name="Connect to broken again").click()
+        await broken.get_by_text("failed", exact=True).wait_for()
+        assert await broken.get_by_role("button", name="Log in to broken").count() == 0
+
+        async with page.context.expect_page() as opened:
+            await secure.get_by_role("button", name="Log in to secure").click()
+        tab = await opened.value
+        await tab.get_by_text("You are logged in.").wait_for()
+        assert await tab.evaluate("window.opener") is None
+        await tab.close()
+        await secure.get_by_text("ready", exact=True).wait_for()
+        await secure.get_by_text("logged in").wait_for()
+        await say(page, "greet")
+        await page.get_by_text("Greeted.").wait_for()
+        assert (await page.locator("#conversation").inner_text()).count("more rights") == 0
+        await say(page, "delete")
+        await secure.get_by_text("needs more rights").wait_for()
+
+        blocked: list[str] = []  # the browser of another machine cannot open the last address
+
+        async def block(route: Any) -> None:
+            answer = await route.fetch(max_redirects=0)
+            blocked.append(answer.headers["location"])
+            await route.abort()
+
+        await page.context.route("**/authorize?*", block)
+        await secure.get_by_role("button", name="Log in to secure").click()
+        address = secure.get_by_label("Address after the login at secure")
+        await address.fill("https://example.com/")
+        await secure.get_by_role("button", name="Finish").click()
+        await page.locator("#notice").get_by_text("not the address that the login ends with").wait_for()
+        await until(lambda: blocked)
+        await address.fill(blocked[0])
+        await secure.get_by_role("button", name="Finish").click()
+        await secure.get_by_text("logged in").wait_for()
+        await secure.get_by_role("button", name="Log out of secure").click()
+        await secure.get_by_role("button", name="Really log out?").click()
+        await secure.get_by_text("logged in").wait_for(state="detached")
+    assert stat.S_IMODE((serving.home / "mcp_logins.json").stat().st_mode) == 0o600
 
 
 async def test_a_lasting_answer_is_listed_and_revoked(tmp_path):

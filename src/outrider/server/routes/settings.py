@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -15,6 +15,10 @@ from outrider.errors import ConfigurationError, OutriderError
 from outrider.project.trust import WorkspaceTrust
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
 
+if TYPE_CHECKING:
+    from outrider.engine.mcp_servers import ServerLogins
+    from outrider.project.mcp import McpServerManager
+
 
 class RuleList(msgspec.Struct, frozen=True):
     allow: tuple[str, ...] = ()
@@ -23,9 +27,20 @@ class RuleList(msgspec.Struct, frozen=True):
 
 
 class McpServerState(msgspec.Struct, frozen=True):
+    """An MCP server. `state` is connecting, ready, failed or closed; `changed` names tools whose definitions have
+    changed since their last approval. `login` is "none", "stored", "more rights needed" or "by header"; it is empty for
+    a server that cannot have one. While `is_logging_in`, a login that was started here is not finished; `login_error`
+    is why the last one failed."""
+
     name: str
     state: str
     error: str = ""
+    tools: int = 0
+    changed: tuple[str, ...] = ()
+    address: str = ""
+    login: str = ""
+    is_logging_in: bool = False
+    login_error: str = ""
 
 
 class ProviderState(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +60,27 @@ class SettingsOverview(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[McpServerState, ...]
     providers: tuple[ProviderState, ...]
     has_jobs: bool = False
+    server_notices: tuple[str, ...] = ()
+
+
+class NamedServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The name of an MCP server."""
+
+    name: str
+
+
+class LoginPage(msgspec.Struct, frozen=True):
+    """The page on which the user logs in; it is empty if the server wants no login."""
+
+    url: str
+
+
+class LoginAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The address to which the login redirected the browser, if the browser could not open it: it begins with
+    http://127.0.0.1, which is another machine for a browser that is not on the server's."""
+
+    name: str
+    address: Annotated[str, msgspec.Meta(max_length=10_000)]
 
 
 class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,7 +123,7 @@ class TrustDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsOverview:
     runtime = request.engine.runtime
     stored = await asyncio.to_thread(_key_store(runtime.data).list_providers) if runtime.data else {}
-    servers = runtime.mcp_servers.connection_status() if runtime.mcp_servers else {}
+    servers = runtime.mcp_servers
     providers: list[ProviderState] = []
     for provider in runtime.spec.providers.values():
         variable = next(iter(key_variable_names(provider.kind)), "")
@@ -104,10 +140,57 @@ async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsO
     rules = runtime.rules
     return SettingsOverview(
         rules=RuleList(tuple(rules.allow), tuple(rules.ask), tuple(rules.deny)),
-        servers=tuple(McpServerState(name, str(found.state), found.error) for name, found in sorted(servers.items())),
+        servers=await _list_server_states(request, servers) if servers else (),
         providers=tuple(providers),
         has_jobs=request.background is not None,
+        server_notices=tuple(servers.notices) if servers else (),
     )
+
+
+async def _list_server_states(
+    request: RouteRequest[NoPayload, NoPayload], manager: "McpServerManager"
+) -> tuple[McpServerState, ...]:
+    logins = request.server_logins
+    known = {one.name: one for one in await asyncio.to_thread(logins.list_servers)} if logins else {}
+    return tuple(
+        McpServerState(
+            found.name,
+            found.state,
+            found.error,
+            found.tools,
+            found.changed,
+            address=known[found.name].address if found.name in known else "",
+            login=known[found.name].login if found.name in known else "",
+            is_logging_in=logins is not None and found.name in logins.open_names,
+            login_error=logins.errors.get(found.name, "") if logins else "",
+        )
+        for found in manager.describe_servers()
+    )
+
+
+async def start_server_login(request: RouteRequest[NoPayload, NamedServer]) -> LoginPage:
+    return LoginPage(await _find_logins(request).start(request.body.name))
+
+
+async def finish_server_login(request: RouteRequest[NoPayload, LoginAnswer]) -> None:
+    _find_logins(request).take_address(request.body.name, request.body.address)
+
+
+async def end_server_login(request: RouteRequest[NoPayload, NamedServer]) -> None:
+    if not await asyncio.to_thread(_find_logins(request).log_out, request.body.name):
+        raise LookupError(f"there is no stored login at {request.body.name}")
+
+
+async def reconnect_server(request: RouteRequest[NoPayload, NamedServer]) -> None:
+    if (manager := request.engine.runtime.mcp_servers) is None:
+        raise ConfigurationError("this server has no MCP servers")
+    manager.reconnect(request.body.name)
+
+
+def _find_logins(request: RouteRequest[Any, Any]) -> "ServerLogins":
+    if request.server_logins is None:
+        raise ConfigurationError("this server has no MCP servers")
+    return request.server_logins
 
 
 async def store_key(request: RouteRequest[NoPayload, NewKey]) -> None:
@@ -167,6 +250,17 @@ SETTINGS_ROUTES = (
                 response_type=SettingsOverview),
     ApiEndpoint(method="POST", path="/api/keys", name="store_key", summary="Store or remove the key of a provider",
                 handler=store_key, body=NewKey, status=204),
+    ApiEndpoint(method="POST", path="/api/mcp-servers/login", name="start_server_login",
+                summary="Start a login at an MCP server and get the page for it", handler=start_server_login,
+                body=NamedServer, response_type=LoginPage),
+    ApiEndpoint(method="POST", path="/api/mcp-servers/login/answer", name="finish_server_login",
+                summary="Finish a login with the address that the browser could not open", handler=finish_server_login,
+                body=LoginAnswer, status=204),
+    ApiEndpoint(method="POST", path="/api/mcp-servers/logout", name="end_server_login",
+                summary="Delete the login at an MCP server", handler=end_server_login, body=NamedServer, status=204),
+    ApiEndpoint(method="POST", path="/api/mcp-servers/reconnect", name="reconnect_server",
+                summary="Connect to a failed MCP server again", handler=reconnect_server, body=NamedServer,
+                status=204),
     ApiEndpoint(method="GET", path="/api/trust", name="get_trust",
                 summary="Get whether a folder is trusted, and what its trust would enable", handler=get_trust,
                 query=TrustQuery, response_type=FolderTrust),

@@ -16,7 +16,7 @@ from mcp.client import ClientRequestContext, IncomingMessage, Transport
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from outrider.processes.spawner import ProcessSpawner
+from outrider.processes.process import ProcessSpawner
 from outrider.tools.mcp.config import HttpServer, ServerConfig, ServerLimits, StdioServer, hide_secrets
 from outrider.tools.mcp.connection import (
     ConnectionLifetime,

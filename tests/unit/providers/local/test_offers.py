@@ -2,9 +2,8 @@
 
 import pytest
 
-from outrider.models.local.compact_tools import LOCAL_TOOL_PROMPT
 from outrider.providers.local.constrained_output import select_tools
-from outrider.providers.local.prompt import NoFileNames
+from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT, NoFileNames
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolChoice, ToolSpec
 

@@ -11,7 +11,7 @@ import msgspec
 from outrider.agents.turn_state import TurnEnd
 from outrider.config.settings import Settings
 from outrider.engine.archive import ImportResult, SessionArchive
-from outrider.engine.frontend import ContextShare
+from outrider.engine.frontend import ContextShare, last_shares
 from outrider.engine.plans import ProposedPlan
 from outrider.engine.questions import AskedQuestion
 from outrider.engine.undo_history import RestoreResult
@@ -439,8 +439,11 @@ class RemoteBridge:
         return session.status.context_limit if session else None
 
     async def context_shares(self, session_id: str) -> Sequence[ContextShare]:
-        """Returns nothing: the server does not report it."""
-        return ()
+        from outrider.models.context_ledger import ContextReport  # lazy: on request only
+
+        path = f"{session_path(session_id)}/context"
+        report: ContextReport = await self.engine.client.get(path, ContextReport)
+        return last_shares(report)
 
     async def list_servers(self) -> Sequence[ServerOverview]:
         return (await self.engine.client.get("/api/settings", _ServerStates)).servers

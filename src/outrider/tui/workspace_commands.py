@@ -122,11 +122,12 @@ async def show_context(ui: ScreenApi, _: str) -> None:
     shares = await controller.client.context_shares(controller.session_id)
     total = sum(share.tokens for share in shares) or 1
     rows = "\n".join(
-        f"| {share.name} | {format_tokens(share.tokens)} | {'█' * round(share.tokens / total * _BAR_WIDTH) or '▏'} |"
-        for share in shares
+        f"| {_cell(one.name)} | {format_tokens(one.tokens)} | {'█' * round(one.tokens / total * _BAR_WIDTH) or '▏'} |"
+        for one in shares
     )
-    table = f"\n\n| part (estimated) | tokens | share |\n|---|---|---|\n{rows}" if shares else ""
-    ui.show_page("Context", f"**{_context_text(used, limit)}**{table}\n\n`/compact` replaces earlier messages.")
+    table = f"\n\n| source | tokens | share |\n|---|---|---|\n{rows}" if shares else ""
+    hint = "`/compact` replaces earlier messages; `outrider context` shows each request, its cost and its cache."
+    ui.show_page("Context", f"**{_context_text(used, limit)}**{table}\n\n{hint}")
 
 
 async def rename_session(ui: ScreenApi, title: str) -> None:

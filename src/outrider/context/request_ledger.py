@@ -255,7 +255,8 @@ def _restore_request(layout: BodyLayout, history: Sequence[Message]) -> _SentBod
     is_plain = record.patch is None and not record.inserts
     if not is_plain or digest_body(join_body(head, messages[:length])) != record.digest:
         before = history[:position]
-        family = layout.form[1] if len(layout.form) > 1 and layout.form[0] != "google" else layout.form[0]
+        api, *options = layout.form
+        family = options[0] if options and api != "google" else api
         prompt = end_with_user(lower(before, family=family), before)
         messages = change_messages(record, layout.encode(prompt), marks=False)
         length = len(messages)

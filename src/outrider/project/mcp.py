@@ -320,9 +320,9 @@ class McpServerManager:
         """Add to an input what it names: the prompt of `/SERVER:PROMPT ARGUMENTS`, and the resources of `@SERVER:URI`.
         Raises OutriderError for one that its server does not give."""
         text = next((part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic), "")
-        names = (
-            [name for name in self._servers.servers if self._serves_workspace(name, workspace)] if self._servers else ()
-        )
+        if self._servers is None:
+            return
+        names = [name for name in self._servers.servers if self._serves_workspace(name, workspace)]
         command = _PROMPT_COMMAND.match(text)
         if command is not None and command["server"] in names:
             found = await self._get_prompt(command["server"], command["name"], command["rest"] or "")

@@ -40,13 +40,14 @@ from outrider.tools.tool import Tool, ToolContext
 from outrider.types.agents import Provider
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, FileSource, ModelRef, TextPart, ToolPart
+from outrider.types.parts import FilePart, FileSource, ModelRef, TextPart, TextRange, ToolPart
 from outrider.types.request import ServerOverview, ToolSpec
 from outrider.types.tool_state import ToolPending
 
 if TYPE_CHECKING:
     from outrider.models.context_ledger import ContextReport
     from outrider.models.live_models import LiveModel
+    from outrider.project.mcp import ServerOffers
 
 # With re-exports: front ends import types of lower layers from the engine.
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "is_attachable",
     "last_shares",
     "list_models",
+    "list_offers",
     "list_processes",
     "list_servers",
     "preview_call",
@@ -146,6 +148,14 @@ def list_servers(engine: Engine) -> list[ServerOverview]:
     """Return the state of each MCP server, with the cause of a failure."""
     servers = engine.runtime.mcp_servers
     return servers.describe_servers() if servers else []
+
+
+async def list_offers(engine: Engine, workspace: Path | None = None) -> "ServerOffers":
+    """Return the prompts and resources of the MCP servers that are ready."""
+    from outrider.project.mcp import ServerOffers  # lazy: most users have no servers
+
+    servers = engine.runtime.mcp_servers
+    return await servers.list_offers(workspace) if servers else ServerOffers()
 
 
 async def session_servers(engine: Engine, session_id: str) -> list[ServerOverview]:
@@ -327,9 +337,11 @@ def is_denied_file(path: Path, deny: Sequence[str], workspace: Path) -> bool:
     return DeniedReads(deny, workspace).includes(str(path.expanduser().resolve()))
 
 
-def attach_file(path: Path, deny: Sequence[str] = (), workspace: Path | None = None) -> FilePart:
-    """Return the file as message part. Raises OSError if it cannot be read, and ValueError if it is too large or if a
-    deny rule forbids to read it."""
+def attach_file(
+    path: Path, deny: Sequence[str] = (), workspace: Path | None = None, mention: TextRange | None = None
+) -> FilePart:
+    """Return the file as message part; `mention` is its place in the user's text. Raises OSError if it cannot be read,
+    and ValueError if it is too large or if a deny rule forbids to read it."""
     if is_denied_file(path, deny, workspace or Path.cwd()):
         raise ValueError(f"{path.name}: a rule forbids to read it")
     size = path.stat().st_size
@@ -339,7 +351,7 @@ def attach_file(path: Path, deny: Sequence[str] = (), workspace: Path | None = N
         )
     mime = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     content = base64.b64encode(path.read_bytes()).decode()
-    return FilePart(mime, f"data:{mime};base64,{content}", path.name, FileSource(str(path)))
+    return FilePart(mime, f"data:{mime};base64,{content}", path.name, FileSource(str(path), mention))
 
 
 async def list_models(providers: Iterable[Provider]) -> list[ModelRef]:

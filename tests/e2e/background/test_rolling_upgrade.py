@@ -53,7 +53,7 @@ def test_a_new_worker_takes_over_without_an_interrupted_call_and_with_all_files(
         there.end(0, signal.SIGTERM)
         release.join()
         states = there.wait_for_end(COUNT, 120)
-        assert states == {"done": COUNT}
+        assert states == {"done": COUNT}, [there.run("jobs", "show", run_id) for run_id in run_ids]
         moved = 0
         for run_id in run_ids:
             found = details(there, run_id)

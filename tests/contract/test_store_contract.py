@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from outrider.agents.carried_context import search_messages
 from outrider.errors import LeaseLostError, PartValidationError, SessionInUseError, SessionNotFoundError, StoreError
+from outrider.event_bus import EventBus
+from outrider.sessions.journal import resume_journal
 from outrider.sessions.leases import current_process
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import (
@@ -28,6 +31,7 @@ from outrider.sessions.records import (
     to_storable_text,
 )
 from outrider.sessions.recovery import delete_inactive_sessions
+from outrider.sessions.rows.codec import LEFT_IN_STORE
 from outrider.sessions.session import SessionTime
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
@@ -689,3 +693,59 @@ async def test_the_approval_level_of_a_session_is_preserved_and_changed(store: S
     changed = await store.update(session.id, SessionUpdate(approval="auto"))
     assert (changed.approval, (await store.get(session.id)).approval) == ("auto", "auto")
     assert (await store.fork(session.id)).approval == "auto"
+
+
+# Large texts
+
+
+async def test_a_text_of_megabytes_is_stored_once_and_found(store: Store, session: StoredSession):
+    (message,) = await fill(store, session, "question")
+    texts_of_parts = [f"needle{letter} " + "äword " * 500_000 for letter in ("a", "a", "b")]
+    parts = [TextPart(text) for text in texts_of_parts]
+    for part in parts:
+        part.adopt(message.id, session.id)
+        await store.append(session.id, [part])
+    found = (await store.load(session.id)).messages[0].parts[1:]
+    assert found == parts
+    assert {hit.part_id for hit in await store.search("needlea")} == {part.id for part in parts[:2]}
+    fork = await store.fork(session.id)
+    await store.delete(session.id)
+    assert [part.text for part in (await store.load(fork.id)).messages[0].parts[1:]] == texts_of_parts
+
+
+async def test_an_abridged_transcript_has_the_newest_large_texts_and_all_inputs(store: Store, session: StoredSession):
+    if isinstance(store, MemoryStore):
+        pytest.skip("SKIPPED: a store in memory has every text in memory")
+    old, newest = said(session, "old" * 9000), said(session, "newest" * 9000)
+    answer = said(session, "short", "assistant")
+    large = ToolCompleted({"text": "given" * 9000}, "output" * 9000, EndedTime(START, START + 5))
+    answer.add_part(ToolPart(call_id="c", tool="write", state=large))
+    await store.append(session.id, [old, answer, newest])
+    complete = await store.load(session.id)
+
+    found, is_abridged = await store.load_abridged(session.id, 50_000)  # type: ignore[attr-defined]
+    first, second, last = found.messages
+    assert is_abridged
+    assert last == newest
+    assert [message.id for message in found.messages] == [old.id, answer.id, newest.id]
+    assert first.get_text_content() == LEFT_IN_STORE
+    assert any(origin.private for origin in first.parts[0].origins), "its text cannot be checked for secrets"
+    text, called = second.parts
+    assert text.text == "short"
+    assert (called.state.input, called.state.output) == (large.input, LEFT_IN_STORE)
+    assert await store.load(session.id) == complete
+    assert await store.load_abridged(session.id, 10**9) == (complete, False)  # type: ignore[attr-defined]
+
+
+async def test_an_open_session_leaves_large_texts_in_the_store_and_still_finds_them(
+    store: Store, session: StoredSession
+):
+    if isinstance(store, MemoryStore):
+        pytest.skip("SKIPPED: a store in memory has every text in memory")
+    await fill(store, session, "the boat house is green " * 1000, "filler " * 9000)
+    async with await resume_journal(session.id, store, EventBus(), text_bytes=20_000) as journal:
+        assert texts(journal.session.messages) == [LEFT_IN_STORE, "filler " * 9000]
+        await journal.add_message(Message("user", [TextPart("next")]))
+        (place, excerpt), *_ = search_messages(await journal.load_messages(), "boat house")
+    assert (place, excerpt[:23]) == ("message 1, user", "the boat house is green")
+    assert texts((await store.load(session.id)).messages)[0].startswith("the boat house")

@@ -2,7 +2,7 @@
 Stored messages are not deleted."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 
 from msgspec import UNSET
@@ -10,12 +10,14 @@ from msgspec.structs import replace
 
 from outrider.agents.budget import BudgetReservation
 from outrider.agents.hooks import HookedCompaction
+from outrider.agents.instructions import renew_system_prompt
 from outrider.agents.run_context import AgentContext, RunContext, fallback_agent
 from outrider.context.lower import PromptProjection, apply_compaction, end_with_user, has_compaction, lower
 from outrider.context.prompts import render_prompt
 from outrider.errors import CallbackError, ConfigurationError, ContextOverflowError, ProviderError
 from outrider.providers.assembler import AnswerAssembler, AnswerPart
 from outrider.providers.provider import ModelClient
+from outrider.sessions.records import SessionUpdate
 from outrider.types.agents import Agent
 from outrider.types.deltas import Retry
 from outrider.types.events import ContextCompactionEvent, ErrorEvent, RetryScheduledEvent
@@ -31,7 +33,7 @@ from outrider.types.parts import (
     ToolPart,
     is_withdrawn,
 )
-from outrider.types.request import Allowance, ModelSettings, Request, ToolChoice
+from outrider.types.request import Allowance, BodyLayout, ModelSettings, Request, ToolChoice
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, ToolState
 from outrider.types.usage import Tokens
 
@@ -176,9 +178,14 @@ def _text_length(part: AnswerPart) -> int:
 TOKENS_PER_TOOL = 100  # rough size of a tool schema, used until a response reports the real prompt size
 
 
-def build_request(context: AgentContext, history: Sequence[Message] | None = None) -> tuple[Request, BudgetReservation]:
+def build_request(
+    context: AgentContext,
+    history: Sequence[Message] | None = None,
+    *,
+    on_sent: Callable[[bytes, BodyLayout], None] | None = None,
+) -> tuple[Request, BudgetReservation]:
     """Build the next model request of an agent, for its current history or for the given one, and reserve budget for
-    it.
+    it. `on_sent` receives its body.
 
     The caller settles the reservation after the request, also when it failed."""
     agent, run = context.agent, context.run
@@ -197,6 +204,7 @@ def build_request(context: AgentContext, history: Sequence[Message] | None = Non
         allowance=lambda: _remaining_allowance(context, reservation),
         retry=agent.retry,
         has_fallback=bool(agent.fallback_models),
+        on_sent=on_sent,
     )
     return request, reservation
 
@@ -241,6 +249,13 @@ def _reserve_budget(context: AgentContext) -> BudgetReservation:
     return run.budget.reserve(estimate_prompt_tokens(context), _max_output_tokens(agent, run), price)
 
 
+async def wait_for_budget(context: AgentContext) -> None:
+    """Wait while agents that work in parallel have reserved what the next request of this agent needs."""
+    run = context.run
+    if _has_usage_limits(run):
+        await run.budget.wait_for_reservations(estimate_prompt_tokens(context), run.pricing.price(context.agent))
+
+
 def _has_usage_limits(run: RunContext) -> bool:
     return run.budget.limits.cost is not None or run.budget.limits.tokens is not None
 
@@ -254,6 +269,7 @@ MESSAGES_TO_RETRY = 10  # after a compaction that shortened nothing
 # The session must not be blocked by a model that writes no summary; what is carried over word for word follows.
 NO_SUMMARY = "(The model wrote no summary of the earlier messages.)"
 MIN_TOKENS_WITH_INPUT = 200  # estimated tokens of messages with the last input that a summary can shorten
+MAX_SHORT_SUMMARY = 200  # characters
 MAX_TOOL_OUTPUT = 600  # characters of each tool output in the summary request of an overflowing context
 MAX_TEXT = 2_000  # characters of each text in a summary request that is still too long
 SUMMARY_SHARES = (0.5, 0.1)  # of the context window that the newest messages fill in the last summary requests
@@ -357,7 +373,9 @@ class ContextCompactor:
         origins = merge_origins(self._context.read_origins()) or UNSET
         part = replace(part, auto=auto, overflow=overflow, message_id="", origins=origins)
         await self._context.journal.add_message(self._summary_message(part, answer))
+        await self._context.journal.update_session(SessionUpdate(compacting=self._context.run.clock()))
         offer_conversation_search(self._context)
+        renew_system_prompt(self._context)
         self._context.emit_event(
             ContextCompactionEvent, tokens_before=before, tokens_after=part.tokens_after, messages_removed=start
         )
@@ -399,7 +417,9 @@ class ContextCompactor:
         """Return the message that carries the summary. It has the user role, and the usage of the summary request."""
         agent = self._context.agent
         model = ModelRef(agent.provider, agent.model)
-        return Message("user", [part], agent=agent.name, model=model, tokens=answer.tokens, cost=answer.cost)
+        message = Message("user", [part], agent=agent.name, model=model, tokens=answer.tokens, cost=answer.cost)
+        message.summary = _first_line(part.summary)
+        return message
 
     def _tail_start(self, *, auto: bool, whole: bool = False) -> int:
         """Return the index of the first message that stays in the prompt. A compaction on request leaves the last turn
@@ -460,6 +480,7 @@ class ContextCompactor:
         )
 
     async def _summarize(self, history: Sequence[Message]) -> Message:
+        await wait_for_budget(self._context)
         request, reservation = build_request(self._context)
         client = self._run.client_for(self._context.agent)
         prompt = lower(
@@ -507,6 +528,12 @@ def _model_name(agent: Agent) -> str:
     return f"{agent.provider}/{agent.model}"
 
 
+def _first_line(summary: str) -> str:
+    """Return what a summary begins with, without its headings, as the short summary of its message."""
+    lines = (line.strip() for line in summary.splitlines())
+    return _cut(next((line for line in lines if line and not line.startswith("#")), ""), MAX_SHORT_SUMMARY)
+
+
 def _shorten_pinned(text: str) -> str:
     if len(text) <= PINNED_CHARACTERS:
         return text
@@ -529,7 +556,7 @@ def offer_conversation_search(context: AgentContext) -> None:
     from outrider.agents.carried_context import SEARCH_TOOL, conversation_search_tool
 
     if SEARCH_TOOL not in context.tools:
-        tool = conversation_search_tool(lambda: context.session.messages)
+        tool = conversation_search_tool(context.journal.load_messages)
         context.tools[SEARCH_TOOL] = tool
         context.tool_specs = (*context.tool_specs, tool.spec())
 

@@ -43,7 +43,7 @@ from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Limits, Provider, SessionContext
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
-from outrider.types.modes import APPROVAL_LEVELS, MODES, UNATTENDED_MODES, ApprovalLevel, ReasoningEffort
+from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel, ReasoningEffort
 from outrider.types.origins import FlowSettings
 from outrider.types.parts import FilePart, ModelRef, TextPart, ToolPart
 from outrider.types.tool_state import Attachment
@@ -265,6 +265,17 @@ class EngineRuntime:
                 continue
             self._clients[name] = await self._stack.enter_async_context(client)
 
+    async def update_providers(self, providers: Iterable[Provider]) -> None:
+        """Use other keys, or more providers, from the next request on. Requests that are under way are not affected."""
+        changed = [provider for provider in providers if provider != self.spec.providers.get(provider.name)]
+        known = cast("dict[str, Provider]", self.spec.providers)
+        for provider in changed:
+            known[provider.name] = provider
+            self._provider_names[provider.name] = provider.vendor
+            self._redactor.add_secrets([provider.api_key] if provider.api_key else [])
+            client = aclosing(LazyClient(provider, self._catalog))
+            self._clients[provider.name] = await self._stack.enter_async_context(client)
+
     async def aclose(self) -> None:
         """Close recorder, undo and models. It is safe to call after `open` raised an exception."""
         self.is_open = False
@@ -437,7 +448,7 @@ class EngineRuntime:
             hooks=options.hooks,
             task_tool=session_tools.task_tool if session_tools else None,
             notes=session_tools.notes_for(session) if session_tools else "",
-            rights=session_tools.describe_rights(attended=self._is_attended(session)) if session_tools else None,
+            rights=session_tools.describe_rights(attended=self._options.attended) if session_tools else None,
             prompts=session_tools.prompts if session_tools else {},
             auto_compact=options.compacts,
             confirm=self._approvals.confirm,
@@ -464,9 +475,6 @@ class EngineRuntime:
             trusted_servers=flow.trusted_servers,
             has_secret=lambda text: redact(text) is not text,
         )
-
-    def _is_attended(self, session: Session) -> bool:
-        return self._options.attended and session.mode not in UNATTENDED_MODES
 
     def _can_sandbox(self) -> bool:
         # Called only when a decision depends on it, because the detection starts processes.

@@ -246,6 +246,7 @@ class RequestAttempts:
         self._pause = 0.0
         self._signed: HttpRequest | None = None
         self._has_new_key = False
+        self._report_body()
 
     async def read(self) -> list[Delta] | None:
         while True:
@@ -338,7 +339,13 @@ class RequestAttempts:
         self._adaptations += 1
         self._count -= 1  # an adapted request is not a retry of the same one
         self._http_request = wire.build_request(self._request)
+        self._report_body()
         return True
+
+    def _report_body(self) -> None:
+        report, layout = self._request.on_sent, self._http_request.layout
+        if report is not None and layout is not None:
+            report(self._http_request.body, layout)
 
     def _replace_key(self, error: ProviderError) -> bool:
         """Forgets a key that was refused; returns whether the request is sent again with a new one, once."""

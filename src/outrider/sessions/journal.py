@@ -29,20 +29,28 @@ from outrider.types.events import (
 )
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
-from outrider.types.parts import CompactionPart, ToolPart
+from outrider.types.parts import CompactionPart, PatchPart, ToolPart
 
 # Below the guaranteed 250 ms and 4 KiB, because the write itself takes time.
 FLUSH_SECONDS = 0.2
 FLUSH_CHARACTERS = 3072
+LARGE_DRAFT, MAX_DRAFT = 2**20, 8 * 2**20  # characters
+MAX_TEXT_BYTES = 64 * 2**20  # large texts of an open session; no prompt of a model has so many
 
 
 class DraftBuffer:
-    """Collects parts that are still streaming. Calls `on_due` after FLUSH_SECONDS or FLUSH_CHARACTERS."""
+    """Collects parts that are still streaming. Calls `on_due` after FLUSH_SECONDS or FLUSH_CHARACTERS.
+
+    A draft is written as a whole. So that a long text is not written again for each of its chunks, a part above
+    LARGE_DRAFT is written when it has grown by half, and one above MAX_DRAFT when it ends or the journal closes."""
 
     def __init__(self, on_due: Callable[[], object]) -> None:
         self._on_due = on_due
         self._parts: dict[str, Callable[[], AnyPart]] = {}
         self._characters = 0
+        self._sizes: dict[str, int] = {}
+        self._next_sizes: dict[str, int] = {}
+        self._held: dict[str, Callable[[], AnyPart]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __bool__(self) -> bool:
@@ -50,6 +58,12 @@ class DraftBuffer:
 
     def add_draft(self, part_id: str, characters: int, current: Callable[[], AnyPart]) -> None:
         """Records that a part grew by `characters`; `current` returns its value so far."""
+        size = self._sizes[part_id] = self._sizes.get(part_id, 0) + characters
+        if size > LARGE_DRAFT:
+            if size > MAX_DRAFT or size < self._next_sizes.get(part_id, 0):
+                self._held[part_id] = current
+                return
+            self._next_sizes[part_id] = size * 3 // 2
         self._parts[part_id] = current
         self._characters += characters
         if self._characters >= FLUSH_CHARACTERS:
@@ -64,10 +78,14 @@ class DraftBuffer:
 
     def drop_draft(self, part_id: str) -> None:
         """Removes a part, because its final value is written."""
-        self._parts.pop(part_id, None)
+        for entries in (self._parts, self._held, self._sizes, self._next_sizes):
+            entries.pop(part_id, None)
 
-    def take_drafts(self) -> list[AnyPart]:
+    def take_drafts(self, *, is_last: bool = False) -> list[AnyPart]:
+        """Returns the parts that are due; with `is_last`, all."""
         parts, self._parts, self._characters = self._parts, {}, 0
+        if is_last:
+            parts, self._held = {**self._held, **parts}, {}
         return [current() for current in parts.values()]
 
     def cancel_timer(self) -> None:
@@ -79,6 +97,12 @@ class DraftBuffer:
         self.cancel_timer()
         self._characters = 0
         self._on_due()
+
+
+def _last_change(message: Message) -> str | None:
+    """Return the id of the last change of files that a message records."""
+    changes = message.get_parts_by_type(PatchPart)
+    return changes[-1].hash if changes else None
 
 
 class Journal(AbstractAsyncContextManager["Journal"]):
@@ -96,8 +120,11 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         *,
         held: tuple[LeaseOwner, Lease] | None = None,
         clock: Callable[[], int] = now_ms,
+        is_abridged: bool = False,
     ) -> None:
         self.session = session
+        self._is_abridged = is_abridged
+        self.snapshot = next((found for one in reversed(session.messages) if (found := _last_change(one))), None)
         self.lease = SessionLease(session.id, store, bus, self.retry_writes, held)
         self.lost = self.lease.lost
         self._store = store
@@ -108,6 +135,10 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._drafts = DraftBuffer(self._start_draft_flush)
         self._drain_scheduled = False
         self._tasks = ShieldedTasks(eager=store.prompt)
+
+    async def load_messages(self) -> Sequence[Message]:
+        """Returns all messages with all texts, also with those that an open session leaves in the store."""
+        return (await self._store.load(self.session.id)).messages if self._is_abridged else self.session.messages
 
     async def add_message(self, message: Message, *, takes: Sequence[str] = ()) -> Message:
         """Stores and publishes a message. `takes` lists the inbox items that it came from.
@@ -169,6 +200,14 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._queue.add(PendingChange(self._finalize_part(part, message), synced=False), watched=False)
         self._drafts.start_timer()
 
+    def replace_open_part(self, part: AnyPart, message: Message) -> None:
+        """Replaces a part of a message that `open_message` has queued, if possible in that write."""
+        adopt(part, message.id, self.session.id)
+        if self._queue.replace_part(part):
+            message.put_part(part)
+        else:
+            self.put_part_soon(part, message)
+
     def flush_soon(self) -> None:
         """Schedules a write of the queue, unless an awaited write in this loop iteration does it."""
         if not self._drain_scheduled:
@@ -202,11 +241,11 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         """Stores an incomplete part, as `current` returns it at that time, within 250 ms or 4 KiB."""
         self._drafts.add_draft(part_id, characters, current)
 
-    async def flush_drafts(self) -> None:
+    async def flush_drafts(self, *, is_last: bool = False) -> None:
         """Writes the queue, then the buffered incomplete parts as drafts."""
         async with self._write_lock:
             await self._queue.drain()
-            if drafts := self._drafts.take_drafts():
+            if drafts := self._drafts.take_drafts(is_last=is_last):
                 await self.lease.append(drafts, draft=True)
                 failpoint("FP-mid-stream")
 
@@ -227,7 +266,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         await self._tasks.wait_finished()
         try:
             if not self.lost.is_set():
-                await self._tasks.run_shielded(self.flush_drafts())
+                await self._tasks.run_shielded(self.flush_drafts(is_last=True))
         finally:
             await self.lease.release_lease()
 
@@ -251,9 +290,12 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             self._bus.publish(entry.event)
         elif isinstance(entry.value, Message):
             self._append_message(entry.value, seq)
+            self.snapshot = _last_change(entry.value) or self.snapshot
         elif entry.value is not None:
             if entry.into is not None and not _already_ended(entry.into, entry.value):
                 entry.into.put_part(entry.value)
+            if isinstance(entry.value, PatchPart):
+                self.snapshot = entry.value.hash
             self._drafts.drop_draft(entry.value.id)  # a thread may have added a draft during the write
             self._publish(PartUpdatedEvent(part=entry.value, seq=seq))
 
@@ -311,21 +353,27 @@ async def resume_journal(
     take_over: bool = False,
     describe: Callable[[ToolPart, Path], str] = lambda _call, _workspace: "",
     repeat_calls: bool = False,
+    text_bytes: int = MAX_TEXT_BYTES,
 ) -> Journal:
-    """Opens a stored session and repairs what a crash left unfinished.
+    """Opens a stored session and repairs what a crash left unfinished. If its large texts have more than `text_bytes`,
+    older ones are left in the store.
 
     `describe` returns a note about the effects of an interrupted call in the workspace. With `repeat_calls`, calls that
     are safe to repeat are queued again instead of ended.
     """
     held = (lease_owner, await lease_owner.acquire(session_id, take_over=take_over)) if lease_owner else None
-    transcript = await store.load(session_id)
+    load_abridged = getattr(store, "load_abridged", None)  # stores of users may not have it
+    transcript, is_abridged = (
+        await load_abridged(session_id, text_bytes) if load_abridged else (await store.load(session_id), False)
+    )
     workspace = Path(transcript.session.workspace_directory or ".")
     repaired = repair_transcript(
         transcript, now_ms(), lambda call: describe(call, workspace), repeat_calls=repeat_calls
     )
     if repaired:
         await store.append(session_id, repaired, token=held[1].token if held else None)
-    return Journal(session_from_stored(transcript.session, transcript.messages), store, bus, held=held)
+    session = session_from_stored(transcript.session, transcript.messages)
+    return Journal(session, store, bus, held=held, is_abridged=is_abridged)
 
 
 def session_from_stored(stored: StoredSession, messages: list[Message]) -> Session:

@@ -116,12 +116,14 @@ class SimulatedApi(msgspec.Struct, frozen=True):
 
 
 class SimulatedRequest(msgspec.Struct, frozen=True):
-    """A request that the simulator has received. The properties read it in the same way for every API."""
+    """A request that the simulator has received, as JSON and as the bytes of its `raw` body. The properties read it in
+    the same way for every API."""
 
     kind: ApiKind
     model: str
     body: Body
     streaming: bool = True
+    raw: bytes = b""
 
     @property
     def texts(self) -> list[str]:
@@ -261,7 +263,7 @@ class Simulator:
     ) -> SimulatedError | tuple[SimulatedRequest, list[Any]]:
         error = _access_error(api, headers, data) or self._size_error(api, data)
         if error is None:
-            request = _read_request(api, target, msgspec.json.decode(data))
+            request = msgspec.structs.replace(_read_request(api, target, msgspec.json.decode(data)), raw=data)
             rules = (api.rules.conversation_problems, api.rules.model_problems)
             problem = next((one for rule in rules for one in rule(request.body, request.model)), None)
             error = None if problem is None else SimulatedError(400, problem)

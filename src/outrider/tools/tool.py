@@ -474,6 +474,28 @@ class Tool(Generic[Parameters, Returned_co]):
         return f"Tool({self.name!r})"
 
 
+class OnDemandTool(Tool):
+    """A tool that a `ForwardingTool` may call. While it `is_on_demand`, its definition is not part of requests."""
+
+    is_on_demand = False
+
+
+class ForwardingTool(Tool):
+    """A tool whose calls become calls of another one, whose rules, approvals and display then apply. The model calls it
+    with a name and arguments. The function runs only if there is no such tool, and explains what there is."""
+
+    def find_target(self, given: dict[str, Any], tools: "Mapping[str, Tool]") -> tuple[str, dict[str, Any]] | None:
+        """Returns the tool to call and its arguments; None if there is no tool on demand with that name."""
+        name, arguments = given.get("tool"), given.get("arguments", {})
+        if isinstance(arguments, str):  # some models encode objects twice
+            with suppress(msgspec.DecodeError):
+                arguments = msgspec.json.decode(arguments)
+        if not isinstance(name, str) or not is_object(arguments):
+            return None
+        found = tools.get(name)
+        return (name, arguments) if isinstance(found, OnDemandTool) else None
+
+
 if TYPE_CHECKING:
 
     class ToolDecorator(Tool[..., Any]):

@@ -25,6 +25,7 @@ NO_OUTPUT = "(no output)"
 REPEATABLE = "repeatable"  # running the call twice is safe
 ASKS = "asks"  # the call only waits for a person's answer
 DISPLAY = "display"  # how front ends show the call, if that does not follow from the name of the tool
+FORWARDED_BY = "forwarded_by"  # the tool that the model called, with the name and arguments of this one as its input
 LEFT_OPEN = "left_open"  # the session in which the called agent waits for an answer
 
 ToolPhase = Literal["streaming", "ready", "awaiting_approval"]

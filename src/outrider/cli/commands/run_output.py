@@ -161,10 +161,11 @@ class RefusedCall(msgspec.Struct, frozen=True):
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
-    """An MCP server and the state of its connection."""
+    """An MCP server and the state of its connection, with the cause of a failure."""
 
     name: str
     status: str
+    error: str = ""
 
 
 class RunInfo(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ from outrider.providers.stream_filters.think_tags import MarkdownTracker
 from outrider.types.deltas import Delta
 from outrider.types.partial_json import JsonSpan
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, Request, ToolChoice, ToolSpec
+from outrider.types.request import ModelMessage, Prompt, Request, ToolChoice, ToolSpec
 from outrider.types.tool_state import Attachment
 
 ScanOutput = list[PartChunk | PartBoundary | ReclassifyText]
@@ -558,9 +558,14 @@ def render_tools_as_text(request: Request) -> Request:
         request,
         system=system or None,
         tools=(),
-        prompt=request.prompt.rewritten(_PROMPT_FORM, _render_message),
+        prompt=rewrite_as_text(request.prompt),
         settings=replace(request.settings, tool_choice=ToolChoice()),
     )
+
+
+def rewrite_as_text(prompt: Prompt) -> Prompt:
+    """Returns the prompt with calls and results as text."""
+    return prompt.rewritten(_PROMPT_FORM, _render_message)
 
 
 def render_call(use: ToolUsePart) -> str:

@@ -18,7 +18,7 @@ from outrider.sessions.records import (
     UsageRow,
 )
 from outrider.sessions.rows import search_terms, session_rows
-from outrider.sessions.rows.codec import MessageRow, PartRow, blob_names, insert_blobs, read_part
+from outrider.sessions.rows.codec import MessageRow, PartRow, TextBudget, blob_names, insert_blobs, read_part
 from outrider.sessions.rows.session_rows import (
     StoredPart,
     build_page,
@@ -34,6 +34,7 @@ from outrider.sessions.rows.session_rows import (
 )
 
 CHANGES_LIMIT = 500
+BLOB_BATCH = 16  # parts whose large texts are fetched together
 RowDict = dict[str, Any]
 
 
@@ -87,6 +88,38 @@ async def load_transcript(
     messages = [MessageRow(row["id"], row["role"], row["created"], row["body"]) for row in rows]
     parts = await _read_parts(db, {row["key"]: row["id"] for row in rows})
     return build_transcript(decode_session(session), messages, parts, first=first, last=last)
+
+
+async def load_abridged(db: Connection, session_id: str, text_bytes: int) -> tuple[SessionTranscript, bool]:
+    """Reads the sizes of large texts, and then only the newest of them."""
+    session = await session_row(db, session_id)
+    query = "SELECT key, id, role, created, body FROM messages WHERE session = %s ORDER BY key"
+    messages = {row["key"]: row for row in await fetch_rows(db, query, session["key"])}
+    query = "SELECT id, message, body, draft, blobs FROM parts WHERE message = ANY(%s) ORDER BY message, key"
+    parts = await fetch_rows(db, query, list(messages))
+    large = [row for row in reversed(parts) if row["blobs"]]
+    names = list({name for row in large for name in blob_names(row["body"])})
+    query = "SELECT name, octet_length(body) AS size FROM blobs WHERE name = ANY(%s)"
+    sizes = {row["name"]: row["size"] for row in await fetch_rows(db, query, names)} if names else {}
+    budget = TextBudget(text_bytes)
+    for row in large:
+        row["body"] = budget.abridge(row["body"], row["message"], messages[row["message"]]["role"])
+        budget.left -= sum(sizes.get(name, 0) for name in blob_names(row["body"]))
+    for start in range(0, len(large), BLOB_BATCH):
+        batch = large[start : start + BLOB_BATCH]
+        for row, body in zip(batch, await restore_blobs(db, batch), strict=True):
+            row["body"] = body
+    heads = [MessageRow(row["id"], row["role"], row["created"], row["body"]) for row in messages.values()]
+    found = build_transcript(decode_session(session), heads, _drain_parts(parts, messages))
+    return found, budget.is_spent
+
+
+def _drain_parts(rows: list[RowDict], messages: dict[int, RowDict]) -> Iterator[StoredPart]:
+    """Yields parts and releases their rows, so that large texts are not in memory twice."""
+    rows.reverse()
+    while rows:
+        row = rows.pop()
+        yield StoredPart(PartRow(row["id"], messages[row["message"]]["id"], row["body"]), row["draft"])
 
 
 async def _message_key(db: Connection, session: int, message_id: str | None) -> int:

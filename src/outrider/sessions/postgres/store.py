@@ -123,6 +123,11 @@ class PostgresStore:
     ) -> SessionTranscript:
         return await self._run_read_only(lambda db: reads.load_transcript(db, session_id, limit, before, after))
 
+    async def load_abridged(self, session_id: str, text_bytes: int) -> tuple[SessionTranscript, bool]:
+        """Returns all messages, with the newest large texts up to `text_bytes`; notes replace older ones. The second
+        value is true if there are any."""
+        return await self._run_read_only(lambda db: reads.load_abridged(db, session_id, text_bytes))
+
     async def changes(self, session_id: str, *, after: int = 0, follow: bool = True) -> AsyncGenerator[Change, None]:
         await self.get(session_id)
         if follow:

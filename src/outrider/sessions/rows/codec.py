@@ -13,13 +13,15 @@ from outrider.errors import PartValidationError
 from outrider.sessions.records import DamagedRow, StoredValue
 from outrider.types.codec import AnyPart, UnknownPart, adopt, check_part, decode_part, encode_part, plain, validate_part
 from outrider.types.messages import Message, Role
-from outrider.types.parts import PartBase, ToolPart
+from outrider.types.origins import make_origin
+from outrider.types.parts import BodyEdit, PartBase, ReasoningPart, SentRequestRecord, TextPart, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolState
 from outrider.types.validate import convert, validation_error
 
 # Not part of the JSON: the row has its session and message (the JSON would be wrong in a fork), and parts are rows.
 _ROW_FIELDS = frozenset({"session_id", "message_id", "parts"})
 _STATES = get_args(ToolState)
+_BRIEF = (*_STATES, SentRequestRecord, BodyEdit)  # nested values that omit defaults
 _STRUCT = type(msgspec.Struct)
 
 
@@ -56,7 +58,7 @@ def _stored_field(field: msgspec.structs.FieldInfo) -> tuple[str, Any] | tuple[s
 
 
 def _stored_type(kind: Any) -> Any:
-    """Returns the stored type of a field. Tool states omit defaults too; other nested values are complete."""
+    """Returns the stored type of a field. Some nested values omit defaults too; others are complete."""
     generic: Any = get_origin(kind)
     if msgspec.UnsetType in get_args(kind):
         return Any  # a field that is omitted while it is unset, which cannot be converted
@@ -66,7 +68,7 @@ def _stored_type(kind: Any) -> Any:
         return tuple[_stored_type(get_args(kind)[0]), ...]
     if not isinstance(kind, _STRUCT) or _is_tagged_by_class(kind):
         return kind
-    return _stored_class(kind, brief=kind in _STATES)
+    return _stored_class(kind, brief=kind in _BRIEF)
 
 
 def _is_tagged_by_class(kind: Any) -> bool:
@@ -76,18 +78,23 @@ def _is_tagged_by_class(kind: Any) -> bool:
 
 
 BLOB_BYTES = 16 * 1024
+# The text before the messages of a request is equal in many sessions, so it is worth a blob much earlier.
+_REQUEST_BLOB_BYTES = 512
+_REQUEST_START = b'{"type":"step-start"'
+SPLIT_CHARACTERS = 2**20
 _BLOB_PREFIX = "\x00blob:"
 _BLOB_NAME = re.compile(rb"\\u0000blob:([0-9a-f]{64})")
 
 
 def extract_blobs(body: bytes) -> tuple[bytes, dict[str, bytes]]:
     """Returns the row with each large string replaced by its hash, and the strings by hash; usually there are none."""
-    if len(body) < BLOB_BYTES:
+    limit = _REQUEST_BLOB_BYTES if body.startswith(_REQUEST_START) else BLOB_BYTES
+    if len(body) < limit:
         return body, {}
     blobs: dict[str, bytes] = {}
 
     def take(text: str) -> str:
-        if len(text) < BLOB_BYTES and not text.startswith(_BLOB_PREFIX):
+        if len(text) < limit and not text.startswith(_BLOB_PREFIX):
             return text
         content = text.encode()
         name = hashlib.sha256(content).hexdigest()
@@ -98,6 +105,46 @@ def extract_blobs(body: bytes) -> tuple[bytes, dict[str, bytes]]:
     return (msgspec.json.encode(lean), blobs) if blobs else (body, {})
 
 
+def split_large_texts(part: AnyPart) -> tuple[bytes, dict[str, str]] | None:
+    """Returns the row of a part and its large strings by hash, as `extract_blobs` does, but without a copy of the
+    strings. Returns None if no string is larger than SPLIT_CHARACTERS, or one cannot be encoded."""
+    if not isinstance(part, PartBase) or type(part) not in (TextPart, ReasoningPart, ToolPart):
+        return None
+    if not _has_large_text(part):
+        return None
+    texts: dict[str, str] = {}
+
+    def take(text: str) -> str:
+        if len(text) < BLOB_BYTES and not text.startswith(_BLOB_PREFIX):
+            return text
+        digest = hashlib.sha256()
+        for piece in encode_pieces(text):
+            digest.update(piece)
+        texts[digest.hexdigest()] = text
+        return _BLOB_PREFIX + digest.hexdigest()
+
+    check_part(part)
+    try:
+        lean = map_strings(msgspec.to_builtins(to_stored_form(part)), take)
+        return _encoder.encode(lean), texts
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        return None  # the usual way reports or replaces it
+
+
+def _has_large_text(part: AnyPart) -> bool:
+    match part:
+        case TextPart(text=text) | ReasoningPart(text=text) | ToolPart(state=ToolCompleted(output=text)):
+            return len(text) > SPLIT_CHARACTERS
+        case _:
+            return False
+
+
+def encode_pieces(text: str) -> Iterator[bytes]:
+    """Yields the UTF-8 encoding of a text in pieces."""
+    for start in range(0, len(text), SPLIT_CHARACTERS):
+        yield text[start : start + SPLIT_CHARACTERS].encode()
+
+
 def insert_blobs(body: bytes, fetch: Callable[[str], bytes]) -> bytes:
     """Returns the original row; `fetch` returns the content of a blob by name."""
 
@@ -105,6 +152,53 @@ def insert_blobs(body: bytes, fetch: Callable[[str], bytes]) -> bytes:
         return fetch(text.removeprefix(_BLOB_PREFIX)).decode() if text.startswith(_BLOB_PREFIX) else text
 
     return msgspec.json.encode(map_strings(msgspec.json.decode(body), put))
+
+
+LEFT_IN_STORE = "[a long text of this conversation; it was left in the store]"
+_USER_INPUT = [msgspec.to_builtins(make_origin("secret", "the user's input"))]
+
+
+class TextBudget:
+    """Limits the large texts of a transcript that is read from its end: after the message that uses up `left` bytes,
+    those of older messages are left in the store."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.is_spent = False
+        self._message: object = None
+
+    def abridge(self, body: bytes, message: object, role: str) -> bytes:
+        """Returns a row that refers to blobs, without those that are left in the store. `message` is the key of its
+        message."""
+        if message != self._message:
+            self._message, self.is_spent = message, self.left <= 0
+        return leave_blobs(body, role) if self.is_spent else body
+
+
+def leave_blobs(body: bytes, role: str) -> bytes:
+    """Returns the row of a finished text, reasoning or call with a note in place of each blob, and without attachments.
+    Inputs of calls, files and texts of the program still refer to their blobs. The text of a user is not there to be
+    checked, so it is treated as one with a secret."""
+    try:
+        value = msgspec.json.decode(body)
+    except (TypeError, ValueError):
+        return body  # damaged: reading the part reports it
+    match value:
+        case {"type": "text", "text": str(text)} if not value.get("synthetic"):
+            unchecked = {"origins": _USER_INPUT} if role == "user" else {}
+            value = unchecked | value | {"text": _note_blob(text)}
+        case {"type": "reasoning"}:
+            value = map_strings(value, _note_blob)
+        case {"type": "tool", "state": {"status": "completed" | "error", "input": arguments, **rest}}:
+            noted = map_strings({**rest, "attachments": []}, _note_blob)
+            value = {**value, "state": {"status": value["state"]["status"], "input": arguments, **noted}}
+        case _:
+            pass
+    return msgspec.json.encode(value)
+
+
+def _note_blob(text: str) -> str:
+    return LEFT_IN_STORE if text.startswith(_BLOB_PREFIX) else text
 
 
 def blob_names(body: bytes) -> list[str]:
@@ -142,9 +236,16 @@ class PartRow(msgspec.Struct, frozen=True):
     outcome: str | None = None
     start: int | None = None
     end: int | None = None
+    texts: dict[str, str] = {}
+    """Large strings by hash, if the body refers to them; see `split_large_texts`."""
 
 
 Row = MessageRow | PartRow
+
+
+def row_size(row: Row) -> int:
+    """Returns the bytes of a row, approximately."""
+    return len(row.body) + (sum(map(len, row.texts.values())) if isinstance(row, PartRow) and row.texts else 0)
 
 
 class AppendRequest(msgspec.Struct, frozen=True):
@@ -157,8 +258,9 @@ class AppendRequest(msgspec.Struct, frozen=True):
     takes: Sequence[str]
 
 
-def to_rows(session_id: str, values: Sequence[StoredValue]) -> list[Row]:
-    """Encodes values as rows, in numbering order. A part that occurs twice yields the same row object twice.
+def to_rows(session_id: str, values: Sequence[StoredValue], *, split: bool = False) -> list[Row]:
+    """Encodes values as rows, in numbering order. A part that occurs twice yields the same row object twice. With
+    `split`, very large strings of single parts are not copied, but referred to.
 
     Raises PartValidationError for an invalid value or one of another session.
     """
@@ -176,7 +278,7 @@ def to_rows(session_id: str, values: Sequence[StoredValue]) -> list[Row]:
         name = (value.message_id, value.id)
         part = parts[name]
         if not isinstance(part, PartRow):
-            part = parts[name] = part_row(part)
+            part = parts[name] = part_row(part, split=split)
         rows.append(part)
     return rows
 
@@ -199,13 +301,14 @@ def message_row(message: Message) -> MessageRow:
     return MessageRow(message.id, message.role, created, encode_message(message))
 
 
-def part_row(part: AnyPart) -> PartRow:
-    body = encode_json(part, _encode_part)
+def part_row(part: AnyPart, *, split: bool = False) -> PartRow:
+    divided = split_large_texts(part) if split else None
+    body, texts = divided or (encode_json(part, _encode_part), {})
     if not isinstance(part, ToolPart):
-        return PartRow(part.id, part.message_id, body)
+        return PartRow(part.id, part.message_id, body, texts=texts)
     match part.state:
         case ToolCompleted(time=time):
-            return PartRow(part.id, part.message_id, body, part.tool, "completed", time.start, time.end)
+            return PartRow(part.id, part.message_id, body, part.tool, "completed", time.start, time.end, texts)
         case ToolError(time=time, reason=reason):
             return PartRow(part.id, part.message_id, body, part.tool, reason, time.start, time.end)
         case _:

@@ -18,7 +18,7 @@ from outrider.sessions.records import (
     UsageRow,
 )
 from outrider.sessions.rows import session_rows
-from outrider.sessions.rows.codec import MessageRow, PartRow, as_bytes, insert_blobs
+from outrider.sessions.rows.codec import MessageRow, PartRow, TextBudget, as_bytes, insert_blobs
 from outrider.sessions.rows.session_rows import (
     StoredPart,
     build_page,
@@ -95,22 +95,49 @@ def load_transcript(
     return build_transcript(decode_session(session), messages, parts, first=first, last=last)
 
 
+def load_abridged(db: sqlite3.Connection, session_id: str, text_bytes: int) -> tuple[SessionTranscript, bool]:
+    """Reads messages from the last to the first, so that the newest large texts are those that are complete."""
+    session = session_row(db, session_id)
+    query = "SELECT key, id, role, created, body FROM messages WHERE session = ? ORDER BY key"
+    rows = db.execute(query, (session["key"],)).fetchall()
+    budget = TextBudget(text_bytes)
+    parts = (part for row in reversed(rows) for part in _read_parts(db, row[0], row[1], (budget, row[2])))
+    messages = [MessageRow(*row[1:]) for row in rows]
+    found = build_transcript(decode_session(session), messages, parts)
+    return found, budget.is_spent
+
+
 def _message_key(db: sqlite3.Connection, session: int, message_id: str) -> int:
     row = db.execute("SELECT key FROM messages WHERE session = ? AND id = ?", (session, message_id)).fetchone()
     return row[0] if row else raise_no_message(message_id)
 
 
-def _read_parts(db: sqlite3.Connection, message: int, message_id: str) -> Iterator[StoredPart]:
+def _read_parts(
+    db: sqlite3.Connection, message: int, message_id: str, limit: tuple[TextBudget, str] | None = None
+) -> Iterator[StoredPart]:
+    """`limit` is the budget of a transcript that is abridged, and the role of the message."""
     rows = db.execute("SELECT id, body, draft, blobs FROM parts WHERE message = ? ORDER BY key", (message,))
-    for id, body, draft, blobs in rows:
-        yield StoredPart(PartRow(id, message_id, restore_blobs(db, body) if blobs else body), bool(draft))
+    for id, stored, draft, blobs in rows:
+        body = stored
+        if blobs and limit is not None:
+            budget, role = limit
+            body = restore_blobs(db, budget.abridge(stored, message, role))
+            budget.left -= len(body)
+        elif blobs:
+            body = restore_blobs(db, stored)
+        yield StoredPart(PartRow(id, message_id, body), bool(draft))
 
 
-def restore_blobs(db: sqlite3.Connection, body: bytes) -> bytes:
-    """Returns a row with its blobs inserted; if one is missing, bytes that decode as a damaged row."""
+def restore_blobs(db: sqlite3.Connection, body: bytes, limit: int | None = None) -> bytes:
+    """Returns a row with its blobs inserted, with `limit` only that many bytes of each; if one is missing, bytes that
+    decode as a damaged row."""
 
     def fetch(name: str) -> bytes:
-        return db.execute("SELECT body FROM blobs WHERE name = ?", (name,)).fetchone()[0]
+        if limit is None:
+            return db.execute("SELECT body FROM blobs WHERE name = ?", (name,)).fetchone()[0]
+        key = db.execute("SELECT rowid FROM blobs WHERE name = ?", (name,)).fetchone()[0]
+        with db.blobopen("blobs", "body", key, readonly=True) as blob:
+            return blob.read(limit).decode(errors="ignore").encode()
 
     try:
         return insert_blobs(body, fetch)

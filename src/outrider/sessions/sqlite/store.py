@@ -29,7 +29,7 @@ from outrider.sessions.records import (
     UsageRow,
 )
 from outrider.sessions.rows import search_terms
-from outrider.sessions.rows.codec import AppendRequest, to_rows
+from outrider.sessions.rows.codec import AppendRequest, row_size, to_rows
 from outrider.sessions.rows.session_rows import SessionListeners
 from outrider.sessions.sqlite import reads, search, writes
 from outrider.sessions.sqlite.connection import ReaderPool
@@ -149,8 +149,8 @@ class SqliteStore:
         synced: bool = True,
         takes: Sequence[str] = (),
     ) -> int:
-        request = AppendRequest(session_id, to_rows(session_id, values), token, draft, takes)
-        slow = len(request.rows) > INLINE_ROWS or sum(len(row.body) for row in request.rows) > INLINE_BYTES
+        request = AppendRequest(session_id, to_rows(session_id, values, split=not draft), token, draft, takes)
+        slow = len(request.rows) > INLINE_ROWS or sum(map(row_size, request.rows)) > INLINE_BYTES
         synced = synced and not draft
         seq = await self._writer.run(
             lambda db: writes.append_rows(db, request, self._clock()), synced=synced, slow=slow
@@ -162,6 +162,11 @@ class SqliteStore:
         self, session_id: str, *, limit: int | None = None, before: str | None = None, after: str | None = None
     ) -> SessionTranscript:
         return await self._readers.run(lambda db: reads.load_transcript(db, session_id, limit, before, after))
+
+    async def load_abridged(self, session_id: str, text_bytes: int) -> tuple[SessionTranscript, bool]:
+        """Returns all messages, with the newest large texts up to `text_bytes`; notes replace older ones. The second
+        value is true if there are any."""
+        return await self._readers.run(lambda db: reads.load_abridged(db, session_id, text_bytes))
 
     async def changes(self, session_id: str, *, after: int = 0, follow: bool = True) -> AsyncGenerator[Change, None]:
         await self.get(session_id)

@@ -3,12 +3,14 @@
 import asyncio
 import random
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from outrider import Agent, Engine, Message, Provider, Tool
 from outrider.cli.main import main
+from outrider.errors import OutriderError
 from outrider.providers.scripted import call
 from outrider.sessions.rows.codec import MessageRow, read_message
 from outrider.sessions.sqlite import recovery
@@ -38,7 +40,7 @@ async def fill(path: Path) -> None:
         return [text, call("look", path=f"file{turn}.py")] if turn % 4 == 1 else f"ready {turn}"
 
     provider = Provider("scripted", "scripted", options={"script": script})
-    look = Tool(lambda path: f"content of {path} {'x' * 3_000}", name="look")
+    look = Tool(lambda path: f"content of {path} {'x' * (20_000 if '5' in path else 3_000)}", name="look")
     async with (
         SqliteStore(path) as store,
         Engine([Agent("writer", "", "m", "scripted")], [provider], store=store, tools=[look]) as engine,
@@ -65,11 +67,26 @@ def test_commands_read_what_is_left(seed: int, intact: Path, tmp_path: Path, mon
     commands = [["sessions", "list"], ["sessions", "search", "omega"], ["stats"], ["doctor"]]
     for session in ids:
         commands += [["sessions", "show", session], ["sessions", "export", session], ["trace", session]]
+        commands += [["stats", "--session", session], ["undo", "--session", session, "--preview"]]
+    commands += [["stats", "--by", "tool"], ["backup", str(tmp_path / "backup.tar.gz")]]
+    asyncio.run(open_all(tmp_path / "sessions.db", ids))
     for command in [*commands, ["doctor", "--repair"], ["sessions", "list"]]:
         code = main(command)  # an exception fails the test
         error = capfd.readouterr().err
         assert "Traceback" not in error, command
         assert code == 0 or error or command[0] == "doctor", command
+
+
+async def open_all(path: Path, ids: list[str]) -> None:
+    """Opens sessions as an engine does; with a small limit, large texts are left in the store."""
+    try:
+        async with SqliteStore(path) as store:
+            for session in ids:
+                for text_bytes in (0, 10**9):
+                    with suppress(OutriderError):
+                        await store.load_abridged(session, text_bytes)
+    except OutriderError:
+        pass  # a file that is not a database any more
 
 
 @pytest.mark.parametrize("column", ["body", "id", "title"])

@@ -7,6 +7,7 @@ import random
 import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any, ParamSpec, TypeVar
@@ -23,6 +24,9 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from outrider._posix import O_CLOEXEC
 from outrider.errors import ConfigurationError, StoreDamagedError, StoreError
 from outrider.sessions.database_files import to_store_error
+
+# SQLAlchemy parses a text each time that it is made of one; the statements of runs are few.
+sql_text = lru_cache(maxsize=512)(sa.text)
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -44,7 +44,7 @@ def check_with_mypy(program: Path, folder: Path) -> set[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", [check_with_pyright, check_with_mypy])
-@pytest.mark.parametrize("name", ["library", "mistakes"])
+@pytest.mark.parametrize("name", ["library", "mistakes", "more_mistakes"])
 def test_planted_mistakes_are_reported_and_nothing_else(name: str, check, tmp_path: Path):
     program = PROGRAMS / f"{name}.py"
     lines = program.read_text().splitlines()

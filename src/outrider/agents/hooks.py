@@ -1,7 +1,7 @@
 """Hooks: callables of the embedding program that run on input, before requests, around tool calls, on messages and on
 stop."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Literal, Self
 
@@ -91,6 +91,11 @@ class HookDecision(msgspec.Struct, frozen=True):
 HOOK_ASKS = "hook_asks"  # key in the metadata of a call for which a hook requires an approval
 
 
+_BeforeCall = Mapping[str, Any] | str | HookDecision | None
+_OnPrompt = str | HookDecision | None
+_BeforeRequest = HookedRequest | None
+
+
 class Hooks(msgspec.Struct, frozen=True, kw_only=True):
     """Functions, plain or async, that observe or change a run. Plain ones run in the event loop and must not block. An
     exception in a hook is published as an error event and never ends a turn. Agents that other agents call have the
@@ -119,13 +124,13 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True):
     `on_compaction` is called before messages are summarised. Its return value is ignored.
     """
 
-    before_call: Callable[[HookedCall], Any] | None = None
-    after_call: Callable[[HookedCall], Any] | None = None
+    before_call: Callable[[HookedCall], _BeforeCall | Awaitable[_BeforeCall]] | None = None
+    after_call: Callable[[HookedCall], str | Awaitable[str | None] | None] | None = None
     on_message: Callable[[Message], Any] | None = None
-    on_stop: Callable[[HookedStop], Any] | None = None
-    on_prompt: Callable[[HookedPrompt], Any] | None = None
+    on_stop: Callable[[HookedStop], str | Awaitable[str | None] | None] | None = None
+    on_prompt: Callable[[HookedPrompt], _OnPrompt | Awaitable[_OnPrompt]] | None = None
     on_compaction: Callable[[HookedCompaction], Any] | None = None
-    before_request: Callable[[HookedRequest], Any] | None = None
+    before_request: Callable[[HookedRequest], _BeforeRequest | Awaitable[_BeforeRequest]] | None = None
 
 
 _HOOK = "the hook before_request"

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 from weakref import WeakValueDictionary
 
 from outrider.agents.instructions import additional_instructions
@@ -54,7 +54,7 @@ from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.builtin.todo import TodoItem, recorded_todos
 from outrider.tools.tool import Tool
-from outrider.types.agents import Agent, Mode, Provider
+from outrider.types.agents import Agent, Limits, Mode, Provider
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
@@ -183,10 +183,39 @@ class PromptKeywords(TypedDict, total=False):
     output_attempts: int
 
 
+Out_co = TypeVar("Out_co", covariant=True)
+
+
+class SubmitKeywords(TypedDict, total=False):
+    """The keyword arguments of `Engine.submit`; `place` is a `QueuePlacement` and `terms` a `JobOverrides`."""
+
+    workspace: str
+    agent: str
+    mode: Mode
+    limits: Limits | None
+    place: Any
+    run_id: str | None
+    worktree: bool
+    webhook: str
+    terms: Any
+
+
+class SubmittedRun(Protocol[Out_co]):
+    """A background run; `outrider.RunHandle` implements it."""
+
+    id: str
+
+    async def show(self) -> Any: ...
+    async def result(self) -> Any: ...
+    async def output(self) -> Out_co: ...
+    async def cancel(self) -> None: ...
+    def events(self, *, after: int = 0, called: bool = False) -> AsyncGenerator[Any, None]: ...
+
+
 class RunSubmitter(Protocol):
     """Accepts background runs; `outrider.Background` implements it."""
 
-    async def submit(self, prompt: str, **order: Any) -> Any: ...
+    async def submit(self, prompt: str, *, output_type: Any = None, **order: Any) -> SubmittedRun[Any]: ...
 
 
 class Engine:
@@ -255,14 +284,28 @@ class Engine:
         parts: dict[str, Any] = {**self._arguments, "store": self.store, "bus": self.bus, **changes}
         return Engine(**parts)
 
-    async def submit(self, prompt: str, **order: Any) -> Any:
+    @overload
+    async def submit(
+        self, prompt: str, *, output_type: None = None, **order: Unpack[SubmitKeywords]
+    ) -> SubmittedRun[str]: ...
+    @overload
+    async def submit(
+        self, prompt: str, *, output_type: "TypeForm[Out]", **order: Unpack[SubmitKeywords]
+    ) -> SubmittedRun[Out]: ...
+    @overload
+    async def submit(
+        self, prompt: str, *, output_type: dict[str, Any], **order: Unpack[SubmitKeywords]
+    ) -> SubmittedRun[Any]: ...
+    async def submit(
+        self, prompt: str, *, output_type: Any = None, **order: Unpack[SubmitKeywords]
+    ) -> SubmittedRun[Any]:
         """Queue a background run and return its `RunHandle`. The run is stored when this returns.
 
         It needs an open `Background(engine, …)`, whose `submit` documents the other arguments, and raises
         ConfigurationError without one."""
         if self.background is None:
             raise ConfigurationError("this engine has no run queue; open outrider.Background(engine, database)")
-        return await self.background.submit(prompt, **order)
+        return await self.background.submit(prompt, output_type=output_type, **order)
 
     async def create(
         self,
@@ -354,6 +397,33 @@ class Engine:
         agent for this turn. The output type is not stored: after a restart, pass it to `go_on` again."""
         return await (await self.put(session_id, content, output_type=output_type, **options))
 
+    @overload
+    async def put(
+        self,
+        session_id: str,
+        content: str | Sequence[str | PartBase | Attachment],
+        *,
+        output_type: None = None,
+        **options: Unpack[PromptKeywords],
+    ) -> asyncio.Future[RunResult[str]]: ...
+    @overload
+    async def put(
+        self,
+        session_id: str,
+        content: str | Sequence[str | PartBase | Attachment],
+        *,
+        output_type: "TypeForm[Out]",
+        **options: Unpack[PromptKeywords],
+    ) -> asyncio.Future[RunResult[Out]]: ...
+    @overload
+    async def put(
+        self,
+        session_id: str,
+        content: str | Sequence[str | PartBase | Attachment],
+        *,
+        output_type: dict[str, Any],
+        **options: Unpack[PromptKeywords],
+    ) -> asyncio.Future[RunResult[Any]]: ...
     async def put(
         self,
         session_id: str,

@@ -77,11 +77,15 @@ class Provider(msgspec.Struct, frozen=True):
     @property
     def vendor(self) -> str:
         """The well-known name of who provides the models, as in the OpenTelemetry conventions; else the own name."""
-        host = self.base_url or ""
+        address = (self.base_url or "").partition("://")[2] or self.base_url or ""
+        host = address.partition("/")[0].rpartition("@")[2].partition(":")[0].lower()
         for ending, vendor in _VENDOR_HOSTS:
-            if ending in host:
+            if f".{host}".endswith(ending):
                 return vendor
-        return _VENDORS.get(self.kind, self.name) if not host or "google" in host else self.name
+        if host:
+            return self.name
+        is_vertex = self.kind in ("anthropic", "google") and "project" in self.options
+        return "gcp.vertex_ai" if is_vertex else _VENDORS.get(self.kind, self.name)
 
 
 _HTTP_OPTIONS = ("retry", "rate_limit", "timeouts", "cassette")
@@ -108,10 +112,11 @@ _VENDORS: dict[str, str] = {
     "anthropic": "anthropic", "openai": "openai", "openai-responses": "openai", "google": "gcp.gemini",
 }  # fmt: skip
 _VENDOR_HOSTS = (
-    (".azure.com", "azure.ai.openai"), ("aiplatform.googleapis.com", "gcp.vertex_ai"), ("amazonaws.com", "aws.bedrock"),
-    ("api.anthropic.com", "anthropic"), ("api.openai.com", "openai"), ("deepseek.com", "deepseek"),
-    ("groq.com", "groq"), ("mistral.ai", "mistral_ai"), ("cohere.", "cohere"), ("perplexity.ai", "perplexity"),
-    ("api.x.ai", "x_ai"), ("ibm.com", "ibm.watsonx.ai"),
+    (".ai.azure.com", "azure.ai.inference"), (".azure.com", "azure.ai.openai"), (".amazonaws.com", "aws.bedrock"),
+    ("aiplatform.googleapis.com", "gcp.vertex_ai"), (".googleapis.com", "gcp.gemini"), (".anthropic.com", "anthropic"),
+    (".openai.com", "openai"), (".deepseek.com", "deepseek"), (".groq.com", "groq"), (".mistral.ai", "mistral_ai"),
+    (".cohere.ai", "cohere"), (".cohere.com", "cohere"), (".perplexity.ai", "perplexity"), (".x.ai", "x_ai"),
+    (".ml.cloud.ibm.com", "ibm.watsonx.ai"), (".moonshot.ai", "moonshot_ai"), (".moonshot.cn", "moonshot_ai"),
 )  # fmt: skip
 
 

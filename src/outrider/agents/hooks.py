@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from outrider.errors import CallbackError
+from outrider.errors import CallbackError, ConfigurationError
 from outrider.providers.provider import ModelClient
 from outrider.tools.threads import Callbacks
 from outrider.types.deltas import Delta
@@ -87,6 +87,12 @@ class HookDecision(msgspec.Struct, frozen=True):
     effect: Literal["ask", "deny"]
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        if self.effect not in ("ask", "deny"):
+            raise ConfigurationError(
+                f"HookDecision({self.effect!r}): the effect is 'ask' or 'deny'; to allow a call, return None"
+            )
+
 
 HOOK_ASKS = "hook_asks"  # key in the metadata of a call for which a hook requires an approval
 
@@ -131,6 +137,11 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True):
     on_prompt: Callable[[HookedPrompt], _OnPrompt | Awaitable[_OnPrompt]] | None = None
     on_compaction: Callable[[HookedCompaction], Any] | None = None
     before_request: Callable[[HookedRequest], _BeforeRequest | Awaitable[_BeforeRequest]] | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if (hook := getattr(self, name)) is not None and not callable(hook):
+                raise ConfigurationError(f"Hooks({name}={hook!r}): a hook is a function; write {name}=function")
 
 
 _HOOK = "the hook before_request"

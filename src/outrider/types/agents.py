@@ -21,6 +21,11 @@ class Credential(msgspec.Struct, frozen=True):
     value: str
     seconds: float | None = None
 
+    def __post_init__(self) -> None:
+        seconds: Any = self.seconds
+        if not isinstance(self.value, str) or not (seconds is None or isinstance(seconds, int | float)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError("a Credential has a text and a number of seconds: Credential(token, seconds=3600)")
+
     def __repr__(self) -> str:
         """Omits the value, because this text appears in logs and tracebacks."""
         return f"Credential(seconds={self.seconds!r})"
@@ -62,6 +67,12 @@ class Provider(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         _check_provider_options(self)
         given: Any = self.api_key
+        if not isinstance(self.name, str) or not self.name:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"a provider needs a name, got {self.name!r}; write Provider('openai', kind=…)")
+        if given is not None and not isinstance(given, str) and not callable(given):
+            raise ConfigurationError(
+                f"provider {self.name!r}: api_key is a text or a function that returns one, got {type(given).__name__}"
+            )
         if callable(given):
             msgspec.structs.force_setattr(self, "api_key", None)
             msgspec.structs.force_setattr(self, "credentials", given)

@@ -48,8 +48,8 @@ def bench() -> list[Figure]:
         starts: list[tuple[float, float, float, float]] = []
         for _ in range(ROUNDS):  # in turn, so that load on the machine affects all of them equally
             starts.append(measure_start(place))
-            for name, found in peers.items():
-                found += measure_peer(name, place)
+            for name, measured in peers.items():
+                measured.extend(measure_peer(name, place))
         first, ready, cpu, memory = (statistics.median(values) for values in zip(*starts, strict=True))
         idle = measure_idle(place)
         echo = measure_typing(place)

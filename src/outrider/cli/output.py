@@ -80,7 +80,7 @@ class Console:
         self.err.flush()
 
     def show_status(self, text: str) -> None:
-        """Show one line on a terminal that says what goes on; the next text of any kind replaces it."""
+        """Show one line on a terminal about the current activity; the next text of any kind replaces it."""
         if not self.err_is_terminal or self._environ.get("TERM", "") in ("", "dumb"):
             return
         shown = self._apply_style(truncate_text(sanitize_for_terminal(text), self.width - 1), "dim")

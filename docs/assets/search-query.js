@@ -8,6 +8,11 @@
       "t than that the their them then there these they this to too up us use used uses using want was way we were what when " +
       "where which while who whom why will with without would you your outrider").split(" "),
   );
+  // Words of almost every page count less than the others of a question.
+  const COMMON = new Set(
+    ("agent agents answer answers call calls change changed changes code command commands engine file files llm message messages model " +
+      "models project prompt prompts run running runs session sessions set step steps text tool tools turn turns value values work works").split(" "),
+  );
   const stem = (word) => {
     if (word.length < 5 || /[^a-z]/.test(word)) return word;
     let short = word.replace(/(?:ations?|ings?|ers?|ed|ies|es|s|e|y)$/, "");
@@ -17,9 +22,11 @@
   };
   const prepare = (query) => {
     if (/["+:~^*]/.test(query)) return query; // the syntax of the search is used on purpose
-    const words = query.toLowerCase().replace(/[?!,;()`…]|\.(?=\s|$)/g, " ").split(/\s+/).filter(Boolean);
+    const words = query.toLowerCase().replace(/[?!,;()`…/]|-(?=[a-z])|\.(?=\s|$)/g, " ").split(/\s+/).filter(Boolean);
     const chosen = words.filter((word) => !DROPPED.has(word));
-    return chosen.length ? chosen.map(stem).join(" ") : query;
+    if (!chosen.length) return query;
+    const special = chosen.filter((word) => !COMMON.has(word)).length;
+    return chosen.map((word) => stem(word) + (special && !COMMON.has(word) ? "*^3" : "")).join(" ");
   };
   const listen = self.addEventListener.bind(self);
   self.addEventListener = (type, handler, ...options) =>

@@ -698,6 +698,21 @@ async def test_the_approval_level_of_a_session_is_preserved_and_changed(store: S
 # Large texts
 
 
+async def test_a_text_of_megabytes_is_stored_once_and_found(store: Store, session: StoredSession):
+    (message,) = await fill(store, session, "question")
+    texts_of_parts = [f"needle{letter} " + "äword " * 500_000 for letter in ("a", "a", "b")]
+    parts = [TextPart(text) for text in texts_of_parts]
+    for part in parts:
+        part.adopt(message.id, session.id)
+        await store.append(session.id, [part])
+    found = (await store.load(session.id)).messages[0].parts[1:]
+    assert found == parts
+    assert {hit.part_id for hit in await store.search("needlea")} == {part.id for part in parts[:2]}
+    fork = await store.fork(session.id)
+    await store.delete(session.id)
+    assert [part.text for part in (await store.load(fork.id)).messages[0].parts[1:]] == texts_of_parts
+
+
 async def test_an_abridged_transcript_has_the_newest_large_texts_and_all_inputs(store: Store, session: StoredSession):
     if isinstance(store, MemoryStore):
         pytest.skip("SKIPPED: a store in memory has every text in memory")

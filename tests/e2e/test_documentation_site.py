@@ -1,13 +1,16 @@
 """The documentation site builds without a warning, and its reference has every public name."""
 
 import json
+import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import outrider
+from outrider import errors
 from tests.architecture.house import ROOT
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed")
@@ -33,3 +36,36 @@ def test_the_site_loads_nothing_from_other_machines(site: Path):
         text = page.read_text(encoding="utf-8")
         for attribute in ('<script src="http', '<link rel="stylesheet" href="http', '<img src="http'):
             assert attribute not in text, f"{page.name}: {attribute}"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_questions_of_engineers_are_answered_by_the_first_results_of_the_search(site: Path):
+    """The search program of the site runs in node; a question passes if one of the first four pages answers it."""
+    topics = tomllib.loads((ROOT / "tests" / "fixtures" / "site_questions.toml").read_text(encoding="utf-8"))
+    expected = {question: pages for topic in topics.values() for question, pages in topic.items()}
+    done = subprocess.run(
+        ["node", str(ROOT / "scripts" / "search-site.mjs"), str(site)],
+        input=json.dumps(list(expected)),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    missed: dict[str, list[str]] = {}
+    for (question, pages), found in zip(expected.items(), json.loads(done.stdout), strict=True):
+        first = [location.partition("#")[0].removesuffix(".html") for location in found[:4]]
+        assert all((site / f"{page}.html").exists() for page in pages), pages
+        if not set(first) & set(pages):
+            missed[question] = first
+    assert len(expected) >= 80
+    assert missed == {}
+
+
+def test_every_error_has_a_remedy_and_every_key_a_type(site: Path):
+    remedies = (site / "reference" / "errors.html").read_text(encoding="utf-8").count("What to do:")
+    leaves = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.OutriderError)]
+    assert remedies >= len([one for one in leaves if not one.__subclasses__()])
+    keys = (site / "reference" / "configuration.html").read_text(encoding="utf-8")
+    assert "<code>parallel_calls</code>" in keys
+    description = json.loads((site / "reference" / "openapi.json").read_text(encoding="utf-8"))
+    assert description["openapi"] == "3.1.0"

@@ -9,6 +9,7 @@ searches the removed messages.
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Annotated, Any, cast
 
@@ -174,10 +175,18 @@ def _spoken_text(message: Message) -> str:
     return "\n".join(part.text for part in parts if not part.synthetic and not part.ignored)
 
 
-def _sentences(text: str) -> Iterator[str]:
-    for sentence in _SENTENCE_END.split(_FENCE.sub("\n", text)):
-        if sentence := sentence.strip():
-            yield sentence[:MAX_SENTENCE]
+def _sentences(text: str) -> Sequence[str]:
+    return _known_sentences(text) if len(text) < MAX_REMEMBERED else _split_sentences(text)
+
+
+def _split_sentences(text: str) -> tuple[str, ...]:
+    found = (sentence.strip() for sentence in _SENTENCE_END.split(_FENCE.sub("\n", text)))
+    return tuple(sentence[:MAX_SENTENCE] for sentence in found if sentence)
+
+
+# Every compaction of a session reads the same texts again. Long ones are not remembered, to limit the memory.
+MAX_REMEMBERED = 4096
+_known_sentences = lru_cache(8192)(_split_sentences)
 
 
 def _shorten(text: str) -> str:
@@ -195,10 +204,10 @@ def _constraints(by_user: Iterable[str]) -> Iterator[str]:
 def _distinct_sentences(by_user: Iterable[str]) -> Iterator[str]:
     """Yields the other sentences that the user wrote once: rules have no certain words, but they are not repeated. Of a
     long text, such as a pasted document, only the beginning and the end are used."""
-    texts = [list(_sentences(text)) for text in by_user]
-    counts = Counter(_shape(sentence) for sentences in texts for sentence in sentences)
+    texts = [[(sentence, _shape(sentence)) for sentence in _sentences(text)] for text in by_user]
+    counts = Counter(shape for sentences in texts for _, shape in sentences)
     for sentences in texts:
-        single = [sentence for sentence in sentences if counts[_shape(sentence)] == 1 and len(sentence) < MAX_SENTENCE]
+        single = [sentence for sentence, shape in sentences if counts[shape] == 1 and len(sentence) < MAX_SENTENCE]
         surplus = len(single) > MAX_SENTENCES_PER_MESSAGE
         half = MAX_SENTENCES_PER_MESSAGE // 2
         for sentence in [*single[:half], *single[-half:]] if surplus else single:
@@ -231,7 +240,7 @@ def _open_items(calls: Sequence[ToolPart], spoken: Sequence[tuple[str, str]], ea
     closed: set[str] = set()
     found: list[str] = []
     for _, text in reversed(spoken):
-        for sentence in reversed(list(_sentences(text))):
+        for sentence in reversed(_sentences(text)):
             if done := _CLOSED.match(sentence):
                 closed.add(_normalize(done[1]))
             elif _OPEN.search(sentence) and _normalize(_TASK_MARK.sub("", sentence)) not in closed:
@@ -307,10 +316,19 @@ def _newest_start(sizes: Iterable[int]) -> int:
 def _names(by_user: Iterable[str], by_agent: Iterable[str]) -> list[str]:
     """Returns paths, identifiers, versions and the like, most frequent first; those of the user before others."""
     counts = [
-        Counter(name.rstrip(".,:;") for text in texts for name in _NAMES.findall(text)) for texts in (by_user, by_agent)
+        Counter(
+            name for text in texts for name in (_known_names(text) if len(text) < MAX_REMEMBERED else _find_names(text))
+        )
+        for texts in (by_user, by_agent)
     ]
     return list(dict.fromkeys(name for count in counts for name, _ in count.most_common() if 2 < len(name) < 200))
 
+
+def _find_names(text: str) -> tuple[str, ...]:
+    return tuple(name.rstrip(".,:;") for name in _NAMES.findall(text))
+
+
+_known_names = lru_cache(8192)(_find_names)
 
 EXCERPT = 600
 MIN_STEM = 4

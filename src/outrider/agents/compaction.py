@@ -17,10 +17,11 @@ from outrider.context.prompts import render_prompt
 from outrider.errors import CallbackError, ConfigurationError, ContextOverflowError, ProviderError
 from outrider.providers.assembler import AnswerAssembler, AnswerPart
 from outrider.providers.provider import ModelClient
+from outrider.sessions.records import SessionUpdate
 from outrider.types.agents import Agent
 from outrider.types.deltas import Retry
 from outrider.types.events import ContextCompactionEvent, ErrorEvent, RetryScheduledEvent
-from outrider.types.messages import Message, text_message
+from outrider.types.messages import WORKSPACE_STATE, Message, text_message
 from outrider.types.origins import merge_origins
 from outrider.types.parts import (
     CompactionPart,
@@ -267,7 +268,8 @@ MIN_TOKENS_TO_COMPACT = 2_000  # smaller than every model's context, so the cata
 MESSAGES_TO_RETRY = 10  # after a compaction that shortened nothing
 # The session must not be blocked by a model that writes no summary; what is carried over word for word follows.
 NO_SUMMARY = "(The model wrote no summary of the earlier messages.)"
-MIN_LONG_INPUT = 200  # estimated tokens of an input that a summary can shorten
+MIN_TOKENS_WITH_INPUT = 200  # estimated tokens of messages with the last input that a summary can shorten
+MAX_SHORT_SUMMARY = 200  # characters
 MAX_TOOL_OUTPUT = 600  # characters of each tool output in the summary request of an overflowing context
 MAX_TEXT = 2_000  # characters of each text in a summary request that is still too long
 SUMMARY_SHARES = (0.5, 0.1)  # of the context window that the newest messages fill in the last summary requests
@@ -300,7 +302,7 @@ class ContextCompactor:
 
     async def make_room(self, error: ContextOverflowError, *, again: bool) -> None:
         """Shorten the prompt that the model has rejected: remove outputs of the last calls if they fill it, else
-        compact it, also with the last input if that fills it. `again`: the prompt was shortened before. Raises
+        compact it, also with the last input if that makes it shorter. `again`: the prompt was shortened before. Raises
         the error if nothing is shortened."""
         context = self._context
         # Some servers report too few tokens.
@@ -312,14 +314,27 @@ class ContextCompactor:
             return
         history = context.session.messages
         last = next((message for message in reversed(history) if _is_input(message)), None)
-        is_long = last is not None and estimate_message_tokens(last) > MIN_LONG_INPUT
-        for whole in (False, True) if is_long else (False,):
-            if self.can_compact(whole=whole) and await self.compact(overflow=True, whole=whole) is not None:
+        for whole in (False, True):
+            if self._can_shorten(whole=whole) and await self.compact(overflow=True, whole=whole) is not None:
                 return
         if last is not None and estimate_message_tokens(last) * 2 > size:
             text = LAST_INPUT_TOO_LONG.format(model=model, message=error.message)
             raise ContextOverflowError(text, provider=error.provider, status=error.status) from error
         raise error
+
+    def _can_shorten(self, *, whole: bool) -> bool:
+        """Return whether a compaction can shorten the prompt. If it replaces the last input, it must replace a long
+        text. The state of the workspace does not count: otherwise a long path would turn a short question into a
+        summary."""
+        if not self.can_compact(whole=whole):
+            return False
+        history, start = self._context.session.messages, self._tail_start(auto=True, whole=whole)
+        if not pinned_input(history, start):
+            return True
+        replaced = apply_compaction(history[:start])
+        texts = [part for message in replaced for part in message.get_parts_by_type(TextPart)]
+        state = sum(estimate_text_tokens(part.text) for part in texts if WORKSPACE_STATE in part.metadata)
+        return sum(map(estimate_message_tokens, replaced)) - state > MIN_TOKENS_WITH_INPUT
 
     def _remove_last_outputs(self, size: int) -> bool:
         """Remove the longest outputs of the last answer's calls from the prompt, if they are more than half of it. They
@@ -358,6 +373,7 @@ class ContextCompactor:
         origins = merge_origins(self._context.read_origins()) or UNSET
         part = replace(part, auto=auto, overflow=overflow, message_id="", origins=origins)
         await self._context.journal.add_message(self._summary_message(part, answer))
+        await self._context.journal.update_session(SessionUpdate(compacting=self._context.run.clock()))
         offer_conversation_search(self._context)
         renew_system_prompt(self._context)
         self._context.emit_event(
@@ -401,7 +417,9 @@ class ContextCompactor:
         """Return the message that carries the summary. It has the user role, and the usage of the summary request."""
         agent = self._context.agent
         model = ModelRef(agent.provider, agent.model)
-        return Message("user", [part], agent=agent.name, model=model, tokens=answer.tokens, cost=answer.cost)
+        message = Message("user", [part], agent=agent.name, model=model, tokens=answer.tokens, cost=answer.cost)
+        message.summary = _first_line(part.summary)
+        return message
 
     def _tail_start(self, *, auto: bool, whole: bool = False) -> int:
         """Return the index of the first message that stays in the prompt. A compaction on request leaves the last turn
@@ -508,6 +526,12 @@ class ContextCompactor:
 
 def _model_name(agent: Agent) -> str:
     return f"{agent.provider}/{agent.model}"
+
+
+def _first_line(summary: str) -> str:
+    """Return what a summary begins with, without its headings, as the short summary of its message."""
+    lines = (line.strip() for line in summary.splitlines())
+    return _cut(next((line for line in lines if line and not line.startswith("#")), ""), MAX_SHORT_SUMMARY)
 
 
 def _shorten_pinned(text: str) -> str:

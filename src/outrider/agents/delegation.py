@@ -10,7 +10,7 @@ from typing import Annotated
 from msgspec import UNSET
 
 from outrider.agents.compaction import offer_conversation_search
-from outrider.agents.instructions import build_system_prompt, widest_mode
+from outrider.agents.instructions import build_system_prompt, tools_for_mode, widest_mode
 from outrider.agents.output_type import OutputType
 from outrider.agents.run_context import AgentContext, RunContext, TakeInput
 from outrider.agents.turn import Turn
@@ -18,7 +18,7 @@ from outrider.agents.turn_state import TurnEnd, has_pending_calls
 from outrider.context.lower import PromptProjection
 from outrider.context.prompts import role_of
 from outrider.errors import LimitReachedError, ToolFailure
-from outrider.permissions.modes import MODE_TABLE, stricter_mode
+from outrider.permissions.modes import stricter_mode
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
 from outrider.tools.tool import OnDemandTool, Progress, Tool, ToolContext, tools_by_name
@@ -185,6 +185,31 @@ class AgentDelegation:
         )
 
 
+async def answer_in_child_session(
+    caller: AgentContext, call_id: str, messages: Sequence[Message], system: str, agent: Agent
+) -> TurnEnd:
+    """Let an agent without tools answer a conversation in a child session of the caller, with its budget. The prompt
+    has nothing of the caller's session, because the answer goes to the author of the conversation."""
+    caller.run.budget.check_depth(caller.depth + 1)
+    parent = caller.session
+    session = Session(
+        title=f"{caller.agent.name} → {agent.name}",
+        workspace_directory=parent.workspace_directory,
+        mode="chat",
+        agent=agent.name,
+        parent_id=parent.id,
+        owner=parent.owner,
+        metadata=parent.metadata,
+    )
+    async with await caller.run.open_journal(session) as journal:
+        child = open_agent_context(agent, journal, caller.run, caller=caller, call_id=call_id)
+        child.system_prompt = child.fixed_prompt = system
+        child.tools, child.tool_specs = {}, ()
+        for message in messages:
+            await journal.add_message(message)
+        return await Turn(child).run()
+
+
 def _result_text(callee: Agent, end: TurnEnd) -> str:
     if end.reason == "completed":
         return end.output
@@ -270,16 +295,3 @@ def _is_on_demand(tool: Tool) -> bool:
 
 def _prefers_patches(model: str) -> bool:
     return any(marker in model.lower() for marker in PATCH_MODEL_MARKERS)
-
-
-def tools_for_mode(agent: Agent, tools: Mapping[str, Tool], mode: Mode) -> dict[str, Tool]:
-    """Return the tools that an agent has in a mode: none in chat mode, and in plan mode only those that are read-only
-    or checked by the gate."""
-    allowed = {name: tool for name, tool in tools.items() if agent.tools is None or name in agent.tools}
-    match MODE_TABLE[mode].tools:
-        case "none":
-            return {}
-        case "read-only":
-            return {name: tool for name, tool in allowed.items() if tool.read_only or tool.options.plan}
-        case "all":
-            return allowed

@@ -7,7 +7,8 @@ input, and used again when a turn or a session resumes. A session without stored
 prompt follows its current mode, as it did there.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -24,10 +25,11 @@ from outrider.context.prompts import (
 from outrider.errors import CallbackError
 from outrider.permissions.modes import MODE_TABLE
 from outrider.sessions.session import Session
+from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Mode
 from outrider.types.messages import INSTRUCTIONS, Message
 from outrider.types.modes import ApprovalLevel
-from outrider.types.parts import TextPart
+from outrider.types.parts import AgentPart, TextPart, TextRange
 
 _CHANGED = "Your instructions have changed. They are now:\n\n{text}"
 _ADDITIONAL = "Additional instructions for this answer:\n\n{text}"
@@ -38,6 +40,7 @@ def additional_instructions(text: str) -> TextPart:
     return TextPart(_ADDITIONAL.format(text=text.strip()), synthetic=True, metadata={INSTRUCTIONS: True})
 
 
+_MENTION = re.compile(r"(?<![\w.@/])@([\w-]+)")
 SETTINGS = "settings"  # the metadata of an input whose turn starts a prompt, or reports a change to the model
 
 
@@ -52,9 +55,34 @@ class PromptSettings(msgspec.Struct, frozen=True, kw_only=True):
     announced: bool = False
 
 
-def note_settings(message: Message, session: Session, agent: Agent, run: Callable[[], RunContext]) -> None:
-    """Add the settings of the session to a new input, before it is stored: for the first input of an agent, and with a
-    text for the model if they differ from what its prompt says. `run` has the texts of the session's prompts."""
+def describe_input(
+    message: Message,
+    session: Session,
+    agent: Agent,
+    *,
+    agents: Collection[str],
+    tools: Mapping[str, Tool],
+    run: Callable[[], RunContext],
+) -> None:
+    """Add to a new input, before it is stored, what it is answered with: the reasoning effort, the agents that it
+    mentions, and the settings of the session. Those are stored with the first input of an agent, and with a text for
+    the model if they differ from what its prompt says. `run` has the texts of the session's prompts."""
+    message.variant = agent.reasoning_effort
+    for mention in _find_mentions(message, agents):
+        message.add_part(mention)
+    if _note_settings(message, session, agent, run):
+        message.tools = dict.fromkeys(tools_for_mode(agent, tools, session.mode), True)
+
+
+def _find_mentions(message: Message, agents: Collection[str]) -> list[AgentPart]:
+    """Return the agents that the user's words name with an @."""
+    texts = [part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic and "@" in part.text]
+    found = (match for text in texts for match in _MENTION.finditer(text) if match[1] in agents)
+    return [AgentPart(match[1], TextRange(match[0], match.start(), match.end())) for match in found]
+
+
+def _note_settings(message: Message, session: Session, agent: Agent, run: Callable[[], RunContext]) -> bool:
+    """Return whether the settings were added."""
     model = f"{agent.provider}/{agent.model}"
     now = PromptSettings(agent=agent.name, mode=session.mode, approval=session.approval, model=model)
     found = list(_find_settings(session.messages))
@@ -66,6 +94,7 @@ def note_settings(message: Message, session: Session, agent: Agent, run: Callabl
     if texts:
         message.add_part(TextPart("\n".join(texts), synthetic=True, metadata={INSTRUCTIONS: True}))
         message.parts.insert(0, message.parts.pop())  # the user's words come last
+    return bool(texts) or not of_agent
 
 
 def _describe_changes(
@@ -116,6 +145,19 @@ def widest_mode(agent: str, session: Session) -> Mode:
         settings.mode for settings in _find_settings(session.messages) if settings.announced or settings.agent == agent
     ]
     return max(modes, key=lambda mode: MODE_TABLE[mode].rank) if modes else session.mode
+
+
+def tools_for_mode(agent: Agent, tools: Mapping[str, Tool], mode: Mode) -> dict[str, Tool]:
+    """Return the tools that an agent has in a mode: none in chat mode, and in plan mode only those that are read-only
+    or checked by the gate."""
+    allowed = {name: tool for name, tool in tools.items() if agent.tools is None or name in agent.tools}
+    match MODE_TABLE[mode].tools:
+        case "none":
+            return {}
+        case "read-only":
+            return {name: tool for name, tool in allowed.items() if tool.read_only or tool.options.plan}
+        case "all":
+            return allowed
 
 
 def build_system_prompt(agent: Agent, session: Session, run: RunContext) -> str:

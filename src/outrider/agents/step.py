@@ -288,7 +288,7 @@ class ModelStep:
         message.time = MessageTime(message.time.created if message.time else now, now)
         reason = error.type if error else message.finish or "other"
         miss = None if error else self._explain_cache_miss()
-        finish = StepFinishPart(reason, cost=message.cost, tokens=message.tokens, cache_miss=miss)
+        finish = StepFinishPart(reason, journal.snapshot, message.cost, message.tokens, cache_miss=miss)
         journal.put_part_soon(finish, message)
         if message.finish == "tool_use" and has_pending_calls(message):
             # No wait for the disk here: the journal writes it together with the first call, before that runs.
@@ -365,7 +365,7 @@ class ModelStep:
         last = session.messages[-1].id if session.messages else None
         return Message(
             "assistant",
-            [StepStartPart()],
+            [StepStartPart(self._context.journal.snapshot)],
             agent=agent.name,
             model=ModelRef(agent.provider, agent.model),
             mode=session.mode,

@@ -80,7 +80,7 @@ class StopPolicy:
             return None
         if answer.finish == "refusal" or answer.finish == "length":
             return TurnEnd(answer.finish, text)
-        if text.strip():
+        if text and not text.isspace():
             return TurnEnd("completed", text)
         return TurnEnd("empty_answers") if self._repetition.is_empty_again() else None
 

@@ -66,7 +66,8 @@ class Turn:
                 end = await self._run_steps()
         except (LimitReachedError, TimeoutError) as reached:
             limit = self._budget.as_limit_error(reached)
-            self._context.emit_event(BudgetExceededEvent, limit=limit.limit, maximum=str(limit.details["maximum"]))
+            fields = {name: str(limit.details[name]) for name in ("limit", "maximum", "reached")}
+            self._context.emit_event(BudgetExceededEvent, **fields)
             end = TurnEnd("limit", self._last_text(), limit)
         except OutriderError as error:
             self._context.emit_event(ErrorEvent, error_type=type(error).__name__, message=error.message)

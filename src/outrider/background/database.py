@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -485,6 +485,16 @@ def _configure_sqlite(connection: Any, _: Any) -> None:
     connection.isolation_level = "IMMEDIATE"
     for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
+    if sqlite3.sqlite_version_info < (3, 42):
+        connection.create_function("unixepoch", 1, _read_clock)
+
+
+def _read_clock(unit: str) -> float:
+    """Replaces SQL's `unixepoch('subsec')`, which DBOS calls on Python 3.12 and newer, and which returns NULL before
+    SQLite 3.42."""
+    if unit != "subsec":
+        raise ValueError(f"unixepoch({unit!r}) is not used by DBOS; read another clock")
+    return time()
 
 
 def _encode_exception(value: Any) -> Any:

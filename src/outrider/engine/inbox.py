@@ -38,7 +38,7 @@ class SessionInbox:
     """Queues input for one session. `publish_changes` announces input as queued, taken or withdrawn. `notes` returns
     the workspace notes and `initial_state` its state; both are stored with the first input and stay the same.
     `make_result` makes the result of an input that starts no turn, `model` returns the model that answers.
-    `note_settings` adds to an input what changed since the one before. `current` is the origin of the newest input that
+    `describe_input` adds to an input what it is answered with. `current` is the origin of the newest input that
     was taken, None if it came from another process."""
 
     def __init__(
@@ -51,9 +51,9 @@ class SessionInbox:
         *,
         make_result: Callable[[TurnEnd], "RunResult[Any]"],
         model: Callable[[], ModelRef] | None = None,
-        note_settings: Callable[[Message], None] | None = None,
+        describe_input: Callable[[Message], None] | None = None,
     ) -> None:
-        self._note_settings = note_settings
+        self._describe_input = describe_input
         self._model = model
         self._make_result = make_result
         self._journal = journal
@@ -170,8 +170,8 @@ class SessionInbox:
         item.message.mode = item.message.mode or session.mode
         if self._model is not None and item.message.model is None:
             item.message.agent, item.message.model = item.message.agent or session.agent, self._model()
-        if self._note_settings is not None and not is_note(item.message):
-            self._note_settings(item.message)
+        if self._describe_input is not None and not is_note(item.message):
+            self._describe_input(item.message)
         origin, resumed = self._origins.pop(item.id, None), self.current if self._taken else None
         # Stored input has no origin; `go_on`, which resumes it, may have its output type.
         self.current = resumed if origin is None and resumed is not None and resumed.output is not None else origin

@@ -11,7 +11,7 @@ import msgspec
 from outrider._sync import run_sync
 from outrider.agents.delegation import open_agent_context
 from outrider.agents.hooks import Hooks
-from outrider.agents.instructions import additional_instructions, note_settings
+from outrider.agents.instructions import additional_instructions, describe_input
 from outrider.agents.output_type import DEFAULT_ATTEMPTS, OutputType, OutputValidator, as_output_type
 from outrider.agents.run_context import AgentContext, RunContext
 from outrider.agents.turn import Turn
@@ -132,7 +132,8 @@ class RunSession:
             parts.append(additional_instructions(instructions))
         model = ModelRef(entry.provider, entry.model)
         given = Message("user", parts, agent=entry.name, model=model, mode=session.mode)
-        note_settings(given, session, entry, lambda: self.run_context)
+        run = self.run_context
+        describe_input(given, session, entry, agents=run.agents, tools=run.tools, run=lambda: run)
         await self.journal.add_message(given)
         context = self._context = open_agent_context(entry, self.journal, self.run_context, output=output)
         end = await Turn(context).run()

@@ -29,21 +29,28 @@ from outrider.types.events import (
 )
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
-from outrider.types.parts import CompactionPart, ToolPart
+from outrider.types.parts import CompactionPart, PatchPart, ToolPart
 
 # Below the guaranteed 250 ms and 4 KiB, because the write itself takes time.
 FLUSH_SECONDS = 0.2
 FLUSH_CHARACTERS = 3072
+LARGE_DRAFT, MAX_DRAFT = 2**20, 8 * 2**20  # characters
 MAX_TEXT_BYTES = 64 * 2**20  # large texts of an open session; no prompt of a model has so many
 
 
 class DraftBuffer:
-    """Collects parts that are still streaming. Calls `on_due` after FLUSH_SECONDS or FLUSH_CHARACTERS."""
+    """Collects parts that are still streaming. Calls `on_due` after FLUSH_SECONDS or FLUSH_CHARACTERS.
+
+    A draft is written as a whole. So that a long text is not written again for each of its chunks, a part above
+    LARGE_DRAFT is written when it has grown by half, and one above MAX_DRAFT when it ends or the journal closes."""
 
     def __init__(self, on_due: Callable[[], object]) -> None:
         self._on_due = on_due
         self._parts: dict[str, Callable[[], AnyPart]] = {}
         self._characters = 0
+        self._sizes: dict[str, int] = {}
+        self._next_sizes: dict[str, int] = {}
+        self._held: dict[str, Callable[[], AnyPart]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __bool__(self) -> bool:
@@ -51,6 +58,12 @@ class DraftBuffer:
 
     def add_draft(self, part_id: str, characters: int, current: Callable[[], AnyPart]) -> None:
         """Records that a part grew by `characters`; `current` returns its value so far."""
+        size = self._sizes[part_id] = self._sizes.get(part_id, 0) + characters
+        if size > LARGE_DRAFT:
+            if size > MAX_DRAFT or size < self._next_sizes.get(part_id, 0):
+                self._held[part_id] = current
+                return
+            self._next_sizes[part_id] = size * 3 // 2
         self._parts[part_id] = current
         self._characters += characters
         if self._characters >= FLUSH_CHARACTERS:
@@ -65,10 +78,14 @@ class DraftBuffer:
 
     def drop_draft(self, part_id: str) -> None:
         """Removes a part, because its final value is written."""
-        self._parts.pop(part_id, None)
+        for entries in (self._parts, self._held, self._sizes, self._next_sizes):
+            entries.pop(part_id, None)
 
-    def take_drafts(self) -> list[AnyPart]:
+    def take_drafts(self, *, is_last: bool = False) -> list[AnyPart]:
+        """Returns the parts that are due; with `is_last`, all."""
         parts, self._parts, self._characters = self._parts, {}, 0
+        if is_last:
+            parts, self._held = {**self._held, **parts}, {}
         return [current() for current in parts.values()]
 
     def cancel_timer(self) -> None:
@@ -80,6 +97,12 @@ class DraftBuffer:
         self.cancel_timer()
         self._characters = 0
         self._on_due()
+
+
+def _last_change(message: Message) -> str | None:
+    """Return the id of the last change of files that a message records."""
+    changes = message.get_parts_by_type(PatchPart)
+    return changes[-1].hash if changes else None
 
 
 class Journal(AbstractAsyncContextManager["Journal"]):
@@ -101,6 +124,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
     ) -> None:
         self.session = session
         self._is_abridged = is_abridged
+        self.snapshot = next((found for one in reversed(session.messages) if (found := _last_change(one))), None)
         self.lease = SessionLease(session.id, store, bus, self.retry_writes, held)
         self.lost = self.lease.lost
         self._store = store
@@ -217,11 +241,11 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         """Stores an incomplete part, as `current` returns it at that time, within 250 ms or 4 KiB."""
         self._drafts.add_draft(part_id, characters, current)
 
-    async def flush_drafts(self) -> None:
+    async def flush_drafts(self, *, is_last: bool = False) -> None:
         """Writes the queue, then the buffered incomplete parts as drafts."""
         async with self._write_lock:
             await self._queue.drain()
-            if drafts := self._drafts.take_drafts():
+            if drafts := self._drafts.take_drafts(is_last=is_last):
                 await self.lease.append(drafts, draft=True)
                 failpoint("FP-mid-stream")
 
@@ -242,7 +266,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         await self._tasks.wait_finished()
         try:
             if not self.lost.is_set():
-                await self._tasks.run_shielded(self.flush_drafts())
+                await self._tasks.run_shielded(self.flush_drafts(is_last=True))
         finally:
             await self.lease.release_lease()
 
@@ -266,9 +290,12 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             self._bus.publish(entry.event)
         elif isinstance(entry.value, Message):
             self._append_message(entry.value, seq)
+            self.snapshot = _last_change(entry.value) or self.snapshot
         elif entry.value is not None:
             if entry.into is not None and not _already_ended(entry.into, entry.value):
                 entry.into.put_part(entry.value)
+            if isinstance(entry.value, PatchPart):
+                self.snapshot = entry.value.hash
             self._drafts.drop_draft(entry.value.id)  # a thread may have added a draft during the write
             self._publish(PartUpdatedEvent(part=entry.value, seq=seq))
 

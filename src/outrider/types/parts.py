@@ -240,7 +240,7 @@ class SentRequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is stored about the body of a request, besides the transcript, to build the same bytes again.
 
     `size` and `digest` describe the whole body. `head` is the text before the messages, in which a control character
-    stands for the id of the `conversation`; it is empty if it equals that of the step before, and so is `form`, which
+    represents the id of the `conversation`; it is empty if it equals that of the step before, and so is `form`, which
     says how messages are encoded. `rewrite` names what changed the messages: "text-tools" or "before_request". `patch`
     changes the encoded messages accordingly. `inserts` are texts that are added afterwards, in ascending order.
     """
@@ -256,7 +256,8 @@ class SentRequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class StepStartPart(PartBase, frozen=True, tag_field="type", tag="step-start"):
-    """Marks the start of a step, with the snapshot of the workspace at that time and the request to the model."""
+    """Marks the start of a step, with the request to the model. `snapshot` is the last change of files before it, by
+    the `hash` of its `PatchPart`."""
 
     type: ClassVar[Literal["step-start"]] = "step-start"
     snapshot: str | None = None
@@ -264,7 +265,8 @@ class StepStartPart(PartBase, frozen=True, tag_field="type", tag="step-start"):
 
 
 class StepFinishPart(PartBase, frozen=True, tag_field="type", tag="step-finish"):
-    """Marks the end of a step, with its finish reason, tokens and cost, and why the provider's cache missed."""
+    """Marks the end of an answer, before its calls run, with its finish reason, tokens and cost, and why the provider's
+    cache missed."""
 
     type: ClassVar[Literal["step-finish"]] = "step-finish"
     reason: str
@@ -275,7 +277,7 @@ class StepFinishPart(PartBase, frozen=True, tag_field="type", tag="step-finish")
 
 
 class SnapshotPart(PartBase, frozen=True, tag_field="type", tag="snapshot"):
-    """A snapshot of the workspace's files."""
+    """The state of the workspace's files after an undo or redo, by the `hash` of its `PatchPart`."""
 
     type: ClassVar[Literal["snapshot"]] = "snapshot"
     snapshot: str

@@ -151,6 +151,23 @@ async def test_shown_text_is_stored_within_4_kib(store: SmallStore, bus: EventBu
         assert store.drafts <= 4 + (time.monotonic() - started) / FLUSH_SECONDS
 
 
+async def test_a_long_text_is_not_written_for_each_chunk_but_when_it_ends(store: SmallStore, bus: EventBus):
+    chunk, chunks, part_id = "x" * 100_000, 100, TextPart("").id
+    async with await create_journal(Session(), store, bus) as journal:
+        message = await answer(journal)
+        for number in range(1, chunks + 1):
+            part = TextPart(chunk * number, id=part_id)
+            part.adopt(message.id, journal.session.id)
+            event = PartDeltaEvent(message_id=message.id, part_id=part_id, delta=chunk)
+            journal.publish_delta(event, lambda part=part: part)
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        stored = (await store.load(journal.session.id)).messages[0].get_text_content()
+        assert 10 * len(chunk) < len(stored) < chunks * len(chunk)
+    assert store.drafts < 20
+    assert (await store.load(journal.session.id)).messages[0].get_text_content() == chunk * chunks
+
+
 async def test_closing_keeps_what_was_shown_last(store: SmallStore, bus: EventBus):
     async with await create_journal(Session(), store, bus) as journal:
         message = await answer(journal)

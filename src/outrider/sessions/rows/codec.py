@@ -14,7 +14,7 @@ from outrider.sessions.records import DamagedRow, StoredValue
 from outrider.types.codec import AnyPart, UnknownPart, adopt, check_part, decode_part, encode_part, plain, validate_part
 from outrider.types.messages import Message, Role
 from outrider.types.origins import make_origin
-from outrider.types.parts import BodyEdit, PartBase, SentRequestRecord, ToolPart
+from outrider.types.parts import BodyEdit, PartBase, ReasoningPart, SentRequestRecord, TextPart, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolState
 from outrider.types.validate import convert, validation_error
 
@@ -81,6 +81,7 @@ BLOB_BYTES = 16 * 1024
 # The text before the messages of a request is equal in many sessions, so it is worth a blob much earlier.
 _REQUEST_BLOB_BYTES = 512
 _REQUEST_START = b'{"type":"step-start"'
+SPLIT_CHARACTERS = 2**20
 _BLOB_PREFIX = "\x00blob:"
 _BLOB_NAME = re.compile(rb"\\u0000blob:([0-9a-f]{64})")
 
@@ -102,6 +103,46 @@ def extract_blobs(body: bytes) -> tuple[bytes, dict[str, bytes]]:
 
     lean = map_strings(msgspec.json.decode(body), take)
     return (msgspec.json.encode(lean), blobs) if blobs else (body, {})
+
+
+def split_large_texts(part: AnyPart) -> tuple[bytes, dict[str, str]] | None:
+    """Returns the row of a part and its large strings by hash, as `extract_blobs` does, but without a copy of the
+    strings. Returns None if no string is larger than SPLIT_CHARACTERS, or one cannot be encoded."""
+    if not isinstance(part, PartBase) or type(part) not in (TextPart, ReasoningPart, ToolPart):
+        return None
+    if not _has_large_text(part):
+        return None
+    texts: dict[str, str] = {}
+
+    def take(text: str) -> str:
+        if len(text) < BLOB_BYTES and not text.startswith(_BLOB_PREFIX):
+            return text
+        digest = hashlib.sha256()
+        for piece in encode_pieces(text):
+            digest.update(piece)
+        texts[digest.hexdigest()] = text
+        return _BLOB_PREFIX + digest.hexdigest()
+
+    check_part(part)
+    try:
+        lean = map_strings(msgspec.to_builtins(to_stored_form(part)), take)
+        return _encoder.encode(lean), texts
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        return None  # the usual way reports or replaces it
+
+
+def _has_large_text(part: AnyPart) -> bool:
+    match part:
+        case TextPart(text=text) | ReasoningPart(text=text) | ToolPart(state=ToolCompleted(output=text)):
+            return len(text) > SPLIT_CHARACTERS
+        case _:
+            return False
+
+
+def encode_pieces(text: str) -> Iterator[bytes]:
+    """Yields the UTF-8 encoding of a text in pieces."""
+    for start in range(0, len(text), SPLIT_CHARACTERS):
+        yield text[start : start + SPLIT_CHARACTERS].encode()
 
 
 def insert_blobs(body: bytes, fetch: Callable[[str], bytes]) -> bytes:
@@ -195,9 +236,16 @@ class PartRow(msgspec.Struct, frozen=True):
     outcome: str | None = None
     start: int | None = None
     end: int | None = None
+    texts: dict[str, str] = {}
+    """Large strings by hash, if the body refers to them; see `split_large_texts`."""
 
 
 Row = MessageRow | PartRow
+
+
+def row_size(row: Row) -> int:
+    """Returns the bytes of a row, approximately."""
+    return len(row.body) + (sum(map(len, row.texts.values())) if isinstance(row, PartRow) and row.texts else 0)
 
 
 class AppendRequest(msgspec.Struct, frozen=True):
@@ -210,8 +258,9 @@ class AppendRequest(msgspec.Struct, frozen=True):
     takes: Sequence[str]
 
 
-def to_rows(session_id: str, values: Sequence[StoredValue]) -> list[Row]:
-    """Encodes values as rows, in numbering order. A part that occurs twice yields the same row object twice.
+def to_rows(session_id: str, values: Sequence[StoredValue], *, split: bool = False) -> list[Row]:
+    """Encodes values as rows, in numbering order. A part that occurs twice yields the same row object twice. With
+    `split`, very large strings of single parts are not copied, but referred to.
 
     Raises PartValidationError for an invalid value or one of another session.
     """
@@ -229,7 +278,7 @@ def to_rows(session_id: str, values: Sequence[StoredValue]) -> list[Row]:
         name = (value.message_id, value.id)
         part = parts[name]
         if not isinstance(part, PartRow):
-            part = parts[name] = part_row(part)
+            part = parts[name] = part_row(part, split=split)
         rows.append(part)
     return rows
 
@@ -252,13 +301,14 @@ def message_row(message: Message) -> MessageRow:
     return MessageRow(message.id, message.role, created, encode_message(message))
 
 
-def part_row(part: AnyPart) -> PartRow:
-    body = encode_json(part, _encode_part)
+def part_row(part: AnyPart, *, split: bool = False) -> PartRow:
+    divided = split_large_texts(part) if split else None
+    body, texts = divided or (encode_json(part, _encode_part), {})
     if not isinstance(part, ToolPart):
-        return PartRow(part.id, part.message_id, body)
+        return PartRow(part.id, part.message_id, body, texts=texts)
     match part.state:
         case ToolCompleted(time=time):
-            return PartRow(part.id, part.message_id, body, part.tool, "completed", time.start, time.end)
+            return PartRow(part.id, part.message_id, body, part.tool, "completed", time.start, time.end, texts)
         case ToolError(time=time, reason=reason):
             return PartRow(part.id, part.message_id, body, part.tool, reason, time.start, time.end)
         case _:

@@ -128,11 +128,16 @@ def _read_parts(
         yield StoredPart(PartRow(id, message_id, body), bool(draft))
 
 
-def restore_blobs(db: sqlite3.Connection, body: bytes) -> bytes:
-    """Returns a row with its blobs inserted; if one is missing, bytes that decode as a damaged row."""
+def restore_blobs(db: sqlite3.Connection, body: bytes, limit: int | None = None) -> bytes:
+    """Returns a row with its blobs inserted, with `limit` only that many bytes of each; if one is missing, bytes that
+    decode as a damaged row."""
 
     def fetch(name: str) -> bytes:
-        return db.execute("SELECT body FROM blobs WHERE name = ?", (name,)).fetchone()[0]
+        if limit is None:
+            return db.execute("SELECT body FROM blobs WHERE name = ?", (name,)).fetchone()[0]
+        key = db.execute("SELECT rowid FROM blobs WHERE name = ?", (name,)).fetchone()[0]
+        with db.blobopen("blobs", "body", key, readonly=True) as blob:
+            return blob.read(limit).decode(errors="ignore").encode()
 
     try:
         return insert_blobs(body, fetch)

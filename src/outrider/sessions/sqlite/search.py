@@ -17,6 +17,7 @@ from outrider.sessions.sqlite.writes import release_blobs
 INDEX_BATCH = 200  # parts in one transaction
 SESSION_BATCH = 500
 MAX_CANDIDATES = 2000
+SEARCHED_BYTES = search_terms.SEARCHED_CHARACTERS * 4  # the longest encoding of a character
 
 
 def index_batch(db: sqlite3.Connection, since: int) -> bool:
@@ -59,7 +60,8 @@ def unindex_part(db: sqlite3.Connection, key: int, text: str) -> None:
 
 
 def part_text(db: sqlite3.Connection, body: bytes, *, blobs: int) -> str:
-    part, _ = read_part("", PartRow("", "", restore_blobs(db, body) if blobs else body))
+    """Returns the searchable text of a part; of its large texts only the beginning is read."""
+    part, _ = read_part("", PartRow("", "", restore_blobs(db, body, SEARCHED_BYTES) if blobs else body))
     return search_terms.searchable_text(part) if part is not None else ""
 
 

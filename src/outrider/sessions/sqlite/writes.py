@@ -16,7 +16,7 @@ from outrider.sessions.records import (
     SessionUpdate,
     StoredSession,
 )
-from outrider.sessions.rows.codec import AppendRequest, MessageRow, PartRow, extract_blobs, number_rows
+from outrider.sessions.rows.codec import AppendRequest, MessageRow, PartRow, encode_pieces, extract_blobs, number_rows
 from outrider.sessions.rows.session_rows import (
     check_token,
     decode_approval,
@@ -270,7 +270,7 @@ def _fork_point(db: sqlite3.Connection, session: int, at: str | None) -> sqlite3
 
 def _put_part(db: sqlite3.Connection, session: int, seq: int, row: PartRow, *, draft: bool) -> None:
     """Writes a part. Large strings of a draft stay in its row, because the next draft replaces them."""
-    body, blobs = (row.body, {}) if draft else extract_blobs(row.body)
+    body, blobs = (row.body, row.texts) if draft or row.texts else extract_blobs(row.body)
     own = (row.id, seq, draft, len(blobs), row.tool, row.outcome, row.start, row.end, body)
     try:
         db.execute(_PUT_PART, (session, session, row.message_id, *own))
@@ -279,8 +279,22 @@ def _put_part(db: sqlite3.Connection, session: int, seq: int, row: PartRow, *, d
     if blobs:
         key = db.execute(_PART_KEY, (session, row.message_id, row.id)).fetchone()[0]
         release_blobs(db, key, but=blobs)
-        db.executemany("INSERT OR IGNORE INTO blobs (name, body) VALUES (?, ?)", blobs.items())
+        for name, content in blobs.items():
+            _put_blob(db, name, content)
         db.executemany("INSERT OR IGNORE INTO blob_uses VALUES (?, ?)", [(key, name) for name in blobs])
+
+
+def _put_blob(db: sqlite3.Connection, name: str, content: bytes | str) -> None:
+    """Stores a blob once. A text is written in pieces, because SQLite copies what a statement stores twice."""
+    if isinstance(content, bytes):
+        db.execute("INSERT OR IGNORE INTO blobs (name, body) VALUES (?, ?)", (name, content))
+        return
+    size = len(content) if content.isascii() else sum(map(len, encode_pieces(content)))
+    added = db.execute("INSERT OR IGNORE INTO blobs (name, body) VALUES (?, zeroblob(?))", (name, size))
+    if added.rowcount and added.lastrowid is not None:
+        with db.blobopen("blobs", "body", added.lastrowid) as blob:
+            for piece in encode_pieces(content):
+                blob.write(piece)
 
 
 def release_blobs(db: sqlite3.Connection, part: int, but: Collection[str] = ()) -> None:

@@ -454,6 +454,7 @@ def _python_page(title: str, module: str, names: list[str]) -> Iterator[str]:
         yield f"{inspect.getdoc(loaded) or ''}\n"
     for name in names:
         value = getattr(loaded, name)
+        value = value if inspect.isclass(value) else inspect.unwrap(value)  # a cached function
         defined = getattr(value, "__module__", "")
         yield f"## {name}\n\n`from {module} import {name}`\n"
         if (inspect.isclass(value) or inspect.isfunction(value)) and "<locals>" not in value.__qualname__:

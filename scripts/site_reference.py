@@ -198,6 +198,7 @@ def _field_default(field: msgspec.structs.FieldInfo) -> str:
 
 def _hide_address(text: str) -> str:
     """Returns the text of a value, with the name of a function or class in place of its address in memory."""
+    text = re.sub(r"<function [^<>]*<lambda> at 0x\w+>", "a function", text)
     return re.sub(r"<(?:function |bound method )?(?:\w+\.)*(\w+)[^<>]* at 0x\w+>+", r"\1", text)
 
 

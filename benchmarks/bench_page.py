@@ -24,7 +24,7 @@ TOKEN = "a-token-that-is-long-enough-for-the-benchmark"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 PARAGRAPH = "A paragraph with **bold**, `code` and a [link](https://example.com), as answers have them. " * 4
 ANSWER = "\n\n".join(
-    f"{number}. {PARAGRAPH}" if number % 7 else f"```python\nx = {number}\n```" for number in range(800)
+    f"{number}. {PARAGRAPH}" if number % 7 else f"```python\nx = {number}\n```" for number in range(960)
 )
 MESSAGES = 10_000
 COUNT_FRAMES = """() => { window.frames_seen = 0;

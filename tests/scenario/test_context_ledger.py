@@ -1,18 +1,21 @@
 """The context ledger: stored requests are built again byte for byte, and every byte has a source."""
 
 import random
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
-from outrider import Agent, Engine, Hooks, Tool
+from outrider import Agent, Engine, EventBus, HookedRequest, Hooks, Session, Tool, async_run
 from outrider.context.request_ledger import request_of
-from outrider.session_replay.context_report import SentRequestView, build_report, rebuild_requests
+from outrider.events import CacheMissEvent
+from outrider.models.context_ledger import SentRequestView, build_report, rebuild_requests
 from outrider.stores import SqliteStore
 from outrider.testing import SimulatedReasoning, SimulatedRequest, Simulator, call
 from outrider.testing.simulator import SIMULATED_APIS, ApiKind
 from outrider.types.messages import Message
+from outrider.types.parts import ModelRef, StepFinishPart
 
 KINDS: list[ApiKind] = ["anthropic", "openai", "openai-responses", "google"]
 WORDS = ["plain", "Grüße", "emoji 🙂", 'quoted "text"', "back\\slash", "line\nbreak", "tab\t", "\u2028", "x" * 500]
@@ -157,3 +160,91 @@ async def test_a_session_without_records_says_so(tmp_path: Path):
     report = build_report(session, messages)
     assert [step.recorded for step in report.steps] == [False]
     assert report.totals == ()
+
+
+Change = Callable[[Engine, str], Awaitable[object]]
+
+
+async def no_change(engine: Engine, session: str) -> None:
+    """Nothing happens between two turns."""
+
+
+async def describe_tool(engine: Engine, session: str) -> None:
+    """Another version of the program has another text for a tool."""
+    add.description = "Add two numbers, exactly."
+
+
+async def use_other_model(engine: Engine, session: str) -> None:
+    await engine.live[session].use_model(ModelRef("simulator", "another-model"))
+
+
+async def reopen(engine: Engine, session: str) -> None:
+    """Forgets everything that is not stored."""
+    await engine.close(session)
+    await engine.open(session)
+
+
+async def collect_misses(kind: ApiKind, *changes: Change, **options: Any) -> list[CacheMissEvent]:
+    """Run two turns with changes between them, and return the events about the cache."""
+    bus, events = EventBus(), list[CacheMissEvent]()
+    bus.subscribe(CacheMissEvent, events.append)
+    agent = Agent("writer", "You write.", SIMULATED_APIS[kind].model, "simulator", reasoning=False)
+    async with (
+        Simulator(lambda _: "an answer") as server,
+        Engine([agent], [server.provider(kind)], [look_up, add], bus=bus, **options) as engine,
+    ):
+        session = await engine.create()
+        await engine.prompt(session, "first")
+        for change in changes:
+            await change(engine, session)
+        await engine.prompt(session, "second")
+        messages = (await engine.store.load(session)).messages
+    stored = [part.cache_miss for message in messages for part in message.get_parts_by_type(StepFinishPart)]
+    found = [miss for miss in stored if miss is not None]
+    assert [miss.cause for miss in found] == [event.cause for event in events]
+    assert [step.miss for step in build_report(session, messages).steps if step.miss] == found
+    return events
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("again", [(), (reopen,)], ids=["one process", "reopened"])
+async def test_an_event_names_the_hook_that_broke_the_prefix(kind: ApiKind, again: tuple[Change, ...]):
+    def shorten(request: HookedRequest) -> HookedRequest | None:
+        return request.replace(system="You write briefly.") if len(request.messages) > 1 else None
+
+    assert await collect_misses(kind, *again) == []
+    (event,) = await collect_misses(kind, *again, hooks=Hooks(before_request=shorten))
+    assert (event.cause, event.detail) == ("hook", "before_request changed the system prompt")
+    assert event.offset > 0
+    assert 0 < event.achievable < 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_event_names_the_tool_that_changed(kind: ApiKind, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(add, "description", add.description)
+    (event,) = await collect_misses(kind, describe_tool, reopen)
+    assert (event.cause, event.detail) == ("tools", "changed add")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_another_model_is_a_cause(kind: ApiKind):
+    (event,) = await collect_misses(kind, use_other_model)
+    assert event.cause == "model"
+    assert event.detail.endswith("→ simulator/another-model")
+
+
+async def test_a_stable_prefix_can_be_asserted(assert_stable_prefix: Callable[[Session], None]):
+    agent = Agent("writer", "You write.", SIMULATED_APIS["openai"].model, "simulator")
+    answers = [["I add.", call("add", "c1", a=1, b=2)], "3"]
+    async with Simulator([*answers, *answers]) as server:
+        result = await async_run(agent, "add", [agent], [add], [server.provider("openai")])
+        assert_stable_prefix(result.session)
+        hooks = Hooks(
+            before_request=lambda request: request.replace(system=f"You write. It is {len(server.requests)}:00.")
+        )
+        async with Engine([agent], [server.provider("openai")], [add], hooks=hooks) as engine:
+            session = await engine.create()
+            await engine.prompt(session, "add")
+            changed = engine.live[session].session
+            with pytest.raises(AssertionError, match=r"step 2, byte \d+: date"):
+                assert_stable_prefix(changed)

@@ -146,7 +146,7 @@ function Providers({ overview, onChange, onError }: { overview: SettingsOverview
     post("/keys", { variable, key: value }).then(() => {
       setEditing("");
       setKey("");
-      setNotice(value ? "The key is stored. It is used when the server starts again." : "The stored key is removed.");
+      setNotice(value ? "The key is stored and used from now on." : "The stored key is removed.");
       onChange();
     }, onError);
   };
@@ -156,7 +156,7 @@ function Providers({ overview, onChange, onError }: { overview: SettingsOverview
       <ul class="grants">
         {overview.providers.map((provider) => (
           <li>
-            <strong>{provider.name}</strong> <span class="about">{provider.kind}{provider.base_url ? ` · ${provider.base_url}` : ""} · {provider.is_stored ? "key stored here" : provider.has_key ? "key from the environment" : "no key"}</span>
+            <strong>{provider.name}</strong> <span class="about">{provider.kind}{provider.base_url ? ` · ${provider.base_url}` : ""} · {provider.is_stored ? "key stored here" : provider.has_key ? "key from the environment" : provider.variable ? "no key" : "needs no key"}</span>
             {provider.variable ? <button class="quiet" aria-label={`Enter a key for ${provider.name}`} onClick={() => setEditing(editing === provider.name ? "" : provider.name)}>Key</button> : null}
             {provider.is_stored ? <SureButton label="Remove" name={`Remove the key of ${provider.name}`} question="Really remove?" onSure={() => store(provider.variable, "")} /> : null}
             {editing === provider.name ? (

@@ -490,8 +490,8 @@ def _configure_sqlite(connection: Any, _: Any) -> None:
 
 
 def _read_clock(unit: str) -> float:
-    """Replaces SQL's `unixepoch('subsec')`, which DBOS calls on Python 3.12 and newer, and which returns NULL before SQLite
-    3.42."""
+    """Replaces SQL's `unixepoch('subsec')`, which DBOS calls on Python 3.12 and newer, and which returns NULL before
+    SQLite 3.42."""
     if unit != "subsec":
         raise ValueError(f"unixepoch({unit!r}) is not used by DBOS; read another clock")
     return time()

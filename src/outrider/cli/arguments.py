@@ -496,7 +496,7 @@ def declare_stats(parser: ArgumentParser) -> None:
     parser.epilog = format_examples(
         "outrider stats", "outrider stats --by model --days 7", "outrider stats --session last"
     )
-    parser.add_argument("--by", choices=("day", "model", "agent", "tool"), help="print only this table")
+    parser.add_argument("--by", choices=("day", "model", "agent", "tool", "cache"), help="only this table")
     parser.add_argument("-d", "--days", metavar="N", type=parse_positive_int, default=30, help="the last N days (30)")
     parser.add_argument("-s", "--session", metavar="ID", help="only this session")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

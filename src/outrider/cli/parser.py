@@ -27,8 +27,9 @@ class CommandSpec(NamedTuple):
     declare: str
 
 
+_DECLARED_IN = {"context": "outrider.cli.commands.context"}
 COMMANDS = tuple(
-    CommandSpec(name, summary, f"outrider.cli.arguments:declare_{name.replace('-', '_')}")
+    CommandSpec(name, summary, f"{_DECLARED_IN.get(name, 'outrider.cli.arguments')}:declare_{name.replace('-', '_')}")
     for name, summary in (
         ("run", "run one prompt without the terminal application and print the answer"),
         ("sessions", "list, show, search, fork, export, share and delete sessions"),
@@ -36,6 +37,7 @@ COMMANDS = tuple(
         ("redo", "apply the file changes again that undo reverted"),
         ("what-if", "rerun a session from one of its steps with another model, agent or result"),
         ("trace", "show every step of a session, as a tree or an HTML page"),
+        ("context", "show what fills the context, by source, and why the prompt cache missed"),
         ("stats", "show cost and tokens by day, model, agent and tool"),
         ("login", "store an API key, after a check with the vendor"),
         ("logout", "delete stored API keys"),

@@ -327,6 +327,24 @@ def read_settings(
     )
 
 
+def reload_providers(settings: Settings) -> tuple[Provider, ...]:
+    """Return the providers with the keys that are stored now. A provider whose key was removed has none. Raises
+    ConfigurationError if the configuration file has become invalid."""
+    folders = settings.folders
+    file = read_config_file(folders.config_file).content
+    environ = _with_stored_keys(settings.environ, folders.keys_file)
+    registry = ProviderRegistry(file.providers, environ, str(folders.config_file))
+    current = {provider.name: provider for provider in _required_providers(settings.agents, registry)[0]}
+    known = {provider.name: provider for provider in settings.providers}
+    return (
+        *(
+            msgspec.structs.replace(old, api_key=current[name].api_key if name in current else None)
+            for name, old in known.items()
+        ),
+        *(_with_retry(new, file.retry.given, {}) for name, new in current.items() if name not in known),
+    )
+
+
 def _with_stored_keys(environ: Mapping[str, str], file: Path) -> Mapping[str, str]:
     """Return the environment with the keys that `outrider login` has stored."""
     if not file.exists():

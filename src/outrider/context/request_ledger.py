@@ -1,4 +1,4 @@
-"""What was sent to a model: the record of each request, the bytes that it stands for, and why a prompt cache missed.
+"""What was sent to a model: the record of each request, the bytes that it describes, and why a prompt cache missed.
 
 A request consists of a head (settings, tools, system text), the messages of the transcript, and closing brackets. The
 transcript is stored anyway, so a record has only the head, if it changed, and a digest of the whole."""
@@ -11,13 +11,14 @@ from typing import Any, Literal, cast
 
 import msgspec
 
+from outrider.context.lower import end_with_user, lower
 from outrider.types.messages import Message
 from outrider.types.parts import BodyEdit, CompactionPart, SentRequestRecord, StepStartPart
 from outrider.types.request import BodyLayout, Prompt, Request
 from outrider.types.usage import CacheMiss, Tokens
 
 BEFORE_REQUEST = "before_request"
-_CONVERSATION = "\x01"  # stands for the id of the conversation in a stored head; JSON never contains it
+_CONVERSATION = "\x01"  # represents the id of the conversation in a stored head; JSON never contains it
 _CLOSING = b"]}"
 
 
@@ -181,7 +182,9 @@ class RequestRecorder:
             str(answer.model), layout.head, layout.messages, len(layout.messages), created, rewrite, len(transcript) - 1
         )
         digest = self._digest(body, layout, current)
-        if self._current is None or self._current.position != current.position:  # else the step is repeated
+        if self._current is None:
+            self._previous = _restore_request(layout, transcript[:-1])
+        elif self._current.position != current.position:  # else the step is repeated
             self._previous = self._current
         self._current = current
         head, form = self._changed_head(layout, request.conversation, transcript)
@@ -197,12 +200,13 @@ class RequestRecorder:
             self._cached_models.add(current.model if current else "")
         if current is None or previous is None:
             return None
+        caches = current.model in self._cached_models
         if current.model == previous.model and current.continues(previous):
-            size = len(current.head) + current.length
-            achievable = (len(previous.head) + previous.length) / size
-            if current.model not in self._cached_models or not is_unexpected(tokens, achievable):
+            achievable = (len(previous.head) + previous.length) / (len(current.head) + current.length)
+            if not caches or not is_unexpected(tokens, achievable):  # the usual case, without a copy of the bytes
                 return None
-        return explain_miss(previous.to_body(transcript), current.to_body(transcript), tokens)
+        miss = explain_miss(previous.to_body(transcript), current.to_body(transcript), tokens)
+        return miss if is_reported(miss, tokens, caches=caches) else None
 
     def _digest(self, body: bytes, layout: BodyLayout, current: _SentBody) -> str:
         if layout.inserts:
@@ -235,6 +239,31 @@ class RequestRecorder:
         return head, layout.form
 
 
+def _restore_request(layout: BodyLayout, history: Sequence[Message]) -> _SentBody | None:
+    """Returns the last stored request, which another process or an earlier run has sent; None if there is none, or if
+    it has another form, such as that of another API."""
+    position = next((at for at in range(len(history) - 1, -1, -1) if request_of(history[at]) is not None), None)
+    known = None if position is None else find_head(history)
+    if position is None or known is None or known.form != layout.form:
+        return None
+    answer, record = history[position], request_of(history[position])
+    if record is None or (record.rewrite and record.rewrite != BEFORE_REQUEST):
+        return None
+    head = sent_head(known.head, known.conversation)
+    length = record.size - len(head) - len(_CLOSING) - (not head.endswith(b"["))
+    messages: bytes | bytearray = layout.messages
+    is_plain = record.patch is None and not record.inserts
+    if not is_plain or digest_body(join_body(head, messages[:length])) != record.digest:
+        before = history[:position]
+        api, *options = layout.form
+        family = options[0] if options and api != "google" else api
+        prompt = end_with_user(lower(before, family=family), before)
+        messages = change_messages(record, layout.encode(prompt), marks=False)
+        length = len(messages)
+    created = answer.time.created if answer.time else 0
+    return _SentBody(str(answer.model), head, messages, length, created, record.rewrite, position)
+
+
 def _find_change(layout: BodyLayout, prompt: Prompt) -> tuple[str, BodyEdit | None]:
     """Returns what changed the messages of the transcript, and the bytes that a hook replaced."""
     if layout.prompt is prompt:
@@ -243,6 +272,8 @@ def _find_change(layout: BodyLayout, prompt: Prompt) -> tuple[str, BodyEdit | No
     if form is not None:
         return form, None
     given, sent = bytes(layout.encode(prompt)), bytes(layout.messages)
+    if given == sent:  # the hook changed the head only
+        return BEFORE_REQUEST, None
     start = common_prefix(given, sent)
     while start and start < len(sent) and sent[start] & 0xC0 == 0x80:  # not inside of a character
         start -= 1
@@ -266,28 +297,35 @@ def is_unexpected(tokens: Tokens, achievable: float) -> bool:
 
 def explain_miss(previous: RequestBody, current: RequestBody, tokens: Tokens) -> CacheMiss:
     """Returns the first difference between two consecutive requests and its cause. If the second one continues the
-    first, the provider has not used its cache."""
-    offset = common_prefix(previous.body, current.body)
-    end = len(previous.body) - len(_CLOSING)
-    offset = min(offset, end)
-    cause, detail = _find_cause(previous, current, offset, end)
-    achievable = offset / len(current.body) if cause != "model" else 0.0
-    return CacheMiss(cause, detail, offset, tokens.cache.read / max(1, tokens.prompt), achievable)
-
-
-def _find_cause(previous: RequestBody, current: RequestBody, offset: int, end: int) -> tuple[CacheCause, str]:
+    first, the provider has not used its cache. Settings that do not change what the model reads are no cause."""
+    cause, offset = None, common_prefix(previous.body, current.body)
     if previous.model != current.model:
-        return "model", f"{previous.model} → {current.model}"
-    if offset < min(previous.head_size, current.head_size) or previous.head_size != current.head_size:
+        cause = ("model", f"{previous.model} → {current.model}")
+    elif previous.body[: previous.head_size] != current.body[: current.head_size]:
         cause = _compare_heads(previous, current)
-        hooked = BEFORE_REQUEST in (previous.rewrite, current.rewrite) and cause[0] in ("tools", "system prompt")
-        return ("hook", f"before_request changed the {cause[0]}") if hooked else cause
-    if offset < end:
-        if previous.compaction != current.compaction:
-            return "compaction", "a summary replaced old messages"
-        if BEFORE_REQUEST in (previous.rewrite, current.rewrite):
-            return "hook", "before_request changed messages that were sent before"
-        return "history", "messages that were sent before are changed or removed"
+    if cause is None:
+        before = previous.body[previous.head_size : -len(_CLOSING)]
+        shared = common_prefix(before, current.body[current.head_size :])
+        offset = current.head_size + shared
+        cause = _compare_messages(previous, current) if shared < len(before) else _explain_expiry(previous, current)
+    achievable = 0.0 if cause[0] == "model" else offset / len(current.body)
+    return CacheMiss(cause[0], cause[1], offset, tokens.cache.read / max(1, tokens.prompt), achievable)
+
+
+def is_reported(miss: CacheMiss, tokens: Tokens, *, caches: bool) -> bool:
+    """Whether a miss is worth a report: one of the vendor only if it `caches` requests of this model at all."""
+    return miss.cause not in ("expired", "vendor") or (caches and is_unexpected(tokens, miss.achievable))
+
+
+def _compare_messages(previous: RequestBody, current: RequestBody) -> tuple[CacheCause, str]:
+    if previous.compaction != current.compaction:
+        return "compaction", "a summary replaced old messages"
+    if BEFORE_REQUEST in (previous.rewrite, current.rewrite):
+        return "hook", "before_request changed messages that were sent before"
+    return "history", "messages that were sent before are changed or removed"
+
+
+def _explain_expiry(previous: RequestBody, current: RequestBody) -> tuple[CacheCause, str]:
     waited = current.created - previous.created
     if waited > _CACHE_LIFETIME_MS:
         return "expired", f"{waited // 60_000} minutes after the request before"
@@ -295,6 +333,14 @@ def _find_cause(previous: RequestBody, current: RequestBody, offset: int, end: i
 
 
 _MISSING = object()
+# Fields that are no part of what a model reads, so that a prefix stays valid if they change.
+_UNCACHED_FIELDS = frozenset(
+    {
+        "cache_control", "maxOutputTokens", "max_completion_tokens", "max_output_tokens", "max_tokens", "metadata",
+        "service_tier", "stop", "stopSequences", "stop_sequences", "stream", "stream_options", "temperature", "topP",
+        "top_p", "user",
+    }
+)  # fmt: skip
 _SYSTEM_FIELDS = ("system", "messages", "instructions", "systemInstruction", "input")
 _INSTRUCTIONS_HEADER = re.compile(r"^# Instructions from (.+)$", re.MULTILINE)
 _DATE = re.compile(
@@ -303,11 +349,19 @@ _DATE = re.compile(
 )
 
 
-def _compare_heads(previous: RequestBody, current: RequestBody) -> tuple[CacheCause, str]:
+def _compare_heads(previous: RequestBody, current: RequestBody) -> tuple[CacheCause, str] | None:
+    """Returns the first field that differs, None if a cache ignores those that do."""
+    cause = _first_changed_field(previous, current)
+    if cause and BEFORE_REQUEST in (previous.rewrite, current.rewrite) and cause[0] in ("tools", "system prompt"):
+        return "hook", f"before_request changed the {cause[0]}"
+    return cause
+
+
+def _first_changed_field(previous: RequestBody, current: RequestBody) -> tuple[CacheCause, str] | None:
     before, now = read_head(previous.body[: previous.head_size]), read_head(current.body[: current.head_size])
     for field in dict.fromkeys((*now, *before)):
         old, new = before.get(field, _MISSING), now.get(field, _MISSING)
-        if old == new:
+        if old == new or field in _UNCACHED_FIELDS:
             continue
         if field == "model":
             return "model", f"{old} → {new}"
@@ -315,8 +369,17 @@ def _compare_heads(previous: RequestBody, current: RequestBody) -> tuple[CacheCa
             return _compare_tools(before, now)
         if field in _SYSTEM_FIELDS:
             return _compare_system_texts(system_text(before), system_text(now))
+        if field == "generationConfig":
+            old, new = (_cached_settings(value) for value in (old, new))
+            if old == new:
+                continue
         return "settings", field
-    return ("settings", "the order of the fields")
+    return None
+
+
+def _cached_settings(value: Any) -> Any:
+    fields = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    return {name: setting for name, setting in fields.items() if name not in _UNCACHED_FIELDS}
 
 
 def read_head(head: bytes) -> dict[str, Any]:

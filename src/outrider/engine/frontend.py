@@ -45,7 +45,9 @@ from outrider.types.request import ServerOverview, ToolSpec
 from outrider.types.tool_state import ToolPending
 
 if TYPE_CHECKING:
+    from outrider.models.context_ledger import ContextReport
     from outrider.models.live_models import LiveModel
+    from outrider.project.mcp import ServerOffers
 
 # With re-exports: front ends import types of lower layers from the engine.
 __all__ = [
@@ -72,7 +74,9 @@ __all__ = [
     "describe_model",
     "end_process",
     "is_attachable",
+    "last_shares",
     "list_models",
+    "list_offers",
     "list_processes",
     "list_servers",
     "preview_call",
@@ -100,16 +104,24 @@ async def session_tool_specs(engine: Engine, session_id: str) -> Sequence[ToolSp
     return (await _open_context(engine, session_id))[0].tool_specs
 
 
+MAX_SHARES = 20
+
+
 class ContextShare(msgspec.Struct, frozen=True):
-    """A part of the prompt and its estimated number of tokens."""
+    """A part of the prompt and its number of tokens."""
 
     name: str
     tokens: int
 
 
 async def context_shares(engine: Engine, session_id: str) -> list[ContextShare]:
-    """Estimate what the next prompt of a session consists of."""
+    """Return what the last request of a session consists of, or else estimate its next prompt."""
+    from outrider.models.context_ledger import build_report  # lazy: it loads prices
+
     context, live = await _open_context(engine, session_id)
+    report = await asyncio.to_thread(build_report, session_id, list(live.session.messages))
+    if shares := last_shares(report):
+        return shares
     tools = {"tools": 0, "tools of MCP servers": 0}
     for spec in context.tool_specs:
         kind = "tools of MCP servers" if spec.name.startswith("mcp__") else "tools"
@@ -123,10 +135,27 @@ async def context_shares(engine: Engine, session_id: str) -> list[ContextShare]:
     return [ContextShare(name, tokens) for name, tokens in found.items() if tokens]
 
 
+def last_shares(report: "ContextReport") -> list[ContextShare]:
+    """Return the sources of the last request that was recorded, the largest ones first."""
+    last = next((step for step in reversed(report.steps) if step.sources), None)
+    found = [(f"{one.kind}: {one.name}" if one.name else one.kind, one.tokens) for one in last.sources] if last else []
+    shares = [ContextShare(name, tokens) for name, tokens in found[:MAX_SHARES]]
+    rest = sum(tokens for _, tokens in found[MAX_SHARES:])
+    return [*shares, ContextShare("other sources", rest)] if rest else shares
+
+
 def list_servers(engine: Engine) -> list[ServerOverview]:
     """Return the state of each MCP server, with the cause of a failure."""
     servers = engine.runtime.mcp_servers
     return servers.describe_servers() if servers else []
+
+
+async def list_offers(engine: Engine, workspace: Path | None = None) -> "ServerOffers":
+    """Return the prompts and resources of the MCP servers that are ready."""
+    from outrider.project.mcp import ServerOffers  # lazy: most users have no servers
+
+    servers = engine.runtime.mcp_servers
+    return await servers.list_offers(workspace) if servers else ServerOffers()
 
 
 async def session_servers(engine: Engine, session_id: str) -> list[ServerOverview]:

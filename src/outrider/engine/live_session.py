@@ -18,6 +18,7 @@ from outrider.agents.output_type import OutputType
 from outrider.agents.run_context import AgentContext
 from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls, is_cut_off, last_text, turn_start
+from outrider.context.request_ledger import RequestRecorder
 from outrider.engine.child_sessions import called_sessions
 from outrider.engine.inbox import AbortListener, InputOrigin, SessionInbox
 from outrider.engine.plans import PlanAnswer, ProposedPlan, answer_id, answer_message, open_plan, require_same_answer
@@ -93,6 +94,7 @@ class LiveSession:
         self._bus = bus
         self._abort_listener = abort_listener
         self._context: AgentContext | None = None
+        self._request_recorder = RequestRecorder()
         self._worker: asyncio.Task[None] | None = None
         self.inbox = SessionInbox(
             journal,
@@ -146,6 +148,8 @@ class LiveSession:
         """Store the input and wake the worker. The future resolves to the end of its turn."""
         if self.session_tools is not None and not self.session.messages:
             self.session_tools.prefetch_state()
+        if self.session_tools is not None:
+            await self.session_tools.expand_input(item.message)
         _, end = await self.inbox.put(item, output)
         self.wake()
         return end
@@ -359,6 +363,7 @@ class LiveSession:
         )
         if self._context is None or self._context.agent != agent or self._context.mode != mode:
             self._context = open_agent_context(agent, self.journal, run, take_input=self._take_steering)
+            self._context.request_recorder = self._request_recorder
         self._context.start_turn(run)
         return self._context
 

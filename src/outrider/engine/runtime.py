@@ -265,6 +265,17 @@ class EngineRuntime:
                 continue
             self._clients[name] = await self._stack.enter_async_context(client)
 
+    async def update_providers(self, providers: Iterable[Provider]) -> None:
+        """Use other keys, or more providers, from the next request on. Requests that are under way are not affected."""
+        changed = [provider for provider in providers if provider != self.spec.providers.get(provider.name)]
+        known = cast("dict[str, Provider]", self.spec.providers)
+        for provider in changed:
+            known[provider.name] = provider
+            self._provider_names[provider.name] = provider.vendor
+            self._redactor.add_secrets([provider.api_key] if provider.api_key else [])
+            client = aclosing(LazyClient(provider, self._catalog))
+            self._clients[provider.name] = await self._stack.enter_async_context(client)
+
     async def aclose(self) -> None:
         """Close recorder, undo and models. It is safe to call after `open` raised an exception."""
         self.is_open = False

@@ -30,6 +30,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelProgressEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
@@ -149,6 +150,7 @@ def _standard_notice(event: StandardEvent) -> Notice | None:
             | RequestChangedEvent()
             | CacheMissEvent()
             | LLMResponseEvent()
+            | ModelProgressEvent()
             | SessionUpdatedEvent()
         ):
             return None  # shown as activity, usage or title
@@ -204,6 +206,14 @@ def retry_notice(event: RetryScheduledEvent, wait_ms: int | None = None) -> Noti
     wait = format_milliseconds(event.delay_ms if wait_ms is None else wait_ms)
     text = f"retrying in {wait}: attempt {event.attempt}{limit} failed: {event.error}{withdrawn}"
     return Notice("warning", "retry", clean_line(text))
+
+
+def progress_text(event: ModelProgressEvent) -> str:
+    """Returns what a model in this process does before its answer."""
+    if event.stage == "loading":
+        return "loading the model"
+    share = f" {100 * event.done // event.total} %" if event.total else ""
+    return f"reading the prompt{share}"
 
 
 def silence_text(event: ModelSilentEvent) -> str:

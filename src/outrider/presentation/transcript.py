@@ -40,6 +40,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelProgressEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
@@ -232,6 +233,7 @@ class TranscriptView:
                 | LLMResponseEvent()
                 | RetryScheduledEvent()
                 | ModelSilentEvent()
+                | ModelProgressEvent()
                 | AgentReturnedEvent()
                 | ProcessStartedEvent()
                 | ProcessOutputEvent()

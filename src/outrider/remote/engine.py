@@ -11,7 +11,7 @@ import msgspec
 from outrider.agents.turn_state import TurnEnd
 from outrider.config.settings import Settings
 from outrider.engine.archive import ImportResult, SessionArchive
-from outrider.engine.frontend import ContextShare
+from outrider.engine.frontend import ContextShare, last_shares
 from outrider.engine.plans import ProposedPlan
 from outrider.engine.questions import AskedQuestion
 from outrider.engine.undo_history import RestoreResult
@@ -63,6 +63,7 @@ from outrider.types.parts import ModelRef, PartBase, TextPart
 from outrider.types.request import ServerOverview
 
 if TYPE_CHECKING:
+    from outrider.project.mcp import ServerOffers
     from outrider.sessions.store import Store
 
 
@@ -438,11 +439,19 @@ class RemoteBridge:
         return session.status.context_limit if session else None
 
     async def context_shares(self, session_id: str) -> Sequence[ContextShare]:
-        """Returns nothing: the server does not report it."""
-        return ()
+        from outrider.models.context_ledger import ContextReport  # lazy: on request only
+
+        path = f"{session_path(session_id)}/context"
+        report: ContextReport = await self.engine.client.get(path, ContextReport)
+        return last_shares(report)
 
     async def list_servers(self) -> Sequence[ServerOverview]:
         return (await self.engine.client.get("/api/settings", _ServerStates)).servers
+
+    async def list_offers(self) -> "ServerOffers":
+        from outrider.project.mcp import ServerOffers  # lazy: for the completion of commands only
+
+        return await self.engine.client.get("/api/mcp", ServerOffers)
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
         path = f"{session_path(session_id)}/processes"

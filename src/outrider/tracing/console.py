@@ -33,6 +33,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelProgressEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
@@ -171,7 +172,14 @@ def _standard_line(event: StandardEvent, verbose: bool) -> ConsoleLine | None:  
             | DeltasDroppedEvent()
         ):
             return _verbose_line(event) if verbose else None
-        case FilesRestoredEvent() | PartDeltaEvent() | ToolInputDeltaEvent() | ToolOutputEvent() | ProcessOutputEvent():
+        case (
+            ModelProgressEvent()
+            | FilesRestoredEvent()
+            | PartDeltaEvent()
+            | ToolInputDeltaEvent()
+            | ToolOutputEvent()
+            | ProcessOutputEvent()
+        ):
             return _unknown_line(event, verbose)
     assert_never(event)
 

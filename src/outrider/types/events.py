@@ -262,6 +262,16 @@ class ModelSilentEvent(Event, frozen=True, tag="ModelSilentEvent"):
     model: str = ""
 
 
+class ModelProgressEvent(Event, frozen=True, tag="ModelProgressEvent"):
+    """A model in this process prepares its answer. `stage` is `loading` (the weights) or `reading` (the prompt, of
+    which `done` of `total` tokens are evaluated)."""
+
+    droppable: ClassVar[bool] = True
+    stage: str
+    done: int = 0
+    total: int = 0
+
+
 class BudgetExceededEvent(Event, frozen=True, tag="BudgetExceededEvent"):
     """A limit of the run was reached; the turn ends with the reason `limit`."""
 
@@ -365,6 +375,7 @@ StandardEvent = (
     | ToolOutputEvent
     | RetryScheduledEvent
     | ModelSilentEvent
+    | ModelProgressEvent
     | BudgetExceededEvent
     | AgentCalledEvent
     | AgentReturnedEvent

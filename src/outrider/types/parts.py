@@ -240,7 +240,7 @@ class SentRequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is stored about the body of a request, besides the transcript, to build the same bytes again.
 
     `size` and `digest` describe the whole body. `head` is the text before the messages, in which a control character
-    stands for the id of the `conversation`; it is empty if it equals that of the step before, and so is `form`, which
+    represents the id of the `conversation`; it is empty if it equals that of the step before, and so is `form`, which
     says how messages are encoded. `rewrite` names what changed the messages: "text-tools" or "before_request". `patch`
     changes the encoded messages accordingly. `inserts` are texts that are added afterwards, in ascending order.
     """

@@ -33,6 +33,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelProgressEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
@@ -224,6 +225,7 @@ class StreamEventEncoder:
                 | LLMRequestEvent()
                 | RequestChangedEvent()
                 | CacheMissEvent()
+                | ModelProgressEvent()
                 | DeltasDroppedEvent()
             ):
                 return ()  # `start`, `step` and `result` report a run and its steps

@@ -306,8 +306,13 @@ class Redactor:
     """Redacts the known secrets of an engine and all secret formats before text is logged, published or stored."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        forms = {form for secret in secrets if len(secret) >= MIN_SECRET_LENGTH for form in _encoded_forms(secret)}
-        self.known_forms = sorted(forms, key=len, reverse=True)
+        self.known_forms: list[str] = []
+        self.add_secrets(secrets)
+
+    def add_secrets(self, secrets: Iterable[str]) -> None:
+        """Redact these values too, from now on."""
+        found = {form for secret in secrets if len(secret) >= MIN_SECRET_LENGTH for form in _encoded_forms(secret)}
+        self.known_forms = sorted({*self.known_forms, *found}, key=len, reverse=True)
         self._known_prefixes = tuple({secret[:_KNOWN_PREFIX_LENGTH] for secret in self.known_forms})
         self._clean: dict[int, PartBase] = {}
         self._scanner = _shared_scanner(tuple(self.known_forms))

@@ -7,17 +7,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from outrider.config.environment import key_variable_names
+from outrider.config.environment import find_key_and_address, key_variable_names
 from outrider.config.paths import KEYS_FILE
-from outrider.config.stored_keys import KeyStore, provider_of_variable
+from outrider.config.providers import BUILT_IN_PROVIDERS
+from outrider.config.settings import Settings, reload_providers
+from outrider.config.stored_keys import KEY_PROVIDERS, KeyStore, provider_of_variable
 from outrider.engine.engine import Engine
+from outrider.engine.frontend import list_offers
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.project.mcp import ServerOffers
 from outrider.project.trust import WorkspaceTrust
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
+from outrider.types.agents import Provider
 
 if TYPE_CHECKING:
     from outrider.engine.mcp_servers import ServerLogins
     from outrider.project.mcp import McpServerManager
+
+KEY_CHECK_SECONDS = 5.0
 
 
 class RuleList(msgspec.Struct, frozen=True):
@@ -84,7 +91,8 @@ class LoginAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The key of a provider, used from the next start of the server on. An empty key removes it."""
+    """The key of a provider, used from its next request on. An empty key removes it. A key that the vendor refuses is
+    not stored."""
 
     variable: str
     key: Annotated[str, msgspec.Meta(max_length=10_000)]
@@ -124,16 +132,19 @@ async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsO
     runtime = request.engine.runtime
     stored = await asyncio.to_thread(_key_store(runtime.data).list_providers) if runtime.data else {}
     servers = runtime.mcp_servers
+    known = runtime.spec.providers
+    missing = [Provider(name, BUILT_IN_PROVIDERS[name]) for name in KEY_PROVIDERS if name not in known]
     providers: list[ProviderState] = []
-    for provider in runtime.spec.providers.values():
-        variable = next(iter(key_variable_names(provider.kind)), "")
+    for provider in (*known.values(), *(missing if request.settings else ())):
+        takes_key = runtime.data is not None and (provider.name in KEY_PROVIDERS or provider.base_url is None)
+        variable = next(iter(key_variable_names(provider.kind)), "") if takes_key else ""
         providers.append(
             ProviderState(
                 name=provider.name,
                 kind=provider.kind,
                 base_url=provider.base_url,
                 has_key=bool(provider.api_key),
-                variable=variable if runtime.data else "",
+                variable=variable,
                 is_stored=bool(variable) and provider_of_variable(variable) in stored,
             )
         )
@@ -193,12 +204,32 @@ def _find_logins(request: RouteRequest[Any, Any]) -> "ServerLogins":
     return request.server_logins
 
 
+async def get_offers(request: RouteRequest[NoPayload, NoPayload]) -> ServerOffers:
+    return await list_offers(request.engine)
+
+
 async def store_key(request: RouteRequest[NoPayload, NewKey]) -> None:
-    data = request.engine.runtime.data
-    if data is None:
+    data, settings = request.engine.runtime.data, request.settings
+    if data is None or settings is None:
         raise ConfigurationError("this server has no data folder in which a key could be stored")
     store, provider, key = _key_store(data), provider_of_variable(request.body.variable), request.body.key.strip()
+    if key:
+        await _check_key(settings, provider, key)
     await asyncio.to_thread(lambda: store.store(provider, key) if key else store.remove(provider))
+    await request.engine.runtime.update_providers(await asyncio.to_thread(reload_providers, settings))
+
+
+async def _check_key(settings: Settings, provider: str, key: str) -> None:
+    """Raises OutriderError if the vendor refuses the key. A key that cannot be checked is accepted."""
+    from outrider.models.live_models import check_key  # lazy: it loads the HTTP client
+
+    if any(character.isspace() for character in key) or not key.isprintable():
+        raise ConfigurationError("this is not a key: it contains spaces")
+    kind = BUILT_IN_PROVIDERS[provider]
+    _, address = find_key_and_address(settings.environ, kind)
+    problem = await check_key(Provider(provider, kind, key, address), KEY_CHECK_SECONDS)
+    if problem.refused:
+        raise OutriderError(f"{provider} refused the key: {problem.text}. It was not stored")
 
 
 def _key_store(data: Path) -> KeyStore:
@@ -248,6 +279,9 @@ SETTINGS_ROUTES = (
     ApiEndpoint(method="GET", path="/api/settings", name="get_settings",
                 summary="Get rules, MCP servers and providers, without keys", handler=get_settings,
                 response_type=SettingsOverview),
+    ApiEndpoint(method="GET", path="/api/mcp", name="get_mcp_offers",
+                summary="Get the prompts and resources of the MCP servers that are ready", handler=get_offers,
+                response_type=ServerOffers),
     ApiEndpoint(method="POST", path="/api/keys", name="store_key", summary="Store or remove the key of a provider",
                 handler=store_key, body=NewKey, status=204),
     ApiEndpoint(method="POST", path="/api/mcp-servers/login", name="start_server_login",

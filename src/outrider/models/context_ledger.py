@@ -22,7 +22,7 @@ from outrider.context.request_ledger import (
     common_prefix,
     digest_body,
     explain_miss,
-    is_unexpected,
+    is_reported,
     iterate_tools,
     join_body,
     last_compaction,
@@ -525,8 +525,7 @@ def _step_context(request: SentRequestView, previous: SentRequestView | None, *,
     if previous is not None:
         found = explain_miss(previous.plain, request.plain, tokens)
         achievable = found.achievable
-        if found.cause not in ("expired", "vendor") or (caches and is_unexpected(tokens, achievable)):
-            miss = found
+        miss = found if is_reported(found, tokens, caches=caches) else None
     return StepContext(
         step=request.step,
         message_id=message.id,
@@ -603,9 +602,24 @@ def _add_shares(one: SourceShare, other: SourceShare) -> SourceShare:
     return SourceShare(one.kind, one.name, one.bytes + other.bytes, one.tokens + other.tokens, cost)
 
 
-def month_of(step: StepContext) -> str:
-    """Returns the month of a step, such as 2026-11, in UTC."""
-    return datetime.fromtimestamp(step.created / 1000, UTC).strftime("%Y-%m")
+def month_of(time: int) -> str:
+    """Returns the month of a time in Unix milliseconds, such as 2026-11, in UTC."""
+    return datetime.fromtimestamp(time / 1000, UTC).strftime("%Y-%m")
+
+
+def find_request(messages: Sequence[Message], step: int | None = None) -> SentRequestView:
+    """Returns the request of a step, or the last one that was recorded. Raises ConfigurationError if there is none."""
+    found: SentRequestView | None = None
+    for number, request in enumerate(rebuild_requests(messages), 1):
+        if isinstance(request, SentRequestView):
+            found = request
+        if number == step:
+            if isinstance(request, SentRequestView):
+                return request
+            raise ConfigurationError(f"the request of step {step} is not recorded")
+    if found is None or step is not None:
+        raise ConfigurationError("no request is recorded" if step is None else f"there is no step {step}")
+    return found
 
 
 def compare_requests(before: SentRequestView, after: SentRequestView) -> RequestComparison:

@@ -185,6 +185,31 @@ class AgentDelegation:
         )
 
 
+async def answer_in_child_session(
+    caller: AgentContext, call_id: str, messages: Sequence[Message], system: str, agent: Agent
+) -> TurnEnd:
+    """Let an agent without tools answer a conversation in a child session of the caller, with its budget. The prompt
+    has nothing of the caller's session, because the answer goes to the author of the conversation."""
+    caller.run.budget.check_depth(caller.depth + 1)
+    parent = caller.session
+    session = Session(
+        title=f"{caller.agent.name} → {agent.name}",
+        workspace_directory=parent.workspace_directory,
+        mode="chat",
+        agent=agent.name,
+        parent_id=parent.id,
+        owner=parent.owner,
+        metadata=parent.metadata,
+    )
+    async with await caller.run.open_journal(session) as journal:
+        child = open_agent_context(agent, journal, caller.run, caller=caller, call_id=call_id)
+        child.system_prompt = child.fixed_prompt = system
+        child.tools, child.tool_specs = {}, ()
+        for message in messages:
+            await journal.add_message(message)
+        return await Turn(child).run()
+
+
 def _result_text(callee: Agent, end: TurnEnd) -> str:
     if end.reason == "completed":
         return end.output

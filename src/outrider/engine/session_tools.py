@@ -53,8 +53,9 @@ from outrider.tools.edit_transaction import FileEditor, save_no_originals
 from outrider.tools.tool import Progress, Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
-from outrider.types.messages import MCP_SERVERS
-from outrider.types.origins import FlowSettings, Origin
+from outrider.types.messages import MCP_SERVERS, Message
+from outrider.types.modes import UNATTENDED_MODES
+from outrider.types.origins import FlowSettings, Origin, make_origin
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.request import ServerOverview
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from outrider.permissions.information_flow import EgressPolicy
     from outrider.sessions.journal import Journal
     from outrider.tools.mcp.catalog import McpToolCatalog
+    from outrider.tools.mcp.connection import SamplingReply, SamplingRequest
 
 
 ATTENDED = "The user is present and can be asked."
@@ -205,6 +207,7 @@ class SessionTools:
         self._mcp_tools: McpToolCatalog | None = None
         self._shown_servers: list[ServerOverview] = []
         self._waited: dict[str, int] = {}  # milliseconds in which a call waited for answers, by its id
+        self._end_requests = self._register_requests(environment.ask)
         self._git_state: asyncio.Future[GitState | None] | None = None
         if self.extensions is not None:
             self.extensions.override_descriptions(self.tools.values())
@@ -286,6 +289,43 @@ class SessionTools:
     def save_output(self, output: str) -> Path | None:
         """Save output that was truncated, where the file tools can read it; return its path."""
         return self._outputs.store_text("output", output)
+
+    def _register_requests(self, ask: AskUser | None) -> Callable[[], object]:
+        """Let MCP servers ask the user of this session during a call; return a function that ends that."""
+        servers = self.extensions.servers if self.extensions else None
+        if ask is None or servers is None or servers.requests is None:
+            return lambda: None
+        from outrider.tools.mcp.requests import RequestHandler  # lazy: most sessions have no servers
+
+        def is_attended() -> bool:
+            return self._session.mode not in UNATTENDED_MODES
+
+        return servers.requests.register(self._session.id, RequestHandler(ask, is_attended, self._sample_model))
+
+    async def _sample_model(self, request: "SamplingRequest", tool_context: ToolContext) -> "SamplingReply":
+        """Let the model of a call's agent answer for an MCP server, in a child session."""
+        from outrider.agents.delegation import answer_in_child_session
+        from outrider.tools.mcp.connection import SamplingReply, ServerFault
+
+        context = self._undo.active_context(tool_context) if self._undo else None
+        if context is None:
+            raise ServerFault("the call has ended")
+        origins = (make_origin("mcp", request.server),)
+        messages = [Message(m.role, [TextPart(m.content.content, origins=origins)]) for m in request.messages]
+        agent = msgspec.structs.replace(
+            context.agent,
+            name=f"mcp-{request.server}",
+            instructions=request.system_prompt,
+            max_output_tokens=request.max_tokens,
+            temperature=request.temperature,
+            tools=(),
+            mode="chat",
+            vendor_tools=(),
+        )
+        end = await answer_in_child_session(context, tool_context.call_id, messages, request.system_prompt, agent)
+        if end.reason != "completed":
+            raise ServerFault(f"the model gave no answer: {end.error.message if end.error else end.reason}")
+        return SamplingReply(end.output, agent.model)
 
     async def refresh_mcp_tools(self) -> bool:
         """Load the current tools of the MCP servers; return whether they changed."""
@@ -371,6 +411,7 @@ class SessionTools:
 
     async def aclose(self) -> None:
         """Kill all processes of the session, then record their last file changes."""
+        self._end_requests()
         await self.supervisor.close()
         if "commands" in self.__dict__:  # no command ran without it
             parts = (part for message in self._session.messages for part in message.get_calls())

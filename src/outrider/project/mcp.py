@@ -20,8 +20,9 @@ from outrider.processes.launch import child_environment
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, server_items
 from outrider.tools.mcp.catalog import McpToolCatalog, summarize_servers
 from outrider.tools.mcp.config import McpConfigFile, ServerConfig, parse_config
-from outrider.tools.mcp.connection import AskUser, McpHost, McpPrompt, PromptMessage
+from outrider.tools.mcp.connection import McpHost, McpPrompt, PromptMessage
 from outrider.tools.mcp.credentials import LoginFile
+from outrider.tools.mcp.requests import ServerRequests
 from outrider.tools.mcp.server import ServerStatus
 from outrider.tools.mcp.toolset import McpServers, McpTool
 from outrider.tools.tool import Tool
@@ -142,16 +143,16 @@ CONNECT_WAIT_SECONDS = 5.0  # how long the first turn waits for servers that are
 
 
 class McpServerManager:
-    """Starts and stops the MCP servers of an engine. A server that crashes, hangs or floods loses its own tools
-    only."""
+    """Starts and stops the MCP servers of an engine. A server that crashes, hangs or floods loses its own tools only.
+    With `asks`, servers may ask the users of sessions that register for it."""
 
     def __init__(
         self,
         chosen: ChosenServers,
         workspace: Path,
         ledger: Path,
-        ask: AskUser | None = None,
         *,
+        asks: bool = False,
         proxy: ProxySelector | None = None,
         logins: LoginFile | None = None,
     ) -> None:
@@ -160,7 +161,7 @@ class McpServerManager:
         self._chosen = chosen
         self._workspace = workspace
         self._ledger = ledger
-        self._ask = ask
+        self.requests = ServerRequests() if asks else None
         self._proxy = proxy
         self._servers: McpServers | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -174,7 +175,12 @@ class McpServerManager:
         if not self._chosen.servers:
             return
         host = McpHost(
-            self._workspace, child_environment(environ), ask=self._ask, proxy=self._proxy, logins=self._logins
+            self._workspace,
+            child_environment(environ),
+            ask=self.requests.elicit if self.requests else None,
+            sample=self.requests.sample if self.requests else None,
+            proxy=self._proxy,
+            logins=self._logins,
         )
         ledger = FileToolLedger(self._ledger, self._chosen.origins)
         self._servers = McpServers(self._chosen.servers, host, ledger=ledger, policy="allow")

@@ -48,7 +48,7 @@ async def test_the_doctor_connects_to_the_servers(program: Program):
     configure(program, absent=["/no/such/program"], dies=plain("once", str(program.home)), works=plain())
     done = await program.run("doctor", "--json")
     found = {line["name"]: line for line in done.lines}
-    assert found["MCP server works"]["says"] == "ready, 11 tools"
+    assert found["MCP server works"]["says"] == "ready, 13 tools"
     assert found["MCP server absent"]["status"] == "problem"
     assert "only once" in found["MCP server dies"]["says"]
     assert done.code == 1

@@ -63,10 +63,9 @@ def make_mcp_tool(
         name,
         definition.description or definition.title or definition.name,
         definition.parameters,
-        server.call_tool,
+        partial(server.call_tool, limit=timeout),  # not as an option: the time limit pauses while the user answers
         policy=policy,
         evaluate_policy=evaluate,
-        timeout=timeout,
         origins=(make_origin("mcp", definition.server),),
         destination=f"mcp:{definition.server}",
     )

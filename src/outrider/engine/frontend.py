@@ -46,6 +46,7 @@ from outrider.types.tool_state import ToolPending
 
 if TYPE_CHECKING:
     from outrider.models.live_models import LiveModel
+    from outrider.project.mcp import ServerOffers
 
 # With re-exports: front ends import types of lower layers from the engine.
 __all__ = [
@@ -73,6 +74,7 @@ __all__ = [
     "end_process",
     "is_attachable",
     "list_models",
+    "list_offers",
     "list_processes",
     "list_servers",
     "preview_call",
@@ -127,6 +129,14 @@ def list_servers(engine: Engine) -> list[ServerOverview]:
     """Return the state of each MCP server, with the cause of a failure."""
     servers = engine.runtime.mcp_servers
     return servers.describe_servers() if servers else []
+
+
+async def list_offers(engine: Engine, workspace: Path | None = None) -> "ServerOffers":
+    """Return the prompts and resources of the MCP servers that are ready."""
+    from outrider.project.mcp import ServerOffers  # lazy: most users have no servers
+
+    servers = engine.runtime.mcp_servers
+    return await servers.list_offers(workspace) if servers else ServerOffers()
 
 
 async def session_servers(engine: Engine, session_id: str) -> list[ServerOverview]:

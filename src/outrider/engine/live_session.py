@@ -146,6 +146,8 @@ class LiveSession:
         """Store the input and wake the worker. The future resolves to the end of its turn."""
         if self.session_tools is not None and not self.session.messages:
             self.session_tools.prefetch_state()
+        if self.session_tools is not None:
+            await self.session_tools.expand_input(item.message)
         _, end = await self.inbox.put(item, output)
         self.wake()
         return end

@@ -290,6 +290,12 @@ class SessionTools:
         """Save output that was truncated, where the file tools can read it; return its path."""
         return self._outputs.store_text("output", output)
 
+    async def expand_input(self, message: Message) -> None:
+        """Add the prompts and resources of MCP servers that an input names. Raises OutriderError if a server does not
+        give one."""
+        if self.extensions is not None and self.extensions.servers is not None:
+            await self.extensions.servers.expand_input(message, self._workspace)
+
     def _register_requests(self, ask: AskUser | None) -> Callable[[], object]:
         """Let MCP servers ask the user of this session during a call; return a function that ends that."""
         servers = self.extensions.servers if self.extensions else None

@@ -7,6 +7,8 @@ that are available then.
 
 import asyncio
 import contextlib
+import re
+import shlex
 from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,13 +22,15 @@ from outrider.processes.launch import child_environment
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, server_items
 from outrider.tools.mcp.catalog import McpToolCatalog, summarize_servers
 from outrider.tools.mcp.config import McpConfigFile, ServerConfig, parse_config
-from outrider.tools.mcp.connection import McpHost, McpPrompt, PromptMessage
+from outrider.tools.mcp.connection import McpHost, McpPrompt, McpResource, PromptMessage, truncate_text
 from outrider.tools.mcp.credentials import LoginFile
 from outrider.tools.mcp.requests import ServerRequests
 from outrider.tools.mcp.server import ServerStatus
 from outrider.tools.mcp.toolset import McpServers, McpTool
 from outrider.tools.tool import Tool
 from outrider.types.messages import Message
+from outrider.types.origins import make_origin
+from outrider.types.parts import FilePart, TextPart
 from outrider.types.request import ServerOverview
 
 USER_ORIGIN = "the user"
@@ -139,6 +143,64 @@ def _load_file(file: Path) -> dict[str, str]:
         return {}
 
 
+MAX_MENTIONS = 20  # resources that one input may name
+MAX_EXPANSION = 200_000  # characters of a prompt or resource
+_PROMPT_COMMAND = re.compile(r"/(?P<server>[\w.-]+):(?P<name>[\w./-]+)(?:\s+(?P<rest>.*))?\s*$", re.DOTALL)
+_MENTION = re.compile(r"(?:^|(?<=\s))@(?P<server>[\w.-]+):(?P<uri>\S+)")
+
+
+class ServerOffers(msgspec.Struct, frozen=True):
+    """The prompts of MCP servers, which are commands `/SERVER:PROMPT`, and their resources, mentioned as
+    `@SERVER:URI`."""
+
+    prompts: tuple[McpPrompt, ...] = ()
+    resources: tuple[McpResource, ...] = ()
+
+
+def parse_prompt_arguments(prompt: McpPrompt, rest: str) -> dict[str, str]:
+    """Return the arguments of a prompt: `NAME=VALUE` words, and other words in order; the last argument takes the rest.
+    Raises OutriderError if a required one is missing or there are too many."""
+    try:
+        words = shlex.split(rest)
+    except ValueError:
+        words = rest.split()
+    names = [argument.name for argument in prompt.arguments]
+    given: dict[str, str] = {}
+    loose: list[str] = []
+    for word in words:
+        name, found, value = word.partition("=")
+        if found and name in names:
+            given[name] = value
+        else:
+            loose.append(word)
+    free = [name for name in names if name not in given]
+    if len(loose) > len(free) and free:
+        loose = [*loose[: len(free) - 1], " ".join(loose[len(free) - 1 :])]
+    given |= dict(zip(free, loose, strict=False))
+    missing = [argument.name for argument in prompt.arguments if argument.required and argument.name not in given]
+    if missing or (loose and not free):
+        usage = " ".join(argument.name if argument.required else f"[{argument.name}]" for argument in prompt.arguments)
+        why = f"needs {', '.join(missing)}" if missing else "takes no further arguments"
+        raise OutriderError(
+            f"/{prompt.server}:{prompt.name} {why}; usage: /{prompt.server}:{prompt.name} {usage}".rstrip()
+        )
+    return given
+
+
+def _result_parts(server: str, messages: Sequence[PromptMessage], title: str) -> Iterator[TextPart | FilePart]:
+    """Yield what a server gives as parts of an input, marked with their origin."""
+    origins = (make_origin("mcp", server),)
+    several = len({message.role for message in messages}) > 1
+    texts = [
+        f"{message.role}: {message.content.content}" if several else message.content.content for message in messages
+    ]
+    text = truncate_text("\n\n".join(texts), MAX_EXPANSION)
+    yield TextPart(f"{title} of the MCP server {server}:\n{text}", synthetic=True, origins=origins)
+    for message in messages:
+        for file in message.content.attachments:
+            yield FilePart(file.mime_type, f"data:{file.mime_type};base64,{file.data}", file.name, origins=origins)
+
+
 CONNECT_WAIT_SECONDS = 5.0  # how long the first turn waits for servers that are still connecting
 
 
@@ -241,19 +303,46 @@ class McpServerManager:
             raise OutriderError(f"there is no MCP server {server!r}")
         self._servers.servers[server].reconnect()
 
-    async def list_prompts(self) -> list[McpPrompt]:
-        """Return the prompts of all servers; a server that fails has none."""
-        found: list[McpPrompt] = []
+    async def list_offers(self, workspace: Path | None = None) -> ServerOffers:
+        """Return the prompts and resources of all servers that are ready; a server that fails has none."""
+        prompts: list[McpPrompt] = []
+        resources: list[McpResource] = []
         for server in self._servers.servers.values() if self._servers else ():
+            if server.status.state != "ready" or (workspace and not self._serves_workspace(server.name, workspace)):
+                continue
             with contextlib.suppress(OutriderError):
-                found += await server.list_prompts()
-        return found
+                prompts += await server.list_prompts()
+            with contextlib.suppress(OutriderError):
+                resources += await server.list_resources()
+        return ServerOffers(tuple(prompts), tuple(resources))
 
-    async def get_prompt(self, server: str, name: str, arguments: dict[str, str]) -> tuple[PromptMessage, ...]:
-        """Return the messages of a server's prompt. Raises OutriderError for an unknown server."""
-        if self._servers is None or server not in self._servers.servers:
-            raise OutriderError(f"there is no MCP server {server!r}")
-        return await self._servers.servers[server].get_prompt(name, arguments)
+    async def expand_input(self, message: Message, workspace: Path) -> None:
+        """Add to an input what it names: the prompt of `/SERVER:PROMPT ARGUMENTS`, and the resources of `@SERVER:URI`.
+        Raises OutriderError for one that its server does not give."""
+        text = next((part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic), "")
+        if self._servers is None or not ("/" in text or "@" in text):
+            return
+        names = [name for name in self._servers.servers if self._serves_workspace(name, workspace)]
+        command = _PROMPT_COMMAND.match(text)
+        if command is not None and command["server"] in names:
+            found = await self._get_prompt(command["server"], command["name"], command["rest"] or "")
+            for part in _result_parts(command["server"], found, "Prompt"):
+                message.add_part(part)
+        mentions = dict.fromkeys((found["server"], found["uri"].rstrip(".,;!?")) for found in _MENTION.finditer(text))
+        for server, uri in list(mentions)[:MAX_MENTIONS]:
+            if server in names:
+                result = await self._servers.servers[server].read_resource(uri)
+                for part in _result_parts(server, [PromptMessage("user", result)], f"Resource {uri}"):
+                    message.add_part(part)
+
+    async def _get_prompt(self, server: str, name: str, rest: str) -> Sequence[PromptMessage]:
+        assert self._servers is not None
+        connection = self._servers.servers[server]
+        prompts = {prompt.name: prompt for prompt in await connection.list_prompts()}
+        if name not in prompts:
+            known = ", ".join(f"/{server}:{one}" for one in sorted(prompts)) or "none"
+            raise OutriderError(f"the MCP server {server} has no prompt {name!r}; it has: {known}")
+        return await connection.get_prompt(name, parse_prompt_arguments(prompts[name], rest))
 
     def _serves_workspace(self, server: str, workspace: Path) -> bool:
         origin = self._chosen.origins[server]

@@ -63,6 +63,7 @@ from outrider.types.parts import ModelRef, PartBase, TextPart
 from outrider.types.request import ServerOverview
 
 if TYPE_CHECKING:
+    from outrider.project.mcp import ServerOffers
     from outrider.sessions.store import Store
 
 
@@ -443,6 +444,11 @@ class RemoteBridge:
 
     async def list_servers(self) -> Sequence[ServerOverview]:
         return (await self.engine.client.get("/api/settings", _ServerStates)).servers
+
+    async def list_offers(self) -> "ServerOffers":
+        from outrider.project.mcp import ServerOffers  # lazy: for the completion of commands only
+
+        return await self.engine.client.get("/api/mcp-servers/offers", ServerOffers)
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
         path = f"{session_path(session_id)}/processes"

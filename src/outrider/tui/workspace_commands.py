@@ -3,8 +3,9 @@ that the user or the project defines in Markdown files."""
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from outrider.config.settings import Settings
 from outrider.errors import ProcessError
@@ -15,6 +16,10 @@ from outrider.tui.completion import CompletionChoice
 from outrider.tui.screen import ScreenApi, SlashCommand
 from outrider.tui.widgets.modals import PickerItem
 from outrider.types.request import ServerOverview
+
+if TYPE_CHECKING:
+    from outrider.engine.session_client import SessionClient
+    from outrider.tools.mcp.connection import McpPrompt
 
 _INIT_PROMPT = """\
 Write `AGENTS.md` in the root of this project: the notes that an engineer who is new here needs before the first change.
@@ -31,6 +36,7 @@ _UNCOMMITTED = "the uncommitted changes of this repository (`git status`, `git d
 _NOT_HERE = "this needs the workspace, which is on the server; start outrider there"
 _MAX_DIFF_CHARS = 400_000
 _BAR_WIDTH = 24
+_MAX_POLLS = 30  # seconds in which commands of servers that are connecting are added
 
 
 async def write_instructions(ui: ScreenApi, argument: str) -> None:
@@ -169,6 +175,36 @@ def load_custom_commands(settings: Settings) -> tuple[CustomCommand, ...]:
     return find_custom_commands(trust.project, folders.commands_folder, folders.home, trusted=trust.trusted)
 
 
+async def load_server_offers(
+    client: "SessionClient",
+) -> AsyncGenerator[tuple[tuple[CustomCommand, ...], Sequence[str]], None]:
+    """Yield the prompts of MCP servers as commands, whose text the engine replaces, and their resources as
+    `SERVER:URI`; again while further servers become ready."""
+    known = 0
+    for _ in range(_MAX_POLLS):
+        servers = await client.list_servers()
+        if (ready := sum(server.state == "ready" for server in servers)) > known:
+            known, offers = ready, await client.list_offers()
+            resources = [f"{one.server}:{one.uri}" for one in offers.resources if not one.is_template]
+            yield _prompt_commands(offers.prompts), resources
+        if not any(server.state == "connecting" for server in servers):
+            break
+        await asyncio.sleep(1)
+
+
+def _prompt_commands(prompts: "Sequence[McpPrompt]") -> tuple[CustomCommand, ...]:
+    return tuple(
+        CustomCommand(
+            name=f"{prompt.server}:{prompt.name}",
+            description=prompt.description or "a prompt",
+            text=f"/{prompt.server}:{prompt.name} $ARGUMENTS",
+            origin=f"MCP server {prompt.server}",
+            hint=" ".join(one.name if one.required else f"[{one.name}]" for one in prompt.arguments),
+        )
+        for prompt in prompts
+    )
+
+
 def custom_choices(commands: tuple[CustomCommand, ...]) -> tuple[CompletionChoice, ...]:
     return tuple(CompletionChoice(f"/{command.name}", _command_note(command)) for command in commands)
 
@@ -181,7 +217,7 @@ def find_custom_command(text: str, commands: tuple[CustomCommand, ...]) -> tuple
         return None
 
     async def send_command(ui: ScreenApi, given: str) -> None:
-        await ui.controller.send_prompt(found.expand(given), changed=ui.redraw)
+        await ui.controller.send_prompt(found.expand(given).rstrip(), changed=ui.redraw)
 
     return SlashCommand(found.name, _command_note(found), send_command, found.hint), argument.strip()
 

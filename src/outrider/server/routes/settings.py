@@ -11,7 +11,9 @@ from outrider.config.environment import key_variable_names
 from outrider.config.paths import KEYS_FILE
 from outrider.config.stored_keys import KeyStore, provider_of_variable
 from outrider.engine.engine import Engine
+from outrider.engine.frontend import list_offers
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.project.mcp import ServerOffers
 from outrider.project.trust import WorkspaceTrust
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
 
@@ -193,6 +195,10 @@ def _find_logins(request: RouteRequest[Any, Any]) -> "ServerLogins":
     return request.server_logins
 
 
+async def get_offers(request: RouteRequest[NoPayload, NoPayload]) -> ServerOffers:
+    return await list_offers(request.engine)
+
+
 async def store_key(request: RouteRequest[NoPayload, NewKey]) -> None:
     data = request.engine.runtime.data
     if data is None:
@@ -248,6 +254,9 @@ SETTINGS_ROUTES = (
     ApiEndpoint(method="GET", path="/api/settings", name="get_settings",
                 summary="Get rules, MCP servers and providers, without keys", handler=get_settings,
                 response_type=SettingsOverview),
+    ApiEndpoint(method="GET", path="/api/mcp-servers/offers", name="get_mcp_offers",
+                summary="Get the prompts and resources of the MCP servers that are ready", handler=get_offers,
+                response_type=ServerOffers),
     ApiEndpoint(method="POST", path="/api/keys", name="store_key", summary="Store or remove the key of a provider",
                 handler=store_key, body=NewKey, status=204),
     ApiEndpoint(method="POST", path="/api/mcp-servers/login", name="start_server_login",

@@ -216,7 +216,7 @@ class ServerFault(ToolFailure):
 
 
 class VisitRequired(ServerFault):
-    """The call works only after the user has visited addresses, for example to grant the server access elsewhere."""
+    """The call works only after the user has visited addresses, for example to let the server use a service."""
 
     def __init__(self, message: str, visits: "tuple[Elicitation, ...]") -> None:
         super().__init__(message)

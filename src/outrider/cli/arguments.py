@@ -723,8 +723,8 @@ def declare_serve(parser: ArgumentParser) -> None:
 
 
 _MCP_SERVE_DESCRIPTION = """\
-Run as an MCP server on stdin and stdout. Other agents can run an agent in this folder, and search and read your
-sessions. There are no approval questions: a call that needs approval is denied. Allow calls with --allow."""
+Run as an MCP server on stdin and stdout. Other agents can run an agent in this folder, and search and read its
+sessions. Approvals are asked for if the client supports it, else denied. Allow calls with --allow."""
 
 
 def declare_mcp(parser: ArgumentParser) -> None:

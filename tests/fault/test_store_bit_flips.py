@@ -83,8 +83,12 @@ async def open_all(path: Path, ids: list[str]) -> None:
     with suppress(OutriderError):  # a file that is not a database any more
         async with SqliteStore(path) as store:
             for session, text_bytes in product(ids, (0, 10**9)):
-                with suppress(OutriderError):
-                    await store.load_abridged(session, text_bytes)
+                await open_abridged(store, session, text_bytes)
+
+
+async def open_abridged(store: SqliteStore, session: str, text_bytes: int) -> None:
+    with suppress(OutriderError):
+        await store.load_abridged(session, text_bytes)
 
 
 @pytest.mark.parametrize("column", ["body", "id", "title"])

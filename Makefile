@@ -12,7 +12,7 @@ PIP   := $(BIN)/python -m pip --disable-pip-version-check install -qq --progress
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-fast test-all check fix soak cover mutate bench try-api mcp-conformance eval-local screens page screenshots docs lock clean
+.PHONY: help run test test-fast test-all check fix soak cover mutate bench try-api mcp-conformance eval-local screens page screenshots docs package sbom lock clean
 
 help:  ## show this text
 	@echo 'Outrider: an agent engine for Python and a terminal agent on top of it.'
@@ -34,8 +34,8 @@ test: $(STAMP)  ## run every test, on two cores
 test-fast: $(STAMP)  ## run the inner loop: architecture, unit, contract and scenario tests (about two minutes)
 	@$(BIN)/python -m pytest $(PYTEST) -m "not live and not slow" tests/architecture tests/unit tests/contract tests/scenario
 
-test-all:  ## run every test on each of Python 3.11, 3.12 and 3.13 that is found
-	@scripts/test-all 3.11 3.12 3.13
+test-all:  ## run every test on each of Python 3.11 to 3.14 that is found
+	@scripts/test-all 3.11 3.12 3.13 3.14
 
 check: $(STAMP)  ## lint, format, types, import layers, dead code, language
 	@$(BIN)/ruff check .
@@ -85,6 +85,15 @@ docs: $(STAMP)  ## build the documentation site into build/site; every link is c
 
 screenshots: $(STAMP)  ## make the pictures of the page in docs/images (needs Chromium)
 	@$(BIN)/python scripts/screenshots
+
+package: $(STAMP)  ## build the wheel and the source distribution into dist
+	@rm -rf dist build/shell
+	@$(BIN)/python -m hatchling build -d dist
+
+sbom: $(STAMP)  ## write the software bill of materials (CycloneDX) to build/sbom.json
+	@mkdir -p build
+	@$(BIN)/python scripts/sbom $(wildcard dist/*.whl) > build/sbom.json
+	@echo 'build/sbom.json'
 
 lock:  ## update requirements/dev.lock from pyproject.toml (UPGRADE=1 takes newer versions)
 	@scripts/lock $(if $(UPGRADE),--upgrade)

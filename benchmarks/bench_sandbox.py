@@ -11,10 +11,9 @@ from statistics import median
 from benchmarks.figure import Figure
 from outrider import Agent, Engine, EventBus, Limits, Provider, ToolCompleted, ToolPart
 from outrider.engine.session_tools import ToolEnvironment
-from outrider.processes.sandbox import init_args as rights
-from outrider.processes.sandbox.defaults import default_policy
+from outrider.processes.sandbox.bubblewrap import SCOPES_SINCE, landlock_version
 from outrider.processes.sandbox.detect import LandlockSandbox, find_sandbox
-from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
+from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy, default_policy
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.providers.scripted import call
 
@@ -29,7 +28,7 @@ def bench() -> list[Figure]:
             made.mkdir(parents=True)
         policy = default_policy(workspace, writable=True, home=Path.home())
         sandboxes: list[Sandbox] = [find_sandbox(scratch)]
-        if rights.landlock_version() >= rights.SCOPES_SINCE:
+        if landlock_version() >= SCOPES_SINCE:
             sandboxes.append(LandlockSandbox(scratch))
         found = [
             figure

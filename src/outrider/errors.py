@@ -233,15 +233,15 @@ class StoreDamagedError(StoreError):
 
 
 class ServerAwayError(OutriderError):
-    pass
+    """An Outrider server cannot be reached, or closed the connection; a retry may help."""
 
 
 class WeightsError(OutriderError):
-    pass
+    """The weights of a local model are missing or could not be downloaded."""
 
 
 class ProcessError(OutriderError):
-    pass
+    """A command could not be started, or there is no such process."""
 
 
 class LimitReachedError(OutriderError):

@@ -79,7 +79,7 @@ class McpToolset:
         self._servers: McpServers | None = None
 
     async def __aenter__(self) -> Self:
-        host = McpHost(self._workspace, self._environment, self._limits, self._ask, proxy_for)
+        host = McpHost(self._workspace, self._environment, self._limits, self._ask, proxy=proxy_for)
         servers = McpServers([self.server], host, ledger=self._ledger)
         await servers.open()
         self._servers = servers

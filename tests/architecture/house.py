@@ -10,6 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "outrider"
 EXEMPTIONS = Path(__file__).with_name("exemptions.toml")
+# Made by the targets of the Makefile; git ignores them.
+LOCAL_FOLDERS = {".cache", ".hypothesis", ".pytest_cache", ".ruff_cache", "build", "dist", "htmlcov"}
 
 
 def modules_under(*folders: Path) -> list[Path]:
@@ -35,7 +37,11 @@ def imported_names(path: Path) -> Iterator[str]:
 
 
 def tracked_files() -> list[Path]:
-    """The files that a commit holds or would hold."""
+    """The files that a commit holds or would hold; in an unpacked source distribution, all that it was packed with."""
+    if not (ROOT / ".git").exists():
+        tops = [path for path in ROOT.iterdir() if path.name not in LOCAL_FOLDERS and not path.name.startswith(".venv")]
+        found = [path for top in tops for path in (top.rglob("*") if top.is_dir() else [top])]
+        return [path for path in found if path.is_file() and not {"__pycache__", "node_modules"} & set(path.parts)]
     listing = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,

@@ -54,6 +54,9 @@ STRUCTS: dict[str, str] = {
     "running time": "types.tool_state:RunningTime",
     "ended time": "types.tool_state:EndedTime",
     "attachment": "types.tool_state:Attachment",
+    "request record": "types.parts:SentRequestRecord",
+    "request record, edit": "types.parts:BodyEdit",
+    "cache miss": "types.usage:CacheMiss",
     "tokens": "types.usage:Tokens",
     "cache tokens": "types.usage:CacheTokens",
     "usage": "types.usage:Usage",
@@ -126,7 +129,9 @@ STRUCTS: dict[str, str] = {
         "providers.cassettes.deck:DeckOptions"
     ),
     "retry options": "types.request:RetryPolicy providers.client:RetryPolicy providers.transport.retry:RetryPolicy",
-    "rate limit options": "providers.rate_limit:RateLimit providers.transport.rate_limit:RateLimit",
+    "rate limit options": (
+        "providers.client:RateLimit providers.rate_limit:RateLimit providers.transport.rate_limit:RateLimit"
+    ),
     "timeout options": (
         "http.transport:HttpTimeouts providers.transport.transport:HttpTimeouts providers.transport.transport:Timeouts"
     ),
@@ -223,7 +228,7 @@ VALUES: dict[str, str] = {
         "background.worktrees:KEY "
         "background.worktrees.ground:KEY"
     ),
-    "abort in an inbox": "engine.abort:ABORT_KEY engine.abort:ABORT app.inputs.aborts:ABORT",
+    "abort in an inbox": "engine.inbox:ABORT_KEY engine.abort:ABORT_KEY engine.abort:ABORT app.inputs.aborts:ABORT",
     "output of a silent tool": "types.tool_state:NO_OUTPUT",
     "session format": "sessions.session:FORMAT_VERSION sessions.session:FORMAT",
     "export version": "sessions.export:EXPORT_VERSION sessions.export:VERSION sessions.transfer.exports:VERSION",
@@ -232,7 +237,10 @@ VALUES: dict[str, str] = {
         "providers.cassettes.cassette:FORMAT_VERSION "
         "providers.cassettes.cassette:VERSION"
     ),
-    "snapshot database version": "sessions.snapshots.database:SCHEMA_VERSION sessions.snapshots.database:VERSION",
+    "snapshot database version": (
+        "sessions.snapshots.scanner:SCHEMA_VERSION "
+        "sessions.snapshots.database:SCHEMA_VERSION sessions.snapshots.database:VERSION"
+    ),
     "sqlite application id": (
         "sessions.sqlite.connection:APPLICATION_ID sessions.sqlite.schema:APPLICATION_ID "
         "sessions.sqlite.tables.schema:APPLICATION_ID"
@@ -263,7 +271,10 @@ OTHERS: dict[str, str] = {
     "queue after a run": "background.database:DEPENDENT_PREFIX",
     "serializer": "background.database:JsonSerializer",
     "background database": "background.database:RunDatabase background.database:Database",
-    "snapshot database": "sessions.snapshots.database:SnapshotDatabase sessions.snapshots.database:Database",
+    "snapshot database": (
+        "sessions.snapshots.scanner:SnapshotDatabase "
+        "sessions.snapshots.database:SnapshotDatabase sessions.snapshots.database:Database"
+    ),
     "sqlite store": "stores:SqliteStore sessions.sqlite.store:SqliteStore sessions.sqlite_store:SqliteStore",
     "postgres migrations": "sessions.postgres.schema:MIGRATIONS",
     "openapi": "server.openapi:build_openapi server.openapi:describe",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from outrider.errors import OutriderError
 from outrider.event_bus import EventBus
 from outrider.events import ToolApprovalRequestedEvent
 from outrider.project.trust import WorkspaceTrust, find_project
@@ -179,10 +180,30 @@ async def test_resources_and_prompts_are_within_reach(place):
         await engine.prompt(session, "go")
         (part,) = await calls(engine, session)
         assert "buy milk" in part.state.output
-        servers = engine.runtime.mcp_servers
-        assert [prompt.name for prompt in await servers.list_prompts()] == ["greet"]
-        (message,) = await servers.get_prompt("friendly", "greet", {"name": "Ada"})
-        assert message.content.content == "Say hello to Ada."
+        offers = await engine.runtime.mcp_servers.list_offers()
+        assert [(prompt.server, prompt.name) for prompt in offers.prompts] == [("friendly", "greet")]
+        assert "notes://today" in {resource.uri for resource in offers.resources}
+
+
+async def test_an_input_names_prompts_and_resources(place):
+    have(place, friendly=entry("friendly.py", "stdio"))
+    async with place.engine(["hello", "milk"]) as engine:
+        await settled(engine)
+        session = await engine.create(workspace=place.workspace)
+        await engine.prompt(session, "/friendly:greet 'Ada Lovelace'")
+        sent = [part.text for part in place.requests[-1].prompt[0].content]
+        assert sent[0] == "/friendly:greet 'Ada Lovelace'"
+        assert "Prompt of the MCP server friendly:\nSay hello to Ada Lovelace." in sent
+        await engine.prompt(session, "what is in @friendly:notes://today, and @nobody:x?")
+        sent = [part for part in place.requests[-1].prompt[-1].content]
+        assert sent[-1].text == "Resource notes://today of the MCP server friendly:\nbuy milk"
+        assert [str(origin.kind) for origin in sent[-1].origins] == ["mcp"]
+        for text, why in (("/friendly:greet", "needs name"), ("/friendly:grete x", "it has: /friendly:greet")):
+            with pytest.raises(OutriderError, match=why):
+                await engine.prompt(session, text)
+        with pytest.raises(OutriderError):
+            await engine.prompt(session, "@friendly:other://none")
+    assert len(place.requests) == 2
 
 
 async def test_in_plan_mode_foreign_tools_are_not_offered(place):

@@ -12,10 +12,9 @@ import pytest
 
 from outrider.permissions.paths.protected import find_protected_files
 from outrider.processes.launch import LaunchRequest
-from outrider.processes.sandbox import init_args as rights
-from outrider.processes.sandbox.defaults import default_policy
+from outrider.processes.sandbox.bubblewrap import SCOPES_SINCE, landlock_version
 from outrider.processes.sandbox.detect import LandlockSandbox, find_sandbox
-from outrider.processes.sandbox.sandbox import Sandbox, SandboxLimits
+from outrider.processes.sandbox.sandbox import Sandbox, SandboxLimits, default_policy
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes exist on Linux only")
 
@@ -34,8 +33,8 @@ def bubblewrap(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
 def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> Sandbox:
     if request.param == "bubblewrap":
         return request.getfixturevalue("bubblewrap")
-    if rights.landlock_version() < rights.SCOPES_SINCE:
-        pytest.skip(f"needs Landlock {rights.SCOPES_SINCE}, here is {rights.landlock_version()}")
+    if landlock_version() < SCOPES_SINCE:
+        pytest.skip(f"needs Landlock {SCOPES_SINCE}, here is {landlock_version()}")
     (tmp_path / "scratch").mkdir()
     return LandlockSandbox(tmp_path / "scratch")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from outrider.processes.sandbox import init_args as rights
+from outrider.processes.sandbox.bubblewrap import SCOPES_SINCE, landlock_version
 from outrider.processes.sandbox.detect import find_sandbox
 from tests.e2e.escapes import ATTEMPTS
 
@@ -120,8 +120,8 @@ def test_nobody_gets_out_of_bubblewrap(user: str, folder: Path):
 
 @pytest.mark.parametrize("user", USERS if os.environ.get("OUTRIDER_SOAK") else ["ordinary"])
 def test_nobody_gets_out_of_landlock_but_by_its_gaps(user: str, folder: Path):
-    if rights.landlock_version() < rights.SCOPES_SINCE:
-        pytest.skip(f"needs Landlock {rights.SCOPES_SINCE}, here is {rights.landlock_version()}")
+    if landlock_version() < SCOPES_SINCE:
+        pytest.skip(f"needs Landlock {SCOPES_SINCE}, here is {landlock_version()}")
     found = judge(user, "landlock", folder)
     assert escaped(found) == {}
     assert len(found) >= NEEDED["landlock"]

@@ -16,9 +16,14 @@ from msgspec.structs import replace
 from outrider.permissions.paths.protected import find_protected_files
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
-from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
 from outrider.processes.sandbox.detect import find_sandbox
-from outrider.processes.sandbox.sandbox import SandboxLimits, SandboxPolicy
+from outrider.processes.sandbox.sandbox import (
+    ProtectedState,
+    SandboxLimits,
+    SandboxPolicy,
+    default_policy,
+    describe_planted,
+)
 from outrider.processes.supervisor import ProcessSupervisor
 from tests.fixtures.scratch import scratch_folder
 

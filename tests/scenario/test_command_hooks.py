@@ -232,6 +232,95 @@ async def test_a_hostile_repository_cannot_add_hooks(place: Path):
     assert marker.exists()
 
 
+async def test_the_commands_of_every_other_event_get_what_happened(place: Path):
+    log = place / "log"
+    record = f"cat >> {log}; echo >> {log}"
+    script = [call("task", description="Count", prompt="count it"), "Four.", "Done.", "A summary.", "Again."]
+    events = ("SessionStart", "SubagentStop", "Stop", "PreCompact", "UserPromptSubmit")
+    configure(place, script, **{event: ("", record) for event in events})
+    async with opened(place) as (engine, session, errors):
+        assert (await engine.prompt(session, "hi " * 2000)).output == "Done."
+        await engine.compact(session)
+        await engine.prompt(session, "more")
+    async with opened(place) as (engine, _, _):
+        await engine.prompt(session, "later")
+    assert errors == []
+
+    seen = [json.loads(line) for line in log.read_text().splitlines()]
+    names = [entry["hook_event_name"] for entry in seen]
+    assert [name for name in names if name != "SessionStart"][:3] == ["UserPromptSubmit", "SubagentStop", "Stop"]
+    assert {entry["source"] for entry in seen if entry["hook_event_name"] == "SessionStart"} >= {"startup", "resume"}
+    child = next(entry for entry in seen if entry["hook_event_name"] == "SubagentStop")
+    assert child["session_id"] != session
+    assert child["stop_hook_active"] is False
+    (compaction,) = [entry for entry in seen if entry["hook_event_name"] == "PreCompact"]
+    assert compaction["trigger"] == "manual"
+    assert all(entry["cwd"] == str(place / "workspace") for entry in seen)
+
+
+async def test_a_notification_is_sent_when_a_call_waits_for_an_approval(place: Path):
+    log = place / "log"
+    configure(place, [call("write", path="b.txt", content="x"), "Done."], Notification=("", f"cat > {log}"))
+    environ = {"OUTRIDER_HOME": str(place / "home"), "HOME": str(place / "home"), "PATH": "/usr/bin:/bin"}
+    workspace = place / "workspace"
+    settings = read_settings(cwd=workspace, environ=environ)
+    async with standard_engine(settings, workspace=workspace, attended=True) as engine, asyncio.timeout(30):
+        session = await engine.create(workspace=workspace)
+        turn = asyncio.create_task(engine.prompt(session, "hi"))
+        while not (log.exists() and log.read_text()):
+            await asyncio.sleep(0.02)
+        (waiting,) = await engine.approvals(session)
+        await engine.answer(waiting.id, allow=False)
+        await turn
+    assert json.loads(log.read_text())["message"] == "Outrider needs your permission to use Write"
+
+
+@pytest.mark.parametrize(
+    ("command", "failure"),
+    [
+        ("head -c 200000000 /dev/zero; sleep 30", "printed more than 32 MB"),
+        ("head -c 200000000 /dev/zero >&2; sleep 30", "printed more than 32 MB"),
+        ("echo \0", "cannot be started"),
+        ("cat /dev/stdin >/dev/null & wait; sleep 20 & sleep 20", "did not end within 2 s"),
+    ],
+)
+async def test_a_hook_that_floods_or_cannot_start_is_stopped_and_reported(place: Path, command: str, failure: str):
+    configure(place, [call("read", path="a.txt"), "Done."], PreToolUse=("Read", command, 2.0))
+    async with opened(place) as (engine, session, errors):
+        result = await asyncio.wait_for(engine.prompt(session, "hi"), 30)
+        (part,) = calls(engine, session)
+    assert result.output == "Done."
+    assert isinstance(part.state, ToolError)
+    assert any(failure in error for error in errors)
+
+
+async def test_a_script_of_a_workspace_runs_only_as_it_was_approved(place: Path):
+    workspace, marker = place / "workspace", place / "ran"
+    script = workspace / ".claude/hooks/check.sh"
+    script.parent.mkdir(parents=True)
+    script.write_text(f"echo good >> {marker}\n")
+    (workspace / "tool.sh").write_text("true\n")
+    command = 'sh "$CLAUDE_PROJECT_DIR"/.claude/hooks/check.sh && sh ./tool.sh'
+    hooks = {"hooks": {"UserPromptSubmit": [{"hooks": [{"type": "command", "command": command}]}]}}
+    (workspace / ".claude/settings.json").write_text(json.dumps(hooks))
+    configure(place, ["Done.", "Done."])
+    trust = WorkspaceTrust(find_project(workspace, place / "home"), place / "home/trust.json")
+    (item,) = trust.list_items()
+    assert "echo good" in item.content, "the script is shown"
+    trust.trust([item])
+    async with opened(place) as (engine, session, errors):
+        await engine.prompt(session, "hi")
+        assert marker.read_text() == "good\n"
+        (workspace / "tool.sh").write_text(f"echo bad >> {marker}\n")  # as the agent may do
+        await engine.prompt(session, "hi again")
+    assert marker.read_text() == "good\n"
+    assert any("tool.sh has changed since it was approved" in error for error in errors)
+    assert [item.kind for item in trust.unapproved_items()] == ["hooks"]
+    async with opened(place) as (engine, session, _):
+        await engine.prompt(session, "hi")
+    assert marker.read_text() == "good\n", "a changed file needs a new approval"
+
+
 async def test_hooks_get_no_keys(place: Path):
     seen = place / "environment"
     configure(place, ["Done."], UserPromptSubmit=("", f"env > {seen}"))

@@ -17,6 +17,7 @@ from outrider import (
     Tool,
     ToolCompleted,
     ToolPart,
+    is_tool_result_part,
 )
 from outrider.events import (
     ErrorEvent,
@@ -204,15 +205,67 @@ async def test_the_mode_of_a_session_can_be_changed_and_holds_from_the_next_turn
     def tools(request):
         return ",".join(tool.name for tool in request.tools) or "none"
 
-    look = Tool(lambda: "", name="look", read_only=True)
-    touch = Tool(lambda: "", name="touch")
-    async with engine(tools, look, touch) as held:
-        session = await held.create()
-        assert (await held.prompt(session, "1")).output == "look,touch"
+    def try_tools(_):
+        return [call("look"), call("touch")]
+
+    def results(request):
+        return " | ".join(part.content for part in request.prompt[-1].content if is_tool_result_part(part))
+
+    look = Tool(lambda: "seen", name="look", read_only=True)
+    touch = Tool(lambda: "touched", name="touch")
+    async with engine([tools, try_tools, results, tools, try_tools, results, tools], look, touch) as held:
+        session = await held.create(mode="plan")
+        assert (await held.prompt(session, "1")).output == "look"
+        assert (await held.prompt(session, "2")).output.startswith("seen | There is no tool called 'touch'")
+        await held.set_mode(session, "agent")
+        assert (await held.prompt(session, "3")).output == "look,touch"
         await held.set_mode(session, "plan")
-        assert (await held.prompt(session, "2")).output == "look"
+        assert (await held.prompt(session, "4")).output == "seen | The tool 'touch' is not available in plan mode."
         await held.set_mode(session, "chat")
-        assert (await held.prompt(session, "3")).output == "none"
+        assert (await held.prompt(session, "5")).output == "look,touch"  # sent as before, for the provider's cache
+
+
+async def test_after_a_compaction_the_system_prompt_says_the_current_mode():
+    systems: list[bool] = []
+
+    def answer(request):
+        systems.append("plan mode" in request.system)
+        return "fine. " * 100
+
+    async with engine(answer) as held:
+        session = await held.create(mode="plan")
+        for text in ("one " * 200, "two " * 200):
+            await held.prompt(session, text)
+        await held.set_mode(session, "agent")
+        for text in ("three " * 200, "four " * 200, "five " * 200):
+            await held.prompt(session, text)
+        assert await held.compact(session) is not None
+        systems.clear()
+        await held.prompt(session, "six")
+        await held.prompt(session, "seven")
+        store = held.store
+        async with Engine([agent()], [scripted(answer)], store=store) as other:
+            await held.close(session)
+            await other.prompt(session, "eight")
+    assert systems == [False, False, False]
+
+
+async def test_the_prompt_of_a_session_without_stored_settings_follows_its_mode():
+    def answer(request):
+        return f"{'plan mode' in request.system} {len(request.prompt[-1].content)}"
+
+    store = MemoryStore()
+    async with engine(["fine."], store=store) as held:
+        session = await held.create(mode="agent")
+        await held.prompt(session, "one")
+    stored = await store.load(session)
+    del stored.messages[0].metadata["settings"]  # as earlier versions stored it
+    await store.append(session, [stored.messages[0]])
+    async with engine(answer, store=store) as held:
+        await held.set_mode(session, "plan")
+        assert (await held.prompt(session, "two")).output == "True 1"
+        await held.set_mode(session, "agent")
+        assert (await held.prompt(session, "three")).output == "True 2"
 
 
 async def test_several_sessions_work_at_once():

@@ -103,6 +103,15 @@ async def test_several_agents_are_called_at_once():
     assert sorted(message.content for message in result.messages if message.type == "return") == ["1", "2", "done"]
 
 
+async def test_agents_that_work_in_parallel_share_a_limit_of_tokens():
+    asks = [call("call_agent", agent_name=name, message="work") for name in ("one", "two", "three")]
+    story = Story(cast(boss=[asks, "done"], one=["1"], two=["2"], three=["3"]))
+    players = [player("one"), player("two"), player("three")]
+    result = await story.run(entry=player("boss"), agents=players, limits=Limits(tokens=5_000))
+    assert (result.output, result.termination_reason) == ("done", "completed")
+    assert sorted(message.content for message in result.messages if message.type == "return") == ["1", "2", "3", "done"]
+
+
 async def test_calls_of_agents_hold_no_place_that_their_own_calls_need():
     story = Story(
         cast(

@@ -25,8 +25,8 @@ from outrider.events import (
 from outrider.outcomes.pending import remove_old_overlays
 from outrider.presentation.approvals import requested_approval_view
 from outrider.presentation.tool_calls import call_outcome
+from outrider.processes.sandbox.bubblewrap import SCOPES_SINCE, landlock_version
 from outrider.processes.sandbox.detect import LandlockSandbox, try_sandbox
-from outrider.processes.sandbox.init_args import SCOPES_SINCE, landlock_version
 from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.stores import SqliteStore
 from tests.scenario.stories import agent, call, scripted

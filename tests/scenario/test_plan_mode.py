@@ -43,16 +43,16 @@ async def test_a_turn_in_plan_mode_ends_in_a_plan_and_says_so():
 
 
 async def test_the_model_is_informed_what_plan_mode_expects_and_no_longer_once_it_is_over():
-    seen: list[bool] = []
+    seen: list[tuple[bool, bool]] = []
 
     def answer(request):
-        seen.append("plan mode" in request.system)
+        seen.append(("plan mode" in request.system, "Mode: agent." in last_input(request)))
         return "1. fine"
 
     async with engine(answer) as held:
         session = await planned(held)
         await held.accept_plan(session)
-    assert seen == [True, False]
+    assert seen == [(True, False), (True, True)]  # the system prompt stays the same, for the provider's cache
 
 
 async def test_accepting_switches_to_agent_mode_and_the_plan_is_carried_on():

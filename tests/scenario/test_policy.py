@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from outrider import Engine, EventBus, Tool, ToolCompleted, ToolError, ToolPart
-from outrider.engine.approval_grants import lasting_approvals
+from outrider.engine.approvals import lasting_approvals
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.events import Event, ToolApprovalRequestedEvent
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET

@@ -29,6 +29,7 @@ def workspace(tmp_path: Path) -> Path:
 
 
 def edit(old: str, new: str) -> Any:
+    """Use one call for each step: calls of one answer run at the same time, and two of these would lose a change."""
     return shell(f"sed -i 's/^{old}$/{new}/' long.txt")
 
 
@@ -68,7 +69,7 @@ async def test_changes_are_listed_by_turn_file_and_hunk(workspace, tmp_path):
 
 
 async def test_one_hunk_is_undone_and_the_model_reads_of_it(workspace, tmp_path):
-    script = [[edit("line 3", "third"), edit("line 30", "thirtieth")], "done"]
+    script = [[edit("line 3", "third")], [edit("line 30", "thirtieth")], "done"]
     async with engine(script, tmp_path) as held:
         session_id = await start(held, workspace, "work")
         (file,) = (await review_changes(held, session_id)).files
@@ -102,7 +103,7 @@ async def test_files_are_undone_one_by_one_with_those_that_were_made_and_removed
 
 
 async def test_lines_of_other_people_survive_the_undo_of_a_hunk(workspace, tmp_path):
-    script = [[edit("line 3", "third"), edit("line 30", "thirtieth")], "done"]
+    script = [[edit("line 3", "third")], [edit("line 30", "thirtieth")], "done"]
     async with engine(script, tmp_path) as held:
         session_id = await start(held, workspace, "work")
         own = text(["at the top", *LINES[:2], "third", *LINES[3:28], "by hand", "thirtieth", *LINES[30:]])

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,28 +10,43 @@ import pytest
 
 from outrider import (
     Agent,
+    AgentPart,
     ApprovalRequest,
     Engine,
     EventBus,
     FilePart,
     Limits,
     Message,
+    PatchPart,
     Provider,
     ProviderError,
     Session,
+    SnapshotPart,
+    StepFinishPart,
+    StepStartPart,
     TextPart,
+    TextRange,
     Tool,
     ToolPart,
     async_run,
+    decode_parts,
     part_from_anthropic,
     part_from_dict,
 )
 from outrider.errors import ServerError
-from outrider.events import EventLogger, LoopStartedEvent, ToolInputDeltaEvent, TurnCompletedEvent, TurnStartedEvent
+from outrider.events import (
+    BudgetExceededEvent,
+    EventLogger,
+    LoopStartedEvent,
+    ToolInputDeltaEvent,
+    TurnCompletedEvent,
+    TurnStartedEvent,
+)
 from outrider.providers.scripted import call
 from outrider.stores import MemoryStore
 from outrider.types.parts import ReasoningPart
 from outrider.types.tool_state import Attachment, EndedTime, ToolCompleted
+from outrider.workspace import Workspace
 
 AGENT = Agent("helper", "You help.", model="m", provider="demo")
 
@@ -150,6 +166,52 @@ async def test_the_input_of_an_engine_has_its_model_and_mode():
     assert (user.agent, user.model.model, user.mode) == ("helper", "m", "agent")
 
 
+async def test_an_input_has_its_effort_its_tools_and_the_agents_that_it_mentions():
+    tools = [Tool(lambda: "", name="look", read_only=True), Tool(lambda: "", name="touch")]
+    critic = Agent("critic", "You criticise.", model="m", provider="demo")
+    async with Engine([AGENT, critic], [scripted("a", "b")], tools) as engine:
+        session_id = await engine.create(mode="plan")
+        await engine.prompt(session_id, "Ask @critic, not me@critic.example or @nobody.")
+        await engine.prompt(session_id, "Again.")
+        first, second = (m for m in (await engine.open(session_id)).messages if m.role == "user")
+    assert (first.variant, first.tools) == ("medium", {"look": True})
+    assert (second.variant, second.tools) == ("medium", None)  # None: as before
+    mentions = [(part.name, part.source) for part in first.get_parts_by_type(AgentPart)]
+    assert mentions == [("critic", TextRange("@critic", 4, 11))]
+
+
+async def test_steps_name_the_last_change_of_files_and_an_undo_its_snapshot(tmp_path):
+    model = scripted([call("write", file_path="a.txt", content="one")], "Done.")
+    async with Workspace(tmp_path, AGENT, [model], approve=lambda _: True) as workspace:
+        await workspace.prompt("Write.")
+        await workspace.undo()
+        messages = (await workspace.engine.open(workspace.session_id)).messages
+    change = messages[1].get_parts_by_type(PatchPart)[0].hash
+    assert [m.get_parts_by_type(StepStartPart)[0].snapshot for m in messages if m.role == "assistant"] == [None, change]
+    assert messages[2].get_parts_by_type(StepFinishPart)[0].snapshot == change
+    undo = messages[-1]
+    assert undo.get_parts_by_type(SnapshotPart)[0].snapshot == undo.get_parts_by_type(PatchPart)[0].hash
+
+
+async def test_a_reached_limit_says_what_was_reached():
+    bus, found = EventBus(), list[BudgetExceededEvent]()
+    bus.subscribe(BudgetExceededEvent, found.append)
+    look = Tool(lambda: "", name="look")
+    await async_run(AGENT, "hi", tools=[look], providers=[scripted([call("look")])], limits=Limits(turns=1), bus=bus)
+    assert [(event.limit, event.maximum, event.reached) for event in found] == [("turns", "1", "1")]
+
+
+async def test_a_compaction_has_a_time_and_a_short_summary():
+    async with Engine([AGENT], [scripted(*["fine. " * 100] * 3, "## Goal\n\nTo be short.")]) as engine:
+        session_id = await engine.create()
+        for text in ("one", "two", "three"):
+            await engine.prompt(session_id, text * 100)
+        await engine.compact(session_id)
+        session = await engine.open(session_id)
+    assert session.messages[-1].summary == "To be short."
+    assert session.time.compacting
+
+
 async def test_every_started_step_completes_also_after_a_provider_error():
     bus, seen = EventBus(), list[str]()
     bus.subscribe(TurnStartedEvent, lambda event: seen.append(f"started {event.turn_number}"))
@@ -186,7 +248,12 @@ def test_files_can_be_attachments_of_a_completed_call():
         Attachment("image/png", url="https://example.org/b.png"),
     )
     part = ToolPart("c1", "look", state)
-    assert part_from_dict(part.to_dict()) == part
+    stored = part.to_dict()
+    assert part_from_dict(stored) == part
+    stored["state"]["attachments"] = [inline.to_dict(), linked.to_dict()]  # as earlier versions stored it
+    assert part_from_dict(stored) == part
+    assert decode_parts(json.dumps([stored])) == [part]
+    assert Message.from_dict({"role": "assistant", "parts": [stored]}).parts[0].state == state
 
 
 @pytest.mark.parametrize(("answer", "asked"), [(True, 3), ("once", 3), ("session", 1), ("always", 1)])

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.permissions.paths.containment import contain
-from outrider.permissions.paths.safe_open import PathRefused, open_to_read, open_to_write, write_atomically
+from outrider.permissions.paths.containment import PathRefused, contain, open_to_read, open_to_write, write_atomically
 
 Case = dict[str, object]
 

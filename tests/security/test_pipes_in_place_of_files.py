@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.permissions.paths.safe_open import read_regular_file
+from outrider.permissions.paths.containment import read_regular_file
 from outrider.tools import search
 
 GROUPS = {

@@ -35,7 +35,8 @@ const isJob = (id: string): Promise<boolean> => get(`/jobs/${encodeURIComponent(
 
 export function App({ choices }: { choices: PageChoices }) {
   const [place, setPlace] = useState(readPlace);
-  const [model, setModel] = useState<SessionModel | null>(null);
+  const [opened, setModel] = useState<SessionModel | null>(null);
+  const model = place.kind === "session" && opened?.id === place.id ? opened : null; // another place is shown at once
   const [panel, setPanel] = useState<PanelTab | null>(null);
   const [lastTab, setLastTab] = useState<PanelTab>("session");
   const [isMenuOpen, setMenuOpen] = useState(false);
@@ -51,25 +52,25 @@ export function App({ choices }: { choices: PageChoices }) {
   }, []);
   useEffect(() => {
     pageError.value = null;
-    setMenuOpen(false);
     if (place.kind !== "session") {
       setModel(null);
       return;
     }
-    const opened = new SessionModel(place.id);
-    setModel(opened);
-    opened.load().then(
+    const created = new SessionModel(place.id);
+    setModel(created);
+    created.load().then(
       async () => {
-        if (opened.transcript.session.value?.mode === "background" && (await isJob(place.id))) location.replace(`#/jobs/${place.id}`);
-        if (place.messageId) await opened.reveal(place.messageId);
+        if (created.transcript.session.value?.mode === "background" && (await isJob(place.id))) location.replace(`#/jobs/${place.id}`);
+        if (place.messageId) await created.reveal(place.messageId);
       },
-      opened.report,
+      created.report,
     );
-    return () => opened.close();
+    return () => created.close();
   }, [place.kind, place.id]);
   useEffect(() => {
+    setMenuOpen(false);
     if (place.messageId && model?.id === place.id && model.transcript.session.value) model.reveal(place.messageId).catch(model.report);
-  }, [place.messageId]); // a search hit in the session that is already shown
+  }, [place]); // a search hit in the session that is already shown
 
   useEffect(() => {
     const onSignedOut = (): void => setSignedOut(true);
@@ -110,7 +111,7 @@ export function App({ choices }: { choices: PageChoices }) {
         n: () => void createSession(),
         f: () => setPicking(true),
         d: () => openPanel(panel ? null : lastTab),
-        i: () => document.getElementById("input")?.focus(),
+        i: () => (document.getElementById("input") ?? document.getElementById("start-input"))?.focus(),
         q: () => document.querySelector<HTMLElement>(".question")?.focus(),
         "?": () => setPaletteOpen(true),
       };
@@ -159,11 +160,15 @@ export function App({ choices }: { choices: PageChoices }) {
       </main>
       {panel ? <Panel model={model} tab={panel} onTab={openPanel} onClose={() => { openPanel(null); document.getElementById("panel-toggle")?.focus(); }} onError={reportError} /> : null}
       {isPicking ? <FolderPicker recent={recentFolders()} onChoose={(path) => void createSession(path)} onClose={() => setPicking(false)} /> : null}
-      {isPaletteOpen ? <CommandPalette entries={palette} onClose={() => setPaletteOpen(false)} /> : null}
+      {isPaletteOpen ? <CommandPalette entries={palette} more={sessionEntries} onClose={() => setPaletteOpen(false)} /> : null}
       <PageTitle model={model} title={place.kind === "job" ? jobTitle[0] : place.kind === "jobs" ? "Background jobs" : ""} />
     </>
   );
 }
+
+const sessionEntries = (): PaletteEntry[] =>
+  [...feed.sessions.value.values()].filter(({ deleted }) => !deleted).sort((a, b) => b.updated - a.updated)
+    .map(({ id, title }) => ({ name: `Open ${title || "Untitled"}`, run: () => void (location.hash = `#/${id}`) }));
 
 // The folders of the latest sessions.
 function recentFolders(): string[] {
@@ -188,13 +193,41 @@ async function signOut(): Promise<void> {
   location.reload();
 }
 
+const HOME_DRAFT = "draft:home";
+
+// The start: a message begins a session. Commands need the session first, so they become its draft.
 function Home({ onNew, onNewIn }: { onNew: () => void; onNewIn: () => void }) {
+  const [text, setText] = useState(() => localStorage.getItem(HOME_DRAFT) ?? "");
+  const [isSending, setSending] = useState(false);
+  const update = (value: string): void => {
+    setText(value);
+    localStorage.setItem(HOME_DRAFT, value);
+  };
+  const start = async (): Promise<void> => {
+    if (!text.trim() || isSending) return;
+    setSending(true);
+    try {
+      const { id } = await post<Session>("/sessions", {});
+      if (/^[/!]/.test(text)) localStorage.setItem(`draft:${id}`, text);
+      else await post(`${sessionPath(id)}/prompt`, { parts: [{ type: "text", text }], id: crypto.randomUUID(), delivery: "queue" });
+      localStorage.removeItem(HOME_DRAFT);
+      location.hash = `#/${id}`;
+    } catch (error) {
+      reportError(error);
+      setSending(false);
+    }
+  };
   return (
     <section id="conversation" aria-label="Start" tabIndex={0}>
       <div class="empty">
         <h2>What should be done?</h2>
-        <p>Start a session, or choose one. Everything you see here is stored on the machine that serves this page.</p>
-        <p><button class="primary" onClick={onNew}>New session</button> <button onClick={onNewIn}>In a folder…</button></p>
+        <p>Write a message, or choose a session. Everything you see here is stored on the machine that serves this page.</p>
+        <form class="start" onSubmit={(event) => { event.preventDefault(); void start(); }}>
+          <textarea id="start-input" aria-label="Message of a new session" placeholder="A message starts a session" value={text} onInput={(event) => update(event.currentTarget.value)}
+            onKeyDown={(event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !matchMedia("(pointer: coarse)").matches) { event.preventDefault(); void start(); } }} />
+          <button type="submit" class="primary" disabled={isSending || !text.trim()}>Start</button>
+        </form>
+        <p><button onClick={onNew}>Empty session</button> <button onClick={onNewIn}>In a folder…</button></p>
       </div>
     </section>
   );

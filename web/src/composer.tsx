@@ -114,7 +114,7 @@ export function Composer({ model, commands, choices, onFolder }: { model: Sessio
     });
   };
 
-  const send = async (): Promise<void> => {
+  const send = async ({ isQueued = false } = {}): Promise<void> => {
     const value = text;
     if (!value.trim() && !files.length) return;
     setSuggestions([]);
@@ -127,7 +127,7 @@ export function Composer({ model, commands, choices, onFolder }: { model: Sessio
       if (/^!\s*\S/.test(value)) return void (await model.runCommand(value.slice(1).trim()));
       setFiles([]);
       const parts = [...(value.trim() ? [{ type: "text", text: value }] : []), ...attached.map((file) => ({ type: "file", ...file }))];
-      await model.send(parts);
+      await model.send(parts, { isQueued });
     } catch (error) {
       update(input.current?.value || value);
       setFiles(attached);
@@ -157,7 +157,7 @@ export function Composer({ model, commands, choices, onFolder }: { model: Sessio
     const isTouch = matchMedia("(pointer: coarse)").matches;
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !isTouch) {
       event.preventDefault();
-      void send();
+      void send({ isQueued: event.altKey });
     }
   };
   const busy = model.isBusy.value;
@@ -208,7 +208,8 @@ export function Composer({ model, commands, choices, onFolder }: { model: Sessio
             event.preventDefault();
             void addFiles(pasted);
           }} />
-        <button type="submit" id="send" class="primary">Send</button>
+        <button type="submit" id="send" class="primary">{busy ? "Steer" : "Send"}</button>
+        {busy ? <button type="button" id="enqueue" title="Send this when the turn is done (Alt+Enter)" onClick={() => void send({ isQueued: true })}>Queue</button> : null}
         {busy || hasCommand ? <button type="button" id="abort" class="danger" onClick={() => model.stop()}>Stop</button> : null}
       </div>
       <SessionControls model={model} choices={choices} onFolder={onFolder} />
@@ -223,7 +224,7 @@ function SessionControls({ model, choices, onFolder }: { model: SessionModel; ch
   const usedModel = (void model.transcript.order.value, model.transcript.messages.findLast((message) => message.role === "assistant" && message.model)?.model?.model ?? "model");
   const change = (fields: Record<string, unknown>): void => void patch(sessionPath(model.id), fields).catch(model.report);
   const loadModels = (): void => {
-    if (!models.length) void get<string[]>("/models").then(setModels, model.report);
+    void get<string[]>("/models").then(setModels, model.report);
   };
   return (
     <div class="controls">

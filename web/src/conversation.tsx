@@ -7,6 +7,7 @@ import type { SessionModel, UserCommand } from "./session-model";
 const ALWAYS_RENDERED = 80; // a conversation of at most this many messages is rendered completely
 const ESTIMATED_HEIGHT = 160; // pixels of a message that was not rendered yet
 const MARGIN = 1500; // pixels that are rendered above and below the visible area
+const REVEAL_FRAMES = 8; // in which the place of a search hit settles
 const END_DISTANCE = 80; // pixels from the end that count as its end
 
 // `isNested` is set for a conversation inside a page that scrolls as a whole.
@@ -114,13 +115,21 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
   });
 
   useEffect(() => {
-    const id = model.revealed.value;
+    const { id } = model.revealed.value;
     const index = messages.findIndex((message) => message.id === id);
     if (index < 0) return;
     isFollowing.current = false;
     setDetached(true);
-    setRange([Math.max(0, index - 20), index + 20]);
-    requestAnimationFrame(() => area.current?.querySelector(`[data-slot="${CSS.escape(id)}"]`)?.scrollIntoView({ block: "center" }));
+    setRange([Math.max(0, index - 20), Math.min(messages.length, index + 20)]);
+    // Messages that were not rendered before change their height, so the place is found in several frames.
+    let frames = REVEAL_FRAMES;
+    const settle = (): void => {
+      if (lastUserScroll.current > begun || model.revealed.value.id !== id) return;
+      area.current?.querySelector(`[data-slot="${CSS.escape(id)}"]`)?.scrollIntoView({ block: "center" });
+      if (frames-- > 0) requestAnimationFrame(settle);
+    };
+    const begun = Date.now();
+    requestAnimationFrame(settle);
   }, [model.revealed.value]);
 
   const [start, end] = [Math.min(range[0], messages.length), Math.min(Math.max(range[1], isFollowing.current ? messages.length : 0), messages.length)];
@@ -136,11 +145,11 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
         {transcript.isComplete.value ? null : <button class="earlier quiet" onClick={loadEarlier}>Show earlier messages</button>}
         {messages.length || extras ? null : <div class="empty"><p>{transcript.session.value ? "This session has no messages yet." : ""}</p></div>}
         <div class="messages">
-          <div class="spacer" style={{ height: above }} />
+          <div class="spacer" style={{ height: `${above}px` }} />
           {messages.slice(start, end).map((message) => (
-            <div key={message.id} data-slot={message.id} class={message.id === model.revealed.value ? "found" : undefined}><MessageItem message={message} transcript={transcript} actions={actions} /></div>
+            <div key={message.id} data-slot={message.id} class={message.id === model.revealed.value.id ? "found" : undefined}><MessageItem message={message} transcript={transcript} actions={actions} /></div>
           ))}
-          <div class="spacer" style={{ height: below }} />
+          <div class="spacer" style={{ height: `${below}px` }} />
         </div>
         {model.commands.value.map((command) => <CommandRow key={command.id} command={command} />)}
         {model.notices.value.map((notice) => <NoticeLine notice={notice} />)}

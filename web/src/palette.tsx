@@ -7,12 +7,16 @@ export interface PaletteEntry {
   run: () => void;
 }
 
-export function CommandPalette({ entries, onClose }: { entries: PaletteEntry[]; onClose: () => void }) {
+const SHOWN = 30;
+
+// `more` are entries that are offered once something is typed.
+export function CommandPalette({ entries, more, onClose }: { entries: PaletteEntry[]; more: () => PaletteEntry[]; onClose: () => void }) {
   const [query, setQuery] = useState("");
   const [selected, setSelected] = useState(0);
   const dialog = useRef<HTMLDialogElement>(null);
   useEffect(() => dialog.current?.showModal(), []);
-  const fitting = entries.filter(({ name }) => name.toLowerCase().includes(query.trim().toLowerCase()));
+  const wanted = query.trim().toLowerCase();
+  const fitting = [...entries, ...(wanted ? more() : [])].filter(({ name }) => name.toLowerCase().includes(wanted)).slice(0, SHOWN);
   const run = (entry: PaletteEntry | undefined): void => {
     onClose();
     entry?.run();

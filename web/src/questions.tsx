@@ -1,5 +1,5 @@
 // Open questions of a session: approvals, questions of models and plans.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { Diff, Markdown } from "./parts";
 import type { SessionModel } from "./session-model";
 import type { Approval, Choice, Plan, Question } from "./types";
@@ -15,14 +15,33 @@ export function Questions({ model }: { model: SessionModel }) {
     const kind = approval.view?.kind;
     if (kind) kinds.set(kind, [...(kinds.get(kind) ?? []), approval]);
   }
+  const section = useRef<HTMLElement>(null);
+  const hadFocus = useRef(false);
+  const count = approvals.length + questions.length + (plan ? 1 : 0);
+  // An answered question disappears, and the focus with it: it moves to the next question, or to the input.
+  useLayoutEffect(() => {
+    if (hadFocus.current && document.activeElement === document.body) (section.current?.querySelector<HTMLElement>(".question") ?? document.getElementById("input"))?.focus();
+  }, [count]);
   return (
-    <section id="questions" aria-label="Questions" aria-live="assertive">
+    <section id="questions" aria-label="Questions" aria-live="assertive" ref={section} onFocusIn={() => (hadFocus.current = true)}
+      onFocusOut={(event) => { if (event.relatedTarget && !section.current?.contains(event.relatedTarget as Node)) hadFocus.current = false; }}
+      onKeyDown={(event) => { if (event.key === "Escape") { event.stopPropagation(); document.getElementById("input")?.focus(); } }}>
       {[...kinds].filter(([, alike]) => alike.length > 1).map(([kind, alike]) => <GroupAnswer key={kind} kind={kind} approvals={alike} model={model} />)}
       {approvals.map((approval) => <ApprovalBox key={approval.id} approval={approval} model={model} />)}
       {questions.map((question) => <QuestionBox key={question.id} question={question} model={model} />)}
       {plan ? <PlanBox key={plan.id} plan={plan} model={model} /> : null}
     </section>
   );
+}
+
+// Presses the button whose number was typed.
+function chooseByNumber(event: KeyboardEvent & { currentTarget: HTMLElement }): void {
+  if (event.target instanceof HTMLTextAreaElement || event.target instanceof HTMLInputElement || event.ctrlKey || event.metaKey || event.altKey) return;
+  const button = event.currentTarget.querySelectorAll<HTMLButtonElement>(".buttons button")[Number(event.key) - 1];
+  if (!button) return;
+  event.preventDefault();
+  event.stopPropagation();
+  button.click();
 }
 
 // One answer for all questions of a kind: an edit of many files is one decision.
@@ -32,7 +51,7 @@ function GroupAnswer({ kind, approvals, model }: { kind: string; approvals: Appr
     for (const { id } of approvals) await model.answerApproval(id, { allow }).catch(model.report);
   };
   return (
-    <section class="question" data-group={kind} aria-label={`${approvals.length} ${name} wait for an answer`}>
+    <section class="question" data-group={kind} aria-label={`${approvals.length} ${name} wait for an answer`} tabIndex={-1} onKeyDown={chooseByNumber}>
       <h2>{approvals.length} {name} wait for an answer</h2>
       <div class="buttons">
         <button class="primary" data-choice="yes-to-all" onClick={() => answerAll(true)}>Yes to all {approvals.length}</button>
@@ -134,16 +153,17 @@ interface AreaProps {
   onInput: (value: string) => void;
   onSend?: () => void;
   onCancel?: () => void;
+  rows?: number;
 }
 
-function AutofocusArea({ label, placeholder, value, onInput, onSend, onCancel }: AreaProps) {
+function AutofocusArea({ label, placeholder, value, onInput, onSend, onCancel, rows = 2 }: AreaProps) {
   const element = useRef<HTMLTextAreaElement>(null);
   useEffect(() => element.current?.focus(), []);
   return (
-    <textarea ref={element} aria-label={label} placeholder={placeholder} value={value}
+    <textarea ref={element} aria-label={label} placeholder={placeholder} rows={rows} value={value}
       onInput={(event) => onInput(event.currentTarget.value)}
       onKeyDown={(event) => {
-        if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); onSend?.(); }
+        if (event.key === "Enter" && onSend && !event.shiftKey && !event.isComposing) { event.preventDefault(); onSend(); }
         if (event.key === "Escape") { event.stopPropagation(); onCancel?.(); }
       }} />
   );
@@ -155,7 +175,7 @@ function QuestionBox({ question, model }: { question: Question; model: SessionMo
   const answer = (answers: string[]): void => void model.answerQuestion(question.id, answers);
   const collected = (): string[] => [...question.options.filter((option) => checked.has(option)), own.trim()].filter(Boolean);
   return (
-    <section class="question" data-question={question.id} aria-label="A question">
+    <section class="question" data-question={question.id} aria-label="A question" tabIndex={-1} onKeyDown={chooseByNumber}>
       <h2>{question.agent ? `${question.agent} asks` : "A question"}</h2>
       <Markdown text={question.text} />
       {question.multiple ? question.options.map((option) => (
@@ -189,9 +209,9 @@ function PlanBox({ plan, model }: { plan: Plan; model: SessionModel }) {
   const [isRefusing, setRefusing] = useState(false);
   const answer = (body: Record<string, unknown>): void => void model.answerPlan(body).catch(model.report);
   return (
-    <section class="question" data-plan={plan.id} aria-label="Carry out this plan?">
+    <section class="question" data-plan={plan.id} aria-label="Carry out this plan?" tabIndex={-1} onKeyDown={chooseByNumber}>
       <h2>Carry out this plan?</h2>
-      {isEditing ? <AutofocusArea label="The plan" placeholder="The plan" value={text} onInput={setText} onCancel={() => setEditing(false)} /> : <Markdown text={text} />}
+      {isEditing ? <AutofocusArea label="The plan" placeholder="The plan" rows={Math.min(24, text.split("\n").length + 2)} value={text} onInput={setText} onCancel={() => setEditing(false)} /> : <Markdown text={text} />}
       {isRefusing ? <AutofocusArea label="What is wrong with the plan" placeholder="What is wrong with it? (the model reads this)" value={words} onInput={setWords} onSend={() => answer({ accept: false, words })} onCancel={() => setRefusing(false)} /> : null}
       <div class="buttons">
         <button class="primary" onClick={() => answer(text.trim() && text !== plan.text ? { accept: true, changed: text } : { accept: true })}>Accept</button>

@@ -39,7 +39,7 @@ export class SessionModel {
   readonly notices = signal<Notice[]>([]); // live notices, shown below the messages until the next prompt
   readonly commands = signal<UserCommand[]>([]);
   readonly error = signal<Error | null>(null);
-  readonly revealed = signal(""); // the message that a search found
+  readonly revealed = signal({ id: "" }); // the message that a search found; another object reveals it again
   private readonly path: string;
   private unfollow: (() => void) | null = null;
   private usageTimer: ReturnType<typeof setTimeout> | undefined;
@@ -81,14 +81,15 @@ export class SessionModel {
   async reveal(messageId: string): Promise<void> {
     const isLoaded = (): boolean => this.transcript.messages.some((message) => message.id === messageId);
     while (!isLoaded() && !this.transcript.isComplete.value && !this.isClosed) await this.loadEarlier(500);
-    this.revealed.value = messageId;
+    this.revealed.value = { id: messageId };
   }
 
   report = (error: unknown): void => {
     if (!this.isClosed) this.error.value = error as Error;
   };
 
-  async send(parts: unknown[]): Promise<void> {
+  // Input during a turn steers it: the agent reads it before its next step. Queued input starts the next turn.
+  async send(parts: unknown[], { isQueued = false } = {}): Promise<void> {
     const commands = this.commands.value.filter((command) => command.status);
     const told = commands.map((command) => ({
       type: "text",
@@ -96,7 +97,7 @@ export class SessionModel {
       text: `The user ran a command: ${command.command}\n${command.output.slice(-SENT_OUTPUT)}\n(${command.status})`,
       metadata: { command: command.command, output: command.output },
     }));
-    const delivery = this.isBusy.value ? "steer" : "queue";
+    const delivery = this.isBusy.value && !isQueued ? "steer" : "queue";
     await post(`${this.path}/prompt`, { parts: [...told, ...parts], id: crypto.randomUUID(), delivery });
     this.commands.value = this.commands.value.filter((command) => !commands.includes(command));
     this.notices.value = [];

@@ -3,7 +3,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post, remove } from "./api";
 import { areNotificationsOn, switchNotifications } from "./notifications";
 import { SureButton } from "./review";
-import type { Approval, FolderChoice, FolderTrust, Schedule, SettingsOverview } from "./types";
+import type { Approval, FolderChoice, FolderTrust, McpServerState, Schedule, SettingsOverview } from "./types";
 
 type Report = (error: unknown) => void;
 
@@ -20,7 +20,7 @@ export function Settings({ workspace, onError }: { workspace: string | undefined
       <LastingAnswers onError={onError} />
       {overview ? <Rules overview={overview} /> : null}
       {workspace ? <Trust workspace={workspace} onError={onError} /> : null}
-      {overview ? <Servers overview={overview} /> : null}
+      {overview ? <Servers overview={overview} onChange={load} onError={onError} /> : null}
       {overview ? <Providers overview={overview} onChange={load} onError={onError} /> : null}
       <Agents onError={onError} />
       {overview?.has_jobs ? <Schedules onError={onError} /> : null}
@@ -87,15 +87,54 @@ function Trust({ workspace, onError }: { workspace: string; onError: Report }) {
   );
 }
 
-function Servers({ overview: { servers } }: { overview: SettingsOverview }) {
+// The MCP servers with their states. A login opens the page of the server's authorization server in another tab.
+function Servers({ overview, onChange, onError }: { overview: SettingsOverview; onChange: () => void; onError: Report }) {
+  const { servers, server_notices: notices } = overview;
+  useEffect(() => {
+    if (!servers.some(({ state, is_logging_in: isOpen }) => isOpen || state === "connecting")) return;
+    const timer = setTimeout(onChange, 1000);
+    return () => clearTimeout(timer);
+  }, [servers]);
   return (
     <section aria-label="MCP servers">
       <h2>MCP servers</h2>
-      {servers.length ? null : <p class="note">No server is configured.</p>}
-      <ul class="grants">
-        {servers.map(({ name, state, error }) => <li><strong>{name}</strong> <span class="badge" data-state={state === "ready" ? "done" : error ? "failed" : "running"}>{state}</span> <span class="about">{error}</span></li>)}
-      </ul>
+      {servers.length ? null : <p class="note">No server is configured. <code>outrider mcp add</code> adds one.</p>}
+      <ul class="grants">{servers.map((server) => <ServerRow key={server.name} server={server} onChange={onChange} onError={onError} />)}</ul>
+      {notices.map((notice) => <p class="note">{notice}</p>)}
     </section>
+  );
+}
+
+function ServerRow({ server, onChange, onError }: { server: McpServerState; onChange: () => void; onError: Report }) {
+  const [page, setPage] = useState("");
+  const [address, setAddress] = useState("");
+  const { name, state, error, login } = server;
+  const send = (path: string, body: object = {}): void => void post(`/mcp-servers/${path}`, { name, ...body }).then(onChange, onError);
+  const logIn = (): void => void post<{ url: string }>("/mcp-servers/login", { name }).then(({ url }) => {
+    const isWebPage = /^https?:\/\//i.test(url);
+    setPage(isWebPage ? url : "");
+    if (isWebPage) window.open(url, "_blank", "noopener");
+    onChange();
+  }, (failure) => { onChange(); onError(failure); });
+  const canLogIn = login === "none" || login === "stored" || login === "more rights needed";
+  return (
+    <li class="server">
+      <strong>{name}</strong> <span class="badge" data-state={state === "ready" ? "done" : state === "failed" ? "failed" : "running"}>{state}</span>{" "}
+      <span class="about">{server.address}{login === "stored" ? " · logged in" : login === "more rights needed" ? " · needs more rights" : ""}</span>
+      {state === "failed" ? <button class="quiet" aria-label={`Connect to ${name} again`} onClick={() => send("reconnect")}>Reconnect</button> : null}
+      {canLogIn && (login !== "none" || state === "failed") ? <button class={login === "stored" ? "quiet" : "primary"} aria-label={`Log in to ${name}`} onClick={logIn}>{login === "stored" ? "Log in again" : "Log in"}</button> : null}
+      {login === "stored" || login === "more rights needed" ? <SureButton label="Log out" name={`Log out of ${name}`} question="Really log out?" onSure={() => send("logout")} /> : null}
+      {error && state !== "ready" ? <p class="failure">{error}</p> : null}
+      {server.login_error && !server.is_logging_in ? <p class="failure">{server.login_error}</p> : null}
+      {server.is_logging_in ? (
+        <form class="login-form" onSubmit={(event) => { event.preventDefault(); send("login/answer", { address }); setAddress(""); }}>
+          <p role="status">Waiting for the login. {page ? <a href={page} target="_blank" rel="noopener noreferrer">Open the page again</a> : null}</p>
+          <label>If its last page cannot be opened, because the server runs on another machine, paste its address:{" "}
+            <input aria-label={`Address after the login at ${name}`} autocomplete="off" placeholder="http://127.0.0.1:…/callback?code=…" value={address} onInput={(event) => setAddress(event.currentTarget.value)} /></label>
+          <button type="submit" disabled={!address.trim()}>Finish</button>
+        </form>
+      ) : null}
+    </li>
   );
 }
 
@@ -107,7 +146,7 @@ function Providers({ overview, onChange, onError }: { overview: SettingsOverview
     post("/keys", { variable, key: value }).then(() => {
       setEditing("");
       setKey("");
-      setNotice(value ? "The key is stored. It is used when the server starts again." : "The stored key is removed.");
+      setNotice(value ? "The key is stored and used from now on." : "The stored key is removed.");
       onChange();
     }, onError);
   };
@@ -117,7 +156,7 @@ function Providers({ overview, onChange, onError }: { overview: SettingsOverview
       <ul class="grants">
         {overview.providers.map((provider) => (
           <li>
-            <strong>{provider.name}</strong> <span class="about">{provider.kind}{provider.base_url ? ` · ${provider.base_url}` : ""} · {provider.is_stored ? "key stored here" : provider.has_key ? "key from the environment" : "no key"}</span>
+            <strong>{provider.name}</strong> <span class="about">{provider.kind}{provider.base_url ? ` · ${provider.base_url}` : ""} · {provider.is_stored ? "key stored here" : provider.has_key ? "key from the environment" : provider.variable ? "no key" : "needs no key"}</span>
             {provider.variable ? <button class="quiet" aria-label={`Enter a key for ${provider.name}`} onClick={() => setEditing(editing === provider.name ? "" : provider.name)}>Key</button> : null}
             {provider.is_stored ? <SureButton label="Remove" name={`Remove the key of ${provider.name}`} question="Really remove?" onSure={() => store(provider.variable, "")} /> : null}
             {editing === provider.name ? (

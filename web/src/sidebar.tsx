@@ -52,10 +52,7 @@ export function Sidebar({ currentId, isJobs, onNew, onNewIn, onError, onUsage, o
     const timer = setTimeout(() => {
       get<SearchHit[]>("/search", { query: words, limit: 100 }).then(
         (found) => {
-          if (own !== request.current) return;
-          const best = new Map<string, SearchHit>();
-          for (const hit of found) if (!best.has(hit.session_id)) best.set(hit.session_id, hit);
-          setHits([...best.values()]);
+          if (own === request.current) setHits(found);
         },
         onError,
       );
@@ -103,15 +100,30 @@ const toSummary = (session: Session): SessionSummary => ({
   updated: session.time?.updated ?? 0, seq: session.seq, archived: Boolean(session.time?.archived),
 });
 
+const SHOWN_HITS = 5; // of one session
+
+// What a search found, by session. A click on a hit shows its message, also if it is the last one that was shown.
 function Hits({ hits, currentId }: { hits: SearchHit[]; currentId: string | undefined }) {
+  const [opened, setOpened] = useState<string[]>([]);
   if (!hits.length) return <p class="note">Nothing found.</p>;
+  const bySession = new Map<string, SearchHit[]>();
+  for (const hit of hits) {
+    const found = bySession.get(hit.session_id) ?? [];
+    if (!found.some(({ message_id }) => message_id === hit.message_id)) bySession.set(hit.session_id, [...found, hit]);
+  }
   return (
     <>
-      {hits.map((hit) => (
-        <a href={`#/${hit.session_id}${hit.message_id ? `/${hit.message_id}` : ""}`} aria-current={hit.session_id === currentId ? "page" : undefined}>
-          <span class="name">{hit.title || "Untitled"}</span>
-          <span class="about">{hit.snippet}</span>
-        </a>
+      {[...bySession].map(([id, found]) => (
+        <div key={id} class="hits" role="group" aria-label={found[0]!.title || "Untitled"}>
+          {found.slice(0, opened.includes(id) ? found.length : SHOWN_HITS).map((hit, index) => (
+            <a href={`#/${id}${hit.message_id ? `/${hit.message_id}` : ""}`} aria-current={id === currentId && index === 0 ? "page" : undefined}
+              onClick={(event) => { if (event.currentTarget.hash === location.hash) dispatchEvent(new HashChangeEvent("hashchange")); }}>
+              {index ? null : <span class="name">{hit.title || "Untitled"}</span>}
+              <span class="about">{hit.snippet}</span>
+            </a>
+          ))}
+          {found.length > SHOWN_HITS && !opened.includes(id) ? <button class="quiet more" onClick={() => setOpened([...opened, id])}>{found.length - SHOWN_HITS} more in this session</button> : null}
+        </div>
       ))}
     </>
   );

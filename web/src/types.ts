@@ -360,9 +360,20 @@ export interface FolderChoice {
   truncated: boolean;
 }
 
+export interface McpServerState {
+  name: string;
+  state: string;
+  error: string;
+  address: string;
+  login: "" | "none" | "stored" | "by header" | "more rights needed";
+  is_logging_in: boolean;
+  login_error: string;
+}
+
 export interface SettingsOverview {
   rules: { allow: string[]; ask: string[]; deny: string[] };
-  servers: { name: string; state: string; error: string }[];
+  servers: McpServerState[];
+  server_notices: string[];
   providers: { name: string; kind: string; base_url: string | null; has_key: boolean; variable: string; is_stored: boolean }[];
   has_jobs: boolean;
 }

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import acp
 from acp.schema import (
     AvailableCommand,
+    AvailableCommandInput,
     AvailableCommandsUpdate,
     ConfigOptionUpdate,
     CurrentModeUpdate,
@@ -18,6 +19,7 @@ from acp.schema import (
     SessionMode,
     SessionModeState,
     ToolCallUpdate,
+    UnstructuredCommandInput,
     UsageUpdate,
 )
 
@@ -29,9 +31,10 @@ from outrider.config.providers import expand_model_name
 from outrider.config.settings import Settings, parse_effort
 from outrider.engine.archive import TurnEnd, TurnOutcome
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import catalog_models, describe_model, list_models
+from outrider.engine.frontend import catalog_models, describe_model, list_models, list_offers
 from outrider.errors import ConfigurationError
 from outrider.presentation.approvals import requested_approval_view
+from outrider.presentation.formats import clean_line
 from outrider.types.events import (
     Event,
     LLMResponseEvent,
@@ -43,6 +46,9 @@ from outrider.types.ids import new_id
 from outrider.types.modes import APPROVAL_LEVELS, MODE_DESCRIPTIONS, MODES, REASONING_EFFORTS, Mode
 from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
+
+if TYPE_CHECKING:
+    from outrider.tools.mcp.connection import McpPrompt
 
 
 class SessionOptions:
@@ -187,12 +193,21 @@ COMMAND_DESCRIPTIONS: dict[CommandName, str] = {
 }
 
 
-def available_commands() -> AvailableCommandsUpdate:
+def available_commands(prompts: "Sequence[McpPrompt]" = ()) -> AvailableCommandsUpdate:
     commands = [
         AvailableCommand(name=name, description=description)
         for name, description in COMMAND_DESCRIPTIONS.items()
         if " " not in name  # editors list the command; its argument is typed
     ]
+    for prompt in prompts:
+        hint = " ".join(one.name if one.required else f"[{one.name}]" for one in prompt.arguments)
+        commands.append(
+            AvailableCommand(
+                name=f"{prompt.server}:{prompt.name}",
+                description=clean_line(prompt.description or f"a prompt of {prompt.server}", 200),
+                input=AvailableCommandInput(UnstructuredCommandInput(hint=hint)) if hint else None,
+            )
+        )
     return AvailableCommandsUpdate(session_update="available_commands_update", available_commands=commands)
 
 
@@ -294,6 +309,10 @@ class EditorSession:
         it has read the response with the session id."""
         await asyncio.sleep(COMMANDS_DELAY_SECONDS)
         await self._send_update(available_commands())
+        if (servers := self.engine.runtime.mcp_servers) is not None:
+            await servers.wait_until_settled()
+            if prompts := (await list_offers(self.engine, Path(self._folder))).prompts:
+                await self._send_update(available_commands(prompts))
         if await self.options.load_models() and self.session_id in self.engine.live:
             await self._send_config_options()
 

@@ -32,7 +32,7 @@ from outrider.presentation.diffs import DiffHunk, FileDiff
 from outrider.presentation.formats import replace_surrogates, shorten
 from outrider.presentation.tool_calls import call_changes, call_kind, call_title, patch_argument
 from outrider.types.origins import make_origin
-from outrider.types.parts import FilePart, TextPart, ToolPart
+from outrider.types.parts import FilePart, ResourceSource, TextPart, ToolPart
 from outrider.types.tool_declaration import CallKind
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 
@@ -265,7 +265,8 @@ def _embedded_part(block: EmbeddedResourceContentBlock) -> TextPart | FilePart:
     mime = resource.mime_type or "application/octet-stream"
     if not mime.startswith(_ATTACHABLE_TYPES):
         raise ConfigurationError(f"{_resource_path(resource.uri)} is {mime}; only images, PDF and text can be attached")
-    return FilePart(mime, f"data:{mime};base64,{resource.blob}", _resource_path(resource.uri).rpartition("/")[2])
+    name, source = _resource_path(resource.uri).rpartition("/")[2], ResourceSource(resource.uri)
+    return FilePart(mime, f"data:{mime};base64,{resource.blob}", name, source)
 
 
 def _resource_path(uri: str) -> str:

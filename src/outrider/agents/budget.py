@@ -45,6 +45,8 @@ class RunBudget:
         self._start = clock()
         self._reserved_tokens = 0
         self._reserved_cost = Decimal(0)
+        self._reservations = 0
+        self._settled = asyncio.Event()
         self.calls = asyncio.Semaphore(limits.parallel_calls)
 
     @property
@@ -77,6 +79,27 @@ class RunBudget:
     def reserve(self, prompt_tokens: int, max_output: int | None, price: ModelPrice | None) -> BudgetReservation:
         """Reserve tokens and cost for a prompt of about this size. Raises LimitReachedError when the rest of a limit is
         too small for a response of `MIN_OUTPUT_TOKENS`."""
+        reserved = self._plan_reservation(prompt_tokens, max_output, price)
+        self._reservations += 1
+        self._reserved_tokens += reserved.tokens
+        self._reserved_cost += reserved.cost
+        return reserved
+
+    async def wait_for_reservations(self, prompt_tokens: int, price: ModelPrice | None) -> None:
+        """Wait while requests of other agents have reserved what a prompt of about this size needs. Most responses use
+        a small part of their reservation, so the rest becomes free when they end."""
+        while self._reservations:
+            try:
+                self._plan_reservation(prompt_tokens, None, price)
+            except LimitReachedError:
+                self._settled.clear()
+                await self._settled.wait()
+            else:
+                return
+
+    def _plan_reservation(
+        self, prompt_tokens: int, max_output: int | None, price: ModelPrice | None
+    ) -> BudgetReservation:
         output = self._output_for_tokens(prompt_tokens, max_output)
         cost = Decimal(0)
         if price is not None and price.billed_afterwards:
@@ -85,10 +108,7 @@ class RunBudget:
             output = self._output_for_cost(prompt_tokens, output, price)
             if price is not None:
                 cost = price.input * prompt_tokens + price.output * (output or 0)
-        reserved = BudgetReservation(prompt_tokens + (output or 0), cost, output)
-        self._reserved_tokens += reserved.tokens
-        self._reserved_cost += reserved.cost
-        return reserved
+        return BudgetReservation(prompt_tokens + (output or 0), cost, output)
 
     def remaining_allowance(self, depth: int, reservation: BudgetReservation) -> dict[str, Any]:
         """Return what an agent at this depth may still use, as keyword arguments for an Allowance."""
@@ -104,6 +124,8 @@ class RunBudget:
     def settle(self, reservation: BudgetReservation, tokens: Tokens, cost: Decimal | None, turns: int = 1) -> None:
         """Replace a reservation by the actual usage. `turns` includes the one that `begin_turn` has counted already."""
         self.turns += turns - 1
+        self._reservations -= 1
+        self._settled.set()
         self._reserved_tokens -= reservation.tokens
         self._reserved_cost -= reservation.cost
         if tokens.total or cost is not None:

@@ -2,7 +2,7 @@
 Stored messages are not deleted."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 
 from msgspec import UNSET
@@ -10,16 +10,18 @@ from msgspec.structs import replace
 
 from outrider.agents.budget import BudgetReservation
 from outrider.agents.hooks import HookedCompaction
+from outrider.agents.instructions import renew_system_prompt
 from outrider.agents.run_context import AgentContext, RunContext, fallback_agent
 from outrider.context.lower import PromptProjection, apply_compaction, end_with_user, has_compaction, lower
 from outrider.context.prompts import render_prompt
 from outrider.errors import CallbackError, ConfigurationError, ContextOverflowError, ProviderError
 from outrider.providers.assembler import AnswerAssembler, AnswerPart
 from outrider.providers.provider import ModelClient
+from outrider.sessions.records import SessionUpdate
 from outrider.types.agents import Agent
 from outrider.types.deltas import Retry
 from outrider.types.events import ContextCompactionEvent, ErrorEvent, RetryScheduledEvent
-from outrider.types.messages import Message, text_message
+from outrider.types.messages import WORKSPACE_STATE, Message, text_message
 from outrider.types.origins import merge_origins
 from outrider.types.parts import (
     CompactionPart,
@@ -31,7 +33,7 @@ from outrider.types.parts import (
     ToolPart,
     is_withdrawn,
 )
-from outrider.types.request import Allowance, ModelSettings, Request, ToolChoice
+from outrider.types.request import Allowance, BodyLayout, ModelSettings, Request, ToolChoice
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, ToolState
 from outrider.types.usage import Tokens
 
@@ -176,9 +178,14 @@ def _text_length(part: AnswerPart) -> int:
 TOKENS_PER_TOOL = 100  # rough size of a tool schema, used until a response reports the real prompt size
 
 
-def build_request(context: AgentContext, history: Sequence[Message] | None = None) -> tuple[Request, BudgetReservation]:
+def build_request(
+    context: AgentContext,
+    history: Sequence[Message] | None = None,
+    *,
+    on_sent: Callable[[bytes, BodyLayout], None] | None = None,
+) -> tuple[Request, BudgetReservation]:
     """Build the next model request of an agent, for its current history or for the given one, and reserve budget for
-    it.
+    it. `on_sent` receives its body.
 
     The caller settles the reservation after the request, also when it failed."""
     agent, run = context.agent, context.run
@@ -197,6 +204,7 @@ def build_request(context: AgentContext, history: Sequence[Message] | None = Non
         allowance=lambda: _remaining_allowance(context, reservation),
         retry=agent.retry,
         has_fallback=bool(agent.fallback_models),
+        on_sent=on_sent,
     )
     return request, reservation
 
@@ -241,6 +249,13 @@ def _reserve_budget(context: AgentContext) -> BudgetReservation:
     return run.budget.reserve(estimate_prompt_tokens(context), _max_output_tokens(agent, run), price)
 
 
+async def wait_for_budget(context: AgentContext) -> None:
+    """Wait while agents that work in parallel have reserved what the next request of this agent needs."""
+    run = context.run
+    if _has_usage_limits(run):
+        await run.budget.wait_for_reservations(estimate_prompt_tokens(context), run.pricing.price(context.agent))
+
+
 def _has_usage_limits(run: RunContext) -> bool:
     return run.budget.limits.cost is not None or run.budget.limits.tokens is not None
 
@@ -253,7 +268,8 @@ MIN_TOKENS_TO_COMPACT = 2_000  # smaller than every model's context, so the cata
 MESSAGES_TO_RETRY = 10  # after a compaction that shortened nothing
 # The session must not be blocked by a model that writes no summary; what is carried over word for word follows.
 NO_SUMMARY = "(The model wrote no summary of the earlier messages.)"
-MIN_LONG_INPUT = 200  # estimated tokens of an input that a summary can shorten
+MIN_TOKENS_WITH_INPUT = 200  # estimated tokens of messages with the last input that a summary can shorten
+MAX_SHORT_SUMMARY = 200  # characters
 MAX_TOOL_OUTPUT = 600  # characters of each tool output in the summary request of an overflowing context
 MAX_TEXT = 2_000  # characters of each text in a summary request that is still too long
 SUMMARY_SHARES = (0.5, 0.1)  # of the context window that the newest messages fill in the last summary requests
@@ -286,7 +302,7 @@ class ContextCompactor:
 
     async def make_room(self, error: ContextOverflowError, *, again: bool) -> None:
         """Shorten the prompt that the model has rejected: remove outputs of the last calls if they fill it, else
-        compact it, also with the last input if that fills it. `again`: the prompt was shortened before. Raises
+        compact it, also with the last input if that makes it shorter. `again`: the prompt was shortened before. Raises
         the error if nothing is shortened."""
         context = self._context
         # Some servers report too few tokens.
@@ -298,14 +314,27 @@ class ContextCompactor:
             return
         history = context.session.messages
         last = next((message for message in reversed(history) if _is_input(message)), None)
-        is_long = last is not None and estimate_message_tokens(last) > MIN_LONG_INPUT
-        for whole in (False, True) if is_long else (False,):
-            if self.can_compact(whole=whole) and await self.compact(overflow=True, whole=whole) is not None:
+        for whole in (False, True):
+            if self._can_shorten(whole=whole) and await self.compact(overflow=True, whole=whole) is not None:
                 return
         if last is not None and estimate_message_tokens(last) * 2 > size:
             text = LAST_INPUT_TOO_LONG.format(model=model, message=error.message)
             raise ContextOverflowError(text, provider=error.provider, status=error.status) from error
         raise error
+
+    def _can_shorten(self, *, whole: bool) -> bool:
+        """Return whether a compaction can shorten the prompt. If it replaces the last input, it must replace a long
+        text. The state of the workspace does not count: otherwise a long path would turn a short question into a
+        summary."""
+        if not self.can_compact(whole=whole):
+            return False
+        history, start = self._context.session.messages, self._tail_start(auto=True, whole=whole)
+        if not pinned_input(history, start):
+            return True
+        replaced = apply_compaction(history[:start])
+        texts = [part for message in replaced for part in message.get_parts_by_type(TextPart)]
+        state = sum(estimate_text_tokens(part.text) for part in texts if WORKSPACE_STATE in part.metadata)
+        return sum(map(estimate_message_tokens, replaced)) - state > MIN_TOKENS_WITH_INPUT
 
     def _remove_last_outputs(self, size: int) -> bool:
         """Remove the longest outputs of the last answer's calls from the prompt, if they are more than half of it. They
@@ -344,7 +373,9 @@ class ContextCompactor:
         origins = merge_origins(self._context.read_origins()) or UNSET
         part = replace(part, auto=auto, overflow=overflow, message_id="", origins=origins)
         await self._context.journal.add_message(self._summary_message(part, answer))
+        await self._context.journal.update_session(SessionUpdate(compacting=self._context.run.clock()))
         offer_conversation_search(self._context)
+        renew_system_prompt(self._context)
         self._context.emit_event(
             ContextCompactionEvent, tokens_before=before, tokens_after=part.tokens_after, messages_removed=start
         )
@@ -386,7 +417,9 @@ class ContextCompactor:
         """Return the message that carries the summary. It has the user role, and the usage of the summary request."""
         agent = self._context.agent
         model = ModelRef(agent.provider, agent.model)
-        return Message("user", [part], agent=agent.name, model=model, tokens=answer.tokens, cost=answer.cost)
+        message = Message("user", [part], agent=agent.name, model=model, tokens=answer.tokens, cost=answer.cost)
+        message.summary = _first_line(part.summary)
+        return message
 
     def _tail_start(self, *, auto: bool, whole: bool = False) -> int:
         """Return the index of the first message that stays in the prompt. A compaction on request leaves the last turn
@@ -447,6 +480,7 @@ class ContextCompactor:
         )
 
     async def _summarize(self, history: Sequence[Message]) -> Message:
+        await wait_for_budget(self._context)
         request, reservation = build_request(self._context)
         client = self._run.client_for(self._context.agent)
         prompt = lower(
@@ -460,7 +494,9 @@ class ContextCompactor:
         try:
             used += await self._read_summary(client, summary_request, assembler)
             if not _summary_text(assembler):
-                from outrider.providers.stream_filters.text_tools import render_tools_as_text  # lazy: rarely needed
+                from outrider.providers.stream_filters.text_tool_calls import (
+                    render_tools_as_text,  # lazy: rarely needed
+                )
 
                 # Some servers ignore the tool choice, and the model calls a tool. Without tools it cannot.
                 used, assembler = used + assembler.tokens, AnswerAssembler(assembler.family)
@@ -490,6 +526,12 @@ class ContextCompactor:
 
 def _model_name(agent: Agent) -> str:
     return f"{agent.provider}/{agent.model}"
+
+
+def _first_line(summary: str) -> str:
+    """Return what a summary begins with, without its headings, as the short summary of its message."""
+    lines = (line.strip() for line in summary.splitlines())
+    return _cut(next((line for line in lines if line and not line.startswith("#")), ""), MAX_SHORT_SUMMARY)
 
 
 def _shorten_pinned(text: str) -> str:

@@ -10,17 +10,18 @@ from typing import Annotated
 from msgspec import UNSET
 
 from outrider.agents.compaction import offer_conversation_search
+from outrider.agents.instructions import build_system_prompt, tools_for_mode, widest_mode
 from outrider.agents.output_type import OutputType
 from outrider.agents.run_context import AgentContext, RunContext, TakeInput
 from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls
 from outrider.context.lower import PromptProjection
-from outrider.context.prompts import role_of, system_prompt
+from outrider.context.prompts import role_of
 from outrider.errors import LimitReachedError, ToolFailure
-from outrider.permissions.modes import MODE_TABLE, stricter_mode
+from outrider.permissions.modes import stricter_mode
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
-from outrider.tools.tool import Progress, Tool, ToolContext, tools_by_name
+from outrider.tools.tool import OnDemandTool, Progress, Tool, ToolContext, tools_by_name
 from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import AgentCalledEvent, AgentReturnedEvent
 from outrider.types.messages import Message
@@ -184,6 +185,31 @@ class AgentDelegation:
         )
 
 
+async def answer_in_child_session(
+    caller: AgentContext, call_id: str, messages: Sequence[Message], system: str, agent: Agent
+) -> TurnEnd:
+    """Let an agent without tools answer a conversation in a child session of the caller, with its budget. The prompt
+    has nothing of the caller's session, because the answer goes to the author of the conversation."""
+    caller.run.budget.check_depth(caller.depth + 1)
+    parent = caller.session
+    session = Session(
+        title=f"{caller.agent.name} → {agent.name}",
+        workspace_directory=parent.workspace_directory,
+        mode="chat",
+        agent=agent.name,
+        parent_id=parent.id,
+        owner=parent.owner,
+        metadata=parent.metadata,
+    )
+    async with await caller.run.open_journal(session) as journal:
+        child = open_agent_context(agent, journal, caller.run, caller=caller, call_id=call_id)
+        child.system_prompt = child.fixed_prompt = system
+        child.tools, child.tool_specs = {}, ()
+        for message in messages:
+            await journal.add_message(message)
+        return await Turn(child).run()
+
+
 def _result_text(callee: Agent, end: TurnEnd) -> str:
     if end.reason == "completed":
         return end.output
@@ -213,8 +239,8 @@ def open_agent_context(
 ) -> AgentContext:
     """Create the context of an agent in a session: system prompt, tools for the session's mode and inherited rules."""
     session = journal.session
-    others = [other for other in run.agents.values() if other.name != agent.name and session.mode != "chat"]
-    prompt = system_prompt(agent, others, session.mode, notes=run.notes, prompts=run.prompts, rights=run.rights)
+    prompt, sent_mode = build_system_prompt(agent, session, run), widest_mode(agent.name, session)
+    others = [other for other in run.agents.values() if other.name != agent.name and sent_mode != "chat"]
     context = AgentContext(
         agent=agent,
         run=run,
@@ -236,42 +262,36 @@ def open_agent_context(
     offered = tools_for_mode(agent, run.tools, session.mode)
     delegates = build_delegation_tools(context, open_agent_context)
     context.tools = delegates | offered
-    delegates_offered = (tool for tool in delegates.values() if _is_offered(tool, context, others))
-    context.tool_specs = tuple(tool.spec() for tool in (*advertised_tools(agent, offered), *delegates_offered))
+    delegates_offered = (tool for tool in delegates.values() if _is_offered(tool, context, others, sent_mode))
+    sent = advertised_tools(agent, tools_for_mode(agent, run.tools, sent_mode))
+    context.tool_specs = tuple(tool.spec() for tool in (*sent, *delegates_offered))
     offer_conversation_search(context)
     return context
 
 
-def _is_offered(delegate: Tool, context: AgentContext, others: Sequence[Agent]) -> bool:
+def _is_offered(delegate: Tool, context: AgentContext, others: Sequence[Agent], mode: Mode) -> bool:
     """Return whether a delegation tool is sent to the model. `call_agent` and `finish` need other agents; `task` also
     works with a copy of the same agent. A user's tool named `task` replaces ours."""
     if delegate.name != TASK_TOOL:
         return bool(others)
     wanted = context.agent.tools is None or TASK_TOOL in context.agent.tools
-    return wanted and context.mode != "chat" and TASK_TOOL not in context.run.tools
+    return wanted and mode != "chat" and TASK_TOOL not in context.run.tools
 
 
 def advertised_tools(agent: Agent, tools: Mapping[str, Tool]) -> list[Tool]:
     """Return the tools whose schemas are sent to the model. Each schema costs tokens in every request, so of two file
-    editing tools only the one that the model was trained on is sent, and `list` is omitted if there is a shell. Omitted
-    tools still run when the model calls them."""
+    editing tools only the one that the model was trained on is sent, and `list` is omitted if there is a shell; tools
+    on demand are found by a search. Omitted tools still run when the model calls them."""
     trained, other = ("apply_patch", "edit") if _prefers_patches(agent.model) else ("edit", "apply_patch")
     omitted = {other if trained in tools else "", "list" if "shell" in tools else ""}
-    return [tool for name, tool in tools.items() if agent.tools is not None or name not in omitted]
+    if agent.tools is not None:
+        return list(tools.values())
+    return [tool for name, tool in tools.items() if name not in omitted and not _is_on_demand(tool)]
+
+
+def _is_on_demand(tool: Tool) -> bool:
+    return isinstance(tool, OnDemandTool) and tool.is_on_demand
 
 
 def _prefers_patches(model: str) -> bool:
     return any(marker in model.lower() for marker in PATCH_MODEL_MARKERS)
-
-
-def tools_for_mode(agent: Agent, tools: Mapping[str, Tool], mode: Mode) -> dict[str, Tool]:
-    """Return the tools that an agent has in a mode: none in chat mode, and in plan mode only those that are read-only
-    or checked by the gate."""
-    allowed = {name: tool for name, tool in tools.items() if agent.tools is None or name in agent.tools}
-    match MODE_TABLE[mode].tools:
-        case "none":
-            return {}
-        case "read-only":
-            return {name: tool for name, tool in allowed.items() if tool.read_only or tool.options.plan}
-        case "all":
-            return allowed

@@ -1,17 +1,35 @@
-"""Instructions that a function of the program writes: called once per turn, stored, and reused when a turn resumes.
+"""What can change between turns of a session and is part of the prompt: instructions that a function of the program
+writes, and the settings of the session (mode, approval level, model).
 
-The text of the first turn is part of the system prompt. A text that changed later is added to the input of its turn,
-behind the conversation, so that the provider's cached prefix stays valid.
+The system prompt and the tools are those of the first turn. What changed later is added as a text to the input of its
+turn, behind the conversation, so that the provider's cached prefix stays valid. Texts and settings are stored with the
+input, and used again when a turn or a session resumes. A session without stored settings is of an earlier version: its
+prompt follows its current mode, as it did there.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from outrider.agents.run_context import AgentContext
+import msgspec
+
+from outrider.agents.run_context import AgentContext, RunContext
 from outrider.agents.turn_state import is_note
+from outrider.context.lower import has_compaction
+from outrider.context.prompts import (
+    describe_level_change,
+    describe_mode_change,
+    describe_model_change,
+    system_prompt,
+)
 from outrider.errors import CallbackError
+from outrider.permissions.modes import MODE_TABLE
+from outrider.sessions.session import Session
+from outrider.tools.tool import Tool
+from outrider.types.agents import Agent, Mode
 from outrider.types.messages import INSTRUCTIONS, Message
-from outrider.types.parts import CompactionPart, TextPart
+from outrider.types.modes import ApprovalLevel
+from outrider.types.parts import AgentPart, TextPart, TextRange
 
 _CHANGED = "Your instructions have changed. They are now:\n\n{text}"
 _ADDITIONAL = "Additional instructions for this answer:\n\n{text}"
@@ -20,6 +38,145 @@ _ADDITIONAL = "Additional instructions for this answer:\n\n{text}"
 def additional_instructions(text: str) -> TextPart:
     """Return the part of an input that has instructions for its turn only."""
     return TextPart(_ADDITIONAL.format(text=text.strip()), synthetic=True, metadata={INSTRUCTIONS: True})
+
+
+_MENTION = re.compile(r"(?<![\w.@/])@([\w-]+)")
+SETTINGS = "settings"  # the metadata of an input whose turn starts a prompt, or reports a change to the model
+
+
+class PromptSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that the prompt of an agent describes since an input. `announced`: by a text in the input, which
+    every agent of the session reads; else by the agent's system prompt."""
+
+    agent: str
+    mode: Mode
+    approval: ApprovalLevel
+    model: str
+    announced: bool = False
+
+
+def describe_input(
+    message: Message,
+    session: Session,
+    agent: Agent,
+    *,
+    agents: Collection[str],
+    tools: Mapping[str, Tool],
+    run: Callable[[], RunContext],
+) -> None:
+    """Add to a new input, before it is stored, what it is answered with: the reasoning effort, the agents that it
+    mentions, and the settings of the session. Those are stored with the first input of an agent, and with a text for
+    the model if they differ from what its prompt says. `run` has the texts of the session's prompts."""
+    message.variant = agent.reasoning_effort
+    for mention in _find_mentions(message, agents):
+        message.add_part(mention)
+    if _note_settings(message, session, agent, run):
+        message.tools = dict.fromkeys(tools_for_mode(agent, tools, session.mode), True)
+
+
+def _find_mentions(message: Message, agents: Collection[str]) -> list[AgentPart]:
+    """Return the agents that the user's words name with an @."""
+    texts = [part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic and "@" in part.text]
+    found = (match for text in texts for match in _MENTION.finditer(text) if match[1] in agents)
+    return [AgentPart(match[1], TextRange(match[0], match.start(), match.end())) for match in found]
+
+
+def _note_settings(message: Message, session: Session, agent: Agent, run: Callable[[], RunContext]) -> bool:
+    """Return whether the settings were added."""
+    model = f"{agent.provider}/{agent.model}"
+    now = PromptSettings(agent=agent.name, mode=session.mode, approval=session.approval, model=model)
+    found = list(_find_settings(session.messages))
+    of_agent = [settings for settings in found if settings.agent == agent.name]
+    before = next((settings for settings in reversed(found) if settings.announced), of_agent[0] if of_agent else now)
+    texts = _describe_changes(before, of_agent[-1].model if of_agent else model, now, agent, run)
+    if texts or not of_agent:
+        message.metadata[SETTINGS] = msgspec.to_builtins(msgspec.structs.replace(now, announced=bool(texts)))
+    if texts:
+        message.add_part(TextPart("\n".join(texts), synthetic=True, metadata={INSTRUCTIONS: True}))
+        message.parts.insert(0, message.parts.pop())  # the user's words come last
+    return bool(texts) or not of_agent
+
+
+def _describe_changes(
+    before: PromptSettings, model: str, now: PromptSettings, agent: Agent, run: Callable[[], RunContext]
+) -> list[str]:
+    texts = list[str]()
+    if before.mode != now.mode:
+        of_run = run()
+        texts.append(
+            describe_mode_change(agent, now.mode, notes=of_run.notes, prompts=of_run.prompts, rights=of_run.rights)
+        )
+    is_unexpected = before.mode != now.mode == "agent" and now.approval != "ask"  # the text about agent mode says: ask
+    if before.approval != now.approval or is_unexpected:
+        texts.append(describe_level_change(now.approval))
+    if model != now.model:
+        texts.append(describe_model_change(now.model))
+    return texts
+
+
+def _find_settings(messages: Sequence[Message]) -> list[PromptSettings]:
+    stored = [message.metadata[SETTINGS] for message in messages if SETTINGS in message.metadata]
+    found = list[PromptSettings]()
+    for value in stored:
+        try:
+            found.append(msgspec.convert(value, PromptSettings))
+        except msgspec.ValidationError:  # another program or version wrote it
+            continue
+    return found
+
+
+def base_mode(agent: str, session: Session) -> Mode:
+    """Return the mode that the system prompt of an agent describes: that of its first turn, or that at the last
+    compaction, which starts a new prefix; the current one for sessions of earlier versions."""
+    messages = session.messages
+    compacted = _last_compaction(messages)
+    before = _find_settings(messages[:compacted])
+    visible = [settings for settings in before if settings.announced or settings.agent == agent]
+    if visible:
+        return visible[-1].mode
+    first = next((settings for settings in _find_settings(messages[compacted:]) if settings.agent == agent), None)
+    return first.mode if first is not None else session.mode
+
+
+def widest_mode(agent: str, session: Session) -> Mode:
+    """Return the mode whose tools are sent to the model: the one with the most rights that its prompts had. Calls of
+    tools that the current mode does not have are denied."""
+    modes: list[Mode] = [
+        settings.mode for settings in _find_settings(session.messages) if settings.announced or settings.agent == agent
+    ]
+    return max(modes, key=lambda mode: MODE_TABLE[mode].rank) if modes else session.mode
+
+
+def tools_for_mode(agent: Agent, tools: Mapping[str, Tool], mode: Mode) -> dict[str, Tool]:
+    """Return the tools that an agent has in a mode: none in chat mode, and in plan mode only those that are read-only
+    or checked by the gate."""
+    allowed = {name: tool for name, tool in tools.items() if agent.tools is None or name in agent.tools}
+    match MODE_TABLE[mode].tools:
+        case "none":
+            return {}
+        case "read-only":
+            return {name: tool for name, tool in allowed.items() if tool.read_only or tool.options.plan}
+        case "all":
+            return allowed
+
+
+def build_system_prompt(agent: Agent, session: Session, run: RunContext) -> str:
+    """Return the system prompt of an agent without instructions that a function writes."""
+    mode = base_mode(agent.name, session)
+    others = [other for other in run.agents.values() if other.name != agent.name and mode != "chat"]
+    return system_prompt(agent, others, mode, notes=run.notes, prompts=run.prompts, rights=run.rights)
+
+
+def renew_system_prompt(context: AgentContext) -> None:
+    """Build the system prompt again after a compaction, with what is in effect now: the texts about changes may be
+    among the messages that were summarized."""
+    context.fixed_prompt = build_system_prompt(context.agent, context.session, context.run)
+    _join_prompt(context)
+
+
+def _join_prompt(context: AgentContext) -> None:
+    first = "" if isinstance(context.agent.instructions, str) else _base_text(context.agent.name, context.session)
+    context.system_prompt = "\n\n".join(text for text in (first.strip(), context.fixed_prompt) if text)
 
 
 async def apply_instructions(context: AgentContext) -> None:
@@ -38,8 +195,7 @@ async def apply_instructions(context: AgentContext) -> None:
             part = TextPart(_CHANGED.format(text=text), synthetic=True, metadata={INSTRUCTIONS: True})
             await context.journal.put_part(part, message)
         await context.journal.put_message(message)
-    first = _base_text(agent.name, context.session.messages)
-    context.system_prompt = "\n\n".join(text for text in (first.strip(), context.fixed_prompt) if text)
+    _join_prompt(context)
 
 
 async def _call_function(context: AgentContext) -> str:
@@ -56,12 +212,13 @@ def _texts_of(agent: str, messages: Sequence[Message]) -> list[str]:
     return [texts[agent] for texts in found if isinstance(texts, dict) and agent in texts]
 
 
-def _base_text(agent: str, messages: Sequence[Message]) -> str:
+def _last_compaction(messages: Sequence[Message]) -> int:
+    return max((at for at, message in enumerate(messages) if has_compaction(message)), default=0)
+
+
+def _base_text(agent: str, session: Session) -> str:
     """Return the text for the system prompt: the first one, or that at the last compaction, which starts a new
     prefix."""
-    compacted = max(
-        (at for at, m in enumerate(messages) if any(part.summary for part in m.get_parts_by_type(CompactionPart))),
-        default=0,
-    )
-    before = _texts_of(agent, messages[:compacted])
+    messages = session.messages
+    before = _texts_of(agent, messages[: _last_compaction(messages)])
     return before[-1] if before else next(iter(_texts_of(agent, messages)), "")

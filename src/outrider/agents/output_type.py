@@ -195,7 +195,7 @@ def _decode_json(text: str) -> Any:
 def _check_schema(value: Any, schema: dict[str, Any]) -> Any:
     """Return the value without nulls for optional fields that accept none: an API that requires all fields asks for
     them. Raises OutputMismatch if it does not match the schema."""
-    from outrider.tools.json_schema import find_schema_problem  # lazy: few programs pass a schema
+    from outrider.tools.schema import find_schema_problem  # lazy: few programs pass a schema
 
     value = _drop_nulls(value, schema, schema)
     if (problem := find_schema_problem(value, schema)) is not None:
@@ -233,7 +233,7 @@ def _drop_nulls(value: Any, schema: Any, root: dict[str, Any]) -> Any:
 
 
 def _accepts_null(schema: Any, root: dict[str, Any]) -> bool:
-    from outrider.tools.json_schema import find_schema_problem  # lazy, as above
+    from outrider.tools.schema import find_schema_problem  # lazy, as above
 
     return find_schema_problem(None, {**_resolve(schema, root), "$defs": root.get("$defs", {})}) is None
 

@@ -17,6 +17,7 @@ from outrider.agents.hooks import HookedClient, Hooks, SentRequests
 from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TurnStateTracker
 from outrider.context.lower import PromptProjection
+from outrider.context.request_ledger import RequestRecorder
 from outrider.errors import (
     AuthenticationError,
     MalformedAnswerError,
@@ -218,6 +219,7 @@ class AgentContext(msgspec.Struct, kw_only=True):
     state_tracker: TurnStateTracker = msgspec.field(default_factory=TurnStateTracker)
     tracked_origins: "ContextOrigins | None" = None
     paces: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+    request_recorder: RequestRecorder = msgspec.field(default_factory=RequestRecorder)
 
     @property
     def session(self) -> Session:

@@ -7,7 +7,8 @@ from decimal import Decimal
 from time import monotonic
 from typing import assert_never
 
-from msgspec.structs import replace
+from msgspec import UNSET
+from msgspec.structs import asdict, replace
 
 from outrider.agents.compaction import build_request, estimate_failed_tokens
 from outrider.agents.run_context import AgentContext, fallback_agent
@@ -31,6 +32,7 @@ from outrider.types.deltas import (
     UsageReport,
 )
 from outrider.types.events import (
+    CacheMissEvent,
     LLMRequestEvent,
     LLMResponseEvent,
     ModelSilentEvent,
@@ -53,8 +55,9 @@ from outrider.types.parts import (
     TextPart,
     ToolPart,
 )
+from outrider.types.request import BodyLayout
 from outrider.types.tool_state import ToolPending
-from outrider.types.usage import Tokens, Usage
+from outrider.types.usage import CacheMiss, Tokens, Usage
 
 _COMPLETE_FINISHES = ("stop", "tool_use")
 _UNPUBLISHED = frozenset({AnswerStart, UsageReport, Finish})  # they describe the whole answer, not a part of it
@@ -86,7 +89,7 @@ class ModelStep:
     def __init__(self, context: AgentContext) -> None:
         self._context = context
         self._run = context.run
-        self._request, self._reservation = build_request(context)
+        self._request, self._reservation = build_request(context, on_sent=self._record_request)
         self._assembler = AnswerAssembler(context.projection.family, context.run.clock)
         self._id = new_id()
         self._start = monotonic()
@@ -162,7 +165,16 @@ class ModelStep:
         await self._record_retry(Retry(1, 0, error, 1), ModelRef(agent.provider, agent.model))
         context.agent, context.projection = agent, PromptProjection(failed.family)
         message.model = ModelRef(agent.provider, agent.model)
-        self._request, self._reservation = build_request(context, context.session.messages[:-1])
+        history = context.session.messages[:-1]
+        self._request, self._reservation = build_request(context, history, on_sent=self._record_request)
+
+    def _record_request(self, body: bytes, layout: BodyLayout) -> None:
+        """Store what is needed to build the body again, with the start of the step."""
+        context, message = self._context, self.message
+        record = context.request_recorder.record(body, layout, self._request, context.session.messages)
+        start = message.parts[0]
+        if isinstance(start, StepStartPart):
+            context.journal.replace_open_part(replace(start, request=record), message)
 
     def _abort_reason(self) -> str:
         if self._last_error:
@@ -276,13 +288,22 @@ class ModelStep:
             message.metadata[PAUSED] = True
         message.time = MessageTime(message.time.created if message.time else now, now)
         reason = error.type if error else message.finish or "other"
-        journal.put_part_soon(StepFinishPart(reason, cost=message.cost, tokens=message.tokens), message)
+        miss = None if error else self._explain_cache_miss()
+        finish = StepFinishPart(reason, journal.snapshot, message.cost, message.tokens, miss or UNSET)
+        journal.put_part_soon(finish, message)
         if message.finish == "tool_use" and has_pending_calls(message):
             # No wait for the disk here: the journal writes it together with the first call, before that runs.
             journal.put_message_soon(message)
         else:
             await journal.put_message(message)
-        self._publish_response()
+        self._publish_response(miss)
+
+    def _explain_cache_miss(self) -> CacheMiss | None:
+        context = self._context
+        miss = context.request_recorder.explain(self._assembler.tokens, context.session.messages)
+        if miss is not None:
+            context.emit_event(CacheMissEvent, call_id=self._id, model=str(self.message.model), **asdict(miss))
+        return miss
 
     def _store_part(self, part: AnswerPart) -> None:
         self._stored_parts.add(part.id)
@@ -303,7 +324,7 @@ class ModelStep:
             ModelSilentEvent, call_id=self._id, silent_ms=round(seconds * 1000), model=f"{agent.provider}/{agent.model}"
         )
 
-    def _publish_response(self) -> None:
+    def _publish_response(self, miss: CacheMiss | None) -> None:
         tokens, message = self.message.tokens, self.message
         self._publish_event(
             LLMResponseEvent,
@@ -318,6 +339,7 @@ class ModelStep:
             first_token_ms=None if self._first_token is None else round((self._first_token - self._start) * 1000),
             cost=None if message.cost is None else str(message.cost),
             withdrawn_tokens=self._withdrawn.tokens.total,
+            cache_miss=miss.describe() if miss else "",
         )
 
     def _publish_event(self, event: type[LLMRequestEvent] | type[LLMResponseEvent], **fields: object) -> None:
@@ -344,7 +366,7 @@ class ModelStep:
         last = session.messages[-1].id if session.messages else None
         return Message(
             "assistant",
-            [StepStartPart()],
+            [StepStartPart(self._context.journal.snapshot)],
             agent=agent.name,
             model=ModelRef(agent.provider, agent.model),
             mode=session.mode,

@@ -17,13 +17,14 @@ from outrider.sessions.failpoints import failpoint
 from outrider.tools.runner import ToolRunner, unknown_tool_message
 from outrider.tools.schema import InvalidArguments
 from outrider.tools.threads import Callbacks
-from outrider.tools.tool import Progress, Tool, ToolContext
+from outrider.tools.tool import ForwardingTool, Progress, Tool, ToolContext
 from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
 from outrider.types.origins import describe_origins
 from outrider.types.parts import TextPart, ToolPart, tool_result
 from outrider.types.tool_state import (
     DISPLAY,
+    FORWARDED_BY,
     ToolCompleted,
     ToolError,
     ToolErrorReason,
@@ -216,6 +217,7 @@ class ToolCallRunner:
         """Run every open call of the message and return all its calls, ended. A cancellation ends the open calls as
         canceled."""
         self._message = message
+        self._forward_calls()
         try:
             for group in self._parallel_groups():
                 await self._run_group(group)
@@ -226,6 +228,18 @@ class ToolCallRunner:
             self._fail_unstarted(error)
             raise
         return self._message.get_calls()
+
+    def _forward_calls(self) -> None:
+        """Replace calls of a forwarding tool by calls of the tools that they name. They are stored with the first call
+        that runs, before its effect."""
+        for call in self._message.get_calls():
+            tool = self._context.tools.get(call.tool)
+            if not isinstance(tool, ForwardingTool) or not isinstance(call.state, ToolPending):
+                continue
+            if (target := tool.find_target(call.state.input, self._context.tools)) is not None:
+                metadata = {**call.metadata, FORWARDED_BY: call.tool}
+                sent = msgspec.structs.replace(call, tool=target[0], metadata=metadata)
+                self._context.journal.put_part_soon(sent.update_state(call.state.ready(target[1])), self._message)
 
     async def _cancel_remaining(self) -> None:
         """Cancel calls whose task did not start: a task that is cancelled before its first step never runs its except
@@ -386,7 +400,10 @@ class ToolCallRunner:
         """Return the error for an unknown tool. It lists the advertised tools only."""
         if name in self._run.agents:
             return f"There is an agent called {name!r}, not a tool. Use call_agent with agent_name={name!r}."
-        return unknown_tool_message(name, (spec.name for spec in self._context.tool_specs))
+        sent = [spec.name for spec in self._context.tool_specs]
+        if name in sent:  # for a mode that the session had before
+            return f"The tool {name!r} is not available in {self._context.effective_mode} mode."
+        return unknown_tool_message(name, sent)
 
     async def _record_call(self, call: ToolPart) -> None:
         """Store the state of a call. Before a call that may change files starts, wait for the fsync."""

@@ -11,7 +11,7 @@ crash, at any await, and `Engine.go_on` resumes it.
 import asyncio
 from time import monotonic
 
-from outrider.agents.compaction import ContextCompactor
+from outrider.agents.compaction import ContextCompactor, wait_for_budget
 from outrider.agents.instructions import apply_instructions
 from outrider.agents.run_context import AgentContext
 from outrider.agents.step import ModelStep
@@ -66,7 +66,8 @@ class Turn:
                 end = await self._run_steps()
         except (LimitReachedError, TimeoutError) as reached:
             limit = self._budget.as_limit_error(reached)
-            self._context.emit_event(BudgetExceededEvent, limit=limit.limit, maximum=str(limit.details["maximum"]))
+            fields = {name: str(limit.details[name]) for name in ("limit", "maximum", "reached")}
+            self._context.emit_event(BudgetExceededEvent, **fields)
             end = TurnEnd("limit", self._last_text(), limit)
         except OutriderError as error:
             self._context.emit_event(ErrorEvent, error_type=type(error).__name__, message=error.message)
@@ -128,6 +129,7 @@ class Turn:
 
     async def _run_step(self) -> Message:
         self._states.enter("calling_model")
+        await wait_for_budget(self._context)
         return await ModelStep(self._context).run()
 
     async def _take_input(self) -> bool:

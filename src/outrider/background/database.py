@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -18,7 +18,7 @@ from dbos import DBOS, DBOSClient, DBOSConfig, Serializer, WorkflowStatus, error
 from sqlalchemy import event
 from sqlalchemy import exc as sql_errors
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from outrider._posix import O_CLOEXEC
@@ -157,7 +157,10 @@ class RunDatabase:
     """Holds the SQLAlchemy engine for `url`, which is sqlite:///path or postgresql://…; it connects on first use."""
 
     def __init__(self, url: str) -> None:
-        self.url = sa.make_url(url)
+        try:
+            self.url = sa.make_url(url)
+        except ArgumentError as error:
+            raise ConfigurationError("the runs database is a URL: sqlite:///path or postgresql://…") from error
         if self.url.get_backend_name() not in ("sqlite", "postgresql"):
             raise ConfigurationError(f"the runs database must be sqlite:///path or postgresql://…, not {self.url!r}")
         self.is_postgres = self.url.get_backend_name() == "postgresql"
@@ -489,6 +492,16 @@ def _configure_sqlite(connection: Any, _: Any) -> None:
     connection.isolation_level = "IMMEDIATE"
     for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
         connection.execute(f"PRAGMA {pragma}")
+    if sqlite3.sqlite_version_info < (3, 42):
+        connection.create_function("unixepoch", 1, _read_clock)
+
+
+def _read_clock(unit: str) -> float:
+    """Replaces SQL's `unixepoch('subsec')`, which DBOS calls on Python 3.12 and newer, and which returns NULL before
+    SQLite 3.42."""
+    if unit != "subsec":
+        raise ValueError(f"unixepoch({unit!r}) is not used by DBOS; read another clock")
+    return time()
 
 
 def _encode_exception(value: Any) -> Any:

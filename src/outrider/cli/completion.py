@@ -68,8 +68,10 @@ def _choice_help(action: argparse.Action, choices: tuple[str, ...]) -> dict[str,
 
 
 def _parser_actions(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Return the declared arguments. argparse has no public API for them; `_actions` has existed in every version."""
-    return parser._actions  # pyright: ignore[reportPrivateUsage]
+    """Return the declared arguments, without hidden ones. argparse has no public API for them; `_actions` has existed
+    in every version."""
+    actions = parser._actions  # pyright: ignore[reportPrivateUsage]
+    return [action for action in actions if action.help != argparse.SUPPRESS]
 
 
 _BASH = """\

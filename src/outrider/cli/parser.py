@@ -36,6 +36,7 @@ COMMANDS = tuple(
         ("redo", "apply the file changes again that undo reverted"),
         ("what-if", "rerun a session from one of its steps with another model, agent or result"),
         ("trace", "show every step of a session, as a tree or an HTML page"),
+        ("context", "show what fills the context, by source, and why the prompt cache missed"),
         ("stats", "show cost and tokens by day, model, agent and tool"),
         ("login", "store an API key, after a check with the vendor"),
         ("logout", "delete stored API keys"),
@@ -311,3 +312,19 @@ def parse_duration(text: str) -> float:
     if not 0 < found < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration; pass 90, 90s, 15m or 2h")
     return found
+
+
+def parse_prompt(text: str) -> str:
+    """Return the prompt argument. Raises ArgumentTypeError if it is blank."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the prompt is empty")
+    return text
+
+
+def parse_web_url(text: str) -> str:
+    """Return an http or https URL argument. Raises ArgumentTypeError for any other text."""
+    from urllib.parse import urlsplit
+
+    if urlsplit(text).scheme not in ("http", "https") or not urlsplit(text).hostname:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an http:// or https:// URL")
+    return text

@@ -244,6 +244,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
+    mcp_all_sessions: bool = False
     models: dict[str, dict[str, Any]] = {}
     approval: ApprovalLevel = "ask"
     no_sandbox: bool = False
@@ -321,9 +322,28 @@ def read_settings(
         egress=file.egress,
         background=file.background,
         mcp={**read_servers_file(folders.servers_file), **file.mcp},
+        mcp_all_sessions=file.mcp_all_sessions,
         models=file.models,
         missing=missing,
         notices=(*noticed, *_setting_notices(flags, file, environ, source, workspace), *project_rules),
+    )
+
+
+def reload_providers(settings: Settings) -> tuple[Provider, ...]:
+    """Return the providers with the keys that are stored now. A provider whose key was removed has none. Raises
+    ConfigurationError if the configuration file has become invalid."""
+    folders = settings.folders
+    file = read_config_file(folders.config_file).content
+    environ = _with_stored_keys(settings.environ, folders.keys_file)
+    registry = ProviderRegistry(file.providers, environ, str(folders.config_file))
+    current = {provider.name: provider for provider in _required_providers(settings.agents, registry)[0]}
+    known = {provider.name: provider for provider in settings.providers}
+    return (
+        *(
+            msgspec.structs.replace(old, api_key=current[name].api_key if name in current else None)
+            for name, old in known.items()
+        ),
+        *(_with_retry(new, file.retry.given, {}) for name, new in current.items() if name not in known),
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 from outrider.config.environment import EnvironmentVariables, key_variable_names
 from outrider.config.providers import BUILT_IN_PROVIDERS
 from outrider.errors import ConfigurationError
-from outrider.permissions.paths.safe_open import write_private_file
+from outrider.permissions.paths.containment import write_private_file
 
 KeyPlace = Literal["keyring", "file"]
 KEYRING_SERVICE = "outrider"

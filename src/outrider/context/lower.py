@@ -30,7 +30,7 @@ from outrider.types.parts import (
     tool_result,
 )
 from outrider.types.request import ModelMessage, Prompt
-from outrider.types.tool_state import ToolCompleted
+from outrider.types.tool_state import FORWARDED_BY, ToolCompleted
 
 _log = logging.getLogger("outrider.prompt")
 
@@ -256,8 +256,10 @@ def _split_steps(parts: Iterable[AnyPart]) -> list[list[AnyPart]]:
 
 def _split_call(part: ToolPart, call_id: str, results: ImportedResults) -> tuple[ToolUsePart, ToolResultPart]:
     """Splits a call into tool use and result; both have the id of the stored part."""
-    state, name = part.state, tool_name(part.tool)
-    use = ToolUsePart(tool_id=call_id, tool_name=name, tool_input=state.input, metadata=part.metadata, id=part.id)
+    state, name, given_input = part.state, tool_name(part.tool), part.state.input
+    if isinstance(forwarder := part.metadata.get(FORWARDED_BY), str):  # as the model called it
+        name, given_input = tool_name(forwarder), {"tool": part.tool, "arguments": state.input}
+    use = ToolUsePart(tool_id=call_id, tool_name=name, tool_input=given_input, metadata=part.metadata, id=part.id)
     result = tool_result(part, call_id)
     if result is None and (given := results.take(part.call_id)) is not None:
         result = replace(given, tool_use_id=call_id, tool_name=name, id=part.id)

@@ -14,8 +14,7 @@ import msgspec
 
 from outrider.agents.hooks import HOOK_ASKS
 from outrider.agents.run_context import AgentContext, ApprovalVerdict, ask_no_one
-from outrider.engine.approval_grants import LASTING_SCOPES, ApprovalGrant, RunGrants
-from outrider.engine.approvals import ApprovalQueue, PeerApprovals
+from outrider.engine.approvals import LASTING_SCOPES, ApprovalGrant, ApprovalQueue, PeerApprovals, RunGrants
 from outrider.errors import CallbackError, OutriderError, ToolFailure
 from outrider.event_bus import EventBus
 from outrider.permissions import reasons
@@ -91,7 +90,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     preview: str = ""
 
 
-ApproveFunction = Callable[[ApprovalRequest], Any]
+ApproveFunction = Callable[[ApprovalRequest], bool | str | Awaitable[bool | str]]
 """Plain or async. Returns True or "once" to allow the call, "session", "project" or "always" to allow such calls from
 now on, False to deny it, or another string: denied, with this reason."""
 

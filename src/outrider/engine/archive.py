@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from outrider.agents.turn_state import TurnEnd, TurnOutcome
-from outrider.engine.approval_grants import lasting_approvals
 from outrider.errors import SessionNotFoundError, StoreError
 from outrider.sessions.records import (
     Approval,
@@ -186,6 +185,8 @@ class SessionArchive:
 
     async def lasting_approvals(self) -> Sequence[Approval]:
         """Return the approvals in effect for more than one call."""
+        from outrider.engine.approvals import lasting_approvals  # lazy: the queue loads the model clients
+
         return await lasting_approvals(self.store)
 
     async def revoke_approval(self, approval_id: str) -> Approval:

@@ -22,7 +22,7 @@ from outrider.config.providers import NO_PROVIDER_MESSAGE
 from outrider.config.settings import Settings
 from outrider.errors import ConfigurationError, NetworkError, StoreDamagedError
 from outrider.models.local.discovery import missing_model_message
-from outrider.presentation.formats import format_bytes
+from outrider.presentation.formats import format_bytes, format_count
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.project.sandbox import LazySandbox
 from outrider.providers.catalog import ModelCatalog
@@ -89,6 +89,28 @@ def check_tools(settings: Settings, environ: Mapping[str, str]) -> Iterator[Diag
         )
     else:
         yield DiagnosticFinding("ripgrep", "ok", "searches are quick")
+
+
+async def check_servers(settings: Settings) -> list[DiagnosticFinding]:
+    """Connect to the MCP servers of the user and of the trusted folder, and report what they offer."""
+    from outrider.engine.mcp_servers import list_configured, try_servers  # lazy: most users have none
+    from outrider.tools.mcp.config import ServerLimits
+
+    servers, notices = list_configured(settings)
+    findings = [DiagnosticFinding("MCP servers", "note", notice) for notice in notices]
+    if not servers:
+        return findings
+    if find_spec("mcp") is None:
+        text = f"{format_count(len(servers), 'server')} cannot be used: the extra is not installed"
+        return [*findings, DiagnosticFinding("MCP servers", "problem", text, "pip install 'outrider[mcp]'")]
+    async for report in try_servers(settings, limits=ServerLimits(startup=SERVER_START_SECONDS)):
+        name = f"MCP server {report.name}"
+        if report.error:
+            remedy = f"outrider mcp test {report.name} tries it again; outrider mcp remove {report.name} removes it"
+            findings.append(DiagnosticFinding(name, "problem", report.error, remedy))
+        else:
+            findings.append(DiagnosticFinding(name, "ok", f"ready, {format_count(len(report.tools), 'tool')}"))
+    return findings
 
 
 def check_folders(folders: AppFolders) -> Iterator[DiagnosticFinding]:
@@ -171,6 +193,7 @@ def _find_damage(path: Path) -> str:
 
 
 NETWORK_TIMEOUT_SECONDS = 15.0
+SERVER_START_SECONDS = 15.0
 _VENDOR_ADDRESSES = {
     "anthropic": "https://api.anthropic.com",
     "openai": "https://api.openai.com/v1",

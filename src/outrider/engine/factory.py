@@ -65,7 +65,7 @@ async def standard_engine(
     data, bus = make_private_folder(settings.data_folder), bus or EventBus()
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(store or SqliteStore(settings.folders.store_file))
-        extensions = _open_extensions(settings, workspace, stack)
+        extensions = _open_extensions(settings, workspace, stack, asks=attended and ask is not None)
         environment = ToolEnvironment(
             sandbox=_choose_sandbox(settings, data, lambda: extensions.command_environment(workspace).get("PATH", "")),
             data=data,
@@ -155,17 +155,17 @@ def _choose_search_tool(settings: Settings) -> Callable[[], Tool] | None:
     return lambda: web_search_tool(backend, proxy_for)
 
 
-def _open_extensions(settings: Settings, workspace: Path, stack: AsyncExitStack) -> WorkspaceExtensions:
+def _open_extensions(settings: Settings, workspace: Path, stack: AsyncExitStack, *, asks: bool) -> WorkspaceExtensions:
     folders = settings.folders
     user = UserPaths(folders.home, folders.instructions_file, folders.skills_folder, folders.trust_file)
-    servers = _find_servers(settings, workspace)
+    servers = _find_servers(settings, workspace, asks=asks)
     if servers is not None:
         servers.open(settings.environ)
         stack.push_async_callback(servers.close)
     return WorkspaceExtensions(user, settings.environ, read_prompts(folders.prompts_folder), servers)
 
 
-def _find_servers(settings: Settings, workspace: Path) -> "McpServerManager | None":
+def _find_servers(settings: Settings, workspace: Path, *, asks: bool) -> "McpServerManager | None":
     trust = WorkspaceTrust(find_project(workspace, settings.home_folder), settings.folders.trust_file)
     if not settings.mcp and not server_items(trust.project):
         return None
@@ -175,7 +175,7 @@ def _find_servers(settings: Settings, workspace: Path) -> "McpServerManager | No
     source = str(settings.folders.config_file)
     chosen = choose_servers(settings.mcp, source, trust, settings.environ, KEY_VARIABLES)
     ledger, logins = settings.data_folder / "mcp_tools.json", LoginFile(settings.folders.logins_file)
-    return McpServerManager(chosen, trust.project.root, ledger, proxy=proxy_for, logins=logins)
+    return McpServerManager(chosen, trust.project.root, ledger, asks=asks, proxy=proxy_for, logins=logins)
 
 
 async def _open_network(settings: Settings, stack: AsyncExitStack) -> Network:

@@ -40,12 +40,14 @@ from outrider.tools.tool import Tool, ToolContext
 from outrider.types.agents import Provider
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, FileSource, ModelRef, TextPart, ToolPart
-from outrider.types.request import ToolSpec
+from outrider.types.parts import FilePart, FileSource, ModelRef, TextPart, TextRange, ToolPart
+from outrider.types.request import ServerOverview, ToolSpec
 from outrider.types.tool_state import ToolPending
 
 if TYPE_CHECKING:
+    from outrider.models.context_ledger import ContextReport
     from outrider.models.live_models import LiveModel
+    from outrider.project.mcp import ServerOffers
 
 # With re-exports: front ends import types of lower layers from the engine.
 __all__ = [
@@ -72,7 +74,9 @@ __all__ = [
     "describe_model",
     "end_process",
     "is_attachable",
+    "last_shares",
     "list_models",
+    "list_offers",
     "list_processes",
     "list_servers",
     "preview_call",
@@ -100,16 +104,24 @@ async def session_tool_specs(engine: Engine, session_id: str) -> Sequence[ToolSp
     return (await _open_context(engine, session_id))[0].tool_specs
 
 
+MAX_SHARES = 20
+
+
 class ContextShare(msgspec.Struct, frozen=True):
-    """A part of the prompt and its estimated number of tokens."""
+    """A part of the prompt and its number of tokens."""
 
     name: str
     tokens: int
 
 
 async def context_shares(engine: Engine, session_id: str) -> list[ContextShare]:
-    """Estimate what the next prompt of a session consists of."""
+    """Return what the last request of a session consists of, or else estimate its next prompt."""
+    from outrider.models.context_ledger import build_report  # lazy: it loads prices
+
     context, live = await _open_context(engine, session_id)
+    report = await asyncio.to_thread(build_report, session_id, list(live.session.messages))
+    if shares := last_shares(report):
+        return shares
     tools = {"tools": 0, "tools of MCP servers": 0}
     for spec in context.tool_specs:
         kind = "tools of MCP servers" if spec.name.startswith("mcp__") else "tools"
@@ -123,22 +135,38 @@ async def context_shares(engine: Engine, session_id: str) -> list[ContextShare]:
     return [ContextShare(name, tokens) for name, tokens in found.items() if tokens]
 
 
-def list_servers(engine: Engine) -> dict[str, str]:
-    """Return the state of each MCP server by name, with the cause of a failure."""
+def last_shares(report: "ContextReport") -> list[ContextShare]:
+    """Return the sources of the last request that was recorded, the largest ones first."""
+    last = next((step for step in reversed(report.steps) if step.sources), None)
+    found = [(f"{one.kind}: {one.name}" if one.name else one.kind, one.tokens) for one in last.sources] if last else []
+    shares = [ContextShare(name, tokens) for name, tokens in found[:MAX_SHARES]]
+    rest = sum(tokens for _, tokens in found[MAX_SHARES:])
+    return [*shares, ContextShare("other sources", rest)] if rest else shares
+
+
+def list_servers(engine: Engine) -> list[ServerOverview]:
+    """Return the state of each MCP server, with the cause of a failure."""
     servers = engine.runtime.mcp_servers
-    found = servers.connection_status() if servers else {}
-    return {name: f"{status.state}: {status.error}" if status.error else status.state for name, status in found.items()}
+    return servers.describe_servers() if servers else []
 
 
-async def session_servers(engine: Engine, session_id: str) -> dict[str, str]:
-    """Connect the MCP servers of the session, within the time that its first turn would wait for them; return the state
-    of each one by name."""
+async def list_offers(engine: Engine, workspace: Path | None = None) -> "ServerOffers":
+    """Return the prompts and resources of the MCP servers that are ready."""
+    from outrider.project.mcp import ServerOffers  # lazy: most users have no servers
+
+    servers = engine.runtime.mcp_servers
+    return await servers.list_offers(workspace) if servers else ServerOffers()
+
+
+async def session_servers(engine: Engine, session_id: str) -> list[ServerOverview]:
+    """Connect the MCP servers of the session, within the time that its first turn would wait for them; return their
+    states."""
     live = engine.live[session_id]
     servers = engine.runtime.mcp_servers
     if servers is None or live.session_tools is None:
-        return {}
+        return []
     await live.session_tools.refresh_mcp_tools()
-    return {name: status.state for name, status in servers.connection_status().items()}
+    return servers.describe_servers(Path(live.session.workspace_directory or "."))
 
 
 async def preview_call(engine: Engine, session_id: str, tool: str, tool_input: dict[str, Any]) -> CallPreview:
@@ -309,9 +337,11 @@ def is_denied_file(path: Path, deny: Sequence[str], workspace: Path) -> bool:
     return DeniedReads(deny, workspace).includes(str(path.expanduser().resolve()))
 
 
-def attach_file(path: Path, deny: Sequence[str] = (), workspace: Path | None = None) -> FilePart:
-    """Return the file as message part. Raises OSError if it cannot be read, and ValueError if it is too large or if a
-    deny rule forbids to read it."""
+def attach_file(
+    path: Path, deny: Sequence[str] = (), workspace: Path | None = None, mention: TextRange | None = None
+) -> FilePart:
+    """Return the file as message part; `mention` is its place in the user's text. Raises OSError if it cannot be read,
+    and ValueError if it is too large or if a deny rule forbids to read it."""
     if is_denied_file(path, deny, workspace or Path.cwd()):
         raise ValueError(f"{path.name}: a rule forbids to read it")
     size = path.stat().st_size
@@ -321,7 +351,7 @@ def attach_file(path: Path, deny: Sequence[str] = (), workspace: Path | None = N
         )
     mime = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     content = base64.b64encode(path.read_bytes()).decode()
-    return FilePart(mime, f"data:{mime};base64,{content}", path.name, FileSource(str(path)))
+    return FilePart(mime, f"data:{mime};base64,{content}", path.name, FileSource(str(path), mention))
 
 
 async def list_models(providers: Iterable[Provider]) -> list[ModelRef]:

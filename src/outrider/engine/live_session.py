@@ -13,13 +13,14 @@ from msgspec.structs import replace
 
 from outrider.agents.compaction import ContextCompactor
 from outrider.agents.delegation import open_agent_context
+from outrider.agents.instructions import describe_input
 from outrider.agents.output_type import OutputType
 from outrider.agents.run_context import AgentContext
 from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls, is_cut_off, last_text, turn_start
-from outrider.engine.abort import AbortListener
+from outrider.context.request_ledger import RequestRecorder
 from outrider.engine.child_sessions import called_sessions
-from outrider.engine.inbox import InputOrigin, SessionInbox
+from outrider.engine.inbox import AbortListener, InputOrigin, SessionInbox
 from outrider.engine.plans import PlanAnswer, ProposedPlan, answer_id, answer_message, open_plan, require_same_answer
 from outrider.engine.results import RunResult
 from outrider.engine.runtime import EngineRuntime
@@ -93,6 +94,7 @@ class LiveSession:
         self._bus = bus
         self._abort_listener = abort_listener
         self._context: AgentContext | None = None
+        self._request_recorder = RequestRecorder()
         self._worker: asyncio.Task[None] | None = None
         self.inbox = SessionInbox(
             journal,
@@ -102,6 +104,7 @@ class LiveSession:
             self._initial_state,
             make_result=self._make_result,
             model=lambda: ModelRef(self.agent.provider, self.agent.model),
+            describe_input=self._describe_input,
         )
         self._store = store
         self._base_variables = base_variables
@@ -145,6 +148,8 @@ class LiveSession:
         """Store the input and wake the worker. The future resolves to the end of its turn."""
         if self.session_tools is not None and not self.session.messages:
             self.session_tools.prefetch_state()
+        if self.session_tools is not None:
+            await self.session_tools.expand_input(item.message)
         _, end = await self.inbox.put(item, output)
         self.wake()
         return end
@@ -293,8 +298,10 @@ class LiveSession:
     async def _run_turn(self, origin: InputOrigin | None) -> "RunResult[Any]":
         self.in_turn = True
         try:
-            if self.session_tools is not None and await self.session_tools.refresh_mcp_tools():
-                self._context = None
+            if self.session_tools is not None:
+                if await self.session_tools.refresh_mcp_tools():
+                    self._context = None
+                await self.session_tools.announce_mcp_servers(self.journal)
             context = self._agent_context()
             context.output = origin.output if origin else None
             first = turn_start(self.session.messages)
@@ -356,6 +363,7 @@ class LiveSession:
         )
         if self._context is None or self._context.agent != agent or self._context.mode != mode:
             self._context = open_agent_context(agent, self.journal, run, take_input=self._take_steering)
+            self._context.request_recorder = self._request_recorder
         self._context.start_turn(run)
         return self._context
 
@@ -380,6 +388,17 @@ class LiveSession:
     async def _initial_state(self) -> TextPart | None:
         agent = self.agent
         return await self.session_tools.initial_state(f"{agent.provider}/{agent.model}") if self.session_tools else None
+
+    def _describe_input(self, message: Message) -> None:
+        spec = self._runtime.spec
+        describe_input(
+            message,
+            self.session,
+            self.agent,
+            agents=spec.agents,
+            tools={**self.session_tools.tools, **spec.tools} if self.session_tools else spec.tools,
+            run=lambda: self._runtime.create_run_context(self.session, self.session_tools),
+        )
 
     def _publish_update(self, **changes: Any) -> None:
         self._bus.publish(SessionUpdatedEvent(session_id=self.journal.session.id, changes=changes))

@@ -1,11 +1,13 @@
 """The user's MCP servers: lists, adds, removes and imports them, tries them, and logs in to them."""
 
+import asyncio
 import contextlib
 import os
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -13,7 +15,7 @@ from outrider.config.environment import KEY_VARIABLES, proxy_for
 from outrider.config.file import read_servers_file
 from outrider.config.settings import Settings
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.permissions.paths.safe_open import write_private_file
+from outrider.permissions.paths.containment import write_private_file
 from outrider.processes.launch import child_environment
 from outrider.project.mcp import ChosenServers, choose_servers
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, find_project
@@ -22,6 +24,9 @@ from outrider.tools.mcp.connection import McpHost
 from outrider.tools.mcp.credentials import LoginFile, StoredLogin
 from outrider.tools.mcp.toolset import McpServers
 from outrider.types.validate import is_object
+
+if TYPE_CHECKING:
+    from outrider.tools.mcp.sdk_oauth import LoginRedirect
 
 
 class ConfiguredServer(msgspec.Struct, frozen=True):
@@ -84,9 +89,12 @@ def project_file(workspace: Path) -> Path:
     return workspace / SERVERS_FILE
 
 
-async def try_servers(settings: Settings, name: str = "") -> AsyncIterator[ServerReport]:
+async def try_servers(
+    settings: Settings, name: str = "", *, limits: ServerLimits | None = None
+) -> AsyncIterator[ServerReport]:
     """Connect to one server or to all, and report on each."""
-    async with McpServers(_select(settings, name), _make_host(settings)) as servers:
+    host = msgspec.structs.replace(_make_host(settings), limits=limits or ServerLimits())
+    async with McpServers(_select(settings, name), host) as servers:
         for found, status in (await servers.wait_settled()).items():
             if status.state != "ready":
                 yield ServerReport(found, status.error or status.state)
@@ -106,24 +114,116 @@ async def try_servers(settings: Settings, name: str = "") -> AsyncIterator[Serve
 async def log_in(settings: Settings, name: str, show: Callable[[str], Awaitable[None]]) -> bool:
     """Log in to a server: `show` receives the address that the user visits. Return False if the server wants no
     login."""
-    from outrider.tools.mcp.sdk_oauth import LOGIN_TIMEOUT, LoginRedirect, check_login_kind  # lazy: the SDK is large
+    from outrider.tools.mcp.sdk_oauth import LoginRedirect  # lazy: the SDK is large
+
+    async with LoginRedirect(show) as redirect:
+        return await _log_in_with(settings, name, redirect)
+
+
+async def _log_in_with(settings: Settings, name: str, redirect: "LoginRedirect") -> bool:
+    from outrider.tools.mcp.sdk_oauth import LOGIN_TIMEOUT, check_login_kind
 
     (server,) = _select(settings, name)
     address = check_login_kind(server).url
     logins = LoginFile(settings.folders.logins_file)
-    before = logins.read_login(address)
+    before, is_ready = logins.read_login(address), False
     # A login begins anew, also if there are tokens: the user may want another account or more rights, and the
     # authorization server may have forgotten the registration of Outrider.
     logins.write_login(address, StoredLogin(wanted_scope=before.wanted_scope))
-    async with LoginRedirect(show) as redirect:
+    try:
         limits = ServerLimits(startup=LOGIN_TIMEOUT + 60, reconnects=0)
         host = msgspec.structs.replace(_make_host(settings), limits=limits, redirect=redirect)
         async with McpServers([server], host) as servers:
             status = (await servers.wait_settled())[server.name]
-    if status.state != "ready":
-        logins.write_login(address, before if before.tokens else None)
+        is_ready = status.state == "ready"
+    finally:
+        if not is_ready:  # also if the user gives up
+            logins.write_login(address, before if before.tokens else None)
+    if not is_ready:
         raise OutriderError(f"{server.name}: {status.error or status.state}")
     return bool(logins.read_login(address).tokens)
+
+
+LOGIN_PAGE_SECONDS = 30.0  # until a server has named the page of its login
+
+
+class ServerLogins:
+    """Logins at MCP servers for a front end that shows their pages in a browser. Close it with the front end."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._open: dict[str, tuple[LoginRedirect, asyncio.Task[None]]] = {}  # logins that are not finished
+        self._lock = asyncio.Lock()
+        self.errors: dict[str, str] = {}
+        """Why the last login at a server failed, by name."""
+
+    @property
+    def open_names(self) -> tuple[str, ...]:
+        return tuple(self._open)
+
+    def list_servers(self) -> list[ConfiguredServer]:
+        """Return the servers with the states of their logins."""
+        return list_configured(self._settings)[0]
+
+    async def start(self, name: str) -> str:
+        """Start a login, in place of one that is not finished, and return the address of the page on which the user
+        logs in; it is empty if the server wants no login. Raises OutriderError if the server fails."""
+        _select(self._settings, name)
+        await asyncio.to_thread(import_module, "outrider.tools.mcp.sdk_oauth")  # the SDK takes a second to load
+        from outrider.tools.mcp.sdk_oauth import LoginRedirect
+
+        page: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def show(address: str) -> None:
+            if not page.done():
+                page.set_result(address)
+
+        redirect = LoginRedirect(show)
+        async with self._lock:
+            await self._cancel(name)
+            task = asyncio.create_task(self._finish(name, redirect), name=f"login at the MCP server {name}")
+            self._open[name] = redirect, task
+        await asyncio.wait([page, task], timeout=LOGIN_PAGE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if page.done():
+            return page.result()
+        if not task.done():
+            await self._cancel(name)
+            raise OutriderError(f"{name}: no page for the login was named within {LOGIN_PAGE_SECONDS:g} s")
+        if name in self.errors:
+            raise OutriderError(self.errors[name])
+        return ""
+
+    def take_address(self, name: str, address: str) -> None:
+        """Finish a login with the address that the user's browser was redirected to, if it cannot open it because it
+        runs on another machine. Raises OutriderError if no login is open or the address is another one."""
+        if name not in self._open:
+            raise OutriderError(f"no login at {name} is open; start it again")
+        self._open[name][0].take_address(address)
+
+    def log_out(self, name: str) -> bool:
+        """Delete the login at a server. Return whether there was one."""
+        self.errors.pop(name, None)
+        return log_out(self._settings, name)
+
+    async def aclose(self) -> None:
+        for name in self.open_names:
+            await self._cancel(name)
+
+    async def _finish(self, name: str, redirect: "LoginRedirect") -> None:
+        self.errors.pop(name, None)
+        try:
+            async with redirect:
+                await _log_in_with(self._settings, name, redirect)
+        except OutriderError as error:
+            self.errors[name] = error.message
+        finally:
+            self._open.pop(name, None)
+
+    async def _cancel(self, name: str) -> None:
+        if name in self._open:
+            _, task = self._open.pop(name)
+            task.cancel()
+            await asyncio.wait([task])
 
 
 def log_out(settings: Settings, name: str) -> bool:

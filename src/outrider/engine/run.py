@@ -11,7 +11,7 @@ import msgspec
 from outrider._sync import run_sync
 from outrider.agents.delegation import open_agent_context
 from outrider.agents.hooks import Hooks
-from outrider.agents.instructions import additional_instructions
+from outrider.agents.instructions import additional_instructions, describe_input
 from outrider.agents.output_type import DEFAULT_ATTEMPTS, OutputType, OutputValidator, as_output_type
 from outrider.agents.run_context import AgentContext, RunContext
 from outrider.agents.turn import Turn
@@ -122,11 +122,8 @@ class RunSession:
         """Give the message to the entry agent and run its turn. Calls of a stored session that still wait for an
         approval are decided first."""
         entry, session = self._entry, self.journal.session
-        context = self._context = open_agent_context(entry, self.journal, self.run_context)
         if session.messages and has_pending_calls(session.messages[-1]):
-            await Turn(context).run()
-            context.start_turn(self.run_context)
-        context.output = output
+            await Turn(open_agent_context(entry, self.journal, self.run_context)).run()
         self.run_context.agent_messages.append(
             AgentMessage("forward", USER, entry.name, message, "", tuple(attachments))
         )
@@ -134,7 +131,11 @@ class RunSession:
         if instructions.strip():
             parts.append(additional_instructions(instructions))
         model = ModelRef(entry.provider, entry.model)
-        await self.journal.add_message(Message("user", parts, agent=entry.name, model=model, mode=session.mode))
+        given = Message("user", parts, agent=entry.name, model=model, mode=session.mode)
+        run = self.run_context
+        describe_input(given, session, entry, agents=run.agents, tools=run.tools, run=lambda: run)
+        await self.journal.add_message(given)
+        context = self._context = open_agent_context(entry, self.journal, self.run_context, output=output)
         end = await Turn(context).run()
         self.run_context.agent_messages.append(AgentMessage("return", entry.name, USER, end.output, ""))
         return end
@@ -149,12 +150,13 @@ async def open_run_session(
     store: Store | None = None,
     session: Session | str | None = None,
     mode: Mode | None = None,
+    approval: ApprovalLevel | None = None,
     approve: ApproveFunction | None = None,
     new_session: Session | None = None,
     deps: Any = None,
 ) -> AsyncGenerator[RunSession, None]:
-    """Open the runtime and the session of one run, and close them afterwards. `mode` overrides that of the session. A
-    session in the caller's store is leased, as in an engine."""
+    """Open the runtime and the session of one run, and close them afterwards. `mode` and `approval` override
+    those of the session. A session in the caller's store is leased, as in an engine."""
     redactor = redactor_for(spec.providers.values(), options.secrets)
     run_store = redact_store(store or create_memory_store(), redactor)
     runtime = EngineRuntime(
@@ -178,6 +180,8 @@ async def open_run_session(
         ):
             if mode is not None and mode != journal.session.mode:
                 await journal.update_session(SessionUpdate(mode=mode))
+            if approval is not None and approval != journal.session.approval:
+                await journal.update_session(SessionUpdate(approval=approval))
             yield RunSession(spec.entry, runtime.create_run_context(journal.session, deps=deps), journal)
     finally:
         await runtime.aclose()
@@ -303,6 +307,7 @@ async def async_run(
         store=store,
         session=session,
         mode=mode,
+        approval=approval,
         approve=approve,
         new_session=new_session,
         deps=deps,

@@ -4,6 +4,7 @@ context of each turn.
 `run()` needs neither built-in tools nor undo, so their modules are imported only if an engine is created with them."""
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from difflib import get_close_matches
@@ -30,12 +31,12 @@ from outrider.models.clients import (
     shared_client,
 )
 from outrider.permissions.modes import Decision
-from outrider.permissions.redaction.event_filter import FILTERED_EVENTS, RedactingEventFilter
-from outrider.permissions.redaction.redactor import Redactor
+from outrider.permissions.redaction.redactor import FILTERED_EVENTS, RedactingEventFilter, Redactor
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.provider import CustomProvider, ModelClient
 from outrider.sessions.journal import Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner
+from outrider.sessions.records import SessionFilter
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.runner import describe_touched_files
@@ -44,7 +45,7 @@ from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Limits, Provider, SessionContext
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
-from outrider.types.modes import APPROVAL_LEVELS, MODES, UNATTENDED_MODES, ApprovalLevel, ReasoningEffort
+from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel, ReasoningEffort
 from outrider.types.origins import FlowSettings
 from outrider.types.parts import FilePart, ModelRef, TextPart, ToolPart
 from outrider.types.tool_state import Attachment
@@ -266,6 +267,17 @@ class EngineRuntime:
                 continue
             self._clients[name] = await self._stack.enter_async_context(client)
 
+    async def update_providers(self, providers: Iterable[Provider]) -> None:
+        """Use other keys, or more providers, from the next request on. Requests that are under way are not affected."""
+        changed = [provider for provider in providers if provider != self.spec.providers.get(provider.name)]
+        known = cast("dict[str, Provider]", self.spec.providers)
+        for provider in changed:
+            known[provider.name] = provider
+            self._provider_names[provider.name] = provider.vendor
+            self._redactor.add_secrets([provider.api_key] if provider.api_key else [])
+            client = aclosing(LazyClient(provider, self._catalog))
+            self._clients[provider.name] = await self._stack.enter_async_context(client)
+
     async def aclose(self) -> None:
         """Close recorder, undo and models. It is safe to call after `open` raised an exception."""
         self.is_open = False
@@ -438,7 +450,7 @@ class EngineRuntime:
             hooks=options.hooks,
             task_tool=session_tools.task_tool if session_tools else None,
             notes=session_tools.notes_for(session) if session_tools else "",
-            rights=session_tools.describe_rights(attended=self._is_attended(session)) if session_tools else None,
+            rights=session_tools.describe_rights(attended=self._options.attended) if session_tools else None,
             prompts=session_tools.prompts if session_tools else {},
             auto_compact=options.compacts,
             confirm=self._approvals.confirm,
@@ -465,9 +477,6 @@ class EngineRuntime:
             trusted_servers=flow.trusted_servers,
             has_secret=lambda text: redact(text) is not text,
         )
-
-    def _is_attended(self, session: Session) -> bool:
-        return self._options.attended and session.mode not in UNATTENDED_MODES
 
     def _can_sandbox(self) -> bool:
         # Called only when a decision depends on it, because the detection starts processes.
@@ -496,8 +505,14 @@ async def enter_dependencies(value: Any, stack: AsyncExitStack, seconds: float |
     return entered
 
 
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*[=\s]*")
+
+
 def check_attachments(attachments: Iterable[Any] | None) -> Sequence[Attachment]:
     """Return the attachments. Raises ConfigurationError if one is of another type."""
+    given: Any = attachments
+    if given is not None and (isinstance(given, str | bytes) or not isinstance(given, Iterable)):
+        raise ConfigurationError(f"attachments is a list, got {_describe(attachments)}; write attachments=[…]")
     files = list(attachments or ())
     for file in files:
         if not isinstance(file, Attachment):
@@ -505,7 +520,18 @@ def check_attachments(attachments: Iterable[Any] | None) -> Sequence[Attachment]
                 f"attachments has a value of type {type(file).__name__}; it has Attachment values, such as "
                 'Attachment.from_path("a.png") or Attachment("image/png", url="https://…")'
             )
+        _check_contents(file)
     return [file.load() for file in files]
+
+
+def _check_contents(file: Attachment) -> None:
+    if file.url is not None and not file.url.lower().startswith(("https:", "http:", "data:", "file:")):
+        raise ConfigurationError(
+            f"the url of an attachment is an https:, data: or file: URL, got {file.url[:80]!r}; "
+            "Attachment.from_path reads a file"
+        )
+    if file.data is not None and not _BASE64.fullmatch(file.data):
+        raise ConfigurationError("the data of an attachment is not base64 text; pass bytes, or use from_path")
 
 
 def attachment_part(attachment: Attachment) -> FilePart:
@@ -545,6 +571,10 @@ def _is_one_of(*types: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, types)
 
 
+def _is_delivery(value: Any) -> bool:
+    return value in ("queue", "steer")
+
+
 _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "limits": (_is_one_of(Limits), "Limits(turns=20, seconds=60)"),
     "hooks": (_is_one_of(Hooks), "Hooks(before_call=function)"),
@@ -555,6 +585,14 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "deps": (callable, "a function that takes a SessionContext and returns the dependencies"),
     "owner": (_is_one_of(str), "a text, such as the name of the user"),
     "instructions": (_is_one_of(str), "a text"),
+    "session_id": (_is_one_of(str), "the id of a session, as `Engine.create` returns it"),
+    "title": (_is_one_of(str), "a text"),
+    "query": (_is_one_of(str), "the words to search for"),
+    "filter": (_is_one_of(SessionFilter), "SessionFilter(owner=…)"),
+    "workspace": (_is_one_of(str, Path), "the path of a folder"),
+    "content": (_is_one_of(str, list, tuple), "a text, or a list of texts, Attachment values and parts"),
+    "delivery": (_is_delivery, '"queue" or "steer"'),
+    "flow": (_is_one_of(FlowSettings), "FlowSettings(…)"),
     "callback_seconds": (_is_number, "a number of seconds, or None for no limit"),
 }
 

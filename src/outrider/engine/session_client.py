@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from outrider.agents.turn_state import TurnOutcome
 from outrider.config.settings import Settings
@@ -16,6 +16,7 @@ from outrider.engine.frontend import (
     context_shares,
     end_process,
     list_models,
+    list_offers,
     list_servers,
     read_process_output,
     run_user_command,
@@ -33,6 +34,10 @@ from outrider.types.agents import Agent, Mode
 from outrider.types.modes import ApprovalLevel, ReasoningEffort
 from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import ModelRef, PartBase
+from outrider.types.request import ServerOverview
+
+if TYPE_CHECKING:
+    from outrider.project.mcp import ServerOffers
 
 
 class OpenSession(Protocol):
@@ -178,8 +183,12 @@ class SessionClient(Protocol):
         """Return what the next prompt of a session consists of; nothing if the engine cannot say."""
         ...
 
-    def list_servers(self) -> Mapping[str, str]:
-        """Return the state of each MCP server by name."""
+    async def list_servers(self) -> Sequence[ServerOverview]:
+        """Return the state of each MCP server."""
+        ...
+
+    async def list_offers(self) -> "ServerOffers":
+        """Return the prompts and resources of the MCP servers that are ready."""
         ...
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
@@ -239,8 +248,11 @@ class LocalSessionClient:
     async def context_shares(self, session_id: str) -> Sequence[ContextShare]:
         return await context_shares(self.engine, session_id)
 
-    def list_servers(self) -> Mapping[str, str]:
+    async def list_servers(self) -> Sequence[ServerOverview]:
         return list_servers(self.engine)
+
+    async def list_offers(self) -> "ServerOffers":
+        return await list_offers(self.engine, self.folder)
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
         return background_processes(self.engine, session_id)

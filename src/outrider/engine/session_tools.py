@@ -25,8 +25,15 @@ from outrider.permissions.paths.protected import SecretFileFinder, find_protecte
 from outrider.permissions.rules import DeniedReads, PermissionRule, parse_rule
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
-from outrider.processes.sandbox.defaults import ProtectedState, default_policy, describe_planted
-from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox, SandboxPolicy
+from outrider.processes.sandbox.sandbox import (
+    Network,
+    NoSandbox,
+    ProtectedState,
+    Sandbox,
+    SandboxPolicy,
+    default_policy,
+    describe_planted,
+)
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.project.extensions import GitState, WorkspaceExtensions, recorded_notes
@@ -46,9 +53,12 @@ from outrider.tools.edit_transaction import FileEditor, save_no_originals
 from outrider.tools.tool import Progress, Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
-from outrider.types.origins import FlowSettings, Origin
+from outrider.types.messages import MCP_SERVERS, WORKSPACE_STATE, Message
+from outrider.types.modes import UNATTENDED_MODES
+from outrider.types.origins import FlowSettings, Origin, make_origin
 from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
 from outrider.types.parts import TextPart, ToolPart
+from outrider.types.request import ServerOverview
 from outrider.types.tool_declaration import call_directory, call_subject, call_subjects, declaration_of
 from outrider.types.tool_state import WAITED
 
@@ -56,6 +66,9 @@ if TYPE_CHECKING:
     from outrider.outcomes.repository import OutsideRepository
     from outrider.outcomes.runner import SandboxedCommands
     from outrider.permissions.information_flow import EgressPolicy
+    from outrider.sessions.journal import Journal
+    from outrider.tools.mcp.catalog import McpToolCatalog
+    from outrider.tools.mcp.connection import SamplingReply, SamplingRequest
 
 
 ATTENDED = "The user is present and can be asked."
@@ -191,8 +204,10 @@ class SessionTools:
                 *(environment.extensions.skill_tools(workspace) if environment.extensions else ()),
             ]
         )
-        self._mcp_tools: dict[str, Tool] = {}
+        self._mcp_tools: McpToolCatalog | None = None
+        self._shown_servers: list[ServerOverview] = []
         self._waited: dict[str, int] = {}  # milliseconds in which a call waited for answers, by its id
+        self._end_requests = self._register_requests(environment.ask)
         self._git_state: asyncio.Future[GitState | None] | None = None
         if self.extensions is not None:
             self.extensions.override_descriptions(self.tools.values())
@@ -250,7 +265,8 @@ class SessionTools:
         self.prefetch_state()
         git = await self._git_state if self._git_state else None
         state = self.extensions.describe_state(self._workspace, model, git)
-        return TextPart(state, synthetic=True, origins=(Origin("workspace", str(self._workspace)),))
+        origins = (Origin("workspace", str(self._workspace)),)
+        return TextPart(state, synthetic=True, origins=origins, metadata={WORKSPACE_STATE: True})
 
     def notes_for(self, session: Session) -> str:
         """Return the notes that the session started with, or else the current ones."""
@@ -264,7 +280,7 @@ class SessionTools:
             sandbox = "without a sandbox, because the user says that this machine is one"
         else:
             sandbox = "in a sandbox without network" if network == "off" else "in a sandbox with some network hosts"
-        return {"sandbox": sandbox, "attended": ATTENDED if attended else UNATTENDED}
+        return {"sandbox": sandbox, "attended": ATTENDED if attended else UNATTENDED, "unattended": UNATTENDED}
 
     @property
     def prompts(self) -> Mapping[str, str]:
@@ -275,17 +291,83 @@ class SessionTools:
         """Save output that was truncated, where the file tools can read it; return its path."""
         return self._outputs.store_text("output", output)
 
+    async def expand_input(self, message: Message) -> None:
+        """Add the prompts and resources of MCP servers that an input names. Raises OutriderError if a server does not
+        give one."""
+        if self.extensions is not None and self.extensions.servers is not None:
+            await self.extensions.servers.expand_input(message, self._workspace)
+
+    def _register_requests(self, ask: AskUser | None) -> Callable[[], object]:
+        """Let MCP servers ask the user of this session during a call; return a function that ends that."""
+        servers = self.extensions.servers if self.extensions else None
+        if ask is None or servers is None or servers.requests is None:
+            return lambda: None
+        from outrider.tools.mcp.requests import RequestHandler  # lazy: most sessions have no servers
+
+        def is_attended() -> bool:
+            return self._session.mode not in UNATTENDED_MODES
+
+        return servers.requests.register(self._session.id, RequestHandler(ask, is_attended, self._sample_model))
+
+    async def _sample_model(self, request: "SamplingRequest", tool_context: ToolContext) -> "SamplingReply":
+        """Let the model of a call's agent answer for an MCP server, in a child session."""
+        from outrider.agents.delegation import answer_in_child_session
+        from outrider.tools.mcp.connection import SamplingReply, ServerFault
+
+        context = self._undo.active_context(tool_context) if self._undo else None
+        if context is None:
+            raise ServerFault("the call has ended")
+        origins = (make_origin("mcp", request.server),)
+        messages = [Message(m.role, [TextPart(m.content.content, origins=origins)]) for m in request.messages]
+        agent = msgspec.structs.replace(
+            context.agent,
+            name=f"mcp-{request.server}",
+            instructions=request.system_prompt,
+            max_output_tokens=request.max_tokens,
+            temperature=request.temperature,
+            tools=(),
+            mode="chat",
+            vendor_tools=(),
+        )
+        end = await answer_in_child_session(context, tool_context.call_id, messages, request.system_prompt, agent)
+        if end.reason != "completed":
+            raise ServerFault(f"the model gave no answer: {end.error.message if end.error else end.reason}")
+        return SamplingReply(end.output, agent.model)
+
     async def refresh_mcp_tools(self) -> bool:
         """Load the current tools of the MCP servers; return whether they changed."""
         servers = self.extensions.servers if self.extensions else None
         if servers is None:
             return False
-        before, now = self._mcp_tools, tools_by_name(await servers.list_tools(self._workspace))
-        if [tool.to_schema() for tool in before.values()] == [tool.to_schema() for tool in now.values()]:
+        catalog = self._mcp_tools = self._mcp_tools or servers.create_catalog(self._session.messages)
+        before = catalog.tools
+        if not await servers.refresh_catalog(catalog, self._workspace):
             return False
-        self.tools = {name: tool for name, tool in self.tools.items() if name not in before} | now
-        self._mcp_tools = now
+        self.tools = {name: tool for name, tool in self.tools.items() if name not in before} | catalog.tools
         return True
+
+    async def announce_mcp_servers(self, journal: "Journal") -> None:
+        """Tell the user and the model what changed about the MCP servers. The text for the model is stored with the new
+        input, behind the conversation, so that the provider's cached prefix stays valid."""
+        servers = self.extensions.servers if self.extensions else None
+        if servers is None or self._mcp_tools is None:
+            return
+        overviews = servers.describe_servers(self._workspace)
+        if overviews != self._shown_servers:
+            has_news = any(not server.is_usable for server in (*overviews, *self._shown_servers))
+            self._shown_servers = overviews
+            if has_news:
+                changes = {"mcp_servers": msgspec.to_builtins(overviews)}
+                self._bus.publish(SessionUpdatedEvent(session_id=self._session.id, changes=changes))
+        message = self._session.messages[-1] if self._session.messages else None
+        if message is None or message.role != "user" or MODE_TABLE[self._session.mode].tools != "all":
+            return
+        text, record = self._mcp_tools.announce(overviews, self._session.messages)
+        if record is not None:
+            message.metadata[MCP_SERVERS] = record
+            if text:
+                await journal.put_part(TextPart(text, synthetic=True, metadata={MCP_SERVERS: True}), message)
+            await journal.put_message(message)
 
     def admit_call(self, call: ToolPart, decision: Decision, context: AgentContext) -> None:
         """Register an allowed call: its tool may open the path that it names, its command runs as it was decided, and a
@@ -336,6 +418,7 @@ class SessionTools:
 
     async def aclose(self) -> None:
         """Kill all processes of the session, then record their last file changes."""
+        self._end_requests()
         await self.supervisor.close()
         if "commands" in self.__dict__:  # no command ran without it
             parts = (part for message in self._session.messages for part in message.get_calls())

@@ -27,7 +27,7 @@ from outrider.types.events import (
 )
 from outrider.types.messages import Message
 from outrider.types.origins import describe_origins
-from outrider.types.parts import ToolPart, tool_result
+from outrider.types.parts import StepFinishPart, ToolPart, tool_result
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending
 
 MAX_PREVIEW = 2_000
@@ -163,7 +163,7 @@ class TranscriptEvents:
 
 
 def _usage_fields(message: Message, duration: int) -> dict[str, Any]:
-    tokens = message.tokens
+    tokens, finishes = message.tokens, message.get_parts_by_type(StepFinishPart)
     return {
         "stop_reason": message.finish,
         "has_tool_use": bool(message.get_calls()),
@@ -174,6 +174,7 @@ def _usage_fields(message: Message, duration: int) -> dict[str, Any]:
         "cache_write_tokens": tokens.cache.write,
         "cost": None if message.cost is None else str(message.cost),
         "duration_ms": max(0, duration),
+        "cache_miss": next((miss.describe() for part in finishes if (miss := part.cache_miss)), ""),
     }
 
 

@@ -22,7 +22,7 @@ from outrider.tools.threads import ThreadPool
 from outrider.tools.tool import Tool, ToolContext
 from outrider.types.events import ErrorEvent, ProcessExitedEvent, ProcessStartedEvent
 from outrider.types.messages import Message
-from outrider.types.parts import PatchPart, TextPart, ToolPart
+from outrider.types.parts import PatchPart, SnapshotPart, TextPart, ToolPart
 
 
 def may_change_files(tool: Tool, *, built_in: bool) -> bool:
@@ -105,7 +105,7 @@ async def record_change_set(journal: Journal, changed: "snapshots_api.ChangeSet"
     part = PatchPart(changed.id, changed.paths)
     if changed.origin.kind != "call":
         text = TextPart(_change_text(changed, left), synthetic=True)
-        return (await journal.add_message(Message("user", [part, text]))).id
+        return (await journal.add_message(Message("user", [part, text, SnapshotPart(changed.id)]))).id
     part_id = changed.origin.part_id
     call_message = next((one for one in messages if any(known.id == part_id for known in one.parts)), None)
     if call_message is None:

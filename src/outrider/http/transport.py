@@ -5,13 +5,15 @@ from typing import Protocol
 
 import msgspec
 
+from outrider.types.request import BodyLayout
+
 ProxySelector = Callable[[str], str | None]
 """Returns the proxy URL for a request URL, or None for a direct connection."""
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
     """An encoded HTTP request. `patience` multiplies the timeouts for a server that sends nothing, `start_patience`
-    only the one for the first byte."""
+    only the one for the first byte. `layout` describes the composition of the body of a request to a model."""
 
     url: str
     headers: dict[str, str]
@@ -19,6 +21,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
     method: str = "POST"
     patience: float = 1.0
     start_patience: float = 1.0
+    layout: BodyLayout | None = None
 
     def __repr__(self) -> str:
         """Omits the query, the headers and the body: they may hold keys, and this text appears in logs."""

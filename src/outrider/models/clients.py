@@ -24,16 +24,15 @@ from outrider.errors import (
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpRequest, HttpTimeouts, HttpTransport
 from outrider.providers.catalog import ModelCatalog
-from outrider.providers.client import RequestSigner, WireClient
+from outrider.providers.client import RateLimit, RateLimiter, RequestSigner, WireClient
 from outrider.providers.error_mapping import rejects_tools
 from outrider.providers.provider import CustomProvider, ModelClient, ModelDescription, WireFormat
-from outrider.providers.rate_limit import RateLimit, RateLimiter
 from outrider.providers.stream_filters.stream_filter import StreamFilter
 from outrider.tools.threads import call_user_function
 from outrider.types.agents import Agent, Credential, CredentialFunction, Provider, ProviderKind
 from outrider.types.deltas import Delta, Finish
 from outrider.types.ids import new_id
-from outrider.types.request import Request, RetryPolicy
+from outrider.types.request import Prompt, Request, RetryPolicy
 from outrider.types.usage import Tokens
 
 Settings = TypeVar("Settings", bound=msgspec.Struct)
@@ -136,7 +135,7 @@ def _create_chat_client(provider: Provider, signer: RequestSigner | None) -> Mod
     client = _create_wire_client(provider, ChatWire(provider), create_think_filter, signer)
     if not provider.options.get("text_tools"):
         return ToolFallbackClient(client)
-    from outrider.providers.stream_filters.text_tools import TextToolsClient
+    from outrider.providers.stream_filters.text_tool_calls import TextToolsClient
 
     return TextToolsClient(client)
 
@@ -181,7 +180,7 @@ class ToolFallbackClient:
                 yield delta
 
     def _stream_as_text(self, request: Request) -> AsyncGenerator[Delta, None]:
-        from outrider.providers.stream_filters.text_tools import TextToolsClient  # lazy: rarely needed
+        from outrider.providers.stream_filters.text_tool_calls import TextToolsClient  # lazy: rarely needed
 
         return TextToolsClient(self._client).stream(request)
 
@@ -193,6 +192,31 @@ def _create_anthropic_wire(provider: Provider, catalog: ModelCatalog) -> WireFor
         return catalog.output_limit(provider.kind, model, base_url=provider.base_url)
 
     return AnthropicWire(provider, output_limit, catalog.learned_facts(provider.kind, base_url=provider.base_url))
+
+
+def encode_prompt(form: tuple[str, ...], prompt: Prompt) -> bytes | bytearray:
+    """Encodes the messages of a prompt in the form that a stored request names. Raises ConfigurationError for a form of
+    another version."""
+    match form:
+        case ("anthropic", family):
+            from outrider.providers.anthropic.encode import encode_message
+
+            return prompt.encoded(family, lambda message: encode_message(message, family))
+        case ("chat", family, name, replay):
+            from outrider.providers.openai.chat_encode import MessageWriter, find_dialect
+
+            writer = MessageWriter(find_dialect(name, replay), family)
+            return prompt.encoded(writer.cache_key, writer.write)
+        case ("responses", family, stored):
+            from outrider.providers.openai.client import encode_input
+
+            return encode_input(prompt, family, stored=bool(stored))
+        case ("google", generation):
+            from outrider.providers.google.client import encode_contents
+
+            return encode_contents(prompt, float(generation))
+        case _:
+            raise ConfigurationError(f"requests in the form {form!r} are not known to this version")
 
 
 def _parse_options(provider: Provider, name: str, kind: type[Settings]) -> Settings:

@@ -17,21 +17,19 @@ from typing import Protocol
 import msgspec
 
 from outrider.errors import FailureReason, ToolFailure
-from outrider.outcomes.blocked import (
-    fails_for_owner,
-    find_blocked,
-    name_grants,
-    needs_writable_view,
-    was_denied_writing,
-)
 from outrider.outcomes.commit import CommitResult, commit_outcome
 from outrider.outcomes.describe import (
     MAX_OUTPUT,
     describe_outcome,
+    fails_for_owner,
+    find_blocked,
     ignored_paths,
     is_cache,
     list_changes,
+    name_grants,
+    needs_writable_view,
     parents_of,
+    was_denied_writing,
 )
 from outrider.outcomes.git_operations import RunInView
 from outrider.outcomes.kept_changes import (

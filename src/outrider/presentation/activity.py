@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from outrider.presentation.items import STATE_LABELS, retry_notice, silence_text
+from outrider.presentation.items import STATE_LABELS, progress_text, retry_notice, silence_text
 from outrider.presentation.tool_calls import TodoItem, call_title, call_todos
 from outrider.types.events import (
     AgentCalledEvent,
@@ -17,6 +17,7 @@ from outrider.types.events import (
     LLMResponseEvent,
     LoopCompletedEvent,
     LoopStartedEvent,
+    ModelProgressEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     ProcessExitedEvent,
@@ -106,8 +107,8 @@ class SessionActivity:
                 self._apply_delta(event, own=own)
             case RetryScheduledEvent():
                 self._retry, self.silence_text = (event, self._clock() + event.delay_ms / 1000), ""
-            case ModelSilentEvent():
-                self._retry, self.silence_text = None, silence_text(event)
+            case ModelSilentEvent() | ModelProgressEvent():
+                self._apply_wait(event)
             case LLMResponseEvent():
                 self._add_usage(event, own=own)
             case _:
@@ -138,6 +139,13 @@ class SessionActivity:
         if own:
             reasoning = isinstance(event, PartDeltaEvent) and event.field == "reasoning"
             self.label = "thinking" if reasoning else "writing"
+
+    def _apply_wait(self, event: ModelSilentEvent | ModelProgressEvent) -> None:
+        self._retry, self.silence_text = None, ""
+        if isinstance(event, ModelProgressEvent):
+            self.label = progress_text(event)
+        else:
+            self.silence_text = silence_text(event)
 
     def _add_usage(self, event: LLMResponseEvent, *, own: bool) -> None:
         self.turn_tokens += event.tokens.output + event.tokens.reasoning

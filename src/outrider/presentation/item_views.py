@@ -147,7 +147,7 @@ def _call_view(item: ToolCallItem) -> ItemView:
         kind="call",
         title=part.tool,
         status=part.display_status,
-        status_text=" · ".join([STATUS_LABELS[part.display_status], *outcome_facts(part)]),
+        status_text=" · ".join(dict.fromkeys((STATUS_LABELS[part.display_status], *outcome_facts(part)))),
     )
     if part.display_status == "generating":
         return msgspec.structs.replace(view, input=item.raw_input[-_STREAMED_INPUT:])

@@ -6,8 +6,8 @@ front end would show."""
 
 import re
 from collections import deque
-from collections.abc import Iterator
-from typing import Literal, assert_never, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, assert_never, cast
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -19,6 +19,7 @@ from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
     BudgetExceededEvent,
+    CacheMissEvent,
     ContextCompactionEvent,
     DeltasDroppedEvent,
     ErrorEvent,
@@ -29,6 +30,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelProgressEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
@@ -75,7 +77,7 @@ from outrider.types.validate import is_object
 
 NoticeLevel = Literal["detail", "info", "success", "warning", "error"]
 NoticeTopic = Literal[
-    "retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "command", "tool", "custom"
+    "retry", "limit", "error", "compaction", "agent", "end", "approval", "files", "command", "tool", "mcp", "custom"
 ]
 
 ABORTED = "aborted"
@@ -137,6 +139,8 @@ def _standard_notice(event: StandardEvent) -> Notice | None:
             return Notice("warning", "approval", clean_line(text))
         case FilesRestoredEvent():
             return Notice("info", "files", "files were restored")
+        case SessionUpdatedEvent(changes={"mcp_servers": [*servers]}):
+            return _servers_notice(servers)
         case (
             LoopStartedEvent()
             | TurnStartedEvent()
@@ -144,7 +148,9 @@ def _standard_notice(event: StandardEvent) -> Notice | None:
             | StateChangedEvent()
             | LLMRequestEvent()
             | RequestChangedEvent()
+            | CacheMissEvent()
             | LLMResponseEvent()
+            | ModelProgressEvent()
             | SessionUpdatedEvent()
         ):
             return None  # shown as activity, usage or title
@@ -167,6 +173,24 @@ def _standard_notice(event: StandardEvent) -> Notice | None:
             assert_never(event)
 
 
+def _servers_notice(servers: Sequence[Any]) -> Notice:
+    """Return which MCP servers cannot be used now and why, or that all can."""
+    problems: list[str] = []
+    for server in servers:
+        match server:
+            case {"name": str() as name, "state": "ready", "changed": [_, *_] as changed}:
+                problems.append(f"{name} has changed its tools: {', '.join(map(str, changed))}")
+            case {"name": str() as name, "state": "connecting"} if not server.get("error"):
+                problems.append(f"{name} is still connecting; its tools join a later turn")
+            case {"name": str() as name, "state": str() as state} if state != "ready":
+                problems.append(f"{name} is not available ({state}): {server.get('error') or 'no reason is known'}")
+            case _:
+                pass
+    if not problems:
+        return Notice("info", "mcp", "all MCP servers are ready")
+    return Notice("warning", "mcp", clean_line(f"MCP: {'; '.join(problems)}", 1_000))
+
+
 def state_label(state: str) -> str:
     """What an agent in this state does, in words."""
     return STATE_LABELS.get(state, state.replace("_", " "))
@@ -182,6 +206,14 @@ def retry_notice(event: RetryScheduledEvent, wait_ms: int | None = None) -> Noti
     wait = format_milliseconds(event.delay_ms if wait_ms is None else wait_ms)
     text = f"retrying in {wait}: attempt {event.attempt}{limit} failed: {event.error}{withdrawn}"
     return Notice("warning", "retry", clean_line(text))
+
+
+def progress_text(event: ModelProgressEvent) -> str:
+    """Returns what a model in this process does before its answer."""
+    if event.stage == "loading":
+        return "loading the model"
+    share = f" {100 * event.done // event.total} %" if event.total else ""
+    return f"reading the prompt{share}"
 
 
 def silence_text(event: ModelSilentEvent) -> str:

@@ -29,6 +29,7 @@ from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
     BudgetExceededEvent,
+    CacheMissEvent,
     ContextCompactionEvent,
     DeltasDroppedEvent,
     ErrorEvent,
@@ -39,6 +40,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelProgressEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
@@ -214,7 +216,7 @@ class TranscriptView:
                 return self._apply_call_delta(event)
             case PartUpdatedEvent():
                 return self.update_part(event.part)
-            case ErrorEvent() | BudgetExceededEvent() | LoopCompletedEvent():
+            case ErrorEvent() | BudgetExceededEvent() | LoopCompletedEvent() | SessionUpdatedEvent():
                 return self._show_notice(event)
             case AgentCalledEvent():
                 if self._follow_children:
@@ -227,10 +229,11 @@ class TranscriptView:
                 | StateChangedEvent()
                 | LLMRequestEvent()
                 | RequestChangedEvent()
+                | CacheMissEvent()
                 | LLMResponseEvent()
                 | RetryScheduledEvent()
                 | ModelSilentEvent()
-                | SessionUpdatedEvent()
+                | ModelProgressEvent()
                 | AgentReturnedEvent()
                 | ProcessStartedEvent()
                 | ProcessOutputEvent()

@@ -31,8 +31,7 @@ from outrider.processes.output import (
     OutputThrottle,
     ProcessOutputBuffer,
 )
-from outrider.processes.process import ExitStatus, GuardedProcess, RequestedEnd
-from outrider.processes.spawner import ProcessSpawner
+from outrider.processes.process import ExitStatus, GuardedProcess, ProcessSpawner, RequestedEnd
 from outrider.types.events import Event, ProcessExitedEvent, ProcessOutputEvent, ProcessStartedEvent
 from outrider.types.ids import now_ms
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outrider.errors import ProcessError
-from outrider.permissions.paths.safe_open import read_regular_file
+from outrider.permissions.paths.containment import read_regular_file
 from outrider.processes.launch import child_environment
 from outrider.project.trust import (
     INSTRUCTIONS_FILE,

@@ -6,6 +6,7 @@ command that hangs, fails or prints something else than expected is reported and
 """
 
 import asyncio
+import hashlib
 import logging
 import os
 import re
@@ -14,14 +15,16 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from outrider.agents.hooks import HookDecision, HookedCall, HookedCompaction, HookedPrompt, HookedStop, Hooks
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
-from outrider.project.trust import WorkspaceTrust, hook_items
+from outrider.project.trust import WorkspaceTrust, decode_approved_hooks, hook_items
 from outrider.types.events import ErrorEvent, ToolApprovalRequestedEvent
 from outrider.types.tool_declaration import canonical_tool
 from outrider.types.validate import is_object
@@ -41,6 +44,9 @@ EVENTS = (
 DEFAULT_SECONDS = 60.0
 MAX_SECONDS = 600.0
 MAX_OUTPUT_BYTES = 1 << 20
+MAX_SPOOLED_BYTES = 32 << 20
+"""A command that prints more is stopped, so that it cannot fill the disk."""
+_SIZE_CHECK_SECONDS = 0.1
 MAX_CONTEXT_CHARS = 10_000
 MAX_FILE_BYTES = 1 << 20
 MAX_STOPS = 8  # how often in a row a Stop hook can make an agent continue
@@ -67,6 +73,8 @@ class HookCommand(msgspec.Struct, frozen=True):
     command: str
     type: str = "command"
     timeout: Annotated[float, msgspec.Meta(gt=0)] = DEFAULT_SECONDS
+    approved_files: dict[str, str] = {}
+    """The SHA-256 of the files of the workspace that the command may run, by path; set for hooks of a workspace."""
 
 
 class HookMatcher(msgspec.Struct, frozen=True):
@@ -106,7 +114,9 @@ def read_hooks(user_file: Path, trust: WorkspaceTrust | None) -> ConfiguredHooks
     for item in hook_items(trust.project) if trust is not None and trust.trusted else ():
         if trust is not None and trust.is_approved(item):
             try:
-                _add_hooks(table, notices, msgspec.json.decode(item.approved_as), item.key)
+                approved = decode_approved_hooks(item)
+                files = {str(trust.project.root / name): digest for name, digest in approved.files.items()}
+                _add_hooks(table, notices, approved.hooks, item.key, files)
             except ConfigurationError as error:
                 notices.append(f"{error.message}; its hooks are ignored")
     return ConfiguredHooks(table, tuple(notices))
@@ -126,7 +136,9 @@ def _read_user_file(path: Path) -> Any:
     return document.get("hooks", document) if is_object(document) else document
 
 
-def _add_hooks(table: HookTable, notices: list[str], content: Any, source: str) -> None:
+def _add_hooks(
+    table: HookTable, notices: list[str], content: Any, source: str, files: Mapping[str, str] = MappingProxyType({})
+) -> None:
     if not is_object(content):
         raise ConfigurationError(f"{source}: hooks must be an object with the names of events")
     for event, entries in content.items():
@@ -139,7 +151,12 @@ def _add_hooks(table: HookTable, notices: list[str], content: Any, source: str) 
             raise ConfigurationError(f"{source}: hooks.{event}: {error}") from error
         unknown = {command.type for matcher in matchers for command in matcher.hooks} - {"command"}
         notices += [f"{source}: {event}: hooks of type {kind!r} are ignored" for kind in sorted(unknown)]
-        table[event] = (*table.get(event, ()), *matchers)
+        table[event] = (*table.get(event, ()), *(_bind_files(matcher, files) for matcher in matchers))
+
+
+def _bind_files(matcher: HookMatcher, files: Mapping[str, str]) -> HookMatcher:
+    commands = (replace(command, approved_files=dict(files)) for command in matcher.hooks)
+    return replace(matcher, hooks=tuple(commands))
 
 
 class HookOutcome(msgspec.Struct, frozen=True):
@@ -179,16 +196,36 @@ async def run_hook(
 ) -> HookOutcome:
     """Run one command with the payload on its stdin, and return how it ended. Its files are temporary files, so that
     neither a command that does not read nor a process that it leaves behind can block."""
+    if (changed := await asyncio.to_thread(_find_changed_file, command)) is not None:
+        return HookOutcome(failure=f"was not run: {changed} has changed since it was approved")
+    try:
+        return await _run_command(command, msgspec.json.encode(payload), folder, environ)
+    except (OSError, ValueError) as error:  # a full disk, a missing folder, a command with a null character
+        return HookOutcome(failure=f"cannot be started: {error}")
+
+
+def _find_changed_file(command: HookCommand) -> str | None:
+    for path, digest in command.approved_files.items():
+        try:
+            content = Path(path).read_bytes()[:MAX_FILE_BYTES]
+        except OSError:
+            return path
+        if hashlib.sha256(content).hexdigest() != digest:
+            return path
+    return None
+
+
+async def _run_command(command: HookCommand, payload: bytes, folder: Path, environ: Mapping[str, str]) -> HookOutcome:
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        given.write(msgspec.json.encode(payload))
+        given.write(payload)
         given.seek(0)
         shell = ("/bin/sh", "-c", command.command)
         options: dict[str, Any] = {"cwd": folder, "env": dict(environ), "start_new_session": True}
-        try:
-            process = await asyncio.create_subprocess_exec(*shell, stdin=given, stdout=output, stderr=errors, **options)
-        except OSError as error:
-            return HookOutcome(failure=f"cannot be started: {error.strerror or error}")
-        code = await _wait_for_end(process, seconds := min(command.timeout, MAX_SECONDS))
+        process = await asyncio.create_subprocess_exec(*shell, stdin=given, stdout=output, stderr=errors, **options)
+        ended = asyncio.create_task(_wait_for_end(process, seconds := min(command.timeout, MAX_SECONDS)))
+        if not await _watch_output(ended, output, errors):
+            return HookOutcome(failure=f"printed more than {MAX_SPOOLED_BYTES >> 20} MB and was stopped")
+        code = ended.result()
         if code is None:
             return HookOutcome(failure=f"did not end within {seconds:g} s and was stopped")
         return parse_outcome(code, _read_output(output), _read_output(errors))
@@ -206,6 +243,19 @@ async def _wait_for_end(process: asyncio.subprocess.Process, seconds: float) -> 
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             await asyncio.shield(process.wait())
+
+
+async def _watch_output(ended: asyncio.Task[int | None], *files: Any) -> bool:
+    """Wait for the end of a command. Return False if it prints too much; it is killed then, and when the wait is
+    cancelled."""
+    try:
+        while not (await asyncio.wait((ended,), timeout=_SIZE_CHECK_SECONDS))[0]:
+            if any(os.fstat(file.fileno()).st_size > MAX_SPOOLED_BYTES for file in files):
+                return False
+        return True
+    finally:
+        ended.cancel()
+        await asyncio.wait((ended,))
 
 
 def _read_output(file: Any) -> str:

@@ -7,7 +7,9 @@ that are available then.
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Iterator, Mapping, MutableMapping
+import re
+import shlex
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,21 @@ import msgspec
 
 from outrider.errors import OutriderError
 from outrider.http.transport import ProxySelector
-from outrider.permissions.paths.safe_open import write_private_file
+from outrider.permissions.paths.containment import write_private_file
 from outrider.processes.launch import child_environment
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, server_items
+from outrider.tools.mcp.catalog import McpToolCatalog, summarize_servers
 from outrider.tools.mcp.config import McpConfigFile, ServerConfig, parse_config
-from outrider.tools.mcp.connection import AskUser, McpHost, McpPrompt, PromptMessage
+from outrider.tools.mcp.connection import McpHost, McpPrompt, McpResource, PromptMessage, truncate_text
 from outrider.tools.mcp.credentials import LoginFile
+from outrider.tools.mcp.requests import ServerRequests
 from outrider.tools.mcp.server import ServerStatus
 from outrider.tools.mcp.toolset import McpServers, McpTool
 from outrider.tools.tool import Tool
+from outrider.types.messages import Message
+from outrider.types.origins import make_origin
+from outrider.types.parts import FilePart, TextPart
+from outrider.types.request import ServerOverview
 
 USER_ORIGIN = "the user"
 
@@ -135,20 +143,78 @@ def _load_file(file: Path) -> dict[str, str]:
         return {}
 
 
+MAX_MENTIONS = 20  # resources that one input may name
+MAX_EXPANSION = 200_000  # characters of a prompt or resource
+_PROMPT_COMMAND = re.compile(r"/(?P<server>[\w.-]+):(?P<name>[\w./-]+)(?:\s+(?P<rest>.*))?\s*$", re.DOTALL)
+_MENTION = re.compile(r"(?:^|(?<=\s))@(?P<server>[\w.-]+):(?P<uri>\S+)")
+
+
+class ServerOffers(msgspec.Struct, frozen=True):
+    """The prompts of MCP servers, which are commands `/SERVER:PROMPT`, and their resources, mentioned as
+    `@SERVER:URI`."""
+
+    prompts: tuple[McpPrompt, ...] = ()
+    resources: tuple[McpResource, ...] = ()
+
+
+def parse_prompt_arguments(prompt: McpPrompt, rest: str) -> dict[str, str]:
+    """Return the arguments of a prompt: `NAME=VALUE` words, and other words in order; the last argument takes the rest.
+    Raises OutriderError if a required one is missing or there are too many."""
+    try:
+        words = shlex.split(rest)
+    except ValueError:
+        words = rest.split()
+    names = [argument.name for argument in prompt.arguments]
+    given: dict[str, str] = {}
+    loose: list[str] = []
+    for word in words:
+        name, found, value = word.partition("=")
+        if found and name in names:
+            given[name] = value
+        else:
+            loose.append(word)
+    free = [name for name in names if name not in given]
+    if len(loose) > len(free) and free:
+        loose = [*loose[: len(free) - 1], " ".join(loose[len(free) - 1 :])]
+    given |= dict(zip(free, loose, strict=False))
+    missing = [argument.name for argument in prompt.arguments if argument.required and argument.name not in given]
+    if missing or (loose and not free):
+        usage = " ".join(argument.name if argument.required else f"[{argument.name}]" for argument in prompt.arguments)
+        why = f"needs {', '.join(missing)}" if missing else "takes no further arguments"
+        raise OutriderError(
+            f"/{prompt.server}:{prompt.name} {why}; usage: /{prompt.server}:{prompt.name} {usage}".rstrip()
+        )
+    return given
+
+
+def _result_parts(server: str, messages: Sequence[PromptMessage], title: str) -> Iterator[TextPart | FilePart]:
+    """Yield what a server gives as parts of an input, marked with their origin."""
+    origins = (make_origin("mcp", server),)
+    several = len({message.role for message in messages}) > 1
+    texts = [
+        f"{message.role}: {message.content.content}" if several else message.content.content for message in messages
+    ]
+    text = truncate_text("\n\n".join(texts), MAX_EXPANSION)
+    yield TextPart(f"{title} of the MCP server {server}:\n{text}", synthetic=True, origins=origins)
+    for message in messages:
+        for file in message.content.attachments:
+            yield FilePart(file.mime_type, f"data:{file.mime_type};base64,{file.data}", file.name, origins=origins)
+
+
 CONNECT_WAIT_SECONDS = 5.0  # how long the first turn waits for servers that are still connecting
 
 
 class McpServerManager:
-    """Starts and stops the MCP servers of an engine. A server that crashes, hangs or floods loses its own tools
-    only."""
+    """Starts and stops the MCP servers of an engine. A server that crashes, hangs or floods loses its own tools only.
+    With `asks`, servers may ask the users of sessions that register for it."""
 
     def __init__(
         self,
         chosen: ChosenServers,
         workspace: Path,
         ledger: Path,
-        ask: AskUser | None = None,
         *,
+        asks: bool = False,
         proxy: ProxySelector | None = None,
         logins: LoginFile | None = None,
     ) -> None:
@@ -157,12 +223,13 @@ class McpServerManager:
         self._chosen = chosen
         self._workspace = workspace
         self._ledger = ledger
-        self._ask = ask
+        self.requests = ServerRequests() if asks else None
         self._proxy = proxy
         self._servers: McpServers | None = None
         self._opening: asyncio.Task[None] | None = None
         self._has_opened = False  # False also if the MCP SDK is not installed
         self._has_waited = False
+        self._failure = ""  # why no server can be used
 
     def open(self, environ: Mapping[str, str]) -> None:
         """Start to connect in a background task. The mode's rules decide about calls; a changed tool needs an approval
@@ -170,7 +237,12 @@ class McpServerManager:
         if not self._chosen.servers:
             return
         host = McpHost(
-            self._workspace, child_environment(environ), ask=self._ask, proxy=self._proxy, logins=self._logins
+            self._workspace,
+            child_environment(environ),
+            ask=self.requests.elicit if self.requests else None,
+            sample=self.requests.sample if self.requests else None,
+            proxy=self._proxy,
+            logins=self._logins,
         )
         ledger = FileToolLedger(self._ledger, self._chosen.origins)
         self._servers = McpServers(self._chosen.servers, host, ledger=ledger, policy="allow")
@@ -181,20 +253,38 @@ class McpServerManager:
             await self._servers.close()
             await asyncio.wait([self._opening])
 
-    async def list_tools(self, workspace: Path) -> list[Tool]:
-        """Return the current tools for sessions in a workspace: those of the user's servers, and those of the
-        workspace's own servers. The first call waits up to `CONNECT_WAIT_SECONDS` for connecting servers."""
+    async def refresh_catalog(self, catalog: McpToolCatalog, workspace: Path) -> bool:
+        """Update the tools of a session in a workspace: those of the user's servers, and those of the workspace's own
+        servers. Return whether they changed. The first call waits up to `CONNECT_WAIT_SECONDS` for connecting
+        servers."""
         if self._servers is None:
-            return []
+            return False
         if not self._has_waited:
             self._has_waited = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CONNECT_WAIT_SECONDS):
                     await self.wait_until_settled()
-        tools: list[Tool] = [
-            tool for tool in self._servers.tools() if self._serves_workspace(tool.definition.server, workspace)
-        ]
-        return [*tools, *self._servers.resource_tools()] if tools else tools
+        return catalog.update(self._list_tools(workspace), self._servers.resource_tools())
+
+    @staticmethod
+    def create_catalog(messages: Sequence[Message]) -> McpToolCatalog:
+        """Create the tool catalog of a session, with what its transcript stores."""
+        return McpToolCatalog(messages)
+
+    def describe_servers(self, workspace: Path | None = None) -> list[ServerOverview]:
+        """Return the state of each server, of all or of those for sessions in a workspace."""
+        if self._servers is None:
+            return []
+        status = self.connection_status()
+        if workspace is not None:
+            status = {name: found for name, found in status.items() if self._serves_workspace(name, workspace)}
+        return summarize_servers(status, self._list_tools(workspace))
+
+    def _list_tools(self, workspace: Path | None) -> list[McpTool]:
+        tools = self._servers.tools() if self._servers else []
+        if workspace is None:
+            return tools
+        return [tool for tool in tools if self._serves_workspace(tool.definition.server, workspace)]
 
     def accept_change(self, tool: Tool | None) -> None:
         """Record that the user approved a call of a changed tool, so that it is not reported as changed again."""
@@ -203,21 +293,56 @@ class McpServerManager:
 
     def connection_status(self) -> dict[str, ServerStatus]:
         """Return the connection status of each server by name."""
+        if self._failure and self._servers:
+            return dict.fromkeys(self._servers.servers, ServerStatus("failed", self._failure))
         return {name: server.status for name, server in self._servers.servers.items()} if self._servers else {}
 
-    async def list_prompts(self) -> list[McpPrompt]:
-        """Return the prompts of all servers; a server that fails has none."""
-        found: list[McpPrompt] = []
-        for server in self._servers.servers.values() if self._servers else ():
-            with contextlib.suppress(OutriderError):
-                found += await server.list_prompts()
-        return found
-
-    async def get_prompt(self, server: str, name: str, arguments: dict[str, str]) -> tuple[PromptMessage, ...]:
-        """Return the messages of a server's prompt. Raises OutriderError for an unknown server."""
+    def reconnect(self, server: str) -> None:
+        """Connect to a failed server again. Raises OutriderError for an unknown server."""
         if self._servers is None or server not in self._servers.servers:
             raise OutriderError(f"there is no MCP server {server!r}")
-        return await self._servers.servers[server].get_prompt(name, arguments)
+        self._servers.servers[server].reconnect()
+
+    async def list_offers(self, workspace: Path | None = None) -> ServerOffers:
+        """Return the prompts and resources of all servers that are ready; a server that fails has none."""
+        prompts: list[McpPrompt] = []
+        resources: list[McpResource] = []
+        for server in self._servers.servers.values() if self._servers else ():
+            if server.status.state != "ready" or (workspace and not self._serves_workspace(server.name, workspace)):
+                continue
+            with contextlib.suppress(OutriderError):
+                prompts += await server.list_prompts()
+            with contextlib.suppress(OutriderError):
+                resources += await server.list_resources()
+        return ServerOffers(tuple(prompts), tuple(resources))
+
+    async def expand_input(self, message: Message, workspace: Path) -> None:
+        """Add to an input what it names: the prompt of `/SERVER:PROMPT ARGUMENTS`, and the resources of `@SERVER:URI`.
+        Raises OutriderError for one that its server does not give."""
+        text = next((part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic), "")
+        if self._servers is None or not ("/" in text or "@" in text):
+            return
+        names = [name for name in self._servers.servers if self._serves_workspace(name, workspace)]
+        command = _PROMPT_COMMAND.match(text)
+        if command is not None and command["server"] in names:
+            found = await self._get_prompt(command["server"], command["name"], command["rest"] or "")
+            for part in _result_parts(command["server"], found, "Prompt"):
+                message.add_part(part)
+        mentions = dict.fromkeys((found["server"], found["uri"].rstrip(".,;!?")) for found in _MENTION.finditer(text))
+        for server, uri in list(mentions)[:MAX_MENTIONS]:
+            if server in names:
+                result = await self._servers.servers[server].read_resource(uri)
+                for part in _result_parts(server, [PromptMessage("user", result)], f"Resource {uri}"):
+                    message.add_part(part)
+
+    async def _get_prompt(self, server: str, name: str, rest: str) -> Sequence[PromptMessage]:
+        assert self._servers is not None
+        connection = self._servers.servers[server]
+        prompts = {prompt.name: prompt for prompt in await connection.list_prompts()}
+        if name not in prompts:
+            known = ", ".join(f"/{server}:{one}" for one in sorted(prompts)) or "none"
+            raise OutriderError(f"the MCP server {server} has no prompt {name!r}; it has: {known}")
+        return await connection.get_prompt(name, parse_prompt_arguments(prompts[name], rest))
 
     def _serves_workspace(self, server: str, workspace: Path) -> bool:
         origin = self._chosen.origins[server]
@@ -228,7 +353,7 @@ class McpServerManager:
             await servers.open()
             self._has_opened = True
         except OutriderError as error:
-            self.notices.append(error.message)
+            self._failure = error.message
 
     async def wait_until_settled(self) -> None:
         """Wait until no server is connecting."""

@@ -7,18 +7,19 @@ The files of an untrusted workspace are only read to be shown to the user.
 import hashlib
 import json
 import os
+import re
 import stat
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 from msgspec import Struct
 
 from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl
-from outrider.permissions.paths.safe_open import open_to_read, write_private_file
+from outrider.permissions.paths.containment import open_to_read, write_private_file
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.types.validate import is_object
 
@@ -329,14 +330,64 @@ def executable_items(project: ProjectFolder) -> list[TrustItem]:
 def hook_items(project: ProjectFolder) -> list[TrustItem]:
     """Return one item for each file of the project that defines hooks."""
     found = ((name, _read_json(project, project.root / name)) for name in HOOK_FILES)
-    return [_hook_item(name, document["hooks"]) for name, document in found if document.get("hooks")]
+    return [_hook_item(project, name, document["hooks"]) for name, document in found if document.get("hooks")]
 
 
-def _hook_item(name: Path, hooks: Any) -> TrustItem:
-    written = msgspec.json.encode(hooks, order="sorted")
+class ApprovedHooks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an approval of a hook file covers: the hooks, and the SHA-256 of the files of the project that their
+    commands name. A script that has changed since runs no more."""
+
+    hooks: Any
+    files: dict[str, str] = {}
+
+
+def decode_approved_hooks(item: TrustItem) -> ApprovedHooks:
+    try:
+        return msgspec.json.decode(item.approved_as, type=ApprovedHooks)
+    except msgspec.ValidationError:
+        return ApprovedHooks(msgspec.json.decode(item.approved_as))  # commands that name no file of the project
+
+
+def _hook_item(project: ProjectFolder, name: Path, hooks: Any) -> TrustItem:
+    scripts = {path: content for command in _commands_in(hooks) for path, content in _scripts_of(project, command)}
+    digests = {path: hashlib.sha256(content).hexdigest() for path, content in scripts.items()}
+    approved = ApprovedHooks(hooks, digests) if digests else hooks
+    shown = [json.dumps(hooks, sort_keys=True)]
+    shown += [f"{path}:\n{content.decode('utf-8', 'replace')}" for path, content in scripts.items()]
     return TrustItem(
-        "hooks", str(name), json.dumps(hooks, sort_keys=True), executable=True, approved_as=written, key=str(name)
+        "hooks",
+        str(name),
+        sanitize_for_terminal("\n\n".join(shown)),
+        executable=True,
+        approved_as=msgspec.json.encode(approved, order="sorted"),
+        key=str(name),
     )
+
+
+_MAX_HOOK_NESTING = 8
+_PROJECT_VARIABLE = re.compile(r"[\"']?\$(?:CLAUDE_PROJECT_DIR\b|\{CLAUDE_PROJECT_DIR\})[\"']?/?")
+_COMMAND_WORD = re.compile(r"[^\s\"'`$;|&<>(){}=]+")
+
+
+def _commands_in(value: Any, depth: int = 0) -> Iterator[str]:
+    """Yield the commands of hooks, however they are nested."""
+    if depth > _MAX_HOOK_NESTING:
+        return
+    if is_object(value):
+        if isinstance(command := value.get("command"), str):
+            yield command
+        value = list(value.values())
+    if isinstance(value, list):
+        for inner in cast("list[Any]", value):
+            yield from _commands_in(inner, depth + 1)
+
+
+def _scripts_of(project: ProjectFolder, command: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of the project that a command names, with their content."""
+    for word in dict.fromkeys(_COMMAND_WORD.findall(_PROJECT_VARIABLE.sub("", command))):
+        path = Path(os.path.normpath(project.root / word))
+        if path.is_relative_to(project.root) and path.is_file():
+            yield str(path.relative_to(project.root)), project.read_file(path, MAX_FILE_BYTES) or b""
 
 
 def _read_json(project: ProjectFolder, path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from outrider._lazy import lazy_names
 
 if TYPE_CHECKING:
     from outrider.http.transport import HttpRequest, HttpTimeouts
-    from outrider.providers.client import WireClient
+    from outrider.providers.client import RateLimit, WireClient
     from outrider.providers.provider import (
         AdaptiveWireFormat,
         AnswerDecoder,
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         ModelDescription,
         WireFormat,
     )
-    from outrider.providers.rate_limit import RateLimit
     from outrider.types.agents import Credential, Provider
     from outrider.types.deltas import (
         AnswerStart,
@@ -72,11 +71,10 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "outrider.http.transport": "HttpRequest HttpTimeouts",
-        "outrider.providers.client": "WireClient",
+        "outrider.providers.client": "RateLimit WireClient",
         "outrider.providers.provider": (
             "AdaptiveWireFormat AnswerDecoder CustomProvider ModelClient ModelDescription WireFormat"
         ),
-        "outrider.providers.rate_limit": "RateLimit",
         "outrider.types.agents": "Credential Provider",
         "outrider.types.deltas": """
             AnswerStart Delta Finish InputDelta PartEnd PartStart ReasoningDelta Retry TextDelta UsageReport

@@ -4,7 +4,7 @@ import json
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as DamagedBase64
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -67,6 +67,17 @@ def finish_body(prefix: bytes, messages: bytes | bytearray) -> bytes:
     """Joins the prefix and the encoded messages in a single copy, because the messages may be large."""
     comma = b"," if messages and not prefix.endswith(b"[") else b""
     return b"".join((prefix, comma, messages, b"]}"))
+
+
+def insert_bytes(messages: bytes | bytearray, inserts: Sequence[tuple[int, bytes]]) -> bytes | bytearray:
+    """Returns encoded messages with bytes inserted at ascending offsets."""
+    if not inserts:
+        return messages
+    pieces, position = list[bytes | bytearray](), 0
+    for offset, added in inserts:
+        pieces += (messages[position:offset], added)
+        position = offset
+    return b"".join((*pieces, messages[position:]))
 
 
 def merge_fields(head: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:

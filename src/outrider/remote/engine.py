@@ -1,7 +1,7 @@
 """The engine of a server with the interface of a local engine: sends user actions as requests and publishes the
 server's events on a local bus; connects the terminal UI to it."""
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -11,7 +11,7 @@ import msgspec
 from outrider.agents.turn_state import TurnEnd
 from outrider.config.settings import Settings
 from outrider.engine.archive import ImportResult, SessionArchive
-from outrider.engine.frontend import ContextShare
+from outrider.engine.frontend import ContextShare, last_shares
 from outrider.engine.plans import ProposedPlan
 from outrider.engine.questions import AskedQuestion
 from outrider.engine.undo_history import RestoreResult
@@ -60,8 +60,10 @@ from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import ModelRef, PartBase, TextPart
+from outrider.types.request import ServerOverview
 
 if TYPE_CHECKING:
+    from outrider.project.mcp import ServerOffers
     from outrider.sessions.store import Store
 
 
@@ -402,6 +404,10 @@ class _RemoteStore:
         return await self._client.get("/api/usage", list[UsageRow], by=by, since=since, session_id=session_id)
 
 
+class _ServerStates(msgspec.Struct, frozen=True):
+    servers: tuple[ServerOverview, ...] = ()
+
+
 class _KillResult(msgspec.Struct, frozen=True):
     done: bool
 
@@ -433,12 +439,19 @@ class RemoteBridge:
         return session.status.context_limit if session else None
 
     async def context_shares(self, session_id: str) -> Sequence[ContextShare]:
-        """Returns nothing: the server does not report it."""
-        return ()
+        from outrider.models.context_ledger import ContextReport  # lazy: on request only
 
-    def list_servers(self) -> Mapping[str, str]:
-        """Returns nothing: the server does not report them."""
-        return {}
+        path = f"{session_path(session_id)}/context"
+        report: ContextReport = await self.engine.client.get(path, ContextReport)
+        return last_shares(report)
+
+    async def list_servers(self) -> Sequence[ServerOverview]:
+        return (await self.engine.client.get("/api/settings", _ServerStates)).servers
+
+    async def list_offers(self) -> "ServerOffers":
+        from outrider.project.mcp import ServerOffers  # lazy: for the completion of commands only
+
+        return await self.engine.client.get("/api/mcp-servers/offers", ServerOffers)
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
         path = f"{session_path(session_id)}/processes"

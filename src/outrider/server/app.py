@@ -83,6 +83,7 @@ def create_app(
         version,
     )
     app.state.background, app.state.questions = state.background, state.questions
+    app.state.settings, app.state.server_logins = state.settings, state.server_logins
     app.state.logins = logins or BrowserLogins()
     app.state.url = address.browser_url
     return RequestGuard(app, address=address, token=token, logins=app.state.logins, audit=audit)

@@ -4,13 +4,14 @@ them."""
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from outrider.config.settings import Settings
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import QuestionQueue
 from outrider.errors import (
@@ -33,6 +34,9 @@ from outrider.remote.agent_server import PeerTurnRegistry
 from outrider.server.auth import LOGIN_ID, BodyTooLargeError, BrowserLogins
 from outrider.server.event_stream import SessionFeedRegistry
 from outrider.server.state import BackgroundJobs
+
+if TYPE_CHECKING:
+    from outrider.engine.mcp_servers import ServerLogins
 
 Body = TypeVar("Body")
 Query = TypeVar("Query")
@@ -60,6 +64,8 @@ class RouteRequest(msgspec.Struct, Generic[Query, Body], frozen=True):
     logins: BrowserLogins = msgspec.field(default_factory=BrowserLogins)
     login_id: str = ""
     server_url: str = ""
+    settings: Settings | None = None
+    server_logins: "ServerLogins | None" = None
 
 
 class DocumentResponse(msgspec.Struct, frozen=True):
@@ -157,6 +163,8 @@ async def _parse_request(endpoint: ApiEndpoint, request: Request) -> RouteReques
         logins=state.logins,
         login_id=request.scope.get(LOGIN_ID, ""),
         server_url=state.url,
+        settings=state.settings,
+        server_logins=state.server_logins,
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import uvicorn
@@ -35,6 +35,9 @@ from outrider.server.auth import (
 from outrider.server.event_stream import SessionFeedRegistry
 from outrider.server.state import IdleSessionCloser, ServerState, create_background_jobs
 from outrider.types.events import ToolApprovalResultEvent
+
+if TYPE_CHECKING:
+    from outrider.engine.mcp_servers import ServerLogins
 
 HEAD_SECONDS = 15.0  # seconds until the first request must have arrived
 BODY_SECONDS = 60.0  # seconds without data in the middle of a body
@@ -139,7 +142,13 @@ async def run_server(
         background = await stack.enter_async_context(
             aclosing(create_background_jobs(settings, engine, options.database))
         )
-        extras = ServerState(background=background, questions=questions, routes=routes)
+        extras = ServerState(
+            background=background,
+            questions=questions,
+            routes=routes,
+            settings=settings,
+            server_logins=await _open_server_logins(engine, settings, stack),
+        )
         app = create_app(
             engine, feeds, address=address, token=token, version=version, state=extras, logins=logins, audit=audit
         )
@@ -158,6 +167,14 @@ async def run_server(
             listening.close()
             if address.socket is not None:
                 address.socket.unlink(missing_ok=True)
+
+
+async def _open_server_logins(engine: Engine, settings: Settings, stack: AsyncExitStack) -> "ServerLogins | None":
+    if engine.runtime.mcp_servers is None:
+        return None
+    from outrider.engine.mcp_servers import ServerLogins  # lazy: most users have no MCP servers
+
+    return await stack.enter_async_context(aclosing(ServerLogins(settings)))
 
 
 def _record_answer(audit: AuditLog, event: ToolApprovalResultEvent) -> None:

@@ -20,6 +20,7 @@ from outrider.types.events import Event
 
 if TYPE_CHECKING:
     from outrider.background.jobs import JobClient
+    from outrider.engine.mcp_servers import ServerLogins
 
 
 JobClientFactory = Callable[[], "AbstractAsyncContextManager[JobClient]"]
@@ -90,11 +91,13 @@ def create_background_jobs(settings: Settings, engine: Engine, server: str | Non
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
     """`background` are the server's runs, `questions` the open questions of its models, `routes` additional routes
-    outside the API."""
+    outside the API. `settings` are those of the engine, and `server_logins` the logins at its MCP servers."""
 
     background: BackgroundJobs | None = None
     questions: QuestionQueue | None = None
     routes: Sequence[BaseRoute] = ()
+    settings: Settings | None = None
+    server_logins: "ServerLogins | None" = None
 
 
 IDLE_SECONDS = 60.0  # a session without events is closed after this

@@ -29,7 +29,7 @@ from outrider.types.events import (
 )
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
-from outrider.types.parts import CompactionPart, ToolPart
+from outrider.types.parts import CompactionPart, PatchPart, ToolPart
 
 # Below the guaranteed 250 ms and 4 KiB, because the write itself takes time.
 FLUSH_SECONDS = 0.2
@@ -99,6 +99,12 @@ class DraftBuffer:
         self._on_due()
 
 
+def _last_change(message: Message) -> str | None:
+    """Return the id of the last change of files that a message records."""
+    changes = message.get_parts_by_type(PatchPart)
+    return changes[-1].hash if changes else None
+
+
 class Journal(AbstractAsyncContextManager["Journal"]):
     """Writes the changes of one session. `lost` is set when another owner acquires the session's lease.
 
@@ -118,6 +124,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
     ) -> None:
         self.session = session
         self._is_abridged = is_abridged
+        self.snapshot = next((found for one in reversed(session.messages) if (found := _last_change(one))), None)
         self.lease = SessionLease(session.id, store, bus, self.retry_writes, held)
         self.lost = self.lease.lost
         self._store = store
@@ -192,6 +199,14 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         message.put_part(part)
         self._queue.add(PendingChange(self._finalize_part(part, message), synced=False), watched=False)
         self._drafts.start_timer()
+
+    def replace_open_part(self, part: AnyPart, message: Message) -> None:
+        """Replaces a part of a message that `open_message` has queued, if possible in that write."""
+        adopt(part, message.id, self.session.id)
+        if self._queue.replace_part(part):
+            message.put_part(part)
+        else:
+            self.put_part_soon(part, message)
 
     def flush_soon(self) -> None:
         """Schedules a write of the queue, unless an awaited write in this loop iteration does it."""
@@ -275,9 +290,12 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             self._bus.publish(entry.event)
         elif isinstance(entry.value, Message):
             self._append_message(entry.value, seq)
+            self.snapshot = _last_change(entry.value) or self.snapshot
         elif entry.value is not None:
             if entry.into is not None and not _already_ended(entry.into, entry.value):
                 entry.into.put_part(entry.value)
+            if isinstance(entry.value, PatchPart):
+                self.snapshot = entry.value.hash
             self._drafts.drop_draft(entry.value.id)  # a thread may have added a draft during the write
             self._publish(PartUpdatedEvent(part=entry.value, seq=seq))
 

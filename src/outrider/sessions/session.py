@@ -25,7 +25,7 @@ FORMAT_VERSION = 1
 
 
 class SessionTime(msgspec.Struct, frozen=True):
-    """Timestamps of a session in Unix milliseconds."""
+    """Timestamps of a session in Unix milliseconds. `compacting` is that of its last compaction."""
 
     created: int
     updated: int

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from outrider.errors import StorageFullError
 from outrider.sessions.records import StoredValue
+from outrider.types.codec import AnyPart
 from outrider.types.events import Event
 from outrider.types.messages import Message
 
@@ -88,6 +89,14 @@ class WriteQueue:
         self.add(PendingChange(head=message, synced=False), watched=False)
         for part in message.parts:
             self.add(PendingChange(part, synced=False, silent=True), watched=False)
+
+    def replace_part(self, part: AnyPart) -> bool:
+        """Replaces a queued part with the same id; returns False if it is written or being written."""
+        for entry in self._queued[self._in_flight :]:
+            if entry.value is not None and entry.value.id == part.id and not isinstance(entry.value, Message):
+                entry.value = part
+                return True
+        return False
 
     def add_message_head(self, message: Message) -> None:
         """Queues the fields of a message, unless they are queued and not yet being written."""

@@ -7,7 +7,7 @@ from outrider._lazy import lazy_names
 
 if TYPE_CHECKING:
     from outrider.providers.cassettes.replay import CassetteOptions
-    from outrider.testing.contracts import check_provider, check_store, scripted_model
+    from outrider.testing.contracts import assert_stable_prefix, check_provider, check_store, scripted_model
     from outrider.testing.simulator import (
         BrokenConnection,
         MaxTokens,
@@ -30,6 +30,7 @@ __all__ = [
     "SimulatedReasoning",
     "SimulatedRequest",
     "Simulator",
+    "assert_stable_prefix",
     "call",
     "check_provider",
     "check_store",
@@ -40,7 +41,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "outrider.providers.cassettes.replay": "CassetteOptions",
-        "outrider.testing.contracts": "check_provider check_store scripted_model",
+        "outrider.testing.contracts": "assert_stable_prefix check_provider check_store scripted_model",
         "outrider.testing.simulator": (
             "BrokenConnection MaxTokens Refusal ServerSearch SimulatedError SimulatedReasoning SimulatedRequest "
             "Simulator call"

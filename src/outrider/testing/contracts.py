@@ -13,10 +13,11 @@ import msgspec
 
 from outrider.errors import LeaseLostError, SessionInUseError, SessionNotFoundError, StoreError
 from outrider.models.clients import as_provider, model_client
+from outrider.models.context_ledger import build_report
 from outrider.providers.provider import CustomProvider, ModelClient
 from outrider.sessions.leases import current_process
 from outrider.sessions.records import Approval, InboxItem, SessionFilter, SessionUpdate, StoredSession
-from outrider.sessions.session import SessionTime
+from outrider.sessions.session import Session, SessionTime
 from outrider.sessions.store import Store
 from outrider.types.agents import Provider
 from outrider.types.deltas import (
@@ -412,3 +413,17 @@ _PROVIDER_CHECKS: Mapping[str, Callable[[ModelClient, Request], Awaitable[None]]
     "closing": _check_closing,
     "model family": _check_family,
 }
+
+
+def assert_stable_prefix(session: Session) -> None:
+    """Raises AssertionError unless each request of a session continues the one before byte for byte, so that a
+    provider can read it from its prompt cache. The message names the step, the first byte that differs and the
+    cause."""
+    report = build_report(session.id, session.messages)
+    broken: list[str] = []
+    for step in report.steps:
+        if not step.recorded:
+            broken.append(f"step {step.step}: its request is not recorded; the provider has no HTTP API")
+        elif step.miss is not None and step.miss.cause not in ("expired", "vendor"):
+            broken.append(f"step {step.step}, byte {step.miss.offset:,}: {step.miss.describe()}")
+    assert not broken, "requests do not continue the ones before them:\n" + "\n".join(broken)

@@ -1,13 +1,15 @@
-"""Pytest plugin with the fixtures `outrider_cassette` and `outrider_replay`; the engine is imported on first use."""
+"""Pytest plugin with the fixtures `outrider_cassette`, `outrider_replay` and `assert_stable_prefix`; the engine is
+imported on first use."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
+    from outrider.sessions.session import Session
     from outrider.testing.replay import RecordedProviders, ReplayedAgents
 
 
@@ -49,6 +51,14 @@ def outrider_replay(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     from outrider.testing.replay import ReplayedAgents
 
     yield ReplayedAgents(_cassette_folder(request), _test_name(request), recording=_is_recording(request, monkeypatch))
+
+
+@pytest.fixture(name="assert_stable_prefix")
+def provide_stable_prefix_assertion() -> "Callable[[Session], None]":
+    """A function that fails unless each request of a session continues the one before, so that caches can be used."""
+    from outrider.testing.contracts import assert_stable_prefix
+
+    return assert_stable_prefix
 
 
 def _is_recording(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:

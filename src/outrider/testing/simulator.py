@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, cast
 
 import msgspec
 
+from outrider.errors import ConfigurationError
 from outrider.testing.simulator_rules import (
     SIGNATURES,
     AnthropicRules,
@@ -116,12 +117,14 @@ class SimulatedApi(msgspec.Struct, frozen=True):
 
 
 class SimulatedRequest(msgspec.Struct, frozen=True):
-    """A request that the simulator has received. The properties read it in the same way for every API."""
+    """A request that the simulator has received, as JSON and as the bytes of its `raw` body. The properties read it in
+    the same way for every API."""
 
     kind: ApiKind
     model: str
     body: Body
     streaming: bool = True
+    raw: bytes = b""
 
     @property
     def texts(self) -> list[str]:
@@ -174,6 +177,8 @@ class Simulator:
         self.rejected: list[str] = []
         self.disconnected = asyncio.Event()
         """Set when a client closes its connection in the middle of an answer."""
+        if not callable(script) and not isinstance(script, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"the script of a simulator is a list of answers or a function, got {script!r}")
         self._script = script if callable(script) else list(script)
         self._delay = delay
         self._context_tokens = context_tokens
@@ -184,6 +189,8 @@ class Simulator:
 
     def url(self, kind: ApiKind = "anthropic") -> str:
         """Returns the base URL of an API."""
+        if kind not in SIMULATED_APIS:
+            raise ConfigurationError(f"the simulator has no API {kind!r}; it has {', '.join(SIMULATED_APIS)}")
         return f"http://127.0.0.1:{self._port}{SIMULATED_APIS[kind].base}"
 
     def provider(self, kind: ApiKind = "anthropic", name: str = "simulator", **options: Any) -> Provider:
@@ -261,7 +268,7 @@ class Simulator:
     ) -> SimulatedError | tuple[SimulatedRequest, list[Any]]:
         error = _access_error(api, headers, data) or self._size_error(api, data)
         if error is None:
-            request = _read_request(api, target, msgspec.json.decode(data))
+            request = msgspec.structs.replace(_read_request(api, target, msgspec.json.decode(data)), raw=data)
             rules = (api.rules.conversation_problems, api.rules.model_problems)
             problem = next((one for rule in rules for one in rule(request.body, request.model)), None)
             error = None if problem is None else SimulatedError(400, problem)

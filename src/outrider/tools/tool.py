@@ -19,6 +19,7 @@ from typing import (
     TypeVar,
     Unpack,
     cast,
+    get_args,
     overload,
 )
 
@@ -279,6 +280,8 @@ class Tool(Generic[Parameters, Returned_co]):
         function = cast("Callable[Parameters, Returned_co]", function)
         self.function: Callable[..., Any] = function
         self.name = name or function_name(function)
+        if not isinstance(description, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"tool {self.name}: description is a text, got {description!r}")
         self.description = parse_docstring(function_docs(function)).summary if description is None else description
         self.options = _parse_options(self.name, dict(options))
         _check_name(self.name)
@@ -474,6 +477,28 @@ class Tool(Generic[Parameters, Returned_co]):
         return f"Tool({self.name!r})"
 
 
+class OnDemandTool(Tool):
+    """A tool that a `ForwardingTool` may call. While it `is_on_demand`, its definition is not part of requests."""
+
+    is_on_demand = False
+
+
+class ForwardingTool(Tool):
+    """A tool whose calls become calls of another one, whose rules, approvals and display then apply. The model calls it
+    with a name and arguments. The function runs only if there is no such tool, and explains what there is."""
+
+    def find_target(self, given: dict[str, Any], tools: "Mapping[str, Tool]") -> tuple[str, dict[str, Any]] | None:
+        """Returns the tool to call and its arguments; None if there is no tool on demand with that name."""
+        name, arguments = given.get("tool"), given.get("arguments", {})
+        if isinstance(arguments, str):  # some models encode objects twice
+            with suppress(msgspec.DecodeError):
+                arguments = msgspec.json.decode(arguments)
+        if not isinstance(name, str) or not is_object(arguments):
+            return None
+        found = tools.get(name)
+        return (name, arguments) if isinstance(found, OnDemandTool) else None
+
+
 if TYPE_CHECKING:
 
     class ToolDecorator(Tool[..., Any]):
@@ -653,6 +678,8 @@ _OPTION_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "preprocess_args": (_is_function, "a function of the arguments"),
     "path_parameters": (lambda value: not isinstance(value, str), "a tuple of names, such as ('path',)"),
     "url_parameters": (lambda value: not isinstance(value, str), "a tuple of names, such as ('url',)"),
+    "origins": (lambda value: not isinstance(value, str), "a tuple, such as ('web',)"),
+    "display": (lambda value: value is None or value in get_args(CallKind), f"one of {', '.join(get_args(CallKind))}"),
 }
 
 

@@ -22,6 +22,7 @@ from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
     BudgetExceededEvent,
+    CacheMissEvent,
     ContextCompactionEvent,
     DeltasDroppedEvent,
     ErrorEvent,
@@ -32,6 +33,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelProgressEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
@@ -71,6 +73,7 @@ LoopEvent = (
     | LoopCompletedEvent
     | LLMRequestEvent
     | RequestChangedEvent
+    | CacheMissEvent
     | LLMResponseEvent
     | AgentCalledEvent
     | AgentReturnedEvent
@@ -136,6 +139,7 @@ def _standard_line(event: StandardEvent, verbose: bool) -> ConsoleLine | None:  
             | LoopCompletedEvent()
             | LLMRequestEvent()
             | RequestChangedEvent()
+            | CacheMissEvent()
             | LLMResponseEvent()
             | AgentCalledEvent()
             | AgentReturnedEvent()
@@ -168,7 +172,14 @@ def _standard_line(event: StandardEvent, verbose: bool) -> ConsoleLine | None:  
             | DeltasDroppedEvent()
         ):
             return _verbose_line(event) if verbose else None
-        case FilesRestoredEvent() | PartDeltaEvent() | ToolInputDeltaEvent() | ToolOutputEvent() | ProcessOutputEvent():
+        case (
+            ModelProgressEvent()
+            | FilesRestoredEvent()
+            | PartDeltaEvent()
+            | ToolInputDeltaEvent()
+            | ToolOutputEvent()
+            | ProcessOutputEvent()
+        ):
             return _unknown_line(event, verbose)
     assert_never(event)
 
@@ -193,6 +204,8 @@ def _loop_line(event: LoopEvent, verbose: bool) -> ConsoleLine:  # noqa: FBT001 
         case RequestChangedEvent(messages_before=before, messages_after=after):
             cached = f"{event.cached_messages:,} of {event.previous_messages:,} in the cache"
             return ConsoleLine("ask", "changed", f"{before:,} to {after:,} messages, {cached}")
+        case CacheMissEvent(cause=cause, detail=detail):
+            return ConsoleLine("answer", "cache miss", escape_line(f"{cause}: {detail}".rstrip(": "), 200), "warn")
         case LLMResponseEvent():
             return ConsoleLine("answer", "answer", _format_answer(event), "model")
         case AgentCalledEvent():

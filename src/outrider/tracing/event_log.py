@@ -93,6 +93,8 @@ class EventRecorder:
         data |= {"stop_reason": event.stop_reason, "has_tool_use": event.has_tool_use, "cost": event.cost}
         data |= {"model": event.model, "provider": event.provider, "first_token_ms": event.first_token_ms}
         data |= self._notes.pop(_retry_key(event), {})
+        if event.cache_miss:
+            data["cache_miss"] = event.cache_miss
         return _make_record("llm_response", event, data)
 
     def _retry_scheduled(self, event: RetryScheduledEvent) -> None:

@@ -83,7 +83,12 @@ def _span_facts(span: Span) -> Iterator[tuple[str, str]]:
     for label, name in {"first token after": "first_token_ms", "waited to retry": "retry_wait_ms"}.items():
         if isinstance(known.get(name), int):
             yield label, format_milliseconds(known[name])
-    for label, name in {"retried after": "retry_error", "provider": "provider", "called by": "caller"}.items():
+    for label, name in {
+        "retried after": "retry_error",
+        "cache miss": "cache_miss",
+        "provider": "provider",
+        "called by": "caller",
+    }.items():
         if known.get(name):
             yield label, str(known[name])
     if span.call_id:

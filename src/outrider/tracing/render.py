@@ -124,6 +124,8 @@ def span_outcome(span: Span) -> str:
 
 def span_remarks(span: Span) -> Iterator[str]:
     """Yields delays that are no work, retries and approvals, and where a result comes from."""
+    if miss := span.details.get("cache_miss"):
+        yield f"cache miss ({escape_line(str(miss), 120)})"
     if isinstance(retries := span.details.get("retries"), int) and span.kind == "model":
         yield f"{retries} {'retry' if retries == 1 else 'retries'}"
     if waited := approval_wait(span):

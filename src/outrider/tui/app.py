@@ -345,12 +345,17 @@ class OutriderApp(App[int]):
     async def _load_custom_commands(self) -> None:
         """Read the commands that the user and the project define in files."""
         from outrider.tui.commands import command_choices
-        from outrider.tui.workspace_commands import load_custom_commands
+        from outrider.tui.workspace_commands import load_custom_commands, load_server_offers
 
+        controller, composer = self.ui.controller, self.ui.find_widget(Composer)
         if not self._options.attach:
-            controller = self.ui.controller
             controller.custom_commands = await asyncio.to_thread(load_custom_commands, self._settings)
-            self.ui.find_widget(Composer).commands = command_choices(controller.custom_commands)
+            composer.commands = command_choices(controller.custom_commands)
+        async for commands, resources in load_server_offers(controller.client):
+            own = [command for command in controller.custom_commands if command not in commands]
+            controller.custom_commands = (*own, *commands)
+            composer.commands = command_choices(controller.custom_commands)
+            composer.resources = resources
 
     def action_run_command(self, text: str) -> None:
         self._when_open(lambda: self.start_work(self._run_command(text)))

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import msgspec
 
 from outrider.config.settings import Settings, remember_model
-from outrider.engine.approval_grants import applies_here, grant_text
+from outrider.engine.approvals import applies_here, grant_text
 from outrider.engine.archive import StoredSession, render_shared_page
 from outrider.engine.frontend import ProcessStatus, describe_model, was_cut_off
 from outrider.engine.session_trace import stored_trace

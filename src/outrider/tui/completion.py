@@ -14,7 +14,7 @@ from textual.widgets import Static
 
 from outrider.presentation.formats import clean_line, match_names
 from outrider.tui.widgets.status import widget_palette
-from outrider.types.parts import FilePart
+from outrider.types.parts import FilePart, TextRange
 
 MAX_CHOICES = 8
 
@@ -150,9 +150,9 @@ def find_attachments(text: str, workspace: Path, deny: Sequence[str] = ()) -> tu
 
     files: list[FilePart] = []
     complaints: list[str] = []
-    for path in dict.fromkeys(_mentioned_paths(text, workspace)):
+    for path, mention in _mentioned_paths(text, workspace).items():
         try:
-            files.append(attach_file(path, deny, workspace))
+            files.append(attach_file(path, deny, workspace, mention))
         except (OSError, ValueError) as error:
             complaints.append(str(error))
     return files, complaints
@@ -173,16 +173,17 @@ def dropped_paths(text: str) -> list[Path]:
     return paths if all(path.is_absolute() and is_attachable(path) for path in paths) else []
 
 
-def _mentioned_paths(text: str, workspace: Path) -> list[Path]:
-    """Return the attachable files mentioned as `@path`; a trailing punctuation mark is not part of the name."""
+def _mentioned_paths(text: str, workspace: Path) -> dict[Path, TextRange]:
+    """Return the attachable files that the text mentions as `@path`, with the first mention; a trailing punctuation
+    mark is not part of the name."""
     from outrider.engine.frontend import is_attachable
 
-    found: list[Path] = []
+    found: dict[Path, TextRange] = {}
     for match in _MENTION.finditer(text):
         name = match[1].strip('"')
         for candidate in (name, name.rstrip(_TRAILING)):
             path = workspace / Path(candidate).expanduser()
             if is_attachable(path):
-                found.append(path)
+                found.setdefault(path, TextRange(match[0], match.start(), match.end()))
                 break
     return found

@@ -222,6 +222,7 @@ class Composer(TextArea):
         self.input_history = history
         self.commands = commands
         self.files: Callable[[], Sequence[str]] = lambda: ()
+        self.resources: Sequence[str] = ()  # of MCP servers, as SERVER:URI
         self.suggestions: Sequence[str] = ()  # Tab puts them into an empty composer, one after the other
         self.busy = False
         self.has_queued_input = False  # an input is queued and not delivered yet
@@ -302,7 +303,7 @@ class Composer(TextArea):
         self._completed_state = (self.text, self.cursor_location)
         row, column = self.cursor_location
         line = self.document.get_line(row)
-        files = self.files() if "@" in line else ()
+        files = (*self.resources, *self.files()) if "@" in line else ()
         self._set_completion(complete_word(line, column, is_first_line=row == 0, commands=self.commands, files=files))
 
     def _handle_key(self, key: str) -> bool:

@@ -3,7 +3,9 @@ that the user or the project defines in Markdown files."""
 
 import asyncio
 import sys
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from outrider.config.settings import Settings
 from outrider.errors import ProcessError
@@ -13,6 +15,11 @@ from outrider.project.trust import INSTRUCTIONS_FILE, ProjectFolder, WorkspaceTr
 from outrider.tui.completion import CompletionChoice
 from outrider.tui.screen import ScreenApi, SlashCommand
 from outrider.tui.widgets.modals import PickerItem
+from outrider.types.request import ServerOverview
+
+if TYPE_CHECKING:
+    from outrider.engine.session_client import SessionClient
+    from outrider.tools.mcp.connection import McpPrompt
 
 _INIT_PROMPT = """\
 Write `AGENTS.md` in the root of this project: the notes that an engineer who is new here needs before the first change.
@@ -29,6 +36,7 @@ _UNCOMMITTED = "the uncommitted changes of this repository (`git status`, `git d
 _NOT_HERE = "this needs the workspace, which is on the server; start outrider there"
 _MAX_DIFF_CHARS = 400_000
 _BAR_WIDTH = 24
+_MAX_POLLS = 30  # seconds in which commands of servers that are connecting are added
 
 
 async def write_instructions(ui: ScreenApi, argument: str) -> None:
@@ -78,7 +86,7 @@ async def show_status(ui: ScreenApi, _: str) -> None:
         "context": _context_text(activity.context_tokens, controller.context_limit),
         "cost": format_cost(activity.cost) if activity.cost is not None else "unknown",
         "providers": ", ".join(controller.client.providers) or "none",
-        "MCP servers": format_count(len(controller.client.list_servers()), "server"),
+        "MCP servers": _servers_text(await controller.client.list_servers()),
         "own commands": format_count(len(controller.custom_commands), "command"),
         "configuration": str(settings.folders.config_file),
         "data": str(settings.data_folder),
@@ -88,13 +96,19 @@ async def show_status(ui: ScreenApi, _: str) -> None:
     ui.show_page("Status", f"| what | value |\n|---|---|\n{table}\n{notices}")
 
 
+def _servers_text(servers: Sequence[ServerOverview]) -> str:
+    unusable = [f"{server.name} ({server.state})" for server in servers if server.state != "ready"]
+    more = f", not ready: {', '.join(unusable)}" if unusable else ""
+    return format_count(len(servers), "server") + more
+
+
 async def show_servers(ui: ScreenApi, _: str) -> None:
     """Show the MCP servers and their states."""
-    servers = ui.controller.client.list_servers()
+    servers = await ui.controller.client.list_servers()
     if not servers:
         ui.show_notice("no MCP servers are configured; docs/mcp.md describes how to add one")
         return
-    rows = "\n".join(f"| {_cell(name)} | {_cell(state)} |" for name, state in servers.items())
+    rows = "\n".join(f"| {_cell(server.name)} | {_cell(server.text)} |" for server in servers)
     ui.show_page("MCP servers", f"| server | state |\n|---|---|\n{rows}")
 
 
@@ -108,11 +122,12 @@ async def show_context(ui: ScreenApi, _: str) -> None:
     shares = await controller.client.context_shares(controller.session_id)
     total = sum(share.tokens for share in shares) or 1
     rows = "\n".join(
-        f"| {share.name} | {format_tokens(share.tokens)} | {'█' * round(share.tokens / total * _BAR_WIDTH) or '▏'} |"
-        for share in shares
+        f"| {_cell(one.name)} | {format_tokens(one.tokens)} | {'█' * round(one.tokens / total * _BAR_WIDTH) or '▏'} |"
+        for one in shares
     )
-    table = f"\n\n| part (estimated) | tokens | share |\n|---|---|---|\n{rows}" if shares else ""
-    ui.show_page("Context", f"**{_context_text(used, limit)}**{table}\n\n`/compact` replaces earlier messages.")
+    table = f"\n\n| source | tokens | share |\n|---|---|---|\n{rows}" if shares else ""
+    hint = "`/compact` replaces earlier messages; `outrider context` shows each request, its cost and its cache."
+    ui.show_page("Context", f"**{_context_text(used, limit)}**{table}\n\n{hint}")
 
 
 async def rename_session(ui: ScreenApi, title: str) -> None:
@@ -161,6 +176,36 @@ def load_custom_commands(settings: Settings) -> tuple[CustomCommand, ...]:
     return find_custom_commands(trust.project, folders.commands_folder, folders.home, trusted=trust.trusted)
 
 
+async def load_server_offers(
+    client: "SessionClient",
+) -> AsyncGenerator[tuple[tuple[CustomCommand, ...], Sequence[str]], None]:
+    """Yield the prompts of MCP servers as commands, whose text the engine replaces, and their resources as
+    `SERVER:URI`; again while further servers become ready."""
+    known = 0
+    for _ in range(_MAX_POLLS):
+        servers = await client.list_servers()
+        if (ready := sum(server.state == "ready" for server in servers)) > known:
+            known, offers = ready, await client.list_offers()
+            resources = [f"{one.server}:{one.uri}" for one in offers.resources if not one.is_template]
+            yield _prompt_commands(offers.prompts), resources
+        if not any(server.state == "connecting" for server in servers):
+            break
+        await asyncio.sleep(1)
+
+
+def _prompt_commands(prompts: "Sequence[McpPrompt]") -> tuple[CustomCommand, ...]:
+    return tuple(
+        CustomCommand(
+            name=f"{prompt.server}:{prompt.name}",
+            description=prompt.description or "a prompt",
+            text=f"/{prompt.server}:{prompt.name} $ARGUMENTS",
+            origin=f"MCP server {prompt.server}",
+            hint=" ".join(one.name if one.required else f"[{one.name}]" for one in prompt.arguments),
+        )
+        for prompt in prompts
+    )
+
+
 def custom_choices(commands: tuple[CustomCommand, ...]) -> tuple[CompletionChoice, ...]:
     return tuple(CompletionChoice(f"/{command.name}", _command_note(command)) for command in commands)
 
@@ -173,7 +218,7 @@ def find_custom_command(text: str, commands: tuple[CustomCommand, ...]) -> tuple
         return None
 
     async def send_command(ui: ScreenApi, given: str) -> None:
-        await ui.controller.send_prompt(found.expand(given), changed=ui.redraw)
+        await ui.controller.send_prompt(found.expand(given).rstrip(), changed=ui.redraw)
 
     return SlashCommand(found.name, _command_note(found), send_command, found.hint), argument.strip()
 

@@ -90,8 +90,8 @@ class UsageReport(msgspec.Struct, frozen=True, tag="UsageReport"):
 
 
 class RemoteEvent(msgspec.Struct, frozen=True, tag="Happened"):
-    """An event of an agent on another server, published here and stored there only. Without a session id it belongs to
-    the agent that answers, otherwise to an agent that it called."""
+    """An event of an agent on another server, published here and stored there only, or of a model in this process.
+    Without a session id it belongs to the agent that answers, otherwise to an agent that it called."""
 
     event: Event
 

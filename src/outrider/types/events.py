@@ -94,7 +94,8 @@ class RequestChangedEvent(Event, frozen=True, tag="RequestChangedEvent"):
 
 class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
     """A step of a model has ended. Token counts are disjoint, as in `Tokens`, and include `withdrawn_tokens`, those of
-    failed attempts. `cost` is an exact decimal string; None if no price is known."""
+    failed attempts. `cost` is an exact decimal string; None if no price is known. `cache_miss` says why the provider's
+    cache was not used."""
 
     stop_reason: str | None = None
     has_tool_use: bool = False
@@ -110,12 +111,26 @@ class LLMResponseEvent(Event, frozen=True, tag="LLMResponseEvent"):
     provider: str = ""
     vendor: str = ""
     withdrawn_tokens: int = 0
+    cache_miss: str = ""
 
     @property
     def tokens(self) -> Tokens:
         """The tokens of the answer as one value."""
         cache = CacheTokens(self.cache_read_tokens, self.cache_write_tokens)
         return Tokens(self.input_tokens, self.output_tokens, self.reasoning_tokens, cache)
+
+
+class CacheMissEvent(Event, frozen=True, tag="CacheMissEvent"):
+    """A request could not use the provider's prompt cache, or the provider did not use it. `offset` is the first byte
+    that differs from the request before. `cached` is the share of the prompt that was read from the cache, `achievable`
+    the share that is equal to the request before."""
+
+    cause: str
+    detail: str = ""
+    offset: int = 0
+    cached: float = 0.0
+    achievable: float = 0.0
+    model: str = ""
 
 
 class ToolExecutionStartedEvent(Event, frozen=True, tag="ToolExecutionStartedEvent"):
@@ -247,6 +262,16 @@ class ModelSilentEvent(Event, frozen=True, tag="ModelSilentEvent"):
     model: str = ""
 
 
+class ModelProgressEvent(Event, frozen=True, tag="ModelProgressEvent"):
+    """A model in this process prepares its answer. `stage` is `loading` (the weights) or `reading` (the prompt, of
+    which `done` of `total` tokens are evaluated)."""
+
+    droppable: ClassVar[bool] = True
+    stage: str
+    done: int = 0
+    total: int = 0
+
+
 class BudgetExceededEvent(Event, frozen=True, tag="BudgetExceededEvent"):
     """A limit of the run was reached; the turn ends with the reason `limit`."""
 
@@ -336,6 +361,7 @@ StandardEvent = (
     | StateChangedEvent
     | LLMRequestEvent
     | RequestChangedEvent
+    | CacheMissEvent
     | LLMResponseEvent
     | ToolExecutionStartedEvent
     | ToolExecutionCompletedEvent
@@ -349,6 +375,7 @@ StandardEvent = (
     | ToolOutputEvent
     | RetryScheduledEvent
     | ModelSilentEvent
+    | ModelProgressEvent
     | BudgetExceededEvent
     | AgentCalledEvent
     | AgentReturnedEvent

@@ -32,11 +32,14 @@ class MessageTime(msgspec.Struct, frozen=True):
     completed: int | None = None
 
 
+MCP_SERVERS = "mcp_servers"  # the metadata of an input that has what the model knows of the MCP servers
+WORKSPACE_STATE = "workspace_state"  # the metadata of the text about the workspace in the first user message
 INSTRUCTIONS = "instructions"  # the metadata of texts that tell the model what to do, and of the messages they are for
 
 
 def _is_added(part: TextPart) -> bool:
-    return part.ignored or (part.synthetic and (bool(part.origins) or INSTRUCTIONS in part.metadata))
+    has_mark = INSTRUCTIONS in part.metadata or MCP_SERVERS in part.metadata
+    return part.ignored or (part.synthetic and (bool(part.origins) or has_mark))
 
 
 class MessagePath(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 from urllib.parse import unquote
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import force_setattr, replace
 
 from outrider.types.ids import new_id
@@ -21,7 +21,7 @@ from outrider.types.tool_state import (
     ToolState,
     move,
 )
-from outrider.types.usage import Tokens
+from outrider.types.usage import CacheMiss, Tokens
 from outrider.types.validate import convert, listed
 
 DisplayStatus = Literal["generating", "generated", "calling", "done", "canceled", "errored"]
@@ -228,25 +228,56 @@ class FilePart(PartBase, frozen=True, tag_field="type", tag="file"):
         return file_block(self.mime, self.url, self.filename) | self.metadata.get("anthropic", {})
 
 
+class BodyEdit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A change of bytes: `text` replaces `removed` bytes at `offset`."""
+
+    offset: int
+    text: str
+    removed: int = 0
+
+
+class SentRequestRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is stored about the body of a request, besides the transcript, to build the same bytes again.
+
+    `size` and `digest` describe the whole body. `head` is the text before the messages, in which a control character
+    represents the id of the `conversation`; it is empty if it equals that of the step before, and so is `form`, which
+    says how messages are encoded. `rewrite` names what changed the messages: "text-tools" or "before_request". `patch`
+    changes the encoded messages accordingly. `inserts` are texts that are added afterwards, in ascending order.
+    """
+
+    size: int
+    digest: str
+    head: str = ""
+    form: tuple[str, ...] = ()
+    rewrite: str = ""
+    patch: BodyEdit | None = None
+    inserts: tuple[BodyEdit, ...] = ()
+    conversation: str = ""
+
+
 class StepStartPart(PartBase, frozen=True, tag_field="type", tag="step-start"):
-    """Marks the start of a step, with the snapshot of the workspace at that time."""
+    """Marks the start of a step, with the request to the model. `snapshot` is the last change of files before it, by
+    the `hash` of its `PatchPart`."""
 
     type: ClassVar[Literal["step-start"]] = "step-start"
     snapshot: str | None = None
+    request: SentRequestRecord | UnsetType = UNSET
 
 
 class StepFinishPart(PartBase, frozen=True, tag_field="type", tag="step-finish"):
-    """Marks the end of a step, with its finish reason, tokens and cost."""
+    """Marks the end of an answer, before its calls run, with its finish reason, tokens and cost, and why the provider's
+    cache missed."""
 
     type: ClassVar[Literal["step-finish"]] = "step-finish"
     reason: str
     snapshot: str | None = None
     cost: Decimal | None = None
     tokens: Tokens = Tokens()
+    cache_miss: CacheMiss | UnsetType = UNSET
 
 
 class SnapshotPart(PartBase, frozen=True, tag_field="type", tag="snapshot"):
-    """A snapshot of the workspace's files."""
+    """The state of the workspace's files after an undo or redo, by the `hash` of its `PatchPart`."""
 
     type: ClassVar[Literal["snapshot"]] = "snapshot"
     snapshot: str

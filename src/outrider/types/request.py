@@ -6,6 +6,7 @@ from typing import Any, Literal, overload
 
 import msgspec
 
+from outrider.errors import ConfigurationError
 from outrider.types.messages import Role
 from outrider.types.modes import ReasoningEffort, VendorTool
 from outrider.types.parts import ModelPart
@@ -59,6 +60,11 @@ class Prompt(Sequence[ModelMessage]):
         """Returns where the first `count` messages end in the bytes of `encoded(form)`."""
         return self._ends[form][count - 1]
 
+    def message_ends(self, encoded: bytes | bytearray) -> list[int]:
+        """Returns where each message ends in bytes that `encoded` returned."""
+        form = next(form for form, (_, buffer) in self._encoded.items() if buffer is encoded)
+        return self._ends.get(form, [])
+
     def count_sent(self) -> int:
         """Returns how many messages the previous request had, or 0. A repeated request does not count."""
         if len(self._messages) != self._sent[1]:
@@ -80,6 +86,10 @@ class Prompt(Sequence[ModelMessage]):
             before = self._messages[position - 1] if position else None
             other.append(rewrite(self._messages[position], before))
         return other
+
+    def find_rewrite(self, other: "Prompt") -> str | None:
+        """Returns the form in which `other` is a rewritten copy of this prompt; None if it is none."""
+        return next((form for form, prompt in self._rewritten.items() if prompt is other), None)
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -104,6 +114,46 @@ class Prompt(Sequence[ModelMessage]):
 
 
 Rewrite = Callable[[ModelMessage, ModelMessage | None], ModelMessage]
+
+
+class ServerOverview(msgspec.Struct, frozen=True):
+    """What front ends show of an MCP server: its state, the cause of a failure, the number of its tools, and the names
+    of those whose definitions have changed since their last approval."""
+
+    name: str
+    state: str
+    error: str = ""
+    tools: int = 0
+    changed: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """One line without the name."""
+        words = self.state
+        if self.state == "ready":
+            words += f", {self.tools} tool{'' if self.tools == 1 else 's'}"
+        if self.changed:
+            words += f", changed since the last approval: {', '.join(self.changed)}"
+        return f"{words}: {self.error}" if self.error else words
+
+    @property
+    def is_usable(self) -> bool:
+        return self.state == "ready" and not self.changed
+
+
+class BodyLayout(msgspec.Struct, frozen=True, eq=False):
+    """How the body of a request is composed: `head`, the encoded `messages` of `prompt`, closing brackets.
+
+    `form` names the API and what the bytes of its messages depend on, so that a stored session can be encoded again.
+    `encode` encodes a prompt in this form. `inserts` are bytes that are added to the encoded messages, with their
+    offsets, in ascending order."""
+
+    form: tuple[str, ...]
+    head: bytes
+    prompt: Prompt
+    messages: bytes | bytearray
+    encode: Callable[[Prompt], bytes | bytearray]
+    inserts: tuple[tuple[int, bytes], ...] = ()
 
 
 class ToolSpec(msgspec.Struct, frozen=True):
@@ -191,6 +241,12 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     total: float = 1800.0
     attempts_before_fallback: int = 3
 
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value, least = getattr(self, name), 1 if name.startswith("attempts") else 0
+            if not isinstance(value, int | float) or value < least:
+                raise ConfigurationError(f"RetryPolicy({name}={value!r}): it is a number of at least {least}")
+
 
 class Request(msgspec.Struct, frozen=True):
     """One request to a model, independent of the provider. `retry` replaces the provider's retry policy. With
@@ -207,3 +263,4 @@ class Request(msgspec.Struct, frozen=True):
     allowance: Callable[[], Allowance] = Allowance  # used by agents of other servers only
     retry: RetryPolicy | None = None
     has_fallback: bool = False
+    on_sent: Callable[[bytes, BodyLayout], None] | None = None  # receives each body before it is sent

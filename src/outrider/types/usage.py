@@ -41,6 +41,24 @@ class Tokens(msgspec.Struct, frozen=True):
         )
 
 
+class CacheMiss(msgspec.Struct, frozen=True):
+    """Why a request could not use, or did not use, the provider's prompt cache.
+
+    `offset` is the first byte that differs from the request before; it is the end of that request if none differs.
+    `cached` is the share of the prompt that was read from the cache, `achievable` the share that equals the request
+    before."""
+
+    cause: str
+    detail: str = ""
+    offset: int = 0
+    cached: float = 0.0
+    achievable: float = 0.0
+
+    def describe(self) -> str:
+        """Returns the cause as one line of text."""
+        return f"{self.cause}: {self.detail}" if self.detail else self.cause
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Usage of a session or a run. `total_cost` is None as soon as one answer has no known price."""
 

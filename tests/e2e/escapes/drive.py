@@ -18,13 +18,10 @@ from pathlib import Path
 
 from outrider.permissions.paths.protected import find_protected_files
 from outrider.processes.launch import LaunchRequest
-from outrider.processes.sandbox import defaults as places
-from outrider.processes.sandbox import defaults as planted
 from outrider.processes.sandbox import detect
-from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
+from outrider.processes.sandbox.bubblewrap import INIT_SCRIPT, BubblewrapSandbox
 from outrider.processes.sandbox.detect import LandlockSandbox
-from outrider.processes.sandbox.init_args import INIT_SCRIPT
-from outrider.processes.sandbox.sandbox import Sandbox, SandboxLimits
+from outrider.processes.sandbox.sandbox import ProtectedState, Sandbox, SandboxLimits, default_policy
 from tests.e2e.escapes import ATTEMPTS
 from tests.e2e.escapes.arena import Arena, Listeners, plain_python
 from tests.e2e.escapes.attempt import Attempt, program_of
@@ -84,9 +81,9 @@ def run(attempt: Attempt, sandbox: Sandbox | None, arena: Arena, listeners: List
     environment = arena.environment() | {"INIT_SCRIPT": INIT_SCRIPT, "BWRAP": program}
     command = (plain_python(), "-I", "-S", "-c", program_of(attempt))
     launch = LaunchRequest(command, environment, arena.workspace)
-    before: planted.ProtectedState | None = None
+    before: ProtectedState | None = None
     if sandbox:
-        policy = places.default_policy(
+        policy = default_policy(
             arena.workspace,
             writable=attempt.writable,
             home=arena.home,
@@ -94,7 +91,7 @@ def run(attempt: Attempt, sandbox: Sandbox | None, arena: Arena, listeners: List
             protected=find_protected_files(arena.workspace),
             limits=SandboxLimits(**attempt.bounds),  # pyright: ignore[reportArgumentType]
         )
-        before = planted.ProtectedState(lambda: find_protected_files(arena.workspace)) if attempt.writable else None
+        before = ProtectedState(lambda: find_protected_files(arena.workspace)) if attempt.writable else None
         launch = sandbox.wrap(launch, policy)
     try:
         return start(launch, attempt, arena, listeners)

@@ -80,11 +80,29 @@ def breed(number, text):
     say(number, str(child.pid))
 
 
-TOOLS = (echo, die, hang, environment, garble, wrong_id, huge, pid, change, log_flood, breed)
+def ask(number, text):
+    """Sends the request of the text to the client, and says what it answers."""
+    write(id="asked", **json.loads(text))
+    while (answered := json.loads(sys.stdin.readline())).get("id") != "asked":
+        answer(answered)
+    say(number, json.dumps(answered.get("result") or answered["error"]))
+
+
+def visit(number, text):
+    """Works after the user has visited an address."""
+    if about.setdefault("visits", 0):
+        say(number, "visited")
+        return
+    about["visits"] += 1
+    wanted = {"mode": "url", "message": "Grant access", "url": text, "elicitationId": "1"}
+    write(id=number, error={"code": -32042, "message": "visit first", "data": {"elicitations": [wanted]}})
+
+
+TOOLS = (echo, die, hang, environment, garble, wrong_id, huge, pid, change, log_flood, breed, ask, visit)
 
 
 def listed():
-    return [{"name": tool.__name__, "inputSchema": SCHEMA, **about} for tool in TOOLS]
+    return [{"name": tool.__name__, "inputSchema": SCHEMA, "description": about["description"]} for tool in TOOLS]
 
 
 def answer(request):

@@ -1,18 +1,27 @@
 """Stories of settings and of the list of sessions on the web page: trust, keys, servers, folders, archive, notices."""
 
 import asyncio
+import json
 import stat
 import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
 
 from outrider import Tool
 from outrider.config.settings import CommandFlags, read_settings
 from outrider.providers.scripted import call as scripted_call
 from outrider.sessions.records import StoredSession
-from tests.e2e.attach.serving import Serving, call
-from tests.e2e.server.serving import TOKEN, served
+from tests.e2e.attach.serving import Serving, call, until
+from tests.e2e.server.serving import served
 from tests.e2e.server.test_page import browsing, launch, pytestmark, say
 from tests.e2e.server.test_page_by_hand import page_of
 from tests.e2e.server.test_page_stories import open_session
+from tests.e2e.test_mcp_login import ProtectedServer
 
 __all__ = ["pytestmark"]
 COLLECT_NOTICES = """() => {
@@ -22,6 +31,16 @@ COLLECT_NOTICES = """() => {
     window.Notification.requestPermission = async () => "granted";
     Object.defineProperty(document, "hidden", { get: () => true });
 }"""
+
+
+@pytest.fixture
+def oauth_server(tmp_path: Path) -> Iterator[ProtectedServer]:
+    pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+    (folder := tmp_path / "oauth").mkdir()
+    server = ProtectedServer(folder)
+    yield server
+    server.process.kill()
+    server.process.wait()
 
 
 async def test_a_folder_is_trusted_after_its_files_were_shown_and_the_trust_is_ended(tmp_path):
@@ -48,45 +67,145 @@ async def test_a_folder_is_trusted_after_its_files_were_shown_and_the_trust_is_e
         await trust.get_by_text("untrusted", exact=True).wait_for()
 
 
-async def test_keys_are_stored_but_never_shown_and_servers_have_a_state(tmp_path):
+async def test_a_key_is_checked_stored_never_shown_and_used_at_once(tmp_path):
     serving = Serving(tmp_path)
     serving.script("fine")
-    with (serving.home / "config.toml").open("a") as config:
-        config.write(f'[mcp.broken]\ncommand = "{sys.executable}"\nargs = ["-c", "raise SystemExit(3)"]\n')
-        config.write('[providers.mine]\nkind = "anthropic"\nbase_url = "http://127.0.0.1:9"\n')
-    async with page_of(serving) as page:
-        await say(page, "hello")
-        await page.get_by_text("fine").wait_for()
-        await page.get_by_role("button", name="Settings").click()
-        await page.get_by_role("region", name="MCP servers").get_by_text("broken").wait_for()
-        settings = await page.request.get(
-            f"{page.url.partition('/#/')[0]}/api/settings", headers={"Authorization": f"Bearer {TOKEN}"}
-        )
-        providers = (await settings.json())["providers"]
+    async with AsyncExitStack() as stack:
+        address, used_keys = await stack.enter_async_context(vendor())
+        serving.extra["ANTHROPIC_BASE_URL"] = address
+        page = await stack.enter_async_context(page_of(serving))
+        await page.click("#show-settings")
         shown = page.get_by_role("region", name="Models and keys")
-        named = next((one["name"] for one in providers if one["variable"] == "ANTHROPIC_API_KEY"), None)
-        if named is None:  # no provider with a key is used: the route stores keys for the next start all the same
-            answer = await page.request.post(
-                f"{page.url.partition('/#/')[0]}/api/keys",
-                data={"variable": "ANTHROPIC_API_KEY", "key": "sk-secret-key"},
-                headers={"Authorization": f"Bearer {TOKEN}"},
+        await shown.locator("li", has_text="google").get_by_text("no key").wait_for()
+        await shown.get_by_role("button", name="Enter a key for anthropic").click()
+        await shown.get_by_label("Key of anthropic").fill("sk-wrong")
+        await shown.get_by_role("button", name="Store").click()
+        await page.locator("#notice").get_by_text("anthropic refused the key: status 401").wait_for()
+        assert not (serving.home / "keys.json").exists()
+        await shown.get_by_label("Key of anthropic").fill("sk-secret-key")
+        await shown.get_by_role("button", name="Store").click()
+        await shown.get_by_text("The key is stored").wait_for()
+        await shown.locator("li", has_text="anthropic").get_by_text("key stored here").wait_for()
+        await page.locator("#model").focus()
+        await page.select_option("#model", "anthropic/claude-new-1")
+        await say(page, "hello")
+        await page.get_by_text("The vendor answers.").wait_for()
+        assert used_keys[-1] == "sk-secret-key"
+        fetch = "fetch('/api/settings', {headers: {Authorization: 'Bearer ' + localStorage.credential}})"
+        text = await page.evaluate(f"{fetch}.then(answer => answer.text())")
+        assert "anthropic" in text and "sk-secret-key" not in text + await page.content()
+        file = serving.home / "keys.json"
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        found = read_settings(cwd=serving.workspace, environ=serving.environ, flags=CommandFlags(model="anthropic/x"))
+        assert found.providers[0].api_key == "sk-secret-key" and "sk-secret-key" not in repr(found)
+        own = serving.environ | {"ANTHROPIC_API_KEY": "of the environment"}
+        found = read_settings(cwd=serving.workspace, environ=own, flags=CommandFlags(model="anthropic/x"))
+        assert found.providers[0].api_key == "of the environment"
+
+        await shown.get_by_role("button", name="Remove the key of anthropic").click()
+        await shown.get_by_role("button", name="Really remove?").click()
+        await shown.locator("li", has_text="anthropic").get_by_text("no key").wait_for()
+        await say(page, "again")
+        await page.locator("#next").wait_for()
+        assert used_keys[-1] == ""
+
+
+@asynccontextmanager
+async def vendor() -> AsyncIterator[tuple[str, list[str]]]:
+    """A server with Anthropic's API that accepts one key; yields its address and the keys of all requests."""
+    used: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        used.append(request.headers.get("x-api-key", ""))
+        if used[-1] != "sk-secret-key":
+            return web.json_response(
+                {"error": {"type": "authentication_error", "message": "invalid x-api-key"}}, status=401
             )
-            assert answer.status == 204
-        else:
-            await shown.get_by_role("button", name=f"Enter a key for {named}").click()
-            await shown.get_by_label(f"Key of {named}").fill("sk-secret-key")
-            await shown.get_by_role("button", name="Store").click()
-            await shown.get_by_text("The key is stored.").wait_for()
-        assert "sk-secret-key" not in await page.content()
-        again = await page.request.get(settings.url, headers={"Authorization": f"Bearer {TOKEN}"})
-        assert "sk-secret-key" not in await again.text()
-    file = serving.home / "keys.json"
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    found = read_settings(cwd=serving.workspace, environ=serving.environ, flags=CommandFlags(model="anthropic/x"))
-    assert found.providers[0].api_key == "sk-secret-key" and "sk-secret-key" not in repr(found)
-    own = serving.environ | {"ANTHROPIC_API_KEY": "of the environment"}
-    found = read_settings(cwd=serving.workspace, environ=own, flags=CommandFlags(model="anthropic/x"))
-    assert found.providers[0].api_key == "of the environment"
+        if request.path.endswith("/models"):
+            return web.json_response({"data": [{"id": "claude-new-1", "type": "model"}]})
+        usage = {"input_tokens": 1, "output_tokens": 1}
+        message = {
+            "id": "m",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-new-1",
+            "content": [],
+            "usage": usage,
+        }
+        events = [
+            {"type": "message_start", "message": message},
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "The vendor answers."}},
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage},
+            {"type": "message_stop"},
+        ]
+        text = "".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n" for one in events)
+        return web.Response(text=text, content_type="text/event-stream")
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield site.name, used
+    finally:
+        await runner.cleanup()
+
+
+async def test_an_mcp_server_shows_its_error_and_works_after_a_login_in_the_browser(tmp_path, oauth_server):
+    serving = Serving(tmp_path)
+    serving.script([call("mcp__secure__greet", name="Ada")], "Greeted.", [call("mcp__secure__delete", name="x")], "So.")
+    with (serving.home / "config.toml").open("a") as config:
+        config.write(f'[mcp.secure]\ntype = "http"\nurl = "http://127.0.0.1:{oauth_server.port}/mcp"\n')
+        config.write(f'[mcp.broken]\ncommand = "{sys.executable}"\nargs = ["-c", "raise SystemExit(3)"]\n')
+        config.write('[rules]\nallow = ["mcp__secure__*"]\n')
+    async with page_of(serving) as page:
+        await page.click("#show-settings")
+        secure = page.locator(".server", has_text="secure")
+        broken = page.locator(".server", has_text="broken")
+        await secure.get_by_text("it needs a login").wait_for()
+        await broken.get_by_role("button", name="Connect to broken again").click()
+        await broken.get_by_text("failed", exact=True).wait_for()
+        assert await broken.get_by_role("button", name="Log in to broken").count() == 0
+
+        async with page.context.expect_page() as opened:
+            await secure.get_by_role("button", name="Log in to secure").click()
+        tab = await opened.value
+        await tab.get_by_text("You are logged in.").wait_for()
+        assert await tab.evaluate("window.opener") is None
+        await tab.close()
+        await secure.get_by_text("ready", exact=True).wait_for()
+        await secure.get_by_text("logged in").wait_for()
+        await say(page, "greet")
+        await page.get_by_text("Greeted.").wait_for()
+        assert (await page.locator("#conversation").inner_text()).count("more rights") == 0
+        await say(page, "delete")
+        await secure.get_by_text("needs more rights").wait_for()
+
+        blocked: list[str] = []  # the browser of another machine cannot open the last address
+
+        async def block(route: Any) -> None:
+            answer = await route.fetch(max_redirects=0)
+            blocked.append(answer.headers["location"])
+            await route.abort()
+
+        await page.context.route("**/authorize?*", block)
+        await secure.get_by_role("button", name="Log in to secure").click()
+        address = secure.get_by_label("Address after the login at secure")
+        await address.fill("https://example.com/")
+        await secure.get_by_role("button", name="Finish").click()
+        await page.locator("#notice").get_by_text("not the address that the login ends with").wait_for()
+        await until(lambda: blocked)
+        await address.fill(blocked[0])
+        await secure.get_by_role("button", name="Finish").click()
+        await secure.get_by_text("logged in").wait_for()
+        await secure.get_by_role("button", name="Log out of secure").click()
+        await secure.get_by_role("button", name="Really log out?").click()
+        await secure.get_by_text("logged in").wait_for(state="detached")
+    assert stat.S_IMODE((serving.home / "mcp_logins.json").stat().st_mode) == 0o600
 
 
 async def test_a_lasting_answer_is_listed_and_revoked(tmp_path):

@@ -4,6 +4,8 @@ import asyncio
 import re
 from typing import Any
 
+import pytest
+
 from outrider import Tool
 from outrider.providers.scripted import call
 from outrider.server.state import IdleSessionCloser
@@ -153,6 +155,96 @@ async def test_an_approval_is_answered_with_the_keyboard_and_a_reason_is_sent_wi
         await page.get_by_text("too far").wait_for()
 
 
+async def test_escape_leaves_a_question_and_the_focus_moves_on_when_it_is_answered(tmp_path):
+    script = [[call("launch", where="moon"), call("launch", where="mars")], "Up."]
+    async with served(tmp_path, script, [launch]) as client, browsing(client) as page:
+        await open_session(page, client)
+        await say(page, "go")
+        await page.locator(".question[data-approval]").nth(1).wait_for()
+        await page.locator("#conversation").focus()
+        await page.keyboard.press("q")
+        await page.locator(".question[data-group]:focus").wait_for()
+        await page.keyboard.press("Escape")
+        await page.locator("#input:focus").wait_for()
+        await page.locator(".question[data-approval]").first.focus()
+        await page.keyboard.press("y")
+        await page.wait_for_function("() => document.querySelectorAll('.question[data-approval]').length === 1")
+        await page.locator(".question[data-approval]:focus").wait_for()
+        await page.keyboard.press("y")
+        await page.get_by_text("Up.").wait_for()
+        await page.locator("#input:focus").wait_for()
+
+
+async def test_a_plan_is_edited_with_several_lines_and_accepted_with_a_number(tmp_path):
+    async with served(tmp_path, ["1. look\n2. mend", "It is mended."]) as client, browsing(client) as page:
+        session_id = await open_session(page, client, mode="plan")
+        await say(page, "mend it")
+        plan = page.locator(".question[data-plan]")
+        await plan.get_by_role("button", name="Edit").click()
+        await plan.get_by_label("The plan").press("Control+End")
+        await page.keyboard.press("Enter")
+        await page.keyboard.type("3. paint")
+        await plan.get_by_role("button", name="Preview").click()
+        await plan.locator("ol > li", has_text="paint").wait_for()
+        await plan.focus()
+        await page.keyboard.press("1")
+        await page.get_by_text("It is mended.").wait_for()
+        stored = (await client.ask("GET", f"/api/sessions/{session_id}/messages"))[1]["messages"]
+        assert "1. look\n2. mend\n3. paint" in "".join(part.get("text", "") for one in stored for part in one["parts"])
+
+
+async def test_a_message_on_the_first_page_starts_a_session(tmp_path):
+    async with served(tmp_path, ["Hello to you."]) as client, browsing(client) as page:
+        await page.locator("#start-input").wait_for()
+        await page.keyboard.press("i")
+        await page.keyboard.type("hello")
+        await page.reload()
+        assert await page.input_value("#start-input") == "hello"
+        await page.press("#start-input", "Enter")
+        await page.locator("#conversation").get_by_text("Hello to you.").wait_for()
+        await page.evaluate("location.hash = '#/'")
+        await page.fill("#start-input", "/rename the boat")
+        await page.get_by_role("button", name="Start", exact=True).click()
+        await page.press("#input", "Enter")
+        await page.locator("#title").get_by_text("the boat").wait_for()
+        assert len((await client.ask("GET", "/api/sessions"))[1]["sessions"]) == 2
+
+
+async def test_input_during_a_turn_steers_it_or_waits_for_its_end(tmp_path):
+    release = asyncio.Event()
+
+    @Tool
+    async def wait_long() -> str:
+        """Wait."""
+        await release.wait()
+        return "waited"
+
+    script = [call("wait_long"), "First turn.", "Second turn."]
+    async with served(tmp_path, script, [wait_long]) as client, browsing(client) as page:
+        session_id = await open_session(page, client, title="the boat")
+        await say(page, "go")
+        await page.locator(".status.calling").wait_for()
+        await say(page, "faster")
+        await page.fill("#input", "and then paint it")
+        await page.click("#enqueue")
+        await page.fill("#input", "never mind this")
+        await page.press("#input", "Alt+Enter")
+        await page.locator("#queue li", has_text="never mind this").get_by_role("button").click()
+        await page.locator("#queue li", has_text="never mind this").wait_for(state="detached")
+        release.set()
+        await page.get_by_text("Second turn.").wait_for()
+        stored = (await client.ask("GET", f"/api/sessions/{session_id}/messages"))[1]["messages"]
+        texts = [part["text"] for one in stored for part in one["parts"] if part["type"] == "text"]
+        texts = [text for text in texts if text in ("go", "faster", "First turn.", "and then paint it", "Second turn.")]
+        assert texts == ["go", "faster", "First turn.", "and then paint it", "Second turn."]
+        await page.goto(f"{client.address.url}/#/")
+        await page.locator("#conversation").focus()
+        await page.keyboard.press("Control+k")
+        await page.locator("#palette input").fill("boat")
+        await page.keyboard.press("Enter")
+        await page.locator("#title").get_by_text("the boat").wait_for()
+
+
 async def test_markdown_is_complete_and_code_can_be_copied(tmp_path):
     text = (
         "# Title\n\n1. one\n\n   ```python\n   x = 1\n   ```\n2. two\n\n- [x] done\n- [ ] open\n\n"
@@ -223,16 +315,39 @@ async def test_sessions_are_renamed_forked_edited_and_deleted(tmp_path):
         await row.wait_for(state="detached")
 
 
-async def test_a_search_hit_is_shown_at_its_place(tmp_path):
-    async with served(tmp_path, [f"answer {number}" for number in range(90)]) as client, browsing(client) as page:
+IN_VIEW = """text => {
+    const found = document.querySelector(".found");
+    const box = found?.getBoundingClientRect(), area = document.getElementById("conversation").getBoundingClientRect();
+    return Boolean(found?.textContent.includes(text) && box.top >= area.top - 1 && box.top < area.bottom - 20);
+}"""
+
+
+@pytest.mark.parametrize("look", [{}, {"viewport": {"width": 390, "height": 800}}], ids=["desktop", "phone"])
+async def test_search_hits_are_shown_at_their_places_also_in_the_session_that_is_open(tmp_path, look):
+    places = (3, 20, 41, 60, 75, 88)
+    answers = [f"answer {number}\n\n" + "some words\n\n" * (number * 7 % 40) for number in range(90)]
+    async with served(tmp_path, answers) as client, browsing(client, **look) as page:
         session_id = await client.create(title="long")
         for number in range(90):
-            await client.engine.prompt(session_id, "the needle" if number == 3 else f"question {number}")
+            await client.engine.prompt(session_id, f"the needle {number}" if number in places else f"question {number}")
+        if look:
+            await page.click("#menu")
         await page.fill("#search", "needle")
-        await page.locator("#sessions a", has_text="needle").click()
-        found = page.locator(".found .message")
-        await found.get_by_text("the needle").wait_for()
-        assert await found.is_visible()
+        hits = page.locator("#sessions a", has_text="needle")
+        await hits.nth(4).wait_for()
+        await page.get_by_role("button", name="1 more in this session").click()
+        assert await hits.count() == len(places)
+        for number in (41, 3, 88, 60, 60):
+            if look and number != 41:
+                await page.click("#menu")
+            await hits.filter(has_text=re.compile(rf"needle\W+{number}\b")).click()
+            await page.wait_for_function(IN_VIEW, arg=f"needle {number}")
+            if look:
+                assert await page.locator("#menu").get_attribute("aria-expanded") == "false"
+                continue
+            await page.mouse.move(800, 300)
+            await page.mouse.wheel(0, 20_000 if number == 60 else -3000)
+            await page.wait_for_timeout(300)
 
 
 async def test_the_usage_of_a_session_includes_the_agents_that_it_called(tmp_path):

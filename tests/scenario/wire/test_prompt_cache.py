@@ -1,13 +1,15 @@
 """In a long session nearly all of the input that can be read from the vendor's cache is read from it."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from outrider import Agent, Session, Tool, async_run
+from outrider import Agent, Engine, Session, Tool, async_run
 from outrider.providers.scripted import call
+from outrider.stores import MemoryStore
 from outrider.testing.simulator import (
     SIMULATED_APIS,
     Body,
@@ -16,6 +18,7 @@ from outrider.testing.simulator import (
     SimulatedRequest,
     Simulator,
 )
+from outrider.types.parts import ModelRef
 
 TURNS = 30
 LOOKBACK = 20
@@ -122,3 +125,55 @@ async def test_a_gateway_that_rejects_the_mark_of_the_request_gets_marks_in_bloc
         await async_run(agent, "go", agents=[agent], tools=[], providers=[provider])
         assert "cache_control" not in server.requests[-1].body
         assert server.requests[-1].body["messages"][-1]["content"][-1]["cache_control"] == {"type": "ephemeral"}
+
+
+def _prefix(body: Body) -> tuple[str, list[str]]:
+    """What vendors read first, and the items of the conversation, without marks."""
+    head = [body.get(name) for name in ("tools", "system", "instructions", "systemInstruction", "tool_choice")]
+    items = body.get("input") or body.get("messages") or body.get("contents") or []
+    return json.dumps(head), [
+        json.dumps(item).replace(', "cache_control": {"type": "ephemeral"}', "") for item in items
+    ]
+
+
+@pytest.mark.parametrize("kind", list(SIMULATED_APIS))
+async def test_a_change_of_mode_level_or_model_is_told_behind_the_conversation(kind):
+    def look(name: str) -> str:
+        """Look at a file."""
+        return name
+
+    def write(name: str) -> str:
+        """Write a file."""
+        return name
+
+    tools, store = [Tool(look, read_only=True), Tool(write)], MemoryStore()
+    model, other = SIMULATED_APIS[kind].model, SIMULATED_APIS[kind].model + "-other"
+    agent = Agent("writer", f"You write.\n\n{RULES}", model, "vendor")
+    async with Simulator(lambda _: "Done.") as server:
+        provider = server.provider(kind, "vendor")
+        async with Engine([agent], [provider], tools, store=store) as engine:
+            session = await engine.create(mode="agent")
+            await engine.prompt(session, "One.")
+            await engine.set_mode(session, "plan")
+            await engine.prompt(session, "Two.")
+            await engine.prompt(session, "Three.")
+            await engine.set_approval(session, "edits")
+            await engine.set_mode(session, "agent")
+            await engine.prompt(session, "Four.")
+            await engine.live[session].use_model(ModelRef("vendor", other))
+            await engine.prompt(session, "Five.")
+        async with Engine([agent], [provider], tools, store=store) as engine:  # with the first model again
+            await engine.prompt(session, "Six.")
+            texts = [m.get_text_content() for m in (await engine.open(session)).messages if m.role == "user"]
+        assert server.rejected == []
+        bodies = [request.body for request in server.requests]
+        told = [_prefix(body)[1][-1] for body in bodies]
+    assert texts == ["One.", "Two.", "Three.", "Four.", "Five.", "Six."]
+    for before, after in itertools.pairwise(bodies):
+        (head, items), (next_head, next_items) = _prefix(before), _prefix(after)
+        assert head == next_head
+        assert next_items[: len(items)] == items
+    assert ["plan mode" in text for text in told] == [False, True, False, False, False, False]
+    assert "Mode: agent" in told[3] and "approval level is now edits" in told[3]
+    assert f"the model is vendor/{other}" in told[4]
+    assert f"the model is vendor/{model}" in told[5]

@@ -1,5 +1,6 @@
 """A budget holds over a whole tree of agents and is never overshot."""
 
+import asyncio
 from decimal import Decimal
 
 import pytest
@@ -105,3 +106,22 @@ def test_no_order_of_requests_overshoots_tokens_or_money(requests, at_once):
 def test_less_than_a_short_answer_is_not_worth_asking_for():
     with pytest.raises(LimitReachedError, match="tokens"):
         RunBudget(Limits(tokens=1_000)).reserve(1_001 - MIN_OUTPUT_TOKENS, None, None)
+
+
+async def test_a_request_waits_for_what_parallel_requests_have_reserved():
+    budget = RunBudget(Limits(tokens=5_000))
+    first = budget.reserve(1_000, None, None)  # reserves everything
+    waiting = asyncio.create_task(budget.wait_for_reservations(1_000, None))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    budget.settle(first, Tokens(input=1_000, output=50), None)
+    await waiting
+    assert budget.reserve(1_000, None, None).max_output_tokens == 2_950
+
+
+async def test_a_request_does_not_wait_for_what_nobody_has_reserved():
+    budget = RunBudget(Limits(tokens=5_000))
+    budget.settle(budget.reserve(1_000, None, None), Tokens(input=1_000, output=3_900), None)
+    await asyncio.wait_for(budget.wait_for_reservations(1_000, None), 1)
+    with pytest.raises(LimitReachedError, match="tokens"):
+        budget.reserve(1_000, None, None)

@@ -252,3 +252,12 @@ async def test_choosing_and_listing_cost_the_same_in_a_long_queue(
         assert choose(queue, 8) < 4 * short + 0.005
         assert await jobs.find_runs(RunFilter(states=("queued",)), limit=1) == []
     database.close()
+
+
+def test_the_clock_of_a_file_has_milliseconds_with_every_version_of_sqlite(tmp_path: Path):
+    """DBOS reads it with Python 3.12 and newer; SQLite before 3.42 has no such clock."""
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    with database.engine.connect() as db:
+        found = db.execute(sa.text("SELECT unixepoch('subsec')")).scalar_one()
+    database.engine.dispose()
+    assert abs(found - time.time()) < 60

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outrider import Agent, Engine, OutriderError, Provider, SessionInUseError, Tool
-from outrider.engine.abort import ABORT_TIMEOUT_SECONDS, POLL_SECONDS, AbortListener, abort_in_other_process
+from outrider.engine.inbox import ABORT_TIMEOUT_SECONDS, POLL_SECONDS, AbortListener, abort_in_other_process
 from outrider.errors import SessionNotFoundError
 from outrider.event_bus import EventBus
 from outrider.providers.scripted import call

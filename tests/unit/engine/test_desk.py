@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from outrider.engine import approvals as desk_module
-from outrider.engine.approval_grants import lasting_approvals
-from outrider.engine.approvals import ApprovalQueue, PeerApprovals
+from outrider.engine.approvals import ApprovalQueue, PeerApprovals, lasting_approvals
 from outrider.event_bus import EventBus
 from outrider.permissions.redaction.redactor import Redactor
 from outrider.permissions.rule_suggestions import suggest_for_call

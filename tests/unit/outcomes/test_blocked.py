@@ -2,7 +2,7 @@
 
 import pytest
 
-from outrider.outcomes.blocked import find_blocked, name_grants, needs_writable_view
+from outrider.outcomes.describe import find_blocked, name_grants, needs_writable_view
 from outrider.types.outcomes import BlockedAccess
 from tests.fixtures.cases import for_each
 

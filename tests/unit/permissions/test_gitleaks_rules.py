@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from outrider.permissions.redaction.event_filter import RedactingEventFilter
-from outrider.permissions.redaction.redactor import HIDDEN_SECRET, Redactor, redact_patterns
+from outrider.permissions.redaction.redactor import HIDDEN_SECRET, RedactingEventFilter, Redactor, redact_patterns
 from outrider.permissions.redaction.secret_patterns import GitleaksRule, find_secret_spans, load_rules, shannon_entropy
 from outrider.types.events import PartDeltaEvent
 from tests.fixtures.cases import for_each

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.permissions.paths import safe_open as opening
-from outrider.permissions.paths.safe_open import PathRefused, open_to_read, open_to_write, write_atomically
+from outrider.permissions.paths import containment as opening
+from outrider.permissions.paths.containment import PathRefused, open_to_read, open_to_write, write_atomically
 
 
 @pytest.fixture

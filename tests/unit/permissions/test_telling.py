@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from outrider.event_bus import EventBus
-from outrider.permissions.redaction.event_filter import FILTERED_EVENTS, RedactingEventFilter
-from outrider.permissions.redaction.redactor import HIDDEN_SECRET, Redactor
+from outrider.permissions.redaction.redactor import FILTERED_EVENTS, HIDDEN_SECRET, RedactingEventFilter, Redactor
 from outrider.types.events import (
     ErrorEvent,
     Event,

@@ -39,6 +39,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelProgressEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
@@ -419,5 +420,9 @@ def test_a_wait_is_counted_down_and_silence_is_shown():
     assert view.activity.retry_text == "sending the request again"
     view.apply(ModelSilentEvent(session_id=SESSION, silent_ms=30_000, model="p/m"))
     assert view.activity.retry_text == "no data from p/m for 30 s"
+    view.apply(ModelProgressEvent(session_id=SESSION, stage="loading"))
+    assert (view.activity.retry_text, view.activity.label) == ("", "loading the model")
+    view.apply(ModelProgressEvent(session_id=SESSION, stage="reading", done=48, total=200))
+    assert view.activity.label == "reading the prompt 24 %"
     view.apply(PartDeltaEvent(session_id=SESSION, message_id="m", part_id="p", delta="x"))
     assert view.activity.retry_text == ""

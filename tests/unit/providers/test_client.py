@@ -26,8 +26,7 @@ from outrider.http.client import HttpClient
 from outrider.http.transport import HttpTimeouts
 from outrider.providers import http_exchange as exchange
 from outrider.providers.assembler import assemble_answer
-from outrider.providers.client import RepeatingClient, WireClient
-from outrider.providers.rate_limit import RateLimit, RateLimiter
+from outrider.providers.client import RateLimit, RateLimiter, RepeatingClient, WireClient
 from outrider.providers.stream_filters.think_tags import create_think_filter
 from outrider.types.deltas import (
     AnswerStart,

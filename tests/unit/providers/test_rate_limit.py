@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from outrider.providers.rate_limit import RateLimit, RateLimiter
+from outrider.providers.client import RateLimit, RateLimiter
 
 FAST = 6000.0  # a hundred each second
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from outrider.tools.json_schema import find_schema_problem
+from outrider.tools.schema import find_schema_problem
 from tests.fixtures.cases import for_each
 
 PERSON = {

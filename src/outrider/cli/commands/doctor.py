@@ -51,8 +51,16 @@ def _run_checks(arguments: Namespace, console: Console) -> Iterator[DiagnosticFi
     else:
         yield from health.check_providers(settings)
         yield from health.check_tools(settings, os.environ)
+        yield from _check_servers(settings)
         yield from asyncio.run(_check_providers(settings)) if arguments.network else ()
     yield _check_terminal(console)
+
+
+def _check_servers(settings: Settings) -> list[DiagnosticFinding]:
+    try:
+        return asyncio.run(health.check_servers(settings))
+    except OutriderError as error:
+        return [DiagnosticFinding("MCP servers", "problem", str(error))]
 
 
 def _delete_unused_outputs() -> Iterator[DiagnosticFinding]:

@@ -41,7 +41,7 @@ from outrider.errors import ConfigurationError, OutputUnavailableError, Outrider
 from outrider.presentation.formats import format_cost, format_token_usage
 from outrider.presentation.items import event_notice
 from outrider.presentation.tool_calls import call_title
-from outrider.types.events import Event, ModelSilentEvent, RetryScheduledEvent
+from outrider.types.events import Event, ModelSilentEvent, RetryScheduledEvent, SessionUpdatedEvent
 from outrider.types.parts import FilePart, PartBase, TextPart
 from outrider.types.validate import is_object
 
@@ -389,8 +389,10 @@ class RunCommand:
         self._stats.on_event(event)  # those of the current turn
 
     def _print_wait(self, event: Event) -> None:
-        """Print one line for a request that is repeated or not answered, so that a log shows why nothing happens."""
-        if isinstance(event, RetryScheduledEvent | ModelSilentEvent) and (notice := event_notice(event)) is not None:
+        """Print one line for a request that is repeated or not answered, so that a log shows why nothing happens, and
+        for MCP servers that cannot be used."""
+        expected = RetryScheduledEvent | ModelSilentEvent | SessionUpdatedEvent
+        if isinstance(event, expected) and (notice := event_notice(event)) is not None:
             self._console.print_stderr(f"outrider: {notice.text}", "yellow")
 
     def _load_settings(self, resumed: ResumedSession | None) -> Settings:
@@ -480,7 +482,7 @@ async def _with_setup(engine: Engine, info: RunInfo) -> RunInfo:
         info,
         program_version=program_version(),
         tools=tuple(spec.name for spec in await session_tool_specs(engine, info.session_id)),
-        servers=tuple(ServerInfo(name, state) for name, state in servers.items()),
+        servers=tuple(ServerInfo(server.name, server.state, server.error) for server in servers),
     )
 
 

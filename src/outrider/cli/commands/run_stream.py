@@ -1,7 +1,7 @@
 """The stream-json format of `outrider run`: one JSON object per event. docs/stream-json.md describes it, and
 docs/stream-json.schema.json is its JSON schema."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, assert_never, cast
 
 import msgspec
@@ -22,6 +22,7 @@ from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
     BudgetExceededEvent,
+    CacheMissEvent,
     ContextCompactionEvent,
     DeltasDroppedEvent,
     ErrorEvent,
@@ -32,6 +33,7 @@ from outrider.types.events import (
     LoopCompletedEvent,
     LoopStartedEvent,
     MessageAddedEvent,
+    ModelProgressEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
@@ -213,7 +215,7 @@ class StreamEventEncoder:
                 answer = {"approved": event.approved, "scope": event.scope, "answered_by": event.answered_by}
                 return [("approval_result", {"approval_id": event.approval_id, "tool": event.tool_name, **answer})]
             case SessionUpdatedEvent():
-                return _question_lines(event)
+                return _update_lines(event)
             case (
                 LoopStartedEvent()
                 | LoopCompletedEvent()
@@ -222,6 +224,8 @@ class StreamEventEncoder:
                 | StateChangedEvent()
                 | LLMRequestEvent()
                 | RequestChangedEvent()
+                | CacheMissEvent()
+                | ModelProgressEvent()
                 | DeltasDroppedEvent()
             ):
                 return ()  # `start`, `step` and `result` report a run and its steps
@@ -328,15 +332,21 @@ def approval_fields(event: ToolApprovalRequestedEvent) -> OutputLine:
     }
 
 
-def _question_lines(event: SessionUpdatedEvent) -> Iterable[tuple[str, OutputLine]]:
+def _update_lines(event: SessionUpdatedEvent) -> Iterable[tuple[str, OutputLine]]:
     match event.changes:
         case {"question": {"id": question_id, "text": text} as asked}:
             options = {"options": list(asked.get("options", ())), "multiple": bool(asked.get("multiple"))}
             return [("question", {"question_id": question_id, "text": text, **options})]
         case {"settled": question_id}:
             return [("question_closed", {"question_id": question_id})]
+        case {"mcp_servers": [*servers]}:
+            return [("mcp_servers", {"servers": [_server_state(server) for server in servers]})]
         case _:
             return ()
+
+
+def _server_state(server: Mapping[str, Any]) -> OutputLine:
+    return {"name": server["name"], "status": server["state"], "error": server["error"]}
 
 
 def _answer_part(part: AnswerPart) -> OutputLine:

@@ -9,9 +9,11 @@ from outrider.cli import exit_codes
 from outrider.cli.output import NARROW_TABLE_WIDTH as NARROW
 from outrider.cli.output import Console, draw_bar, format_table
 from outrider.cli.setup import run_with_archive
-from outrider.engine.archive import Grouping, SessionArchive, UsageRow
+from outrider.engine.archive import Grouping, SessionArchive, SessionFilter, UsageRow
 from outrider.presentation.formats import format_duration, format_tokens, format_total_cost
 from outrider.types.ids import now_ms
+from outrider.types.messages import Message
+from outrider.types.parts import StepFinishPart
 
 DAY_MS = 86_400_000
 BAR_WIDTH, SHORT_BAR_WIDTH = 20, 6
@@ -27,7 +29,11 @@ def show_stats(arguments: Namespace) -> int:
         session = (await archive.find_session(arguments.session)).id if arguments.session else None
         return {by: await archive.usage_statistics(by, since=since, session_id=session) for by in groupings}
 
-    console, found = Console(), run_with_archive(load_usage, arguments)
+    console = Console()
+    if arguments.by == "cache":
+        misses = run_with_archive(lambda archive: _count_misses(archive, arguments, since), arguments)
+        return _show_cache(misses, console, arguments)
+    found = run_with_archive(load_usage, arguments)
     if arguments.json:
         console.print(msgspec.json.encode(found).decode())
         return exit_codes.SUCCESS
@@ -39,6 +45,52 @@ def show_stats(arguments: Namespace) -> int:
             console.print("\n" * bool(number) + f"By {by}", "bold")
             for line in _call_table(rows, console.width) if by == "tool" else _usage_table(by, rows, console.width):
                 console.print(line)
+    return exit_codes.SUCCESS
+
+
+class CacheMisses(msgspec.Struct):
+    """The answers whose request missed the provider's cache for one reason, and the tokens that were read again."""
+
+    cause: str
+    answers: int = 0
+    tokens: int = 0
+
+
+async def _count_misses(archive: SessionArchive, arguments: Namespace, since: int | None) -> list[CacheMisses]:
+    """Count the stored causes. The tokens are those of their prompts that did not come from a cache."""
+    if arguments.session:
+        sessions = [await archive.find_session(arguments.session)]
+    else:
+        active = SessionFilter(active_since=since)
+        sessions = [session async for session in archive.iterate_sessions(active)]
+    found: dict[str, CacheMisses] = {}
+    for session in sessions:
+        for message in (await archive.load(session.id)).messages:
+            if since is None or message.time is None or message.time.created >= since:
+                _add_misses(message, found)
+    return sorted(found.values(), key=lambda row: -row.tokens)
+
+
+def _add_misses(message: Message, found: dict[str, CacheMisses]) -> None:
+    for part in message.get_parts_by_type(StepFinishPart):
+        if part.cache_miss:
+            cause = part.cache_miss.describe()
+            row = found.setdefault(cause, CacheMisses(cause))
+            row.answers += 1
+            row.tokens += round(part.tokens.prompt * (1 - part.cache_miss.cached))
+
+
+def _show_cache(rows: list[CacheMisses], console: Console, arguments: Namespace) -> int:
+    if arguments.json:
+        console.print(msgspec.json.encode({"cache": rows}).decode())
+        return exit_codes.SUCCESS
+    if not rows:
+        console.print_stderr("No cache misses are recorded.")
+        return exit_codes.SUCCESS
+    console.print("By cause of a cache miss", "bold")
+    cells = [(row.cause, f"{row.answers:,}", format_tokens(row.tokens)) for row in rows]
+    for line in format_table(("cause", "answers", "tokens not cached"), cells, console.width, right=(1, 2)):
+        console.print(line)
     return exit_codes.SUCCESS
 
 

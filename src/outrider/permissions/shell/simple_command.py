@@ -24,7 +24,7 @@ from outrider.permissions.shell.expansion import (
     expand_word,
 )
 from outrider.permissions.shell.parser import NotProvenSafe, Word
-from outrider.permissions.shell.programs.find import FOUND_PATHS, check_found_files, parse_find
+from outrider.permissions.shell.programs.coreutils import FOUND_PATHS, check_found_files, parse_find
 from outrider.permissions.shell.programs.git import reject_unsafe_index
 from outrider.permissions.shell.programs.registry import (
     PrintedNames,

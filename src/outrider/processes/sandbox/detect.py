@@ -15,17 +15,18 @@ import msgspec
 from outrider.errors import ConfigurationError
 from outrider.processes import platform
 from outrider.processes.launch import LaunchRequest
-from outrider.processes.sandbox import init_args as rights
 from outrider.processes.sandbox import seccomp
-from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
-from outrider.processes.sandbox.init_args import (
+from outrider.processes.sandbox.bubblewrap import (
     DEVICE_RIGHTS,
     READ_RIGHTS,
+    SCOPES_SINCE,
     WRITE_RIGHTS,
+    BubblewrapSandbox,
     KernelRestrictions,
     build_init_argv,
     build_ruleset,
     encode_init_request,
+    find_interpreter,
     landlock_version,
     list_runtime_paths,
     outer_environment,
@@ -200,7 +201,7 @@ def find_sandbox(scratch: Path, search_path: str = "") -> Sandbox:
         if failure is None:
             return plain
         failures.append(f"{program}: {failure}")
-    if rights.landlock_version() >= rights.SCOPES_SINCE:
+    if landlock_version() >= SCOPES_SINCE:
         failure = try_sandbox(fallback := LandlockSandbox(scratch))
         if failure is None:
             return fallback
@@ -303,7 +304,7 @@ def try_overlay(sandbox: Sandbox, scratch: Path) -> str | None:
 def join_argv(launch: LaunchRequest) -> tuple[str, ...]:
     """Returns a command that starts a launch request as a command guard does. Forking this process is not safe."""
     script = ("-I", "-S", "-c", _JOIN_SCRIPT, platform.PACKAGE_FOLDER)
-    return rights.find_interpreter(), *script, launch.encode()[4:].hex()
+    return find_interpreter(), *script, launch.encode()[4:].hex()
 
 
 def suggest_remedy(failures: list[str]) -> str:

@@ -26,11 +26,12 @@ from outrider.providers.request_body import (
     find_rejected_vendor_tools,
     finish_body,
     has_schemas,
+    insert_bytes,
     merge_fields,
 )
 from outrider.types.agents import Provider
 from outrider.types.modes import VendorTool
-from outrider.types.request import ModelMessage, Prompt, Request
+from outrider.types.request import BodyLayout, ModelMessage, Prompt, Request
 
 if TYPE_CHECKING:
     from outrider.providers.schema_dialects import SchemaLowering
@@ -125,6 +126,7 @@ _FAMILY = "anthropic"
 _INTERLEAVED_THINKING_BETA = "interleaved-thinking-2025-05-14"
 _CODE_EXECUTION_BETA = "code-execution-2025-08-25"
 _FILES_BETA = "files-api-2025-04-14"
+_BLOCK_END = len(b"}]}")  # closes the last content block, the content and the message
 _LOOKBACK_BLOCKS = 15  # the API looks back 20 blocks; some parts become two
 
 
@@ -173,15 +175,20 @@ class AnthropicWire:
             lacks_required_thinking(request, traits),
         )
         prefix = build_body_prefix(request, "messages", form, lambda: self._body_fields(request))
-        messages: bytes | bytearray = request.prompt.encoded(family, encode)
-        if self._caching(traits) == "marks":
-            messages = _mark_last_block(messages, self._endpoint.cache_control)
-        if self._caching(traits) != "off":
-            messages = self._mark_previous_end(request.prompt, family, messages)
+        messages = request.prompt.encoded(family, encode)
+        marks = tuple(self._cache_marks(request.prompt, family, traits, end=len(messages)))
         return HttpRequest(
             url=self._endpoint.request_url(request.model, stream=request.stream),
             headers=self._endpoint.headers_with_betas(self._beta_features(request, traits)),
-            body=finish_body(prefix, messages),
+            body=finish_body(prefix, insert_bytes(messages, marks)),
+            layout=BodyLayout(
+                (_FAMILY, family),
+                prefix,
+                request.prompt,
+                messages,
+                lambda prompt: prompt.encoded(family, encode),
+                marks,
+            ),
         )
 
     def create_decoder(self, request: Request) -> AnthropicDecoder:
@@ -210,15 +217,22 @@ class AnthropicWire:
             return "off"
         return "marks" if traits.block_marks and self._endpoint.caching == "auto" else self._endpoint.caching
 
-    def _mark_previous_end(self, prompt: Prompt, family: str, messages: bytes | bytearray) -> bytes | bytearray:
-        """Marks the end of the previous request if many blocks follow it: the server looks for cached prefixes only in
-        the last blocks before a mark. With tools, system prompt and the last block this is the fourth mark, the last
-        one that the API accepts."""
+    def _cache_marks(
+        self, prompt: Prompt, family: str, traits: ModelTraits, *, end: int
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yields the cache marks in the messages, with their offsets: the end of the previous request, if many blocks
+        follow it, and the last block. The server looks for cached prefixes only in the last blocks before a mark. With
+        tools and system prompt these are four marks, as many as the API accepts. It ignores marks when it compares
+        prefixes, so earlier bytes still match the cache."""
+        caching = self._caching(traits)
+        if caching == "off" or not end:
+            return
+        mark = b',"cache_control":' + encode_json(self._endpoint.cache_control)
         sent = prompt.count_sent()
-        if not 0 < sent < len(prompt) or sum(len(message.content) for message in prompt[sent:]) < _LOOKBACK_BLOCKS:
-            return messages
-        end = prompt.encoded_end(family, sent)
-        return b"".join((_mark_last_block(messages[:end], self._endpoint.cache_control), messages[end:]))
+        if 0 < sent < len(prompt) and sum(len(message.content) for message in prompt[sent:]) >= _LOOKBACK_BLOCKS:
+            yield prompt.encoded_end(family, sent) - _BLOCK_END, mark
+        if caching == "marks":
+            yield end - _BLOCK_END, mark
 
     def _body_fields_with_extra(self, request: Request) -> dict[str, Any]:
         return merge_fields(self._body_fields(request), request.settings.extra)
@@ -267,9 +281,3 @@ def _upload_marker(message: ModelMessage) -> bytes:
     """Returns a non-empty value if the message refers to an uploaded file. The prompt caches it per message, so each
     message is scanned once."""
     return b"1" if any(refers_to_upload(part) for part in message.content) else b""
-
-
-def _mark_last_block(messages: bytes | bytearray, mark: dict[str, Any]) -> bytes | bytearray:
-    """Adds the cache mark to the last content block. The server ignores marks when it compares prefixes, so earlier
-    bytes still match the cache."""
-    return b"".join((messages[:-3], b',"cache_control":', encode_json(mark), b"}]}")) if messages else messages

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -14,7 +14,7 @@ from outrider.providers.request_body import build_body_prefix, find_rejected_ven
 from outrider.types.agents import Provider
 from outrider.types.modes import VendorTool
 from outrider.types.parts import ToolUsePart
-from outrider.types.request import Prompt, Request
+from outrider.types.request import BodyLayout, Prompt, Request
 
 if TYPE_CHECKING:
     from outrider.providers.schema_dialects import SchemaLowering
@@ -59,8 +59,7 @@ class GoogleWire:
     def build_request(self, request: Request) -> HttpRequest:
         request = self._lower_schemas(request)
         generation = model_generation(request.model)
-        writer = ContentWriter(FAMILY, generation, lambda call_id: _tool_name_of_call(call_id, request.prompt))
-        contents = request.prompt.encoded(f"{FAMILY}/{3 if generation >= 3 else 2}", writer.write)
+        contents = encode_contents(request.prompt, generation)
         thinking = request.model not in self._without_thinking
         rejected = self._rejected_tools.get(request.model, frozenset())
         prefix = build_body_prefix(
@@ -69,7 +68,9 @@ class GoogleWire:
             (generation, thinking, rejected),
             lambda: encode_body_fields(request, generation, thinking=thinking, rejected=rejected),
         )
-        return HttpRequest(self._request_url(request), self._headers, finish_body(prefix, contents))
+        form, encode = (FAMILY, str(generation)), partial(encode_contents, generation=generation)
+        layout = BodyLayout(form, prefix, request.prompt, contents, encode)
+        return HttpRequest(self._request_url(request), self._headers, finish_body(prefix, contents), layout=layout)
 
     def create_decoder(self, request: Request) -> GeminiDecoder:
         return GeminiDecoder()
@@ -98,6 +99,12 @@ class GoogleWire:
         model = request.model if "/" in request.model else f"models/{request.model}"
         method = "streamGenerateContent?alt=sse" if request.stream else "generateContent"
         return f"{self._base}/{quote(model)}:{method}"
+
+
+def encode_contents(prompt: Prompt, generation: float) -> bytearray:
+    """Encodes the messages of a prompt for a model generation."""
+    writer = ContentWriter(FAMILY, generation, lambda call_id: _tool_name_of_call(call_id, prompt))
+    return prompt.encoded(f"{FAMILY}/{3 if generation >= 3 else 2}", writer.write)
 
 
 def _vertex_host(location: str) -> str:

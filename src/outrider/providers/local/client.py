@@ -10,16 +10,21 @@ import msgspec
 
 from outrider.errors import NotFoundError, OutriderError, ProviderError
 from outrider.providers.local.constrained_output import (
+    AnswerCheck,
     AnswerReader,
     CallSchema,
+    RecentCalls,
     build_grammar,
+    has_to_look,
     output_schema,
+    seen_text,
     select_tools,
 )
 from outrider.providers.local.model_pool import LoadedModel
 from outrider.providers.local.prompt import ChatTranscript, CompactToolPrompt, FileNameSource, NoFileNames, build_prefix
 from outrider.providers.local.runtime import error_from_runtime
-from outrider.types.deltas import AnswerStart, Delta, Finish, FinishReason, PartEnd, TextDelta, UsageReport
+from outrider.types.deltas import AnswerStart, Delta, Finish, FinishReason, PartEnd, RemoteEvent, TextDelta, UsageReport
+from outrider.types.events import ModelProgressEvent
 from outrider.types.request import ModelSettings, Request
 from outrider.types.usage import CacheTokens, Tokens
 
@@ -49,12 +54,18 @@ class _ChunkUsage(msgspec.Struct):
         return Tokens(self.prompt_tokens - cached, self.completion_tokens, cache=CacheTokens(read=cached))
 
 
+class _PromptProgress(msgspec.Struct):
+    total: int = 0
+    processed: int = 0
+
+
 class _CompletionChunk(msgspec.Struct):
     id: str = ""
     model: str = ""
     choices: list[_ChunkChoice] = []
     usage: _ChunkUsage | None = None
     error: dict[str, Any] | None = None
+    prompt_progress: _PromptProgress | None = None
 
 
 _chunk_decoder = msgspec.json.Decoder(_CompletionChunk)
@@ -104,6 +115,9 @@ async def decode_chunks(chunks: AsyncGenerator[str, None], reader: AnswerReader)
         chunk = _chunk_decoder.decode(text)
         if chunk.error is not None:
             raise error_from_runtime(chunk.error)
+        if (progress := chunk.prompt_progress) is not None:
+            yield RemoteEvent(ModelProgressEvent(stage="reading", done=progress.processed, total=progress.total))
+            continue
         if not started:
             started = True
             yield AnswerStart(chunk.id, PurePath(chunk.model).stem)
@@ -133,6 +147,29 @@ async def stop_repetition(deltas: AsyncGenerator[Delta, None]) -> AsyncGenerator
                 yield UsageReport(Tokens(0, pieces))
                 yield Finish("stop", "repetition")
                 return
+
+
+async def check_names(deltas: AsyncGenerator[Delta, None], check: AnswerCheck) -> AsyncGenerator[Delta, None]:
+    """Yields the deltas of an answer without the sentences that do not pass; ends an answer that is too long."""
+    pieces = 0
+    async for delta in deltas:
+        match delta:
+            case TextDelta(index, text):
+                pieces += 1
+                if passed := check.feed(text):
+                    yield TextDelta(index, passed)
+                if check.is_full:
+                    yield TextDelta(index, check.finish())
+                    yield PartEnd(index)
+                    yield UsageReport(Tokens(0, pieces))
+                    yield Finish("stop", "answer limit")
+                    return
+            case PartEnd(index) if pieces:
+                if rest := check.finish():
+                    yield TextDelta(index, rest)
+                yield delta
+            case _:
+                yield delta
 
 
 MAX_ANSWER_TOKENS = 2048  # a small model may generate up to the end of its context without stopping
@@ -170,11 +207,16 @@ class LocalClient:
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
         try:
+            if request.model not in self._acquired:
+                yield RemoteEvent(ModelProgressEvent(stage="loading"))
             model = await self._acquire_model(request.model)
             runtime_request = RuntimeRequest(request, self._tool_prompt, self._file_names)
             chunks = model.stream(runtime_request.body, runtime_request.prefix, request.conversation)
             async with contextlib.aclosing(chunks):
-                async for delta in stop_repetition(decode_chunks(chunks, runtime_request.reader)):
+                deltas = stop_repetition(decode_chunks(chunks, runtime_request.reader))
+                if (check := runtime_request.answer_check) is not None:
+                    deltas = check_names(deltas, check)
+                async for delta in deltas:
                     yield delta
         except ProviderError as error:
             error.provider = error.provider or self.name
@@ -211,21 +253,30 @@ class RuntimeRequest:
         keywords = self._schema.keywords if request.tools else None
         self.reader = AnswerReader(keywords)
         transcript = ChatTranscript(
-            keywords, tool_prompt, lambda text: file_names.match_files(request, text), workspace_text
+            keywords, tool_prompt, lambda text: file_names.suggest_files(request, text), workspace_text
         )
+        self.answer_check = self._build_check(request, file_names)
         messages = transcript.encode_messages(request.prompt)
         if self.prefix is not None:
             messages = msgspec.json.encode(self.prefix.as_chat())[1:-1] + b"," + messages
         options = msgspec.json.encode(_sampling_options(request.settings) | self._build_constraint(request, file_names))
         self.body = f'{{"messages":[{messages.decode()}],{options.decode()[1:]}'
 
+    def _build_check(self, request: Request, names: FileNameSource) -> AnswerCheck | None:
+        """Returns the check of an answer about the workspace; other answers and values have nothing to compare with."""
+        request_text = RecentCalls(request.prompt).request_text
+        if not request.tools or request.settings.output or not names.refers_to_workspace(request, request_text):
+            return None
+        known = f"{request.system or ''}\n{seen_text(request.prompt)}"
+        return AnswerCheck(known, lambda name: names.has_file(request, name), self._tool_prompt.max_answer_characters)
+
     def _build_constraint(self, request: Request, names: FileNameSource) -> dict[str, Any]:
         settings = request.settings
         if request.tools:
             offered = select_tools(request, self._tool_prompt, names)
-            return {
-                "grammar": build_grammar(self._schema.answer_schema(offered, settings.tool_choice, settings.output))
-            }
+            looks = has_to_look(request, self._tool_prompt, names, offered)
+            schema = self._schema.answer_schema(offered, settings.tool_choice, settings.output, has_to_look=looks)
+            return {"grammar": build_grammar(schema)}
         return {"grammar": build_grammar(output_schema(settings.output))} if settings.output else {}
 
 

@@ -5,7 +5,7 @@ The schema is a flat union of the offered tools. The runtime enforces it while s
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from typing import Any, Literal, assert_never, cast
 
@@ -16,6 +16,7 @@ from outrider.providers.local.prompt import (
     CompactToolPrompt,
     FileNameSource,
     ProtocolKeywords,
+    request_of,
     required_parameters,
 )
 from outrider.types.deltas import Delta, InputDelta, PartEnd, PartStart, TextDelta
@@ -119,10 +120,19 @@ class AnswerReader:
         self._buffer = ""
 
 
+# How a request starts that only wants to know something.
+_QUESTION = re.compile(
+    r"\s*(?:and |so |please )?(?:what|which|where|who|whose|why|how|when|is|are|does|do|did|has|have|was|were|explain|"
+    r"describe|summari[sz]e|outline|tell|show|list|give me an overview)\b",
+    re.IGNORECASE,
+)
+
+
 class RecentCalls:
     """The calls since the last user message.
 
-    `calls` is ordered latest first, `request_text` is that message, `known_text` adds the results since.
+    `calls` is ordered latest first, `request_text` is that message, `known_text` adds the results since. `is_question`:
+    the message only wants to know something.
     """
 
     def __init__(self, prompt: Prompt) -> None:
@@ -132,16 +142,126 @@ class RecentCalls:
         for message in reversed(prompt):
             self.calls += [part for part in reversed(message.content) if isinstance(part, ToolUsePart)]
             results += [part.content for part in message.content if isinstance(part, ToolResultPart)]
-            texts = [part.text for part in message.content if isinstance(part, TextPart)]
-            if message.role == "user" and texts:
-                self.request_text = "\n".join(texts)
+            if text := request_of(message):
+                self.request_text = text
                 break
         self.known_text = "\n".join((self.request_text, *results))
+        self.is_question = _QUESTION.match(self.request_text) is not None
+        self.result_characters = sum(map(len, results))
 
     def recent_values(self, tool: str, parameter: str) -> list[str]:
         """Returns the parameter's values in the uninterrupted run of calls of this tool at the end."""
         calls = takewhile(lambda call: call.tool_name == tool, self.calls)
         return [str(call.tool_input.get(parameter)) for call in calls]
+
+    def count_looks(self, tool_prompt: CompactToolPrompt) -> int:
+        """Returns the number of calls since the last one that did more than to look."""
+        return len(list(takewhile(lambda call: tool_prompt.only_looks(call.tool_name), self.calls)))
+
+
+_SENTENCE_END = re.compile(r"(?<=[.!?:])\s+|\n+")
+_FENCE = "```"
+_ADDRESS = re.compile(r"https?://\S+")
+_FILE_NAME = re.compile(
+    r"(?<![\w/.@:-])(?:[\w.-]+/)*[\w-]*[A-Za-z_][\w-]*\.[A-Za-z]\w{0,9}\b|(?<![\w/.@:])(?:[\w.-]+/)+[\w.-]*"
+)
+_QUOTED_NAME = re.compile(r"`([^`\s]+)`|'([\w./-]*[._/(][\w./()-]*)'|\"([\w./-]*[._/(][\w./()-]*)\"")
+_SYMBOL = re.compile(r"\b(?:[A-Za-z]+_\w+|[a-z]+[A-Z]\w*|[A-Z][a-z]+[A-Z]\w*|[A-Za-z_]\w*(?=\(\)))")
+_NO_NAMES = frozenset({"e.g", "i.e", "etc", "Node.js", "GitHub", "JavaScript", "TypeScript", "and/or", "yes/no"})
+_MIN_COMPARED_CHARACTERS = 20
+
+
+class AnswerCheck:
+    """Passes those sentences of an answer whose file names and symbols the model has seen, each once.
+
+    A small model invents names. `known_text` is everything that was sent to it in this conversation; `has_file` states
+    whether the workspace has a file of a name.
+    """
+
+    def __init__(self, known_text: str, has_file: Callable[[str], bool], max_characters: int) -> None:
+        self._known_text = known_text
+        self._has_file = has_file
+        self._left_characters = max_characters
+        self._buffer = ""
+        self._passed: set[str] = set()
+        self._gap = ""  # the white space after the last sentence that passed
+        self._left_out = 0
+        self._is_code = False
+
+    @property
+    def is_full(self) -> bool:
+        return self._left_characters <= 0
+
+    def feed(self, text: str) -> str:
+        """Returns the sentences that are complete now and pass."""
+        self._buffer += text
+        passed, start = "", 0
+        for found in _SENTENCE_END.finditer(self._buffer, 0, max(len(self._buffer) - 1, 0)):
+            passed += self._pass_sentence(self._buffer[start : found.start()], found[0])
+            start = found.end()
+        self._buffer = self._buffer[start:]
+        return passed
+
+    def finish(self) -> str:
+        """Returns the rest, and what the user has to know about the sentences that did not pass."""
+        rest, self._buffer = self._buffer, ""
+        passed = self._pass_sentence(rest, "") if rest else ""
+        if self._is_code:
+            passed += f"\n{_FENCE}"
+        if not self._left_out:
+            return passed
+        if not self._passed:
+            return "I do not know: the files that I read do not answer this."
+        statements = "a statement" if self._left_out == 1 else f"{self._left_out} statements"
+        return f"{passed.rstrip()}\n\n(I left out {statements} with names that are in none of the files that I read.)"
+
+    def _pass_sentence(self, sentence: str, gap: str) -> str:
+        if self.is_full:
+            return ""
+        if sentence.lstrip().startswith(_FENCE):
+            self._is_code = not self._is_code
+        elif not all(map(self._is_known, find_names(sentence))):
+            self._left_out += 1
+            return ""
+        compared = " ".join(sentence.split()).lower()
+        if len(compared) >= _MIN_COMPARED_CHARACTERS and compared in self._passed:
+            return ""
+        if compared:
+            self._passed.add(compared)
+        self._left_characters -= len(sentence)
+        before, self._gap = self._gap, gap
+        return before + sentence
+
+    def _is_known(self, name: str) -> bool:
+        return name in self._known_text or self._has_file(name)
+
+
+def find_names(text: str) -> Iterator[str]:
+    """Yields what looks like a file name or a symbol: a word with an extension or a slash, a quoted word, one with an
+    underscore, with capitals inside or before parentheses."""
+    text = _ADDRESS.sub(" ", text)
+    quoted = ("".join(groups) for groups in _QUOTED_NAME.findall(text))
+    found = (*_FILE_NAME.findall(text), *quoted, *_SYMBOL.findall(text))
+    for name in dict.fromkeys(name.strip(".,:;()*") for name in found):
+        if len(name) > 1 and name not in _NO_NAMES and any(character.isalpha() for character in name):
+            yield name
+
+
+def seen_text(prompt: Prompt) -> str:
+    """Returns the texts, the calls and the results of a conversation."""
+    texts: list[str] = []
+    for message in prompt:
+        for part in message.content:
+            match part:
+                case TextPart(text=text) if message.role == "user":
+                    texts.append(text)
+                case ToolResultPart(content=content):
+                    texts.append(content)
+                case ToolUsePart(tool_input=arguments):
+                    texts += (str(value) for value in arguments.values())
+                case _:
+                    continue
+    return "\n".join(texts)
 
 
 _MAX_REPEATED_CALLS = 2  # calls with the same subject in a row
@@ -166,7 +286,10 @@ def select_tools(request: Request, tool_prompt: CompactToolPrompt, file_names: F
             return [ToolOffer(tool, paths) for tool in request.tools if tool.name == choice.tool]
         case "auto":
             latest = RecentCalls(request.prompt)
-            likely = file_names.match_files(request, latest.known_text) if latest.calls else ()
+            if latest.is_question and (suggested := file_names.suggest_files(request, latest.request_text)):
+                likely, paths = suggested, [path for path in paths if path in suggested] or paths
+            else:
+                likely = file_names.match_files(request, latest.known_text) if latest.calls else ()
             found = (_offer_tool(tool, tool_prompt, latest, paths, likely) for tool in request.tools)
             return [offer for offer in found if offer is not None]
         case _:
@@ -177,12 +300,31 @@ def _offer_tool(
     tool: ToolSpec, tool_prompt: CompactToolPrompt, latest: RecentCalls, paths: Sequence[str], likely: Sequence[str]
 ) -> ToolOffer | None:
     known = tool_prompt.tools.get(tool.name)
+    if known and (_has_seen_enough(tool_prompt, latest) if known.looks else known.changes and latest.is_question):
+        return None
     given = latest.recent_values(tool.name, known.subject_parameter) if known and known.subject_parameter else []
     if known and given and paths and known.subject_parameter == known.file_parameter:
         left = [path for path in paths if path not in given and (path in likely or path in latest.request_text)]
         return ToolOffer(tool, left) if left else None
     goes_in_circles = len(given) >= _MAX_REPEATED_CALLS and len(set(given[:_MAX_REPEATED_CALLS])) == 1
     return None if goes_in_circles else ToolOffer(tool, paths)
+
+
+def _has_seen_enough(tool_prompt: CompactToolPrompt, latest: RecentCalls) -> bool:
+    looks = latest.count_looks(tool_prompt)
+    return looks >= tool_prompt.max_looks or (
+        looks == len(latest.calls) and latest.result_characters >= tool_prompt.max_looked_characters
+    )
+
+
+def has_to_look(
+    request: Request, tool_prompt: CompactToolPrompt, file_names: FileNameSource, offered: Sequence[ToolOffer]
+) -> bool:
+    """Returns whether the model may not answer yet: the request is about the workspace, and nothing was looked at."""
+    if request.settings.tool_choice.mode != "auto" or not any(tool_prompt.only_looks(it.tool.name) for it in offered):
+        return False
+    latest = RecentCalls(request.prompt)
+    return not latest.calls and file_names.refers_to_workspace(request, latest.request_text)
 
 
 # The separators of the prompt encoder: generated calls must equal the bytes that are sent back (prefix cache).
@@ -202,11 +344,16 @@ class CallSchema:
         self.keywords = ProtocolKeywords.for_tools(tools)
 
     def answer_schema(
-        self, offered: Sequence[ToolOffer], choice: ToolChoice, output: OutputSchema | None
+        self,
+        offered: Sequence[ToolOffer],
+        choice: ToolChoice,
+        output: OutputSchema | None,
+        *,
+        has_to_look: bool = False,
     ) -> dict[str, Any]:
         definitions: dict[str, Any] = {}
         branches = [self._tool_branch(offer.tool, offer.paths, definitions) for offer in offered]
-        if choice.mode in ("auto", "none"):
+        if choice.mode in ("auto", "none") and not has_to_look:
             branches.append(self._answer_branch(output, definitions))
         schema: dict[str, Any] = {"x-guidance": _SEPARATORS, "anyOf": branches}
         return schema | {"$defs": definitions} if definitions else schema

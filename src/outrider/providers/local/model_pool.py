@@ -204,6 +204,10 @@ class InferenceJob:
     def deliver_chunk(self, chunk: str) -> bool:
         return self.cancelled or not self._deliver(chunk)
 
+    def deliver_progress(self, chunk: str) -> bool:
+        """Delivers a chunk of the evaluation of the prefix, unless it belongs to the empty answer after it."""
+        return self.deliver_chunk(chunk) if "prompt_progress" in chunk else self.cancelled
+
     def finish(self, error: ProviderError | None = None) -> None:
         if not self.cancelled:
             self._deliver(error)
@@ -254,7 +258,7 @@ class LoadedModel:
                 return
             try:
                 if self._prefix_cache is not None and job.prefix is not None:
-                    self._prefix_cache.prepare(self._runtime, job.prefix, lambda _, job=job: job.cancelled)
+                    self._prefix_cache.prepare(self._runtime, job.prefix, job.deliver_progress)
                 if not job.cancelled:
                     self._runtime.chat(job.body, job.deliver_chunk)
                 job.finish()

@@ -170,6 +170,14 @@ def dialect_for_provider(provider: Provider) -> ChatDialect:
     return DIALECTS[-1]
 
 
+def find_dialect(name: str, replay: str) -> ChatDialect:
+    """Returns a dialect by name, for messages whose reasoning is sent back in the way `replay`."""
+    found = next((row for row in DIALECTS if row.name == name), DIALECTS[-1])
+    if found.replay == replay:
+        return found
+    return replace(found, replay=replay, empty_reasoning=False)  # as `dialect_after_error` changes it
+
+
 @lru_cache(maxsize=64)  # called twice per response
 def model_family(model: str) -> str:
     """Returns the model family, the first word of the name, independent of the server: deepseek, qwen, claude,

@@ -51,7 +51,7 @@ from outrider.providers.request_body import (
 )
 from outrider.types.agents import Provider
 from outrider.types.parts import ReasoningPart
-from outrider.types.request import Prompt, Request
+from outrider.types.request import BodyLayout, Prompt, Request
 
 if TYPE_CHECKING:
     from outrider.providers.schema_dialects import SchemaLowering
@@ -92,8 +92,14 @@ class ChatWire:
             lambda: encode_chat_fields(request, dialect),
             lambda: _encode_system_message(request, dialect),
         )
-        body = finish_body(prefix, request.prompt.encoded(writer.cache_key, writer.write))
-        return HttpRequest(self._url, self._headers, body)
+
+        def encode(prompt: Prompt) -> bytearray:
+            return prompt.encoded(writer.cache_key, writer.write)
+
+        messages = encode(request.prompt)
+        form = ("chat", self.model_family(request.model), dialect.name, dialect.replay)
+        layout = BodyLayout(form, prefix, request.prompt, messages, encode)
+        return HttpRequest(self._url, self._headers, finish_body(prefix, messages), layout=layout)
 
     def create_decoder(self, request: Request) -> ChatDecoder:
         audio = request.settings.extra.get("audio", {})
@@ -183,9 +189,14 @@ class ResponsesWire:
         traits = self._traits_of(request.model)
         prefix = build_body_prefix(request, "input", traits, lambda: encode_responses_fields(request, traits))
         stored = bool(request.settings.extra.get("store"))
-        return HttpRequest(
-            self._url, self._headers, finish_body(prefix, self._encode_input(request.prompt, stored=stored))
-        )
+
+        def encode(prompt: Prompt) -> bytearray:
+            return encode_input(prompt, self._family, stored=stored)
+
+        items = encode(request.prompt)
+        form = ("responses", self._family, "stored" if stored else "")
+        layout = BodyLayout(form, prefix, request.prompt, items, encode)
+        return HttpRequest(self._url, self._headers, finish_body(prefix, items), layout=layout)
 
     def create_decoder(self, request: Request) -> ResponsesDecoder:
         return ResponsesDecoder()
@@ -209,12 +220,13 @@ class ResponsesWire:
     def _traits_of(self, model: str) -> ResponsesTraits:
         return self._learned.get(model, NO_TRAITS)
 
-    def _encode_input(self, prompt: Prompt, *, stored: bool) -> bytearray:
-        family = self._family
-        listed = prompt.encoded(f"{family}/custom-calls", lambda message: encode_custom_call_ids(message, family))
-        custom = frozenset(msgspec.json.decode(b"[%b]" % listed, type=list[str]))
-        writer = ItemWriter(family, custom, stored=stored)
-        return prompt.encoded(f"{family}/stored" if stored else family, writer.write)
+
+def encode_input(prompt: Prompt, family: str, *, stored: bool) -> bytearray:
+    """Encodes the messages of a prompt as input items."""
+    listed = prompt.encoded(f"{family}/custom-calls", lambda message: encode_custom_call_ids(message, family))
+    custom = frozenset(msgspec.json.decode(b"[%b]" % listed, type=list[str]))
+    writer = ItemWriter(family, custom, stored=stored)
+    return prompt.encoded(f"{family}/stored" if stored else family, writer.write)
 
 
 def _traits_after_error(known: ResponsesTraits, message: str) -> ResponsesTraits:

@@ -20,6 +20,7 @@ from outrider.engine.engine import Engine
 from outrider.engine.frontend import archive_of, context_limit, was_cut_off
 from outrider.engine.session_trace import TimelineEntry, session_timeline, stored_trace
 from outrider.errors import SessionNotFoundError
+from outrider.models.context_ledger import ContextReport, build_report
 from outrider.server.endpoint import (
     ApiEndpoint,
     DocumentResponse,
@@ -206,6 +207,12 @@ async def get_timeline(request: RouteRequest[NoPayload, NoPayload]) -> list[Time
     return await session_timeline(archive_of(request.engine), request.path["session_id"])
 
 
+async def get_context(request: RouteRequest[NoPayload, NoPayload]) -> ContextReport:
+    session_id = request.path["session_id"]
+    messages = (await archive_of(request.engine).load(session_id)).messages
+    return await asyncio.to_thread(build_report, session_id, messages)
+
+
 async def follow_session(request: RouteRequest[FollowQuery, NoPayload]) -> SseResponse:
     after = request.query.after
     if request.last_event_id:
@@ -282,6 +289,9 @@ SESSION_ROUTES = (
                 summary="Export the session as one HTML page", handler=share_session, response_type="text/html"),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/trace", name="trace_page",
                 summary="Export the session's trace as one HTML page", handler=trace_page, response_type="text/html"),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/context", name="get_context",
+                summary="Get the sources of each request to a model, with tokens and cost, and why its cache missed",
+                handler=get_context, response_type=ContextReport),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/timeline", name="get_timeline",
                 summary="List answers and calls of a session and of the agents that it called, with times and tokens",
                 handler=get_timeline, response_type=list[TimelineEntry]),

@@ -3,17 +3,28 @@
 import asyncio
 import hashlib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from outrider.config.environment import key_variable_names
+from outrider.config.environment import find_key_and_address, key_variable_names
 from outrider.config.paths import KEYS_FILE
-from outrider.config.stored_keys import KeyStore, provider_of_variable
+from outrider.config.providers import BUILT_IN_PROVIDERS
+from outrider.config.settings import Settings, reload_providers
+from outrider.config.stored_keys import KEY_PROVIDERS, KeyStore, provider_of_variable
 from outrider.engine.engine import Engine
+from outrider.engine.frontend import list_offers
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.project.mcp import ServerOffers
 from outrider.project.trust import WorkspaceTrust
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
+from outrider.types.agents import Provider
+
+if TYPE_CHECKING:
+    from outrider.engine.mcp_servers import ServerLogins
+    from outrider.project.mcp import McpServerManager
+
+KEY_CHECK_SECONDS = 5.0
 
 
 class RuleList(msgspec.Struct, frozen=True):
@@ -23,9 +34,20 @@ class RuleList(msgspec.Struct, frozen=True):
 
 
 class McpServerState(msgspec.Struct, frozen=True):
+    """An MCP server. `state` is connecting, ready, failed or closed; `changed` names tools whose definitions have
+    changed since their last approval. `login` is "none", "stored", "more rights needed" or "by header"; it is empty for
+    a server that cannot have one. While `is_logging_in`, a login that was started here is not finished; `login_error`
+    is why the last one failed."""
+
     name: str
     state: str
     error: str = ""
+    tools: int = 0
+    changed: tuple[str, ...] = ()
+    address: str = ""
+    login: str = ""
+    is_logging_in: bool = False
+    login_error: str = ""
 
 
 class ProviderState(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,10 +67,32 @@ class SettingsOverview(msgspec.Struct, frozen=True, kw_only=True):
     servers: tuple[McpServerState, ...]
     providers: tuple[ProviderState, ...]
     has_jobs: bool = False
+    server_notices: tuple[str, ...] = ()
+
+
+class NamedServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The name of an MCP server."""
+
+    name: str
+
+
+class LoginPage(msgspec.Struct, frozen=True):
+    """The page on which the user logs in; it is empty if the server wants no login."""
+
+    url: str
+
+
+class LoginAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The address to which the login redirected the browser, if the browser could not open it: it begins with
+    http://127.0.0.1, which is another machine for a browser that is not on the server's."""
+
+    name: str
+    address: Annotated[str, msgspec.Meta(max_length=10_000)]
 
 
 class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The key of a provider, used from the next start of the server on. An empty key removes it."""
+    """The key of a provider, used from its next request on. An empty key removes it. A key that the vendor refuses is
+    not stored."""
 
     variable: str
     key: Annotated[str, msgspec.Meta(max_length=10_000)]
@@ -87,35 +131,105 @@ class TrustDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsOverview:
     runtime = request.engine.runtime
     stored = await asyncio.to_thread(_key_store(runtime.data).list_providers) if runtime.data else {}
-    servers = runtime.mcp_servers.connection_status() if runtime.mcp_servers else {}
+    servers = runtime.mcp_servers
+    known = runtime.spec.providers
+    missing = [Provider(name, BUILT_IN_PROVIDERS[name]) for name in KEY_PROVIDERS if name not in known]
     providers: list[ProviderState] = []
-    for provider in runtime.spec.providers.values():
-        variable = next(iter(key_variable_names(provider.kind)), "")
+    for provider in (*known.values(), *(missing if request.settings else ())):
+        takes_key = runtime.data is not None and (provider.name in KEY_PROVIDERS or provider.base_url is None)
+        variable = next(iter(key_variable_names(provider.kind)), "") if takes_key else ""
         providers.append(
             ProviderState(
                 name=provider.name,
                 kind=provider.kind,
                 base_url=provider.base_url,
                 has_key=bool(provider.api_key),
-                variable=variable if runtime.data else "",
+                variable=variable,
                 is_stored=bool(variable) and provider_of_variable(variable) in stored,
             )
         )
     rules = runtime.rules
     return SettingsOverview(
         rules=RuleList(tuple(rules.allow), tuple(rules.ask), tuple(rules.deny)),
-        servers=tuple(McpServerState(name, str(found.state), found.error) for name, found in sorted(servers.items())),
+        servers=await _list_server_states(request, servers) if servers else (),
         providers=tuple(providers),
         has_jobs=request.background is not None,
+        server_notices=tuple(servers.notices) if servers else (),
     )
 
 
+async def _list_server_states(
+    request: RouteRequest[NoPayload, NoPayload], manager: "McpServerManager"
+) -> tuple[McpServerState, ...]:
+    logins = request.server_logins
+    known = {one.name: one for one in await asyncio.to_thread(logins.list_servers)} if logins else {}
+    return tuple(
+        McpServerState(
+            found.name,
+            found.state,
+            found.error,
+            found.tools,
+            found.changed,
+            address=known[found.name].address if found.name in known else "",
+            login=known[found.name].login if found.name in known else "",
+            is_logging_in=logins is not None and found.name in logins.open_names,
+            login_error=logins.errors.get(found.name, "") if logins else "",
+        )
+        for found in manager.describe_servers()
+    )
+
+
+async def start_server_login(request: RouteRequest[NoPayload, NamedServer]) -> LoginPage:
+    return LoginPage(await _find_logins(request).start(request.body.name))
+
+
+async def finish_server_login(request: RouteRequest[NoPayload, LoginAnswer]) -> None:
+    _find_logins(request).take_address(request.body.name, request.body.address)
+
+
+async def end_server_login(request: RouteRequest[NoPayload, NamedServer]) -> None:
+    if not await asyncio.to_thread(_find_logins(request).log_out, request.body.name):
+        raise LookupError(f"there is no stored login at {request.body.name}")
+
+
+async def reconnect_server(request: RouteRequest[NoPayload, NamedServer]) -> None:
+    if (manager := request.engine.runtime.mcp_servers) is None:
+        raise ConfigurationError("this server has no MCP servers")
+    manager.reconnect(request.body.name)
+
+
+def _find_logins(request: RouteRequest[Any, Any]) -> "ServerLogins":
+    if request.server_logins is None:
+        raise ConfigurationError("this server has no MCP servers")
+    return request.server_logins
+
+
+async def get_offers(request: RouteRequest[NoPayload, NoPayload]) -> ServerOffers:
+    return await list_offers(request.engine)
+
+
 async def store_key(request: RouteRequest[NoPayload, NewKey]) -> None:
-    data = request.engine.runtime.data
-    if data is None:
+    data, settings = request.engine.runtime.data, request.settings
+    if data is None or settings is None:
         raise ConfigurationError("this server has no data folder in which a key could be stored")
     store, provider, key = _key_store(data), provider_of_variable(request.body.variable), request.body.key.strip()
+    if key:
+        await _check_key(settings, provider, key)
     await asyncio.to_thread(lambda: store.store(provider, key) if key else store.remove(provider))
+    await request.engine.runtime.update_providers(await asyncio.to_thread(reload_providers, settings))
+
+
+async def _check_key(settings: Settings, provider: str, key: str) -> None:
+    """Raises OutriderError if the vendor refuses the key. A key that cannot be checked is accepted."""
+    from outrider.models.live_models import check_key  # lazy: it loads the HTTP client
+
+    if any(character.isspace() for character in key) or not key.isprintable():
+        raise ConfigurationError("this is not a key: it contains spaces")
+    kind = BUILT_IN_PROVIDERS[provider]
+    _, address = find_key_and_address(settings.environ, kind)
+    problem = await check_key(Provider(provider, kind, key, address), KEY_CHECK_SECONDS)
+    if problem.refused:
+        raise OutriderError(f"{provider} refused the key: {problem.text}. It was not stored")
 
 
 def _key_store(data: Path) -> KeyStore:
@@ -165,8 +279,22 @@ SETTINGS_ROUTES = (
     ApiEndpoint(method="GET", path="/api/settings", name="get_settings",
                 summary="Get rules, MCP servers and providers, without keys", handler=get_settings,
                 response_type=SettingsOverview),
+    ApiEndpoint(method="GET", path="/api/mcp-servers/offers", name="get_mcp_offers",
+                summary="Get the prompts and resources of the MCP servers that are ready", handler=get_offers,
+                response_type=ServerOffers),
     ApiEndpoint(method="POST", path="/api/keys", name="store_key", summary="Store or remove the key of a provider",
                 handler=store_key, body=NewKey, status=204),
+    ApiEndpoint(method="POST", path="/api/mcp-servers/login", name="start_server_login",
+                summary="Start a login at an MCP server and get the page for it", handler=start_server_login,
+                body=NamedServer, response_type=LoginPage),
+    ApiEndpoint(method="POST", path="/api/mcp-servers/login/answer", name="finish_server_login",
+                summary="Finish a login with the address that the browser could not open", handler=finish_server_login,
+                body=LoginAnswer, status=204),
+    ApiEndpoint(method="POST", path="/api/mcp-servers/logout", name="end_server_login",
+                summary="Delete the login at an MCP server", handler=end_server_login, body=NamedServer, status=204),
+    ApiEndpoint(method="POST", path="/api/mcp-servers/reconnect", name="reconnect_server",
+                summary="Connect to a failed MCP server again", handler=reconnect_server, body=NamedServer,
+                status=204),
     ApiEndpoint(method="GET", path="/api/trust", name="get_trust",
                 summary="Get whether a folder is trusted, and what its trust would enable", handler=get_trust,
                 query=TrustQuery, response_type=FolderTrust),

@@ -79,6 +79,9 @@ def _is_tagged_by_class(kind: Any) -> bool:
 UNREADABLE = (TypeError, KeyError, UnicodeDecodeError, msgspec.DecodeError)
 """What a damaged row, or one without its blob, raises when it is read."""
 BLOB_BYTES = 16 * 1024
+# The text before the messages of a request is equal in many sessions, so it is worth a blob much earlier.
+_REQUEST_BLOB_BYTES = 512
+_REQUEST_START = b'{"type":"step-start"'
 SPLIT_CHARACTERS = 2**20
 _BLOB_PREFIX = "\x00blob:"
 _BLOB_NAME = re.compile(rb"\\u0000blob:([0-9a-f]{64})")
@@ -86,12 +89,13 @@ _BLOB_NAME = re.compile(rb"\\u0000blob:([0-9a-f]{64})")
 
 def extract_blobs(body: bytes) -> tuple[bytes, dict[str, bytes]]:
     """Returns the row with each large string replaced by its hash, and the strings by hash; usually there are none."""
-    if len(body) < BLOB_BYTES:
+    limit = _REQUEST_BLOB_BYTES if body.startswith(_REQUEST_START) else BLOB_BYTES
+    if len(body) < limit:
         return body, {}
     blobs: dict[str, bytes] = {}
 
     def take(text: str) -> str:
-        if len(text) < BLOB_BYTES and not text.startswith(_BLOB_PREFIX):
+        if len(text) < limit and not text.startswith(_BLOB_PREFIX):
             return text
         content = text.encode()
         name = hashlib.sha256(content).hexdigest()

@@ -10,11 +10,11 @@ import msgspec
 
 from outrider.errors import StoreError
 from outrider.permissions.paths.gitignore import IGNORE_FILES, is_ignored
-from outrider.sessions.snapshots.database import SnapshotDatabase
 from outrider.sessions.snapshots.scanner import (
     ContentStore,
     FileState,
     ScannedFile,
+    SnapshotDatabase,
     WorkspaceScanner,
     WorkspaceSnapshot,
 )

@@ -18,7 +18,6 @@ from outrider.sessions.snapshots.changes import (
     ScanCache,
     compare_with_workspace,
 )
-from outrider.sessions.snapshots.database import SnapshotDatabase
 from outrider.sessions.snapshots.restore import (
     Direction,
     RestorePlanner,
@@ -31,6 +30,7 @@ from outrider.sessions.snapshots.restore import (
 from outrider.sessions.snapshots.scanner import (
     ContentStore,
     FileState,
+    SnapshotDatabase,
     SnapshotLimits,
     WorkspaceScanner,
     WorkspaceSnapshot,

@@ -10,7 +10,7 @@ from typing import BinaryIO
 import msgspec
 
 from outrider.errors import ToolFailure
-from outrider.permissions.paths.safe_open import open_to_read
+from outrider.permissions.paths.containment import open_to_read
 from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
 
 MAX_SKILL_LENGTH = 100_000

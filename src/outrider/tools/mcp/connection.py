@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextvars import ContextVar
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -12,7 +13,7 @@ from outrider.errors import ToolFailure
 from outrider.http.transport import ProxySelector
 from outrider.tools.mcp.config import ServerConfig, ServerLimits
 from outrider.tools.mcp.credentials import LoginFile
-from outrider.tools.tool import Progress, ToolResult
+from outrider.tools.tool import Progress, ToolContext, ToolResult
 
 
 class ToolDefinition(msgspec.Struct, frozen=True):
@@ -98,6 +99,29 @@ class ElicitationReply(msgspec.Struct, frozen=True):
 
 
 AskUser = Callable[[Elicitation], Awaitable[ElicitationReply]]
+CURRENT_CALL: ContextVar[ToolContext | None] = ContextVar("current_mcp_call", default=None)
+"""The call during which a server asks something."""
+
+
+class SamplingRequest(msgspec.Struct, frozen=True):
+    """A server's request for an answer of the model, during a call."""
+
+    server: str
+    messages: "tuple[PromptMessage, ...]"
+    system_prompt: str = ""
+    max_tokens: int = 1_000
+    temperature: float | None = None
+
+
+class SamplingReply(msgspec.Struct, frozen=True):
+    """The answer of the model, and the name of the model."""
+
+    text: str
+    model: str
+
+
+SampleAnswer = Callable[[SamplingRequest], Awaitable[SamplingReply]]
+"""Returns an answer of the model. Raises ServerFault if the user refuses it."""
 
 
 class McpHost(msgspec.Struct, frozen=True):
@@ -113,6 +137,8 @@ class McpHost(msgspec.Struct, frozen=True):
     """Stored logins of servers with a URL; without it, a server that wants a login cannot be used."""
     redirect: Any = None
     """The `LoginRedirect` of a login in this process; without it, an error asks for a login."""
+    sample: SampleAnswer | None = None
+    """Lets the model answer for a server; None if no user can allow it."""
 
 
 class PromptMessage(msgspec.Struct, frozen=True):
@@ -187,6 +213,14 @@ class ConnectionRunner(Protocol):
 
 class ServerFault(ToolFailure):
     """The server is not available or returned an error."""
+
+
+class VisitRequired(ServerFault):
+    """The call works only after the user has visited addresses, for example to let the server use a service."""
+
+    def __init__(self, message: str, visits: "tuple[Elicitation, ...]") -> None:
+        super().__init__(message)
+        self.visits = visits
 
 
 class LinkLost(ServerFault):

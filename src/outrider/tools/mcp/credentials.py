@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from outrider.permissions.paths.safe_open import write_private_file
+from outrider.permissions.paths.containment import write_private_file
 
 
 class StoredLogin(msgspec.Struct, omit_defaults=True):

@@ -25,7 +25,7 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl, BaseModel, ValidationError
 
-from outrider.errors import ConfigurationError
+from outrider.errors import ConfigurationError, OutriderError
 from outrider.tools.mcp.config import HttpServer
 from outrider.tools.mcp.credentials import LoginFile, StoredLogin
 
@@ -214,6 +214,15 @@ class LoginRedirect:
                 return await self._answer
         except TimeoutError:
             raise OAuthFlowError(f"nobody logged in within {LOGIN_TIMEOUT / 60:g} minutes") from None
+
+    def take_address(self, address: str) -> None:
+        """Take the answer from the address to which the browser was redirected, for a browser on another machine.
+        Raises OutriderError if it is the address of another page."""
+        target = urlsplit(address.strip())
+        query = parse_qs(target.query)
+        if target.path != CALLBACK_PATH or not query.keys() & {"code", "error"}:
+            raise OutriderError(f"this is not the address that the login ends with: it begins with {self.address}")
+        self._take_answer(target.path, query)
 
     async def _answer_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

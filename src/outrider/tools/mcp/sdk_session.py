@@ -16,7 +16,8 @@ from mcp.client import ClientRequestContext, IncomingMessage, Transport
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from outrider.processes.spawner import ProcessSpawner
+from outrider.errors import OutriderError
+from outrider.processes.process import ProcessSpawner
 from outrider.tools.mcp.config import HttpServer, ServerConfig, ServerLimits, StdioServer, hide_secrets
 from outrider.tools.mcp.connection import (
     ConnectionLifetime,
@@ -29,9 +30,11 @@ from outrider.tools.mcp.connection import (
     PromptArgument,
     PromptMessage,
     ReportProgress,
+    SamplingRequest,
     ServerFault,
     SessionForgotten,
     ToolDefinition,
+    VisitRequired,
     truncate_text,
 )
 from outrider.tools.mcp.sdk_http import http_transport
@@ -235,8 +238,17 @@ class SdkLink:
         if error.error.message == "Session terminated":  # the SDK's message for status 404 within a session
             self._life.end("the server ended the session")
             return SessionForgotten("the server ended the session; nothing was run")
+        if error.error.code == wire.URL_ELICITATION_REQUIRED and (visits := self._read_visits(error.error.data)):
+            return VisitRequired(self._hide_secrets(error_text(error)), visits)
         about = f" ({self._life.last_problem})" if self._life.last_problem else ""
         return ServerFault(self._hide_secrets(error_text(error) + about))
+
+    def _read_visits(self, data: Any) -> tuple[Elicitation, ...]:
+        try:
+            found = wire.ElicitationRequiredErrorData.model_validate(data)
+        except ValidationError:
+            return ()
+        return tuple(Elicitation(self._config.name, one.message, url=one.url) for one in found.elicitations)
 
     def _hide_secrets(self, text: str) -> str:
         return hide_secrets(text, self._config)
@@ -295,6 +307,7 @@ _LIST_CHANGES: dict[type[object], ListKind] = {
     wire.PromptListChangedNotification: "prompts",
 }
 _MAX_LOG_LENGTH = 2_000
+_USER_REJECTED = -1  # the code that the specification uses for a refused request
 _log = logging.getLogger("outrider.mcp")
 
 # The SDK logs internal errors, which are reported as faults here. Without a handler, Python would print them.
@@ -348,6 +361,7 @@ def _build_client(
         client_info=wire.Implementation(name="outrider", version=_package_version()),
         list_roots_callback=callbacks.list_roots,
         elicitation_callback=callbacks.elicit if host.ask else None,
+        sampling_callback=callbacks.sample if host.sample else None,
         logging_callback=callbacks.on_log,
         log_level="info",
         message_handler=callbacks.on_message,
@@ -385,7 +399,7 @@ async def _listen_for_changes(client: Client, life: ConnectionLifetime) -> None:
 
 
 class _ServerCallbacks:
-    """Handlers for requests and notifications from the server. Sampling has no handler, so the SDK rejects it."""
+    """Handlers for requests and notifications from the server."""
 
     def __init__(self, config: ServerConfig, host: McpHost, life: ConnectionLifetime) -> None:
         self._server = config.name
@@ -407,6 +421,25 @@ class _ServerCallbacks:
         reply = await self._host.ask(Elicitation(self._server, params.message, schema, url))
         return wire.ElicitResult(action=reply.action, content=reply.content)
 
+    async def sample(
+        self, context: ClientRequestContext, params: wire.CreateMessageRequestParams
+    ) -> wire.CreateMessageResult | wire.ErrorData:
+        if self._host.sample is None or params.tools:
+            return wire.ErrorData(code=wire.INVALID_PARAMS, message="sampling with tools is not supported")
+        messages = tuple(
+            PromptMessage(message.role, merge_blocks(_sampling_blocks(message))) for message in params.messages
+        )
+        request = SamplingRequest(
+            self._server, messages, params.system_prompt or "", max(1, params.max_tokens), params.temperature
+        )
+        try:
+            reply = await self._host.sample(request)
+        except OutriderError as error:
+            return wire.ErrorData(code=_USER_REJECTED, message=error.message)
+        return wire.CreateMessageResult(
+            role="assistant", content=wire.TextContent(text=reply.text), model=reply.model, stop_reason="endTurn"
+        )
+
     async def on_log(self, params: wire.LoggingMessageNotificationParams) -> None:
         text = params.data if isinstance(params.data, str) else repr(params.data)
         self._life.listener.log(Progress(output=f"[{params.level}] {truncate_text(text, _MAX_LOG_LENGTH)}\n"))
@@ -414,6 +447,12 @@ class _ServerCallbacks:
     async def on_message(self, message: IncomingMessage) -> None:
         if (changed := _LIST_CHANGES.get(type(message))) is not None:
             self._life.listener.stale(changed)
+
+
+def _sampling_blocks(message: wire.SamplingMessage) -> list[wire.ContentBlock]:
+    content = message.content if isinstance(message.content, list) else [message.content]
+    plain = (wire.TextContent, wire.ImageContent, wire.AudioContent)
+    return [block for block in content if isinstance(block, plain)]
 
 
 def _error_causes(error: BaseException) -> Iterator[str]:

@@ -14,8 +14,7 @@ from mcp.shared.message import SessionMessage
 
 from outrider.errors import ProcessError
 from outrider.processes.launch import LaunchRequest, child_environment
-from outrider.processes.process import ExitStatus, InputPipe, exit_status_of
-from outrider.processes.spawner import ProcessSpawner
+from outrider.processes.process import ExitStatus, InputPipe, ProcessSpawner, exit_status_of
 from outrider.tools.mcp.config import ServerLimits, StdioServer
 from outrider.tools.mcp.connection import ConnectionLifetime, McpHost, ServerFault
 

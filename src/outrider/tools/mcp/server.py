@@ -4,12 +4,15 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from outrider.errors import ToolFailure
 from outrider.tools.mcp.config import ServerConfig, ServerLimits, hide_secrets
 from outrider.tools.mcp.connection import (
+    CURRENT_CALL,
     ConnectionLifetime,
     ConnectionListener,
     ConnectionRunner,
@@ -22,12 +25,16 @@ from outrider.tools.mcp.connection import (
     McpResource,
     PromptMessage,
     ReportProgress,
+    SamplingReply,
+    SamplingRequest,
     ServerFault,
     ServerLink,
     SessionForgotten,
     ToolDefinition,
+    VisitRequired,
 )
 from outrider.tools.tool import Progress, ToolContext, ToolResult
+from outrider.types.tool_state import WAITED
 
 
 class ReconnectBackoff:
@@ -203,6 +210,49 @@ class ServerUpdate(msgspec.Struct, frozen=True):
     status: ServerStatus
 
 
+Asked = TypeVar("Asked")
+MAX_REQUESTS_PER_CALL = 20  # questions and model answers that a server may ask for during one call
+
+
+class _OpenCall:
+    """A running call and its time limit, which pauses while the user or the model answers."""
+
+    def __init__(self, context: ToolContext, timer: asyncio.Timeout) -> None:
+        self.context = context
+        self._timer = timer
+        self._requests = 0
+        self._waiting = 0
+        self._left = 0.0
+        self._waited = 0.0
+
+    def is_exhausted(self) -> bool:
+        self._requests += 1
+        return self._requests > MAX_REQUESTS_PER_CALL
+
+    async def wait_for(self, ask: Callable[[Asked], Awaitable[T]], question: Asked) -> T:
+        token, started = CURRENT_CALL.set(self.context), monotonic()
+        self._pause()
+        try:
+            return await ask(question)
+        finally:
+            CURRENT_CALL.reset(token)
+            self._waited += monotonic() - started
+            self._resume()
+            self.context.report(Progress(metadata={WAITED: round(self._waited * 1000)}))
+
+    def _pause(self) -> None:
+        self._waiting += 1
+        if self._waiting == 1 and (due := self._timer.when()) is not None:
+            self._left = due - asyncio.get_running_loop().time()
+            self._timer.reschedule(None)
+
+    def _resume(self) -> None:
+        self._waiting -= 1
+        if not self._waiting and self._left > 0 and not self._timer.expired():
+            with contextlib.suppress(RuntimeError):  # the call has ended meanwhile
+                self._timer.reschedule(asyncio.get_running_loop().time() + self._left)
+
+
 class McpServer:
     """One configured server. `run` returns after `close`; other methods can be called from any task of the same event
     loop."""
@@ -214,14 +264,19 @@ class McpServer:
         self._limits = host.limits
         self._ask_user = host.ask
         self._listener = tell
-        asking = msgspec.structs.replace(host, ask=self._answer_elicitation if host.ask else None)
+        self._sample = host.sample
+        asking = msgspec.structs.replace(
+            host,
+            ask=self._answer_elicitation if host.ask else None,
+            sample=self._answer_sampling if host.sample else None,
+        )
         self._owner = ConnectionOwner(
             config, asking, self._load_server, self._list_changed, self._forward_log, lambda: self._notify("state")
         )
         self._tasks: asyncio.TaskGroup | None = None
         self._open_requests = 0  # requests without a response
         self._is_stale = False
-        self._reports: list[ReportProgress] = []
+        self._calls: list[_OpenCall] = []
 
     @property
     def name(self) -> str:
@@ -247,9 +302,10 @@ class McpServer:
         self._owner.close()
 
     async def call_tool(
-        self, definition: ToolDefinition, arguments: dict[str, Any], context: ToolContext
+        self, definition: ToolDefinition, arguments: dict[str, Any], context: ToolContext, *, limit: float | None = None
     ) -> ToolResult:
-        """Calls the tool. Raises ServerFault if the definition has changed since it was shown for approval."""
+        """Calls the tool. Raises ServerFault if the definition has changed since it was shown for approval, and
+        ToolFailure after `limit` seconds, in which the user's answers do not count."""
 
         async def question(link: ServerLink) -> ToolResult:
             current = self.definitions.get(definition.name)
@@ -259,11 +315,30 @@ class McpServer:
                 raise ServerFault(f"the MCP server {self.name} has changed {definition.name}; nothing was run")
             return await link.call_tool(definition.name, arguments, context.report)
 
-        self._reports.append(context.report)
+        timer = asyncio.timeout(limit)
+        call = _OpenCall(context, timer)
+        self._calls.append(call)
+        token = CURRENT_CALL.set(context)
         try:
-            return await self._request(question)
+            async with timer:
+                try:
+                    return await self._request(question)
+                except VisitRequired as required:
+                    await self._ask_visits(required, call)
+                    return await self._request(question)
+        except TimeoutError as error:
+            if not timer.expired():
+                raise
+            raise ToolFailure(f"timed out after {limit:g} s", reason="timeout") from error
         finally:
-            self._reports.remove(context.report)
+            CURRENT_CALL.reset(token)
+            self._calls.remove(call)
+
+    async def _ask_visits(self, required: VisitRequired, call: "_OpenCall") -> None:
+        """Ask the user to visit the addresses. Raises the error again if that is declined."""
+        for visit in required.visits:
+            if self._ask_user is None or (await call.wait_for(self._ask_user, visit)).action != "accept":
+                raise required
 
     async def list_resources(self) -> list[McpResource]:
         return await self._request(lambda link: link.list_resources(), self._limits.listing)
@@ -304,9 +379,23 @@ class McpServer:
 
     async def _answer_elicitation(self, question: Elicitation) -> ElicitationReply:
         """Asks the user. Declines without an open request, since the server has no reason to ask then."""
-        if self._ask_user is None or not self._open_requests:
+        call = self._find_call()
+        if self._ask_user is None or not self._open_requests or (call is not None and call.is_exhausted()):
             return ElicitationReply("decline")
-        return await self._ask_user(question)
+        return await (call.wait_for(self._ask_user, question) if call else self._ask_user(question))
+
+    async def _answer_sampling(self, request: SamplingRequest) -> SamplingReply:
+        """Lets the model answer. Refuses without an open call, since the server has no reason to ask then."""
+        call = self._find_call()
+        if self._sample is None or call is None or call.is_exhausted():
+            raise ServerFault("it was refused: no call of this server needs it")
+        return await call.wait_for(self._sample, request)
+
+    def _find_call(self) -> "_OpenCall | None":
+        """Returns the call in whose task a request arrived. Older protocols do not name it: the newest one then."""
+        current = CURRENT_CALL.get()
+        exact = (call for call in self._calls if call.context is current)
+        return next(exact, self._calls[-1] if self._calls else None)
 
     async def _loss_message(self, life: ConnectionLifetime, lost: LinkLost) -> str:
         """Returns the cause of a lost connection. The exit status may arrive shortly after the loss, so this waits for
@@ -330,8 +419,8 @@ class McpServer:
 
     def _forward_log(self, progress: Progress) -> None:
         """Sends a log message to all open calls, because the protocol does not name the call."""
-        for report in self._reports:
-            report(progress)
+        for call in self._calls:
+            call.context.report(progress)
 
     def _list_changed(self, what: ListKind) -> None:
         if what != "tools":

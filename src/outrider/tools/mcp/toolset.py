@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Annotated, Any, Self
 
 from outrider.errors import ConfigurationError
-from outrider.processes.spawner import ProcessSpawner
+from outrider.processes.process import ProcessSpawner
 from outrider.tools.mcp.config import ServerConfig
 from outrider.tools.mcp.connection import (
     ConnectionRunner,
@@ -22,16 +22,27 @@ from outrider.tools.mcp.connection import (
     has_changed,
 )
 from outrider.tools.mcp.server import McpServer, ServerStatus, ServerUpdate
-from outrider.tools.tool import Policy, Tool, ToolContext, ToolResult
+from outrider.tools.tool import OnDemandTool, Policy, Tool, ToolContext, ToolResult
 from outrider.types.origins import make_origin
+from outrider.types.request import ToolSpec
 
 
-class McpTool(Tool):
+class McpTool(OnDemandTool):
     """A tool of an MCP server. The server's read-only claim is ignored, and calls need approval after the definition
     has changed (`has_changed`)."""
 
     definition: ToolDefinition
     has_changed: bool
+    sent_spec: ToolSpec | None = None
+    """The definition that the model has received first; it is sent again if the server changes the tool."""
+
+    @property
+    def spec_differs(self) -> bool:
+        """Whether the model has received another definition than the current one."""
+        return self.sent_spec is not None and self.sent_spec != super().spec()
+
+    def spec(self) -> ToolSpec:
+        return self.sent_spec or super().spec()
 
     @property
     def fingerprint(self) -> str:
@@ -52,10 +63,9 @@ def make_mcp_tool(
         name,
         definition.description or definition.title or definition.name,
         definition.parameters,
-        server.call_tool,
+        partial(server.call_tool, limit=timeout),  # not as an option: the time limit pauses while the user answers
         policy=policy,
         evaluate_policy=evaluate,
-        timeout=timeout,
         origins=(make_origin("mcp", definition.server),),
         destination=f"mcp:{definition.server}",
     )

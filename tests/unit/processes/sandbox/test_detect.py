@@ -9,8 +9,7 @@ import pytest
 
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox import detect
-from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
-from outrider.processes.sandbox.init_args import build_ruleset, landlock_version
+from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox, build_ruleset, landlock_version
 from outrider.processes.sandbox.sandbox import NoSandbox, SandboxPolicy
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes exist on Linux only")

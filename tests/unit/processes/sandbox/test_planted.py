@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from outrider.permissions.paths.protected import find_protected_files
-from outrider.processes.sandbox.defaults import ProtectedState, describe_planted
+from outrider.processes.sandbox.sandbox import ProtectedState, describe_planted
 
 
 @pytest.fixture

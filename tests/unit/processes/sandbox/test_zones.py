@@ -10,9 +10,16 @@ from outrider.errors import ConfigurationError
 from outrider.permissions.paths.protected import find_protected_files
 from outrider.processes.launch import GIT_VARIABLES, LaunchRequest
 from outrider.processes.sandbox.bubblewrap import BubblewrapSandbox
-from outrider.processes.sandbox.defaults import default_policy, list_secret_paths
 from outrider.processes.sandbox.detect import list_grants
-from outrider.processes.sandbox.sandbox import AccessZones, SandboxPolicy, access_above, is_within, resolve_zones
+from outrider.processes.sandbox.sandbox import (
+    AccessZones,
+    SandboxPolicy,
+    access_above,
+    default_policy,
+    is_within,
+    list_secret_paths,
+    resolve_zones,
+)
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from outrider.errors import (
 from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.local.client import REPETITION_NOTE, LocalClient, RepetitionDetector
 from outrider.providers.local.model_pool import LoadedModel
-from outrider.providers.local.prompt import CompactTool, CompactToolPrompt, files_hint, request_reminder
-from outrider.types.deltas import TextDelta
+from outrider.providers.local.prompt import CompactTool, CompactToolPrompt, NoFileNames, files_hint, request_reminder
+from outrider.types.deltas import RemoteEvent, TextDelta
 from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolSpec
 from outrider.types.tool_state import ToolPending
@@ -56,12 +56,14 @@ class OneModel:
         self.model.close()
 
 
-class Names:
+class Names(NoFileNames):
     def list_files(self, request):
         return ["a.txt", "b.txt"]
 
     def match_files(self, request, text):
         return ["a.txt"] if "first" in text else []
+
+    suggest_files = match_files
 
 
 @pytest.fixture
@@ -347,3 +349,16 @@ async def test_an_answer_that_repeats_itself_is_stopped_with_a_note():
     assert text.endswith(REPETITION_NOTE)
     assert text.count("uses Flask") < 8
     assert assembler.finish == "stop"
+
+
+async def test_loading_and_reading_the_prompt_are_reported(models):
+    local = client(models())
+    events = []
+    async with aclosing(local.stream(asking())) as deltas:
+        async for delta in deltas:
+            if isinstance(delta, RemoteEvent):
+                events.append(delta.event)
+    assert [(event.stage, event.done, event.total) for event in events] == [("loading", 0, 0), ("reading", 9, 9)]
+    async with aclosing(local.stream(asking())) as deltas:
+        stages = [delta.event.stage async for delta in deltas if isinstance(delta, RemoteEvent)]
+    assert stages == ["reading"], "the model is loaded once"

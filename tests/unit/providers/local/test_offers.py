@@ -1,10 +1,11 @@
 """A small model is offered the calls that lead on."""
 
+from pathlib import Path
+
 import pytest
 
-from outrider.models.local.compact_tools import LOCAL_TOOL_PROMPT
-from outrider.providers.local.constrained_output import select_tools
-from outrider.providers.local.prompt import NoFileNames
+from outrider.providers.local.constrained_output import RecentCalls, has_to_look, select_tools
+from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT, NoFileNames, WorkspaceFileSource
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolChoice, ToolSpec
 
@@ -13,7 +14,7 @@ FILES = ["a.py", "b.py", "c.py"]
 SUBJECTS = {"read": "file_path", "write": "file_path", "shell": "command", "other": "anything"}
 
 
-class Names:
+class Names(NoFileNames):
     """A text may be about the files whose names without the ending stand in it."""
 
     def list_files(self, request):
@@ -92,3 +93,78 @@ def test_where_names_are_not_known_a_file_is_not_read_a_third_time_in_a_row():
 
 def test_a_tool_that_nothing_is_known_of_is_always_offered():
     assert "other" in offered(*[("other", "same", "x")] * 3)
+
+
+LOOKING_TOOLS = (*TOOLS, ToolSpec("list", "", {}), ToolSpec("grep", "", {}))
+
+
+def looking(asked: str, *calls: tuple[str, str], folder: Path, size: int = 10) -> tuple[dict[str, list[str]], bool]:
+    """The offered tools with their files, and whether the model has to look before it answers."""
+    prompt = Prompt([ModelMessage("user", (TextPart(asked),))])
+    for number, (tool, subject) in enumerate(calls):
+        prompt.append(ModelMessage("assistant", (ToolUsePart(str(number), tool, {"file_path": subject}),)))
+        prompt.append(ModelMessage("user", (ToolResultPart(str(number), "x" * size),)))
+    request = Request("tiny", prompt, "", LOOKING_TOOLS, workspace=str(folder))
+    offers = select_tools(request, LOCAL_TOOL_PROMPT, WorkspaceFileSource())
+    must = has_to_look(request, LOCAL_TOOL_PROMPT, WorkspaceFileSource(), offers)
+    return {offer.tool.name: list(offer.paths) for offer in offers}, must
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    for name in (
+        "README.rst",
+        "pyproject.toml",
+        "src/tea/shop.py",
+        "src/tea/__init__.py",
+        "tests/test_shop.py",
+        "NEWS",
+    ):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x\n" * (50 if name.endswith("shop.py") else 1))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "asked", ["Explain how this project is put together", "How do I run the tests?", "What is it?"]
+)
+def test_a_question_about_the_workspace_is_answered_after_a_look(asked, project):
+    offers, must = looking(asked, folder=project)
+    assert must
+    assert sorted(offers["read"]) == ["README.rst", "pyproject.toml", "src/tea/__init__.py", "src/tea/shop.py"]
+    assert "write" not in offers
+    assert not looking(asked, ("read", "README.rst"), folder=project)[1]
+
+
+@pytest.mark.parametrize("asked", ["Hello!", "What does HTTP stand for?", "Thanks, that is all for today."])
+def test_what_needs_no_file_is_answered_at_once(asked, project):
+    assert not looking(asked, folder=project)[1]
+
+
+def test_a_task_may_change_files(project):
+    assert "write" in looking("Fix the bug in shop.py", folder=project)[0]
+    assert "write" in looking("Can you add a test?", folder=project)[0]
+
+
+def test_the_model_looks_a_few_times_and_then_has_to_answer(project):
+    calls = [("read", "README.rst"), ("list", "."), ("read", "pyproject.toml")]
+    assert "grep" in looking("Explain this project", *calls[:2], folder=project)[0]
+    assert not {"read", "list", "grep"} & set(looking("Explain this project", *calls, folder=project)[0])
+    long = looking("Explain this project", *calls[:1], folder=project, size=6_000)[0]
+    assert not {"read", "list", "grep"} & set(long)
+
+
+def test_after_a_change_the_model_may_look_again(project):
+    calls = [("read", "README.rst"), ("read", "NEWS"), ("list", "."), ("write", "NEWS")]
+    assert "read" in looking("Add a line to NEWS, then check README.rst", *calls, folder=project)[0]
+
+
+def test_texts_that_the_engine_adds_are_not_the_request(project):
+    state = TextPart("entries: README.rst NEWS shop.py", synthetic=True)
+    prompt = Prompt([ModelMessage("user", (TextPart("What does this project do?"), state))])
+    latest = RecentCalls(prompt)
+    assert latest.request_text == "What does this project do?"
+    request = Request("tiny", prompt, "", LOOKING_TOOLS, workspace=str(project))
+    read = next(offer for offer in select_tools(request, LOCAL_TOOL_PROMPT, WorkspaceFileSource()))
+    assert "NEWS" not in read.paths

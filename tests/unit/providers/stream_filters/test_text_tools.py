@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 from outrider.errors import NetworkError
 from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.scripted import ScriptedClient, check_messages
-from outrider.providers.stream_filters.text_tool_calls import TextCallScanner
-from outrider.providers.stream_filters.text_tools import TextToolsClient, render_call, render_tools_as_text
+from outrider.providers.stream_filters.text_tool_calls import (
+    TextCallScanner,
+    TextToolsClient,
+    render_call,
+    render_tools_as_text,
+)
 from outrider.types.deltas import Answer, Delta
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolChoice, ToolSpec

@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from outrider.permissions.paths.containment import read_regular_file
 from outrider.permissions.paths.protected import find_linked_git_folder
-from outrider.permissions.paths.safe_open import read_regular_file
 from outrider.permissions.redaction.secret_patterns import split_names
 
 MAX_FILE_BYTES = 1_000_000

@@ -1,0 +1,258 @@
+"""`outrider context`: prints what was sent to a model, by source, with tokens and cost, and why its cache missed."""
+
+import html
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+import msgspec
+
+from outrider.cli import exit_codes
+from outrider.cli.commands.sessions import write_output
+from outrider.cli.output import Console, draw_bar, format_table
+from outrider.cli.setup import run_with_archive
+from outrider.config.environment import redactor_for
+from outrider.engine.archive import SessionArchive
+from outrider.errors import ConfigurationError
+from outrider.models.context_ledger import (
+    ContextReport,
+    RequestComparison,
+    SentRequestView,
+    SourceShare,
+    StepContext,
+    build_report,
+    compare_requests,
+    find_request,
+    month_of,
+    sum_shares,
+)
+from outrider.presentation.formats import format_bytes, format_cost, format_tokens
+
+BAR_WIDTH = 20
+MAX_TOTALS = 20
+NOT_RECORDED = "not recorded"
+
+
+def show_context(arguments: Namespace) -> int:
+    """Print the view of the context that the options select."""
+    if arguments.month:
+        return _show_month(arguments)
+    if arguments.diff:
+        return _show_difference(arguments)
+    if arguments.raw:
+        return _print_request(arguments)
+    return _show_report(arguments)
+
+
+def _show_report(arguments: Namespace) -> int:
+    async def load(archive: SessionArchive) -> tuple[str, ContextReport]:
+        found = await archive.find_session(arguments.session)
+        return found.title, build_report(found.id, (await archive.load(found.id)).messages)
+
+    (title, report), console = run_with_archive(load, arguments), Console()
+    if arguments.step and arguments.step > len(report.steps):
+        raise ConfigurationError(f"the session has {len(report.steps)} steps, there is no step {arguments.step}")
+    number: int = arguments.step or 0
+    step = report.steps[number - 1] if number else None
+    if arguments.html:
+        shares, name = step.sources if step else report.totals, f"{title or report.session_id}"
+        return write_output(
+            treemap_page(f"{name}, step {step.step}" if step else name, shares).encode(), arguments.html
+        )
+    if arguments.json:
+        console.print(msgspec.json.encode(step or report).decode())
+    elif step is not None:
+        _print_step(step, console)
+    else:
+        _print_session(report, console)
+    return exit_codes.SUCCESS
+
+
+def _print_session(report: ContextReport, console: Console) -> None:
+    console.print("By step", "bold")
+    for line in _step_table(report.steps, console.width):
+        console.print(line)
+    if report.totals:
+        console.print("\nBy source", "bold")
+    for line in _source_table(report.totals, console.width, most=MAX_TOTALS) if report.totals else ():
+        console.print(line)
+
+
+def _print_step(step: StepContext, console: Console) -> None:
+    if not step.recorded:
+        console.print(NOT_RECORDED)
+        return
+    console.print(f"Step {step.step}, {step.model}", "bold")
+    for line in _source_table(step.sources, console.width, most=None):
+        console.print(line)
+    if step.miss is not None:
+        console.print(f"\ncache miss at byte {step.miss.offset:,}: {step.miss.describe()}")
+
+
+def _step_table(steps: Sequence[StepContext], width: int) -> list[str]:
+    cells: list[Sequence[str]] = []
+    for step in steps:
+        if not step.recorded:
+            cells.append((str(step.step), step.model, NOT_RECORDED, "", "", "", "", ""))
+            continue
+        cells.append(
+            (
+                str(step.step),
+                step.model,
+                format_bytes(step.bytes) + ("" if step.exact else " (redacted or changed)"),
+                format_tokens(step.tokens.prompt),
+                f"{step.cached:.0%}",
+                f"{step.achievable:.0%}" if step.step > 1 else "",
+                format_cost(step.cost),
+                step.miss.describe() if step.miss else "",
+            )
+        )
+    heads = ("step", "model", "size", "in", "cached", "achievable", "cost", "cache miss")
+    return format_table(heads, cells, width, right=(0, 2, 3, 4, 5, 6), narrow=(0, 3, 4, 6, 7))
+
+
+def _source_table(listed: Sequence[SourceShare], width: int, *, most: int | None) -> list[str]:
+    maximum = max((share.tokens for share in listed), default=0)
+    cells = [
+        (
+            share.kind,
+            share.name,
+            format_bytes(share.bytes),
+            format_tokens(share.tokens),
+            format_cost(share.cost),
+            draw_bar(share.tokens, maximum, BAR_WIDTH),
+        )
+        for share in listed[:most]
+    ]
+    if most is not None and len(listed) > most:
+        rest = listed[most:]
+        size, tokens = sum(share.bytes for share in rest), sum(share.tokens for share in rest)
+        cells.append((f"{len(rest)} more", "", format_bytes(size), format_tokens(tokens), "", ""))
+    heads = ("source", "name", "size", "tokens", "cost", "")
+    return format_table(heads, cells, width, right=(2, 3, 4), narrow=(0, 1, 3, 4))
+
+
+def _show_month(arguments: Namespace) -> int:
+    month: str = arguments.month
+
+    async def load(archive: SessionArchive) -> Sequence[SourceShare]:
+        steps: list[StepContext] = []
+        async for session in archive.iterate_sessions():
+            first, last = (session.time.created, session.time.updated) if session.time else (0, 0)
+            if month_of(first) <= month <= month_of(last):
+                report = build_report(session.id, (await archive.load(session.id)).messages)
+                steps += [step for step in report.steps if month_of(step.created) == month]
+        return sum_shares(steps)
+
+    shares, console = run_with_archive(load, arguments), Console()
+    if arguments.json:
+        console.print(msgspec.json.encode(shares).decode())
+        return exit_codes.SUCCESS
+    if not shares:
+        console.print_stderr(f"No recorded requests in {arguments.month}.")
+        return exit_codes.SUCCESS
+    for line in _source_table(shares, console.width, most=MAX_TOTALS):
+        console.print(line)
+    return exit_codes.SUCCESS
+
+
+def _show_difference(arguments: Namespace) -> int:
+    async def load(archive: SessionArchive) -> RequestComparison:
+        found: list[SentRequestView] = []
+        for text in arguments.diff:
+            session, step = _parse_place(text, arguments.session)
+            stored = await archive.find_session(session)
+            found.append(find_request((await archive.load(stored.id)).messages, step))
+        return compare_requests(found[0], found[1])
+
+    compared, console = run_with_archive(load, arguments), Console()
+    if arguments.json:
+        console.print(msgspec.json.encode(compared).decode())
+        return exit_codes.SUCCESS
+    cells = [
+        (one.kind, one.name, format_bytes(one.before), format_bytes(one.after), f"{one.after - one.before:+,}")
+        for one in compared.changes
+    ]
+    heads = ("source", "name", "before", "after", "bytes")
+    for line in format_table(heads, cells, console.width, right=(2, 3, 4), narrow=(0, 1, 4)):
+        console.print(line)
+    console.print(f"\nThe first {compared.equal_bytes:,} bytes are equal; then: {compared.miss.describe()}")
+    return exit_codes.SUCCESS
+
+
+def _parse_place(text: str, session: str) -> tuple[str, int]:
+    """Return the session and the step that `N` or `SESSION:N` names."""
+    named, _, number = text.rpartition(":")
+    if not number.isdecimal() or not int(number):
+        raise ConfigurationError(f"{text!r} is no step; pass a number, or SESSION:NUMBER")
+    return named or session, int(number)
+
+
+def _print_request(arguments: Namespace) -> int:
+    async def load(archive: SessionArchive) -> SentRequestView:
+        found = await archive.find_session(arguments.session)
+        return find_request((await archive.load(found.id)).messages, arguments.step)
+
+    request, console = run_with_archive(load, arguments), Console()
+    redacted = redactor_for(()).redact_text(request.body.decode("utf-8", "replace")).encode()
+    sys.stdout.buffer.write(redacted + b"\n")
+    sys.stdout.buffer.flush()
+    if not request.exact or redacted != request.body:
+        console.print_stderr("These bytes differ from those that were sent: secrets are redacted, or another version")
+        console.print_stderr("of the program sent them.")
+    return exit_codes.SUCCESS
+
+
+WIDTH, HEIGHT = 1200.0, 700.0
+_PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>{title}</title>
+<style>
+body {{ font: 13px system-ui, sans-serif; margin: 16px; color: #222; background: #fff; }}
+h1 {{ font-size: 16px; }}
+main {{ position: relative; width: 100%; height: 85vh; }}
+div {{ position: absolute; box-sizing: border-box; overflow: hidden; padding: 3px; }}
+div {{ border: 1px solid #fff; color: #fff; }}
+</style>
+<h1>{title}</h1>
+<main>
+{boxes}
+</main></html>
+"""
+
+
+def treemap_page(title: str, shares: Sequence[SourceShare]) -> str:
+    """Return an HTML page with a box for each source; its area is the number of bytes."""
+    sized = sorted(shares, key=lambda share: -share.bytes)
+    kinds = list(dict.fromkeys(share.kind for share in sized))
+    boxes: list[str] = []
+    layout = split_area([share.bytes for share in sized], (0.0, 0.0, WIDTH, HEIGHT))
+    for share, (x, y, width, height) in zip(sized, layout, strict=True):
+        hue = round(360 * kinds.index(share.kind) / len(kinds))
+        name = f"{share.kind}: {share.name}" if share.name else share.kind
+        text = html.escape(f"{name} · {format_tokens(share.tokens)} tokens · {format_cost(share.cost)}")
+        place = (
+            f"left:{100 * x / WIDTH:.3f}%;top:{100 * y / HEIGHT:.3f}%;"
+            f"width:{100 * width / WIDTH:.3f}%;height:{100 * height / HEIGHT:.3f}%"
+        )
+        boxes.append(f'<div style="{place};background:hsl({hue} 45% 40%)" title="{text}">{text}</div>')
+    return _PAGE.format(title=html.escape(title), boxes="\n".join(boxes))
+
+
+Area = tuple[float, float, float, float]
+
+
+def split_area(sizes: Sequence[int], area: Area) -> list[Area]:
+    """Split a rectangle into one rectangle per size: halve the sum along the longer side, again and again."""
+    x, y, width, height = area
+    if len(sizes) < 2:
+        return [area] * len(sizes)
+    total, first, count = sum(sizes), 0, 0
+    while count < len(sizes) - 1 and (not count or first + sizes[count] / 2 < total / 2):
+        first += sizes[count]
+        count += 1
+    share = first / total
+    if width >= height:
+        left, right = (x, y, width * share, height), (x + width * share, y, width * (1 - share), height)
+    else:
+        left, right = (x, y, width, height * share), (x, y + height * share, width, height * (1 - share))
+    return [*split_area(sizes[:count], left), *split_area(sizes[count:], right)]

@@ -1,0 +1,645 @@
+"""The context ledger of a stored session: the bytes of each request, where they come from, what they cost, and why the
+provider's cache missed."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cache
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from outrider.context.lower import PromptProjection, end_with_user
+from outrider.context.prompts import prompt_text
+from outrider.context.request_ledger import (
+    BEFORE_REQUEST,
+    RequestBody,
+    change_messages,
+    common_prefix,
+    digest_body,
+    explain_miss,
+    family_of,
+    is_reported,
+    iterate_tools,
+    join_body,
+    last_compaction,
+    read_head,
+    request_of,
+    sent_head,
+    system_text,
+    tool_server,
+)
+from outrider.errors import ConfigurationError
+from outrider.models.clients import encode_prompt, shared_catalog
+from outrider.types.codec import AnyPart
+from outrider.types.messages import INSTRUCTIONS, Message
+from outrider.types.parts import (
+    BodyEdit,
+    CompactionPart,
+    FilePart,
+    ModelPart,
+    ReasoningPart,
+    SentRequestRecord,
+    TextPart,
+    ToolPart,
+    ToolResultPart,
+    ToolUsePart,
+)
+from outrider.types.request import ModelMessage, Prompt
+from outrider.types.tool_state import ToolCompleted
+from outrider.types.usage import CacheMiss, CacheTokens, Tokens
+
+WIRE = "wire syntax"
+_BYTES_PER_TOKEN = 4
+_MAX_FILE_TOKENS = 1_500
+_KINDS = {"anthropic": "anthropic", "chat": "openai", "responses": "openai-responses", "google": "google"}
+_PROMPT_FILES = ("agent", "local_agent", "agent_mode", "background_mode", "chat_mode", "plan_mode", "colleagues")
+_INSTRUCTIONS_HEADER = re.compile(r"^# Instructions from (.+)$", re.MULTILINE)
+
+
+class ContextSource(msgspec.Struct, frozen=True, order=True):
+    """Where bytes of a request come from: a kind, such as `file read` or `tool schema`, and a name."""
+
+    kind: str
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.name}" if self.name else self.kind
+
+
+class SourceShare(msgspec.Struct, frozen=True):
+    """What one source contributes: bytes, tokens and cost. The cost is None without a known price."""
+
+    kind: str
+    name: str
+    bytes: int
+    tokens: int
+    cost: Decimal | None = None
+
+
+class BodySpan(msgspec.Struct, frozen=True):
+    """Consecutive bytes of a request that have one source."""
+
+    source: ContextSource
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+class SentRequestView(msgspec.Struct, frozen=True):
+    """A request that was built again from a stored session. `body` is what was sent, `plain` is the same without cache
+    marks. `exact` says that the bytes have the recorded digest; they differ if secrets were redacted or if another
+    version of the program sent them."""
+
+    step: int
+    message: Message
+    record: SentRequestRecord
+    form: tuple[str, ...]
+    body: bytes
+    plain: RequestBody
+    exact: bool
+    spans: tuple[BodySpan, ...]
+
+
+class StepContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The context of one step by source. `cached` is the share of the prompt that came from the provider's cache,
+    `achievable` the share that is equal to the request before. Without `recorded` nothing else is known."""
+
+    step: int
+    message_id: str
+    model: str = ""
+    recorded: bool = True
+    exact: bool = True
+    bytes: int = 0
+    tokens: Tokens = Tokens()
+    cost: Decimal | None = None
+    created: int = 0
+    cached: float = 0.0
+    achievable: float = 0.0
+    miss: CacheMiss | None = None
+    sources: tuple[SourceShare, ...] = ()
+
+
+class ContextReport(msgspec.Struct, frozen=True):
+    """The steps of a session and the sum of their sources, the most expensive ones first."""
+
+    session_id: str
+    steps: tuple[StepContext, ...]
+    totals: tuple[SourceShare, ...]
+
+
+class SourceChange(msgspec.Struct, frozen=True):
+    """A source whose size differs between two requests."""
+
+    kind: str
+    name: str
+    before: int
+    after: int
+
+
+class RequestComparison(msgspec.Struct, frozen=True):
+    """The difference between two requests: sources that changed, and where the bytes first differ."""
+
+    changes: tuple[SourceChange, ...]
+    equal_bytes: int
+    miss: CacheMiss
+
+
+def rebuild_requests(messages: Sequence[Message]) -> Iterator[SentRequestView | Message]:
+    """Yields each request of a transcript, or the answer whose request was not recorded."""
+    builder, step = _RequestBuilder(messages), 0
+    for position, message in enumerate(messages):
+        if message.role != "assistant":
+            continue
+        step += 1
+        yield builder.build(position, step) or message
+
+
+class _RequestBuilder:
+    """Builds the requests of one transcript in order; encoded messages are reused from step to step."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._messages = messages
+        self._head: SentRequestRecord | None = None
+        self._projections: dict[str, PromptProjection] = {}
+        self._compacted = [
+            state.time.compacted
+            for message in messages
+            for part in message.parts
+            if isinstance(part, ToolPart) and isinstance(state := part.state, ToolCompleted) and state.time.compacted
+        ]
+        self._sources = MessageSources(messages)
+        self._known_head: tuple[bytes, tuple[BodySpan, ...]] = (b"", ())
+        self._spans: dict[int, tuple[ModelMessage, tuple[BodySpan, ...]]] = {}
+
+    def build(self, position: int, step: int) -> SentRequestView | None:
+        message = self._messages[position]
+        record = request_of(message)
+        if record is not None and record.head:
+            self._head = record
+        if record is None or self._head is None:
+            return None
+        form, head = self._head.form, sent_head(self._head.head, self._head.conversation)
+        history = self._history(position, message)
+        prompt = end_with_user(self._project(form, history), history)
+        if record.rewrite and record.rewrite != BEFORE_REQUEST:
+            prompt = _rewrite_prompt(prompt, record.rewrite)
+        try:
+            encoded = encode_prompt(form, prompt)
+        except ConfigurationError:
+            return None
+        changed = change_messages(record, encoded)
+        body = join_body(head, changed)
+        plain = join_body(head, change_messages(record, encoded, marks=False)) if record.inserts else body
+        compared = RequestBody(
+            str(message.model),
+            plain,
+            len(head),
+            message.time.created if message.time else 0,
+            record.rewrite,
+            last_compaction(history),
+        )
+        spans = self._all_spans(head, prompt, encoded, record, len(body))
+        exact = len(body) == record.size and digest_body(body) == record.digest
+        return SentRequestView(step, message, record, form, body, compared, exact, spans)
+
+    def _history(self, position: int, message: Message) -> list[Message]:
+        """Returns the messages as they were when the request was sent: outputs that were removed later are there."""
+        history = list(self._messages[:position])
+        sent = message.time.created if message.time else 0
+        if not any(at > sent for at in self._compacted):
+            return history
+        return [_with_outputs(one, sent) for one in history]
+
+    def _project(self, form: tuple[str, ...], history: Sequence[Message]) -> Prompt:
+        family = family_of(form)
+        return self._projections.setdefault(family, PromptProjection(family)).prompt(history)
+
+    def _all_spans(
+        self, head: bytes, prompt: Prompt, encoded: bytes | bytearray, record: SentRequestRecord, size: int
+    ) -> tuple[BodySpan, ...]:
+        spans = [*self._head_spans(head), *self._message_spans(head, prompt, encoded)]
+        if len(head) < size and encoded and not head.endswith(b"["):
+            spans.append(BodySpan(ContextSource(WIRE), len(head), len(head) + 1))
+        start = len(head) + bool(encoded and not head.endswith(b"["))
+        if record.patch is not None:
+            spans = _splice_spans(spans, start, record.patch, ContextSource("hook", BEFORE_REQUEST))
+        for insert in reversed(record.inserts):
+            spans = _splice_spans(spans, start, insert, ContextSource(WIRE))
+        return _fill_gaps(spans, size)
+
+    def _head_spans(self, head: bytes) -> tuple[BodySpan, ...]:
+        if self._known_head[0] != head:
+            self._known_head = (head, tuple(head_spans(head, self._messages)))
+        return self._known_head[1]
+
+    def _message_spans(self, head: bytes, prompt: Prompt, encoded: bytes | bytearray) -> Iterator[BodySpan]:
+        first = len(head) + bool(encoded and not head.endswith(b"["))
+        start = 0
+        for number, (message, end) in enumerate(zip(prompt, prompt.message_ends(encoded), strict=True)):  # type: ignore[arg-type]
+            known = self._spans.get(number)
+            if known is None or known[0] is not message:
+                content = bytes(encoded[start:end])
+                self._spans[number] = known = (message, tuple(self._sources.find_spans(message, content)))
+            for span in known[1]:
+                yield BodySpan(span.source, first + start + span.start, first + start + span.end)
+            start = end
+
+
+def _rewrite_prompt(prompt: Prompt, form: str) -> Prompt:
+    from outrider.providers.stream_filters.text_tool_calls import rewrite_as_text  # lazy: rarely needed
+
+    return rewrite_as_text(prompt) if form == "text-tools" else prompt
+
+
+def _with_outputs(message: Message, sent: int) -> Message:
+    parts: list[AnyPart] = []
+    for part in message.parts:
+        state = part.state if isinstance(part, ToolPart) else None
+        if isinstance(part, ToolPart) and isinstance(state, ToolCompleted) and (state.time.compacted or 0) > sent:
+            parts.append(replace(part, state=replace(state, time=replace(state.time, compacted=None))))
+        else:
+            parts.append(part)
+    return replace(message, parts=parts)
+
+
+def _splice_spans(spans: Iterable[BodySpan], first: int, edit: BodyEdit, source: ContextSource) -> list[BodySpan]:
+    """Applies an edit of the messages, which start at `first`, to the spans of a body."""
+    at, removed, added = first + edit.offset, edit.removed, len(edit.text.encode())
+    result = [BodySpan(source, at, at + added)]
+    for span in spans:
+        if span.start < at:
+            result.append(BodySpan(span.source, span.start, min(span.end, at)))
+        if span.end > at + removed:
+            start = max(span.start, at + removed)
+            result.append(BodySpan(span.source, start - removed + added, span.end - removed + added))
+    return result
+
+
+def _fill_gaps(spans: Iterable[BodySpan], size: int) -> tuple[BodySpan, ...]:
+    """Returns spans that cover a body: bytes between sources are syntax of the API."""
+    filled: list[BodySpan] = []
+    position = 0
+    for span in sorted(spans, key=lambda one: (one.start, one.end)):
+        if span.start > position:
+            filled.append(BodySpan(ContextSource(WIRE), position, span.start))
+        start, end = max(span.start, position), min(span.end, size)
+        if end > start:
+            filled.append(BodySpan(span.source, start, end))
+            position = end
+    if position < size:
+        filled.append(BodySpan(ContextSource(WIRE), position, size))
+    return tuple(filled)
+
+
+def head_spans(head: bytes, messages: Sequence[Message]) -> Iterator[BodySpan]:
+    """Yields the sources of a head: each tool, and the sections of the system text."""
+    fields = read_head(head)
+    names = [name for name, _ in iterate_tools(fields)]
+    for name, (start, end) in zip(names, _tool_ranges(head), strict=False):
+        server = tool_server(name)
+        source = ContextSource("MCP server", server) if server else ContextSource("tool schema", name)
+        yield BodySpan(source, start, end)
+    text = system_text(fields)
+    position = 0
+    for source, section in _system_sections(text, messages):
+        content = _json_text(section)
+        start = head.find(content, position)
+        if start >= 0:
+            position = start + len(content)
+            yield BodySpan(source, start, position)
+
+
+def _tool_ranges(head: bytes) -> Iterator[tuple[int, int]]:
+    """Yields the bytes of each tool definition. The text has one character per byte."""
+    text = head.decode("latin-1") + "]}"
+    for key, start, _ in _json_members(text, 0):
+        if key != "tools":
+            continue
+        for item, end in _json_items(text, start):
+            declared = [at for name, at, _ in _json_members(text, item) if name == "functionDeclarations"]
+            if declared:
+                yield from _json_items(text, declared[0])
+            else:
+                yield item, end
+
+
+_decoder = json.JSONDecoder(strict=False)
+
+
+def _json_members(text: str, start: int) -> Iterator[tuple[str, int, int]]:
+    """Yields the keys of the JSON object at `start`, with the ranges of their values. The JSON has no white space."""
+    position = start + 1
+    while text[position] != "}":
+        key, position = _decoder.raw_decode(text, position)
+        begin = position + 1
+        _, position = _decoder.raw_decode(text, begin)
+        yield key, begin, position
+        position += text[position] == ","
+
+
+def _json_items(text: str, start: int) -> Iterator[tuple[int, int]]:
+    position = start + 1
+    while text[position] != "]":
+        begin = position
+        _, position = _decoder.raw_decode(text, begin)
+        yield begin, position
+        position += text[position] == ","
+
+
+def _json_text(text: str) -> bytes:
+    return msgspec.json.encode(text)[1:-1]
+
+
+def _system_sections(text: str, messages: Sequence[Message]) -> Iterator[tuple[ContextSource, str]]:
+    """Yields the sections of the system text in order: prompt files, instructions, AGENTS.md files."""
+    found: list[tuple[int, int, ContextSource]] = []
+    notes = next((message.system for message in messages if message.system), None) or ""
+    if notes and (start := text.find(notes)) >= 0:
+        headers = [*_INSTRUCTIONS_HEADER.finditer(notes)]
+        for number, header in enumerate(headers):
+            end = headers[number + 1].start() if number + 1 < len(headers) else len(notes)
+            lines = notes.count("\n", header.end(), end)
+            name = header[1] if header[1] != "the user" else "AGENTS.md of the user"
+            source = ContextSource("instructions file", f"{name}, lines 1-{max(1, lines)}")
+            found.append((start + header.start(), start + end, source))
+    for name, pattern in _prompt_patterns().items():
+        match = pattern.search(text)
+        if match and not any(low < match.end() and match.start() < high for low, high, _ in found):
+            found.append((match.start(), match.end(), ContextSource("prompt file", f"{name}.md")))
+    position = 0
+    for start, end, source in [*sorted(found), (len(text), len(text), ContextSource(""))]:
+        if text[position:start].strip():
+            yield ContextSource("instructions of the agent"), text[position:start]
+        if end > start:
+            yield source, text[start:end]
+        position = end
+
+
+@cache
+def _prompt_patterns() -> Mapping[str, re.Pattern[str]]:
+    """Returns a pattern for each prompt file, in which a field matches any text."""
+    patterns: dict[str, re.Pattern[str]] = {}
+    for name in _PROMPT_FILES:
+        *first, last = re.split(r"\{\w+\}", prompt_text(name))
+        field = ".*?" if last else r"[^\n]*"  # a field at the end ends with its line
+        pattern = ".*?".join(map(re.escape, first)) + (field if first else "") + re.escape(last)
+        patterns[name] = re.compile(pattern, re.DOTALL)
+    return patterns
+
+
+class MessageSources:
+    """Finds the sources of the bytes of encoded messages."""
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._stored: dict[str, tuple[Message, AnyPart]] = {
+            part.id: (message, part) for message in messages for part in message.parts
+        }
+
+    def find_spans(self, message: ModelMessage, content: bytes) -> Iterator[BodySpan]:
+        """Yields the bytes of each part within an encoded message. An encoder may write parts in another order."""
+        taken: list[tuple[int, int]] = []
+        position = 0
+        for part in message.content:
+            source = self._source_of(message, part)
+            for payload in _payloads(part):
+                start = _find_free(content, payload, position, taken)
+                if start < 0:
+                    continue
+                position = start + len(payload)
+                taken.append((start, position))
+                yield BodySpan(source, start, position)
+
+    def _source_of(self, message: ModelMessage, part: ModelPart) -> ContextSource:
+        owner, stored = self._stored.get(part.id, (None, None))
+        match part:
+            case TextPart():
+                return _text_source(message, part, owner, stored)
+            case ReasoningPart():
+                return ContextSource("reasoning")
+            case FilePart():
+                return ContextSource("attached file", part.filename or part.mime)
+            case ToolUsePart():
+                return ContextSource("tool call", part.tool_name)
+            case ToolResultPart():
+                return _result_source(part, stored)
+
+
+def _text_source(message: ModelMessage, part: TextPart, owner: Message | None, stored: AnyPart | None) -> ContextSource:
+    if isinstance(stored, CompactionPart):
+        return ContextSource("compaction", "summary")
+    if message.role == "assistant":
+        return ContextSource("answer", owner.agent or "" if owner else "")
+    if not part.synthetic:
+        return ContextSource("user message")
+    if part.metadata.get(INSTRUCTIONS):
+        return ContextSource("instructions of the agent")
+    if part.text.startswith("<workspace_state>"):
+        return ContextSource("workspace state")
+    return ContextSource("note of the engine")
+
+
+def _result_source(part: ToolResultPart, stored: AnyPart | None) -> ContextSource:
+    given: dict[str, Any] = stored.state.input if isinstance(stored, ToolPart) else {}
+    name = part.tool_name or ""
+    if name == "read" and given.get("file_path"):
+        return ContextSource("file read", str(PurePath(str(given["file_path"]))))
+    if name == "skill" and given.get("name"):
+        return ContextSource("skill", str(given["name"]))
+    server = tool_server(name)
+    return ContextSource("output of an MCP server", server) if server else ContextSource("tool output", name)
+
+
+def _payloads(part: ModelPart) -> Iterator[bytes]:
+    """Yields what an encoder may write for a part; the first one that is found counts for a call."""
+    match part:
+        case TextPart():
+            yield _json_text(part.text)
+        case ReasoningPart():
+            yield _json_text(part.text)
+            yield from (_json_text(value) for value in _strings_in(part.provider_state) if len(value) > 16)
+        case FilePart():
+            yield _json_text(part.url.partition(",")[2] if part.url.startswith("data:") else part.url)
+        case ToolUsePart():
+            written = msgspec.json.encode(part.tool_input)
+            yield _json_text(written.decode())
+            yield written
+            yield _json_text(part.tool_id)
+            yield _json_text(part.tool_name)
+        case ToolResultPart():
+            yield _json_text(part.content)
+            for attachment in part.attachments:
+                yield _json_text(attachment.data or attachment.url or "")
+
+
+def _strings_in(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            for inner in value.values():  # pyright: ignore[reportUnknownVariableType]
+                yield from _strings_in(inner)
+        case list():
+            for inner in value:  # pyright: ignore[reportUnknownVariableType]
+                yield from _strings_in(inner)
+        case _:
+            return
+
+
+def _find_free(content: bytes, payload: bytes, position: int, taken: Sequence[tuple[int, int]]) -> int:
+    """Returns where a payload is in bytes that have no source yet, first behind `position`; -1 if it is not there."""
+    for begin in (position, 0) if payload else ():
+        start = content.find(payload, begin)
+        while start >= 0 and any(low < start + len(payload) and start < high for low, high in taken):
+            start = content.find(payload, start + 1)
+        if start >= 0:
+            return start
+    return -1
+
+
+def build_report(session_id: str, messages: Sequence[Message]) -> ContextReport:
+    """Returns the context of each step of a session."""
+    steps: list[StepContext] = []
+    previous: SentRequestView | None = None
+    cached_models = set[str]()
+    for number, request in enumerate(rebuild_requests(messages), 1):
+        if isinstance(request, Message):
+            previous = None
+            steps.append(StepContext(step=number, message_id=request.id, model=str(request.model), recorded=False))
+            continue
+        tokens = request.message.tokens
+        if tokens.cache.read or tokens.cache.write:
+            cached_models.add(request.plain.model)
+        steps.append(_step_context(request, previous, caches=request.plain.model in cached_models))
+        previous = request
+    return ContextReport(session_id, tuple(steps), sum_shares(steps))
+
+
+def _step_context(request: SentRequestView, previous: SentRequestView | None, *, caches: bool) -> StepContext:
+    message, tokens = request.message, request.message.tokens
+    achievable, miss = 0.0, None
+    if previous is not None:
+        found = explain_miss(previous.plain, request.plain, tokens)
+        achievable = found.achievable
+        miss = found if is_reported(found, tokens, caches=caches) else None
+    return StepContext(
+        step=request.step,
+        message_id=message.id,
+        model=request.plain.model,
+        exact=request.exact,
+        bytes=len(request.body),
+        tokens=tokens,
+        cost=message.cost,
+        created=request.plain.created,
+        cached=tokens.cache.read / max(1, tokens.prompt),
+        achievable=achievable,
+        miss=miss,
+        sources=share_sources(request),
+    )
+
+
+def share_sources(request: SentRequestView) -> tuple[SourceShare, ...]:
+    """Returns what each source contributes to a request. The tokens add up to those that the provider reports; the
+    first ones are those that were read from the cache, at their price."""
+    tokens = request.message.tokens
+    weights = [_estimate_tokens(span) for span in request.spans]
+    scale = tokens.prompt / sum(weights) if tokens.prompt and weights else 1.0
+    rates = _prompt_rates(request)
+    sums: dict[ContextSource, tuple[int, float, Decimal]] = {}
+    position = 0.0
+    for span, weight in zip(request.spans, weights, strict=True):
+        size = weight * scale
+        cached = max(0.0, min(size, tokens.cache.read - position))
+        position += size
+        spent = Decimal(0) if rates is None else rates[0] * Decimal(cached) + rates[1] * Decimal(size - cached)
+        total = sums.get(span.source, (0, 0.0, Decimal(0)))
+        sums[span.source] = (total[0] + span.size, total[1] + size, total[2] + spent)
+    shares = [
+        SourceShare(source.kind, source.name, size, round(count), None if rates is None else round(cost, 8))
+        for source, (size, count, cost) in sums.items()
+    ]
+    return tuple(sorted(shares, key=lambda share: (-share.tokens, share.kind, share.name)))
+
+
+def _estimate_tokens(span: BodySpan) -> float:
+    estimate = span.size / _BYTES_PER_TOKEN
+    return min(estimate, _MAX_FILE_TOKENS) if span.source.kind == "attached file" else estimate
+
+
+def _prompt_rates(request: SentRequestView) -> tuple[Decimal, Decimal] | None:
+    """Returns the price of a token that was read from the cache, and of another one; scaled to the stored cost."""
+    message, tokens = request.message, request.message.tokens
+    kind, model = _KINDS.get(request.form[0], ""), message.model.model if message.model else ""
+    catalog = shared_catalog()
+    whole = catalog.cost_of(kind, model, tokens)
+    if whole is None or not tokens.prompt:
+        return None
+    scale = message.cost / whole if message.cost is not None and whole else Decimal(1)
+    read = catalog.cost_of(kind, model, Tokens(cache=CacheTokens(tokens.cache.read))) or Decimal(0)
+    rest = Tokens(tokens.input, cache=CacheTokens(0, tokens.cache.write))
+    other = catalog.cost_of(kind, model, rest) or Decimal(0)
+    return scale * read / max(1, tokens.cache.read), scale * other / max(1, tokens.input + tokens.cache.write)
+
+
+def sum_shares(steps: Iterable[StepContext]) -> tuple[SourceShare, ...]:
+    """Returns the sum of the sources of several steps, the most expensive ones first. A source that was priced in no
+    step has no cost."""
+    sums: dict[tuple[str, str], SourceShare] = {}
+    for step in steps:
+        for share in step.sources:
+            key = (share.kind, share.name)
+            known = sums.get(key)
+            sums[key] = share if known is None else _add_shares(known, share)
+    return tuple(sorted(sums.values(), key=lambda share: (-(share.cost or 0), -share.tokens, share.kind, share.name)))
+
+
+def _add_shares(one: SourceShare, other: SourceShare) -> SourceShare:
+    cost = one.cost if other.cost is None else other.cost if one.cost is None else one.cost + other.cost
+    return SourceShare(one.kind, one.name, one.bytes + other.bytes, one.tokens + other.tokens, cost)
+
+
+def month_of(time: int) -> str:
+    """Returns the month of a time in Unix milliseconds, such as 2026-11, in UTC."""
+    return datetime.fromtimestamp(time / 1000, UTC).strftime("%Y-%m")
+
+
+def find_request(messages: Sequence[Message], step: int | None = None) -> SentRequestView:
+    """Returns the request of a step, or the last one that was recorded. Raises ConfigurationError if there is none."""
+    found: SentRequestView | None = None
+    for number, request in enumerate(rebuild_requests(messages), 1):
+        if isinstance(request, SentRequestView):
+            found = request
+        if number == step:
+            if isinstance(request, SentRequestView):
+                return request
+            raise ConfigurationError(f"the request of step {step} is not recorded")
+    if found is None or step is not None:
+        raise ConfigurationError("no request is recorded" if step is None else f"there is no step {step}")
+    return found
+
+
+def compare_requests(before: SentRequestView, after: SentRequestView) -> RequestComparison:
+    """Returns how two requests differ, of one session or of two."""
+    old, new = _sizes(before), _sizes(after)
+    changes = [
+        SourceChange(source.kind, source.name, old.get(source, 0), new.get(source, 0))
+        for source in dict.fromkeys((*old, *new))
+        if old.get(source, 0) != new.get(source, 0)
+    ]
+    changes.sort(key=lambda change: -abs(change.after - change.before))
+    miss = explain_miss(before.plain, after.plain, after.message.tokens)
+    return RequestComparison(tuple(changes), common_prefix(before.plain.body, after.plain.body), miss)
+
+
+def _sizes(request: SentRequestView) -> dict[ContextSource, int]:
+    sizes: dict[ContextSource, int] = {}
+    for span in request.spans:
+        sizes[span.source] = sizes.get(span.source, 0) + span.size
+    return sizes

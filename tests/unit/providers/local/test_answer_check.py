@@ -1,0 +1,57 @@
+"""Sentences with names that a small model has not seen are left out of its answer."""
+
+import pytest
+
+from outrider.providers.local.constrained_output import AnswerCheck, find_names
+
+SEEN = "class IniConfig reads example.ini; def get_value(self): pass. Run `tox -e py`."
+
+
+def checked(*pieces: str, longest: int = 2_000) -> str:
+    check = AnswerCheck(SEEN, lambda name: name.rstrip("/") in ("README.rst", "src"), longest)
+    return "".join(check.feed(piece) for piece in pieces) + check.finish()
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("It reads src/app.py and config.toml.", ["src/app.py", "config.toml"]),
+        ("Call `main` or parse_line, or start().", ["main", "parse_line", "start"]),
+        ("The class IniConfig and getValue.", ["IniConfig", "getValue"]),
+        ("Tests are in 'testing/' and \"setup.py\".", ["testing/", "setup.py"]),
+        ("See https://example.org/a_b/c.html, e.g. version 2.1.", []),
+        ("Plain words, Python 3.12 and numbers 1/2.", []),
+    ],
+)
+def test_names_in_a_sentence(text, names):
+    assert sorted(find_names(text)) == sorted(names)
+
+
+def test_sentences_with_known_names_pass_unchanged():
+    text = "The class IniConfig reads README.rst. It has get_value().\n\n- `tox`\n- src/\n"
+    assert checked(text) == text
+    assert checked(*text) == text, "one character at a time"
+
+
+def test_a_sentence_with_an_invented_name_is_left_out_and_the_user_is_informed():
+    answer = checked("It reads example.ini. The server is in app.py. Ask `Flask` for more.")
+    assert answer == (
+        "It reads example.ini.\n\n(I left out 2 statements with names that are in none of the files that I read.)"
+    )
+
+
+def test_an_answer_of_invented_names_only_becomes_a_refusal():
+    assert checked("Run `python setup.py test`.\nSee setup.py.") == (
+        "I do not know: the files that I read do not answer this."
+    )
+
+
+def test_a_sentence_is_given_once():
+    assert checked("It is a parser for files. It is a parser for files. It is small.") == (
+        "It is a parser for files. It is small."
+    )
+
+
+def test_a_long_answer_ends_at_a_sentence():
+    assert checked("One two three. " * 3, longest=20) == "One two three. One two three."
+    assert checked("```\ncode here\nmore\nand more\n", longest=8).endswith("\n```")

@@ -1,10 +1,10 @@
 """Random bit flips in the session database: no command ends with a traceback, and undamaged sessions stay readable."""
 
 import asyncio
+import itertools
 import random
 import sqlite3
 from contextlib import suppress
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,9 +13,12 @@ from outrider import Agent, Engine, Message, Provider, Tool
 from outrider.cli.main import main
 from outrider.errors import OutriderError
 from outrider.providers.scripted import call
+from outrider.sessions.records import StoredSession
 from outrider.sessions.rows.codec import MessageRow, read_message
 from outrider.sessions.sqlite import recovery
 from outrider.stores import SqliteStore
+from outrider.types.messages import MessageTime
+from outrider.types.parts import TextPart
 from tests.fixtures.soak import examples
 
 FILES = examples(5)
@@ -80,15 +83,10 @@ def test_commands_read_what_is_left(seed: int, intact: Path, tmp_path: Path, mon
 
 async def open_all(path: Path, ids: list[str]) -> None:
     """Opens sessions as an engine does; with a small limit, large texts are left in the store."""
-    with suppress(OutriderError):  # a file that is not a database any more
-        async with SqliteStore(path) as store:
-            for session, text_bytes in product(ids, (0, 10**9)):
-                await open_abridged(store, session, text_bytes)
-
-
-async def open_abridged(store: SqliteStore, session: str, text_bytes: int) -> None:
-    with suppress(OutriderError):
-        await store.load_abridged(session, text_bytes)
+    for session, text_bytes in itertools.product(ids, (0, 10**9)):
+        with suppress(OutriderError):  # the session may be missing, and the file no database any more
+            async with SqliteStore(path) as store:
+                await store.load_abridged(session, text_bytes)
 
 
 @pytest.mark.parametrize("column", ["body", "id", "title"])
@@ -136,3 +134,23 @@ async def test_an_empty_file_is_reported(tmp_path: Path):
     path.touch(mode=0o600)
     async with SqliteStore(path) as store:
         assert "was empty" in store.notices[0]
+
+
+async def test_a_damaged_byte_in_a_part_with_a_large_text_affects_one_row(tmp_path: Path):
+    async with SqliteStore(tmp_path / "sessions.db") as store:
+        session = await store.create(StoredSession(title="large"))
+        messages = [Message("user", [TextPart(f"omega {'x' * 20_000}")], time=MessageTime(1)) for _ in range(2)]
+        for message in messages:
+            message.join(session.id)
+        await store.append(session.id, messages)
+    with sqlite3.connect(tmp_path / "sessions.db") as db:
+        body: bytes = db.execute("SELECT body FROM parts WHERE key = 1").fetchone()[0]
+        damaged = body.replace(b'"text"', b'"te\xedt"', 1)
+        db.execute("UPDATE parts SET body = ? WHERE key = 1", (damaged,))
+        db.execute("INSERT INTO words (words) VALUES ('delete-all')")
+        db.execute("UPDATE sessions SET indexed = 0")
+    db.close()
+    async with SqliteStore(tmp_path / "sessions.db") as store:
+        for transcript in (await store.load(session.id), (await store.load_abridged(session.id, 0))[0]):
+            assert [row.kind for row in transcript.damaged] == ["part"]
+        assert [hit.message_id for hit in await store.search("omega")] == [messages[1].id]

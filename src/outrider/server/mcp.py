@@ -396,7 +396,7 @@ class McpTools:
         transcript = await self.read_session(session_id)
         following = task.strip() or "Find out what was left open, and finish it."
         return (
-            f"This is an earlier session of the agent Outrider:\n\n{transcript}\n\nGo on with it: call `run_agent` "
+            f"This is an earlier session of the agent Outrider:\n\n{transcript}\n\nContinue it: call `run_agent` "
             f"with its session id and this task: {following}"
         )
 

@@ -76,6 +76,8 @@ def _is_tagged_by_class(kind: Any) -> bool:
     return config.tag is not None and not hasattr(kind, config.tag_field)
 
 
+UNREADABLE = (TypeError, KeyError, UnicodeDecodeError, msgspec.DecodeError)
+"""What a damaged row, or one without its blob, raises when it is read."""
 BLOB_BYTES = 16 * 1024
 # The text before the messages of a request is equal in many sessions, so it is worth a blob much earlier.
 _REQUEST_BLOB_BYTES = 512
@@ -180,7 +182,7 @@ def leave_blobs(body: bytes, role: str) -> bytes:
     checked, so it is treated as one with a secret."""
     try:
         value = msgspec.json.decode(body)
-    except (TypeError, ValueError):
+    except UNREADABLE:
         return body  # damaged: reading the part reports it
     match value:
         case {"type": "text", "text": str(text)} if not value.get("synthetic"):

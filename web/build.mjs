@@ -33,7 +33,7 @@ async function collectLicenses() {
 async function makeFiles() {
   const { outputFiles } = await build({
     absWorkingDir: here,
-    entryPoints: { app: "src/main.tsx", "feed-worker": "src/feed-worker.ts" },
+    entryPoints: { app: "src/main.tsx", "feed-worker": "src/feed-worker.ts", "highlight-worker": "src/highlight-worker.ts" },
     outdir: target,
     bundle: true,
     splitting: true,

@@ -1,6 +1,36 @@
-// Syntax highlighting, loaded when the first code block with a language is shown.
-import hljs from "highlight.js/lib/common";
+// Syntax highlighting in a worker that is started with the first code block. A text that takes too long stays plain.
+import type { HighlightRequest } from "./highlight-worker";
 
-export function highlightCode(text: string, language: string): string | null {
-  return hljs.getLanguage(language) ? hljs.highlight(text, { language, ignoreIllegals: true }).value : null;
+const LIMIT_MS = 3000; // of one text
+const queue: { request: HighlightRequest; resolve: (html: string | null) => void }[] = [];
+let worker: Worker | null = null;
+let isBusy = false;
+let count = 0;
+
+export function highlightCode(text: string, language: string): Promise<string | null> {
+  return new Promise((resolve) => {
+    queue.push({ request: { id: ++count, text, language }, resolve });
+    if (!isBusy) takeNext();
+  });
+}
+
+function takeNext(): void {
+  const next = queue.shift();
+  isBusy = next !== undefined;
+  if (!next) return;
+  const finish = (html: string | null): void => {
+    clearTimeout(timer);
+    next.resolve(html);
+    takeNext();
+  };
+  const giveUp = (): void => {
+    worker?.terminate();
+    worker = null;
+    finish(null);
+  };
+  const timer = setTimeout(giveUp, LIMIT_MS);
+  worker ??= new Worker("/page/highlight-worker.js", { type: "module", name: "highlight" });
+  worker.onmessage = ({ data }: MessageEvent<{ id: number; html: string | null }>) => { if (data.id === next.request.id) finish(data.html); };
+  worker.onerror = giveUp;
+  worker.postMessage(next.request);
 }

@@ -3,6 +3,33 @@ import MarkdownIt from "markdown-it";
 
 const ALLOWED_LINK = /^(https?:|mailto:)/i;
 
+const MAX_FORMULA = 5_000; // characters
+
+// Returns where a text occurs next, from a position on. Many openings without an end would take quadratic time without
+// the cache.
+let searched = { source: "", places: {} as Record<string, number> };
+function findNext(source: string, text: string, start: number): number {
+  if (searched.source !== source) searched = { source, places: {} };
+  const known = searched.places[text];
+  if (known !== undefined && (known < 0 || known >= start)) return known;
+  return (searched.places[text] = source.indexOf(text, start));
+}
+
+function findFormula(source: string, start: number): { content: string; length: number; isDisplay: boolean } | null {
+  const opening = source.slice(start, start + 2);
+  if (opening === "\\(" || opening === "\\[") {
+    const end = findNext(source, opening === "\\(" ? "\\)" : "\\]", start + 2);
+    if (end <= start + 2 || end - start > MAX_FORMULA) return null;
+    const content = source.slice(start + 2, end);
+    return opening === "\\(" && content.includes("\n") ? null : { content, length: end + 2 - start, isDisplay: opening === "\\[" };
+  }
+  if (opening[0] !== "$") return null;
+  const text = source.slice(start, start + MAX_FORMULA);
+  const display = /^\$\$([^$]+)\$\$/.exec(text);
+  const match = display ?? /^\$(?![\s\d])([^$\n]*[^\s$\\])\$(?!\d)/.exec(text);
+  return match && { content: match[1]!, length: match[0].length, isDisplay: Boolean(display) };
+}
+
 export function createParser(): InstanceType<typeof MarkdownIt> {
   const parser = new MarkdownIt({ html: false, linkify: true, breaks: false });
   parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
@@ -42,17 +69,14 @@ export function createParser(): InstanceType<typeof MarkdownIt> {
 
   // Formulas: $…$ and \(…\) in a line, $$…$$ and \[…\] as a display. A dollar sign before a space or a digit is money.
   parser.inline.ruler.before("escape", "formula", (state, silent) => {
-    const rest = state.src.slice(state.pos);
-    const match =
-      /^\$\$([^$]+)\$\$/.exec(rest) ?? /^\$(?![\s\d])([^$\n]*[^\s$\\])\$(?!\d)/.exec(rest) ??
-      /^\\\(([^\n]+?)\\\)/.exec(rest) ?? /^\\\[([^]+?)\\\]/.exec(rest);
-    if (!match) return false;
+    const found = findFormula(state.src, state.pos);
+    if (!found) return false;
     if (!silent) {
       const token = state.push("formula", "", 0);
-      token.content = match[1]!;
-      token.meta = { display: match[0].startsWith("$$") || match[0].startsWith("\\[") };
+      token.content = found.content;
+      token.meta = { display: found.isDisplay };
     }
-    state.pos += match[0].length;
+    state.pos += found.length;
     return true;
   });
   parser.renderer.rules["formula"] = (tokens, index) => {

@@ -1,6 +1,7 @@
 // Markdown to DOM nodes. HTML in the text is shown as text; the generated HTML passes the sanitiser before it is used.
 import DOMPurify from "dompurify";
 import type { Token } from "markdown-it";
+import { highlightCode } from "./highlight";
 import { createParser } from "./markdown-parser";
 
 const parser = createParser();
@@ -29,14 +30,16 @@ function renderTokens(tokens: Token[], isGrowing = false): DocumentFragment {
   return fragment;
 }
 
+// Sizes and macros are limited: a formula cannot cover the page or take long.
+const FORMULA_OPTIONS = { output: "mathml", throwOnError: false, trust: false, maxSize: 10, maxExpand: 200 } as const;
+const CLEAN_FORMULA = { RETURN_DOM_FRAGMENT: true as const, USE_PROFILES: { html: true, mathMl: true }, ADD_TAGS: ["semantics", "annotation"], FORBID_TAGS: ["a", "img", "form", "input", "button", "style"], FORBID_ATTR: ["style", "href", "src", "id", "name"] };
+
 async function renderFormulas(elements: HTMLElement[]): Promise<void> {
   const { default: katex } = await import("katex");
   for (const element of elements) {
-    katex.render(element.textContent, element, {
-      output: "mathml",
-      throwOnError: false,
-      displayMode: element.classList.contains("display"),
-    });
+    const html = katex.renderToString(element.textContent, { ...FORMULA_OPTIONS, displayMode: element.classList.contains("display") });
+    // The policy reports style attributes as soon as HTML with them is parsed.
+    element.replaceChildren(DOMPurify.sanitize(html.replace(/ style="[^"]*"/g, ""), CLEAN_FORMULA));
   }
 }
 
@@ -66,8 +69,7 @@ const MAX_HIGHLIGHTED = 60_000; // characters
 export async function highlightElement(code: HTMLElement, language: string): Promise<void> {
   const text = code.textContent;
   if (text.length > MAX_HIGHLIGHTED) return;
-  const { highlightCode } = await import("./highlight");
-  const html = highlightCode(text, language);
+  const html = await highlightCode(text, language);
   if (html !== null && code.textContent === text) code.replaceChildren(DOMPurify.sanitize(html, CLEAN));
 }
 

@@ -49,3 +49,14 @@ test("the parser as it is used differs only by its rules for HTML, links and ima
   context.diagnostic(`${passed} of ${examples.length} examples as used; ${withoutPolicy.length - wrong.length} of ${withoutPolicy.length} without HTML, links and images; others: ${wrong.map(({ number }) => number).join(", ")}`);
   assert.deepEqual(wrong.map(({ number }) => number), []);
 });
+
+test("formulas are found, and text with many openings is parsed in time", () => {
+  const parser = createParser();
+  const render = (text: string): string => parser.render(text).trim();
+  assert.equal(render("\\(a\\) $b$ \\(\\)"), '<p><span class="formula">a</span> <span class="formula">b</span> ()</p>');
+  assert.equal(render("\\[a\nb\\]"), '<p><span class="formula display">a\nb</span></p>');
+  assert.equal(render("\\(a\nb\\) $5 and $6"), "<p>(a\nb) $5 and $6</p>");
+  const begun = performance.now();
+  for (const opening of ["\\(", "\\[", "$a", "$$a"]) parser.render(opening.repeat(50_000));
+  assert.ok(performance.now() - begun < 10_000);
+});

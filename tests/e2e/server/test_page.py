@@ -125,6 +125,64 @@ async def test_nothing_that_a_model_writes_is_obeyed_by_the_page(tmp_path):
         assert await page.title() != "owned"
 
 
+NASTY_LINES = (
+    r"$\href{javascript:alert(1)}{a}$ $\url{javascript:alert(1)}$ $\includegraphics{https://other.example/x.png}$",
+    r"$\htmlStyle{position:fixed}{a}$ $\htmlId{input}{a}$ $\htmlData{a=b}{c}$ $\class{question}{a}$",
+    r"$\rule{90000em}{90000em}$ $\hspace{90000em}$ $\def\a{\a\a}\a$ $\text{<img src=x onerror=alert(1)>}$",
+    "![a](data:image/svg+xml;base64,PHN2ZyBvbmxvYWQ9ImFsZXJ0KDEpIi8+) [a](data:text/html,<script>alert(1)</script>)",
+    "[a](vbscript:alert(1)) [b](&#106;avascript:alert(1)) [c](//other.example/) [d](file:///etc/passwd) <javascript:a>",
+    "<svg><style><img src=x onerror=alert(1)></style></svg> <math><mi xlink:href='javascript:alert(1)'>x</mi></math>",
+    '```html"onmouseover="alert(1)\n<b onclick=alert(1)>x</b>\n```',
+    "```xml\n<a href='javascript:alert(1)'>]]></a><script>alert(1)</script>\n```",
+)
+
+
+async def test_formulas_images_links_and_code_of_a_model_stay_inert(tmp_path):
+    async with served(tmp_path, ["\n\n".join(NASTY_LINES) + "\n\nThe end."]) as client, browsing(client) as page:
+        await page.click("#new-session")
+        await say(page, "go")
+        answer = page.locator(".message.assistant .markdown")
+        await answer.get_by_text("The end.").wait_for()
+        await answer.locator("math").first.wait_for()
+        await answer.locator("code .hljs-tag, code .hljs-name").first.wait_for()
+        found = await answer.evaluate(
+            """answer => {
+                const all = [...answer.querySelectorAll("*")];
+                return {
+                    tags: [...new Set(all.map(one => one.localName))],
+                    handlers: all.flatMap(one => [...one.attributes]).filter(({ name, value }) =>
+                        /^on|^style$|href$|^src$|^id$/.test(name) || /javascript:/i.test(value)).map(one => one.name),
+                    width: answer.scrollWidth, height: answer.scrollHeight,
+                };
+            }"""
+        )
+        assert not set(found["tags"]) & {"script", "style", "svg", "img", "iframe", "form", "object", "embed"}
+        assert found["handlers"] == []
+        assert found["width"] < 3000 and found["height"] < 6000
+
+
+async def test_code_that_takes_a_grammar_long_does_not_block_the_page(tmp_path):
+    code = "```cpp\n" + "a" * 50_000 + "\n```\n\n```python\ndef last(): pass\n```\n"
+    async with served(tmp_path, [code], chunk=100_000) as client, browsing(client) as page:
+        await page.click("#new-session")
+        await say(page, "go")
+        await page.locator(".message.assistant code.language-python").wait_for()
+        longest = await page.evaluate(
+            """() => new Promise(resolve => {
+                let last = performance.now(), longest = 0;
+                const timer = setInterval(() => {
+                    const now = performance.now();
+                    longest = Math.max(longest, now - last);
+                    last = now;
+                    if (!document.querySelector("code.language-python .hljs-keyword")) return;
+                    clearInterval(timer);
+                    resolve(longest);
+                }, 20);
+            })"""
+        )
+        assert longest < 2500
+
+
 async def test_a_plan_is_accepted_and_carried_out(tmp_path):
     async with served(tmp_path, ["1. look\n2. mend", "It is mended."]) as client, browsing(client) as page:
         session_id = await client.create(mode="plan")

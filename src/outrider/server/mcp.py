@@ -392,11 +392,11 @@ class McpTools:
         session_id: Annotated[str, Field(description="an id, the end of one, or `last`")],
         task: Annotated[str, Field(description="what to do next")] = "",
     ) -> str:
-        """Go on with an earlier session of the folder."""
+        """Continue an earlier session of the folder."""
         transcript = await self.read_session(session_id)
         following = task.strip() or "Find out what was left open, and finish it."
         return (
-            f"This is an earlier session of the agent Outrider:\n\n{transcript}\n\nGo on with it: call `run_agent` "
+            f"This is an earlier session of the agent Outrider:\n\n{transcript}\n\nContinue it: call `run_agent` "
             f"with its session id and this task: {following}"
         )
 

@@ -247,7 +247,7 @@ export function FolderPicker({ recent, onChoose, onClose }: { recent: string[]; 
     <dialog id="folder-picker" class="dialog" ref={dialog} aria-label="Folder of the new session" onClose={onClose} onClick={(event) => event.target === dialog.current && onClose()}
       onKeyDown={(event) => { if (event.key === "Escape") event.stopPropagation(); }}>
       <form onSubmit={(event) => { event.preventDefault(); onChoose(path.trim()); }}>
-        <label>Folder <input aria-label="Path of the folder" value={path} autocomplete="off" onInput={(event) => { isUntouched.current = false; setPath(event.currentTarget.value); }} /></label>
+        <label>Folder <input aria-label="Path of the folder" value={path} autocomplete="off" onInput={(event) => { isUntouched.current = false; request.current += 1; setPath(event.currentTarget.value); }} /></label>
         <div class="buttons"><button type="submit" class="primary">Start here</button><button type="button" onClick={() => browse(path)}>Open</button><button type="button" onClick={onClose}>Cancel</button></div>
       </form>
       {error ? <p class="failure">{error}</p> : null}

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import random
 import resource
 import sqlite3
@@ -33,10 +32,11 @@ from outrider.types.tool_state import EndedTime, ToolCompleted
 ROUNDS, APPENDS = 8, 150
 LONG, MIDDLE, SHORT = 100_000, 10_000, 100
 SESSIONS, SEARCHED = 100_000, 1_000_000
+INDEXED_SESSIONS = 20_000
 PROCESSES, SECONDS = 16, 5
 OLD_TURNS, MEASURED_TURNS, COMPACTED = 5_000, 200, 100
 LARGE_MESSAGES = 1_000  # of a megabyte each
-TRANSCRIPT_MEGABYTES, ANSWER_MEGABYTES = int(os.environ.get("TRANSCRIPT_MEGABYTES", "200")), 40
+ANSWER_MEGABYTES = 40
 TEXT = "x" * 1850
 
 
@@ -48,11 +48,12 @@ def bench() -> list[Figure]:
             *asyncio.run(long_session(home)),
             *asyncio.run(many_sessions(home)),
             *asyncio.run(searching(home)),
+            *asyncio.run(first_indexing(home)),
             *contention(home),
             *asyncio.run(turns_of_a_long_session(home)),
             *asyncio.run(exporting(home)),
             *processes_at_once(home),
-            *asyncio.run(large_values(home)),
+            *large_values(home),
         ]
 
 
@@ -168,24 +169,17 @@ async def exporting(home: Path) -> list[Figure]:
     ]
 
 
-async def large_values(home: Path) -> list[Figure]:
-    """Opening a transcript of TRANSCRIPT_MEGABYTES in an engine, and an answer of ANSWER_MEGABYTES, each in a process
-    that does nothing else. `TRANSCRIPT_MEGABYTES=1000 python -m benchmarks.run sessions` is the long form."""
-    path = home / "huge" / "sessions.db"
-    async with SqliteStore(path) as store:
-        message = await open_message(store)
-        for number in range(TRANSCRIPT_MEGABYTES):
-            text = Message("user", [TextPart(f"{number} " + "word " * 200_000)], time=MessageTime(now_ms()))
-            text.join(message.session_id)
-            await store.append(message.session_id, [text])
-    opened, opened_memory = run_child("open", str(path))
+def large_values(home: Path) -> list[Figure]:
+    """Opening the transcript of `exporting` in an engine, and an answer of ANSWER_MEGABYTES, each in a process that
+    does nothing else."""
+    opened, opened_memory = run_child("open", str(home / "large" / "sessions.db"))
     server = ThreadingHTTPServer(("127.0.0.1", 0), LongAnswer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/v1"
     _, answer_memory = run_child("answer", str(home / "answer" / "sessions.db"), url)
     server.shutdown()
     server.server_close()
-    name, answer = f"open a transcript of {TRANSCRIPT_MEGABYTES} MB", f"answer of {ANSWER_MEGABYTES} MB"
+    name, answer = f"open a transcript of {LARGE_MESSAGES:,} MB", f"answer of {ANSWER_MEGABYTES} MB"
     return [
         Figure(name, opened, "s", None, "< 1 s", ok=opened < 1),
         Figure(f"{name}, memory", opened_memory, "MiB", None, "< 200 MiB", ok=opened_memory < 200),
@@ -334,6 +328,24 @@ async def searching(home: Path) -> list[Figure]:
         ]
     slowest = max(took) * 1000
     return [Figure("search 1,000,000 parts, slowest query", slowest, "ms", None, "< 100 ms", ok=slowest < 100)]
+
+
+async def first_indexing(home: Path) -> list[Figure]:
+    """The first search of INDEXED_SESSIONS sessions that no index has yet, as after an import."""
+    path = home / "unindexed" / "sessions.db"
+    async with SqliteStore(path) as store:
+        for _ in range(INDEXED_SESSIONS // 500):
+            messages = await asyncio.gather(*(open_message(store) for _ in range(500)))
+            await asyncio.gather(
+                *(store.append(message.session_id, [text_part(message, words(12))]) for message in messages)
+            )
+    with sqlite3.connect(path) as db:
+        db.execute("INSERT INTO words (words) VALUES ('delete-all')")
+        db.execute("UPDATE sessions SET indexed = 0")
+    db.close()
+    async with SqliteStore(path) as store:
+        took = await clocked(lambda: store.search("w0"))
+    return [Figure(f"first search of {INDEXED_SESSIONS:,} sessions", took, "s", None, "< 10 s", ok=took < 10)]
 
 
 def contention(home: Path) -> list[Figure]:

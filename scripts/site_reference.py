@@ -3,7 +3,9 @@
 import argparse
 import inspect
 import json
+import re
 from collections.abc import Iterator
+from html import escape
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -178,10 +180,78 @@ def _events() -> Iterator[str]:
 
 
 def _field_table(kind: type) -> Iterator[str]:
-    yield "| field | type | |\n|---|---|---|"
-    for field in msgspec.structs.fields(kind):
-        yield f"| `{field.encode_name}` | `{_type_name(field.type)}` | {'required' if field.required else 'optional'} |"
+    fields = msgspec.structs.fields(kind)
+    if fields:
+        yield "| field | type | |\n|---|---|---|"
+    for field in fields:
+        needed = "required" if field.required else f"default {_code(_field_default(field))}"
+        yield f"| `{field.encode_name}` | {_code(_type_name(field.type))} | {needed} |"
     yield ""
+
+
+def _field_default(field: msgspec.structs.FieldInfo) -> str:
+    if field.default is not msgspec.NODEFAULT:
+        return _hide_address(repr(field.default))
+    made = getattr(field.default_factory, "__name__", "")
+    return {"list": "[]", "dict": "{}", "set": "set()", "tuple": "()"}.get(made, "a new one")
+
+
+def _hide_address(text: str) -> str:
+    """Returns the text of a value, with the name of a function or class in place of its address in memory."""
+    text = re.sub(r"<function [^<>]*<lambda> at 0x\w+>", "a function", text)
+    return re.sub(r"<(?:function |bound method )?(?:\w+\.)*(\w+)[^<>]* at 0x\w+>+", r"\1", text)
+
+
+def _code(text: str) -> str:
+    """Returns code for a cell of a table, where a backslash before a bar would be shown."""
+    return f"<code>{escape(text, quote=False).replace('|', '&#124;')}</code>"
+
+
+def _signature_text(name: str, value: Any) -> str:
+    """Returns a call with all parameters, one on each line if there are several."""
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return ""
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name not in ("self", "cls")]
+    returned = "" if inspect.isclass(value) or signature.return_annotation is inspect.Signature.empty else "X"
+    short = signature.replace(
+        parameters=[one.replace(annotation=_short_annotation(one.annotation)) for one in parameters],
+        return_annotation=_short_annotation(signature.return_annotation) if returned else inspect.Signature.empty,
+    )
+    text = _hide_address(f"{name}{short}")
+    if len(text) <= 100:
+        return text
+    # The arguments on separate lines; marks such as `*` are parameters of the text only.
+    lines, marked = [], False
+    for one in short.parameters.values():
+        if one.kind is inspect.Parameter.VAR_POSITIONAL:
+            marked = True
+        elif one.kind is inspect.Parameter.KEYWORD_ONLY and not marked:
+            lines.append("    *,")
+            marked = True
+        lines.append(_hide_address(f"    {one},"))
+    end = f" -> {inspect.formatannotation(short.return_annotation)}" if returned else ""
+    return "\n".join([f"{name}(", *lines, f"){end}"])
+
+
+class _Annotation:
+    """An annotation that is printed as it is written, without the names of modules."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def _short_annotation(annotation: Any) -> Any:
+    if annotation is inspect.Parameter.empty or "Unpack" in str(annotation) or str(annotation).startswith("*"):
+        return inspect.Parameter.empty
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    text = re.sub(r"ForwardRef\('([^']*)'\)", r"\1", text)
+    text = re.sub(r"Optional\[(Literal\[[^\]]*\])\]", r"\1 | None", text)
+    return _Annotation(re.sub(r"\b(?:[a-z_0-9]+\.)+(?=[A-Za-z])", "", text))
 
 
 def _option_list(name: str, options: type[msgspec.Struct]) -> Iterator[str]:
@@ -190,13 +260,13 @@ def _option_list(name: str, options: type[msgspec.Struct]) -> Iterator[str]:
     defaults = dict(zip(options.__struct_fields__[::-1], options.__struct_defaults__[::-1], strict=False))
     for option in options.__struct_fields__:
         hint = _type_name(options.__annotations__[option]).strip("'")
-        yield f"| `{option}` | `{hint}` | `{str(defaults.get(option)).replace('|', '')}` |"
+        yield f"| `{option}` | {_code(hint)} | {_code(_hide_address(str(defaults.get(option))))} |"
     yield ""
 
 
 def _type_name(hint: Any) -> str:
     text = hint.__name__ if inspect.isclass(hint) and not getattr(hint, "__args__", ()) else str(hint)
-    return text.replace("typing.", "").replace("outrider.", "").replace("|", "\\|")
+    return re.sub(r"\b(?:[a-z_0-9]+\.)+(?=[A-Za-z])", "", text)
 
 
 def _exit_codes() -> Iterator[str]:
@@ -385,11 +455,16 @@ def _python_page(title: str, module: str, names: list[str]) -> Iterator[str]:
         yield f"{inspect.getdoc(loaded) or ''}\n"
     for name in names:
         value = getattr(loaded, name)
+        value = value if inspect.isclass(value) else inspect.unwrap(value)  # a cached function
         defined = getattr(value, "__module__", "")
         yield f"## {name}\n\n`from {module} import {name}`\n"
         if (inspect.isclass(value) or inspect.isfunction(value)) and "<locals>" not in value.__qualname__:
             if inspect.isclass(value) and issubclass(value, msgspec.Struct):
                 yield from _field_table(value)
+            elif not inspect.isclass(value) or (
+                "__init__" in vars(value) and not getattr(value, "_is_protocol", False)
+            ):
+                yield f"```python\n{_signature_text(name, value)}\n```\n"
             yield f"::: {defined}.{value.__qualname__}\n"
             if name in OPTIONS:
                 yield from _option_list(name, OPTIONS[name])

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from functools import cache, reduce
 from typing import Any, Self, TypeVar
 
-from outrider.errors import ListenerOverflow
+from outrider.errors import ConfigurationError, ListenerOverflow
 from outrider.types.events import DeltasDroppedEvent, Event
 
 E = TypeVar("E", bound=Event)
@@ -104,6 +104,10 @@ class EventBus:
     def subscribe(self, event_class: type[E], handler: Handler[E]) -> Unsubscribe:
         """Calls `handler`, a sync or async function, for every event of a class. Returns a function that
         unsubscribes."""
+        if not isinstance(event_class, type) or not callable(handler):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"subscribe() takes a class of outrider.events and a function, got {event_class!r} and {handler!r}"
+            )
         entry = (event_class, _AsyncHandler(event_class, handler) if _is_async(handler) else handler)
         with self._lock:
             self._replace_subscriptions([*self._subscriptions, entry])

@@ -1,6 +1,7 @@
 """The documentation site builds without a warning, and its reference has every public name."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ pytest.importorskip("mkdocs", reason="mkdocs is not installed")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -69,3 +70,21 @@ def test_every_error_has_a_remedy_and_every_key_a_type(site: Path):
     assert "<code>parallel_calls</code>" in keys
     description = json.loads((site / "reference" / "openapi.json").read_text(encoding="utf-8"))
     assert description["openapi"] == "3.1.0"
+
+
+def test_the_reference_shows_how_functions_and_classes_are_called(site: Path):
+    runs = (site / "reference" / "python" / "outrider-runs-and-agents.html").read_text(encoding="utf-8")
+    shown = re.sub(r"<[^>]+>", "", runs)
+    assert "output_attempts: int = 3" in shown
+    stores = re.sub(
+        r"<[^>]+>", "", (site / "reference" / "python" / "outrider-stores.html").read_text(encoding="utf-8")
+    )
+    assert "path: str | Path" in stores
+    for page in (site / "reference" / "python").glob("*.html"):
+        assert not re.search(r" at 0x[0-9a-f]{6}", page.read_text(encoding="utf-8")), page.name
+
+
+def test_diagrams_are_drawn_without_a_script(site: Path):
+    page = (site / "concepts" / "index.html").read_text(encoding="utf-8")
+    assert page.count('<div class="diagram"><svg') >= 7
+    assert "unchanged so far" in page

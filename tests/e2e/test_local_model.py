@@ -148,7 +148,7 @@ async def test_it_speaks(models):
 
 async def test_calls_always_parse_however_wild_the_model_is(models):
     client = LocalClient("local", models, TERSE)
-    for number in range(3):
+    for number in range(2):
         settings = ModelSettings(temperature=1.5, extra={"seed": number}, max_output_tokens=120)
         request = asking('Plan my day! ☕ "quotes" and\nnewlines', tools=(ODD,), settings=settings)
         answer = await folded(client, request)
@@ -219,7 +219,8 @@ async def test_an_agent_answers_from_a_file(home, tmp_path):
     (tmp_path / "notes.txt").write_text("The code word is marmalade.\n")
     bus = EventBus()
     around = ToolEnvironment(sandbox=NoSandbox("", ""), data=home, home=home, bus=bus)
-    agent = local_profile(Agent("outrider", prompt_text("agent"), "0.5b", "local"))
+    # One tool: the model reads the descriptions and examples of all others for 15 s of CPU time.
+    agent = local_profile(Agent("outrider", prompt_text("agent"), "0.5b", "local", tools=("read",)))
     async with Engine([agent], [Provider("local", "local", options=OPTIONS)], bus=bus, surroundings=around) as engine:
         session = await engine.create(workspace=tmp_path)
         end = await engine.prompt(session, "What is the code word? Look into notes.txt.")
@@ -246,7 +247,7 @@ async def test_only_files_that_exist_can_be_read(models, tmp_path):
 
 def test_the_first_task_is_worked_on_and_shown(home):
     """Whether so small a model also repairs the bug is no promise; that it works and is seen at work is one."""
-    command = [sys.executable, "-m", "outrider.engine.local_demo", SMALL_WEIGHTS.name, "2"]
+    command = [sys.executable, "-m", "outrider.engine.local_demo", SMALL_WEIGHTS.name, "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\n> read prices.py\n" in done.stdout  # a call, as it began

@@ -208,7 +208,10 @@ print(run(Agent("helper", "Help.", model="demo", provider="demo"), "20 + 22?", t
 
 def install(command: list[str], environ: dict[str, str]) -> None:
     """Runs an installer, and skips the test if it cannot download what the package needs."""
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=240, check=False)
+    try:
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=200, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"{Path(command[0]).name} did not download the dependencies within 200 s")
     said = (done.stdout + done.stderr).lower()
     if done.returncode and any(
         text in said for text in ("connection", "no matching distribution", "dns error", "timed out")

@@ -57,14 +57,15 @@ def killed(
 ) -> bool:
     """Whether the engine was killed before it was done."""
     command = [sys.executable, "-m", "tests.fault.loop_worker", str(path), str(effects), session_id, kind, url]
-    environment = os.environ | {"OUTRIDER_FAULT": fault, "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"OUTRIDER_FAULT": fault, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         if after is not None:
             child.stdout.readline()
             time.sleep(after)
             child.kill()
-        return child.wait() == -signal.SIGKILL
+        assert child.wait() in (0, -signal.SIGKILL)
+        return child.returncode != 0
 
 
 def calls_in(session: Session) -> list[ToolPart]:
@@ -112,7 +113,7 @@ async def judge(path: Path, effects: Path, session_id: str, kind: str, url: str)
         kept = [part for part in before.values() if isinstance(part, ToolPart) and part.ended]
         assert all(part in calls_in(session) for part in kept)
         end = await (held.go_on(session_id) if heard else held.prompt(session_id, "go"))
-        assert (end.reason, end.output) == ("completed", DONE)
+        assert (end.reason, end.output, end.error) == ("completed", DONE, None)
         assert not is_cut_off(session.messages)
         assert len(await held.store.approvals(session_id)) <= 1  # asked again, never twice
     done = Counter(effects.read_text().split()) if effects.exists() else Counter[str]()
@@ -141,16 +142,17 @@ async def round_of(folder: Path, name: str, kind: Any, **how: Any) -> tuple[bool
 async def test_sf_001_to_007_an_engine_killed_at_a_fault_point_is_taken_up_and_its_turn_continues(
     point: str, kind: str, tmp_path: Path, record_property: Record
 ):
-    # Every API and every point, one visit each; a soak tries all visits.
+    # Every API and every point, one visit each; a soak tries all visits. How often a point is visited depends on how
+    # many chunks arrive together, so a visit that was not reached is followed by the first one.
     turn = (list(POINTS).index(point) + list(MODELS).index(kind)) % len(POINTS[point])
-    visits = range(1, 40) if SOAK else POINTS[point][turn : turn + 1]
+    visits = range(1, 40) if SOAK else (POINTS[point][turn], 1)
     ends, rounds = Counter[str](), 0
-    for visit in visits:
-        was_killed, ended = await round_of(tmp_path, str(visit), kind, fault=f"{point}@{visit}")
+    for number, visit in enumerate(visits):
+        was_killed, ended = await round_of(tmp_path, str(number), kind, fault=f"{point}@{visit}")
         ends += ended
-        if not was_killed:
+        rounds += was_killed
+        if was_killed != SOAK:
             break
-        rounds += 1
     assert rounds
     told = ", ".join(f"{count} {what}" for what, count in sorted(ends.items())) or "none begun"
     record_property("figures", f"engine killed at {point} ({kind}): {rounds} rounds, all taken up; calls: {told}")

@@ -200,7 +200,7 @@ async def collect_misses(kind: ApiKind, *changes: Change, **options: Any) -> lis
         await engine.prompt(session, "second")
         messages = (await engine.store.load(session)).messages
     stored = [part.cache_miss for message in messages for part in message.get_parts_by_type(StepFinishPart)]
-    found = [miss for miss in stored if miss is not None]
+    found = [miss for miss in stored if miss]
     assert [miss.cause for miss in found] == [event.cause for event in events]
     assert [step.miss for step in build_report(session, messages).steps if step.miss] == found
     return events
@@ -248,3 +248,68 @@ async def test_a_stable_prefix_can_be_asserted(assert_stable_prefix: Callable[[S
             changed = engine.live[session].session
             with pytest.raises(AssertionError, match=r"step 2, byte \d+: date"):
                 assert_stable_prefix(changed)
+
+
+async def test_requests_with_tools_as_text_are_built_again(tmp_path: Path):
+    answers = ['<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>', "3"]
+    async with SqliteStore(tmp_path / "sessions.db") as store, Simulator(answers) as server:
+        agent = Agent("writer", "You write.", SIMULATED_APIS["openai"].model, "simulator")
+        provider = server.provider("openai", text_tools=True)
+        async with Engine([agent], [provider], [add], store=store) as engine:
+            session = await engine.create()
+            await engine.prompt(session, "add")
+        rebuilt = await load_requests(store, session)
+        assert [request.record.rewrite for request in rebuilt] == ["text-tools"] * 2
+        assert [request.body for request in rebuilt] == [request.raw for request in server.requests]
+
+
+async def test_marks_of_the_client_are_part_of_the_request(tmp_path: Path):
+    async with SqliteStore(tmp_path / "sessions.db") as store, Simulator(RandomAnswers(8)) as server:
+        agent = Agent("writer", "You write.", SIMULATED_APIS["anthropic"].model, "simulator")
+        provider = server.provider("anthropic", caching="marks")
+        async with Engine([agent], [provider], [look_up, add], store=store) as engine:
+            session = await engine.create()
+            await engine.prompt(session, "first")
+            await engine.prompt(session, "second")
+        rebuilt = await load_requests(store, session)
+        report = build_report(session, (await store.load(session)).messages)
+        assert [request.body for request in rebuilt] == [request.raw for request in server.requests]
+    assert all(request.record.inserts for request in rebuilt)
+    assert {step.miss.cause for step in report.steps if step.miss} <= {"settings"}  # marks are no difference
+
+
+async def test_a_secret_is_redacted_in_a_request_that_is_built_again(tmp_path: Path):
+    secret = "sk-ant-api03-" + "Zx9Kq2Lm" * 11 + "AA"
+    async with SqliteStore(tmp_path / "sessions.db") as store, Simulator(["one", "two"]) as server:
+        agent = Agent("writer", f"You write. The key is {secret}.", SIMULATED_APIS["openai"].model, "simulator")
+        async with Engine([agent], [server.provider("openai")], [], store=store) as engine:
+            session = await engine.create()
+            await engine.prompt(session, "first")
+            await engine.prompt(session, f"second {secret}")
+        first, second = await load_requests(store, session)
+        assert secret.encode() in server.requests[0].raw
+    assert not first.exact
+    assert not second.exact
+    assert secret.encode() not in first.body + second.body
+    for request in (first, second):
+        assert sum(span.size for span in request.spans) == len(request.body)
+
+
+async def test_a_compaction_is_a_cause_and_older_requests_stay_exact(tmp_path: Path):
+    def answer(request: SimulatedRequest) -> str:
+        return "a summary" if "about to be shortened" in request.texts[-1] else "an answer " * 50
+
+    async with SqliteStore(tmp_path / "sessions.db") as store, Simulator(answer) as server:
+        agent = Agent("writer", "You write.", SIMULATED_APIS["openai"].model, "simulator")
+        async with Engine([agent], [server.provider("openai")], [], store=store) as engine:
+            session = await engine.create()
+            for text in ("first", "second", "third"):
+                await engine.prompt(session, text)
+            await engine.compact(session)
+            await engine.prompt(session, "fourth")
+        messages = (await store.load(session)).messages
+        report = build_report(session, messages)
+        recorded = [step for step in report.steps if step.recorded]
+        assert all(step.exact for step in recorded)
+    assert [step.miss.cause for step in recorded if step.miss] == ["compaction"]
+    assert any(share.kind == "compaction" for share in recorded[-1].sources)

@@ -1,6 +1,8 @@
 """A run as OpenTelemetry sees it, through its real SDK with an exporter in memory."""
 
+import asyncio
 import json
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
@@ -135,8 +137,9 @@ async def test_tokens_of_a_cache_and_of_reasoning_are_counted_once():
     assert result.trace.root.tokens == used
 
 
-@pytest.mark.parametrize("is_async", [True, False])
-async def test_a_span_of_a_tool_is_below_the_span_of_its_call(is_async: bool):
+@pytest.mark.parametrize("kind", ["async", "plain", "generator", "async generator"])
+@pytest.mark.parametrize("is_called", [False, True])
+async def test_a_span_of_a_tool_is_below_the_span_of_its_call(kind: str, is_called: bool):
     collector = Collector()
     tracer = collector.tracers.get_tracer("program")
 
@@ -148,14 +151,32 @@ async def test_a_span_of_a_tool_is_below_the_span_of_its_call(is_async: bool):
         with tracer.start_as_current_span("query"):
             return word
 
-    tool = Tool(query_async if is_async else query_plain, name="query", timeout=5)
+    def query_chunks(word: str) -> Iterator[str]:
+        yield word
+        with tracer.start_as_current_span("query"):
+            yield word
+
+    async def query_chunks_async(word: str) -> AsyncIterator[str]:
+        yield word
+        await asyncio.sleep(0)
+        with tracer.start_as_current_span("query"):
+            yield word
+
+    functions = [query_async, query_plain, query_chunks, query_chunks_async]
+    function = dict(zip(["async", "plain", "generator", "async generator"], functions, strict=True))[kind]
+    tool = Tool(function, name="query", timeout=5)
+    entry, other = agent("writer"), agent("finder")
+    answers = [[call("query", word="a")], "found"]
+    if is_called:
+        answers = [[call("call_agent", agent_name="finder", message="find it")], *answers, "done"]
     with tracer.start_as_current_span("web request"):
-        answers = [[call("query", word="a")], "done"]
-        await async_run(agent("writer"), "x", tools=[tool], providers=[scripted(answers)], bus=collector.bus)
+        await async_run(entry, "x", [entry, other], [tool], [scripted(answers)], bus=collector.bus)
     spans = collector.spans
+    caller = "finder" if is_called else "writer"
     assert spans["query"].parent.span_id == spans["execute_tool query"].context.span_id
-    assert spans["execute_tool query"].parent.span_id == spans["invoke_agent writer"].context.span_id
+    assert spans["execute_tool query"].parent.span_id == spans[f"invoke_agent {caller}"].context.span_id
     assert spans["invoke_agent writer"].parent.span_id == spans["web request"].context.span_id
+    assert len({span.context.trace_id for span in spans.values()}) == 1
 
 
 @pytest.mark.parametrize(
@@ -167,7 +188,21 @@ async def test_a_span_of_a_tool_is_below_the_span_of_its_call(is_async: bool):
         (Provider("mine", kind="google"), "gcp.gemini"),
         (Provider("mine", kind="openai", base_url="https://x.openai.azure.com/v1"), "azure.ai.openai"),
         (Provider("mine", kind="openai", base_url="https://api.groq.com/openai/v1"), "groq"),
+        (Provider("mine", kind="openai", base_url="https://x.services.ai.azure.com/models"), "azure.ai.inference"),
+        (Provider("mine", kind="openai", base_url="https://api.mistral.ai/v1"), "mistral_ai"),
+        (Provider("mine", kind="openai", base_url="https://api.deepseek.com"), "deepseek"),
+        (Provider("mine", kind="openai", base_url="https://api.x.ai/v1"), "x_ai"),
+        (Provider("mine", kind="openai", base_url="https://api.perplexity.ai"), "perplexity"),
+        (Provider("mine", kind="openai", base_url="https://api.cohere.ai/compatibility/v1"), "cohere"),
+        (Provider("mine", kind="openai", base_url="https://us-south.ml.cloud.ibm.com/ml/v1"), "ibm.watsonx.ai"),
+        (Provider("mine", kind="openai", base_url="https://bedrock-runtime.eu.amazonaws.com/openai/v1"), "aws.bedrock"),
+        (Provider("mine", kind="google", options={"project": "p", "location": "eu"}), "gcp.vertex_ai"),
+        (Provider("mine", kind="anthropic", options={"project": "p", "region": "eu"}), "gcp.vertex_ai"),
+        (Provider("mine", kind="google", base_url="https://europe-west1-aiplatform.googleapis.com"), "gcp.vertex_ai"),
+        (Provider("mine", kind="google", base_url="https://generativelanguage.googleapis.com"), "gcp.gemini"),
         (Provider("mine", kind="openai", base_url="http://localhost:1/v1"), "mine"),
+        (Provider("mine", kind="openai", base_url="https://gateway.example/api.openai.com/v1"), "mine"),
+        (Provider("mine", kind="scripted"), "mine"),
     ],
 )
 def test_a_provider_has_its_well_known_name(provider: Provider, name: str):

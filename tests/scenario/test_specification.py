@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,7 @@ from outrider import (
     Tool,
     ToolPart,
     async_run,
+    decode_parts,
     part_from_anthropic,
     part_from_dict,
 )
@@ -246,7 +248,12 @@ def test_files_can_be_attachments_of_a_completed_call():
         Attachment("image/png", url="https://example.org/b.png"),
     )
     part = ToolPart("c1", "look", state)
-    assert part_from_dict(part.to_dict()) == part
+    stored = part.to_dict()
+    assert part_from_dict(stored) == part
+    stored["state"]["attachments"] = [inline.to_dict(), linked.to_dict()]  # as earlier versions stored it
+    assert part_from_dict(stored) == part
+    assert decode_parts(json.dumps([stored])) == [part]
+    assert Message.from_dict({"role": "assistant", "parts": [stored]}).parts[0].state == state
 
 
 @pytest.mark.parametrize(("answer", "asked"), [(True, 3), ("once", 3), ("session", 1), ("always", 1)])

@@ -10,18 +10,31 @@ import pytest
 
 from outrider import (
     Agent,
+    Attachment,
+    Background,
     Engine,
     EventBus,
+    HookDecision,
+    Hooks,
     Limits,
     Message,
     OutriderError,
     Provider,
+    RetryPolicy,
+    Session,
     Tool,
     complete,
     new_id,
+    part_from_dict,
+    register_part_type,
     run,
     run_stream,
 )
+from outrider.permissions import decide
+from outrider.providers import Credential
+from outrider.stores import SqliteStore
+from outrider.testing import Simulator
+from outrider.workspace import Workspace
 
 MODEL = Provider("demo", kind="scripted", options={"script": ["ok"] * 5})
 AGENT = Agent("helper", "You help.", model="m", provider="demo")
@@ -149,8 +162,118 @@ CASES: dict[str, tuple[Callable[[], Any], str, str]] = {  # the use, where it is
 }
 
 
+def in_session(use: Callable[[Engine, str], Awaitable[Any]]) -> Any:
+    async def create(engine: Engine) -> Any:
+        return await use(engine, await engine.create())
+
+    return with_engine(create)
+
+
+def attach(*values: Any, **fields: Any) -> Any:
+    return go(AGENT, "hi", attachments=[Attachment(*values, **fields)])
+
+
+def judge(*arguments: Any, **options: Any) -> Any:
+    return decide(*arguments, **({"mode": "agent", "workspace": "."} | options))
+
+
+def open_workspace(folder: Any, **options: Any) -> Any:
+    async def main() -> None:
+        async with Workspace(folder, AGENT, [MODEL], **options) as workspace:
+            await workspace.prompt("x")
+
+    asyncio.run(main())
+
+
+async def submit_to(engine: Engine, url: str) -> None:
+    async with Background(engine, url) as background:
+        await background.submit("x")
+
+
+ANY: Any = None  # arguments of a wrong type
+MORE_CASES: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "data and url": (lambda: attach("image/png", data=b"x", url="https://e.x"), "an attachment has either", "or a url"),
+    "neither data nor url": (lambda: attach("image/png"), "an attachment has either data", "or a url"),
+    "type of an attachment": (lambda: attach(3, data=b"x"), "mime_type", "Attachment('image/png'"),
+    "url of an attachment": (lambda: attach("image/png", url=3), "the url of an attachment", "https://"),
+    "scheme of an attachment": (lambda: attach("image/png", url="ftp://x/y"), "'ftp://x/y'", "https:"),
+    "path as a url": (lambda: attach("image/png", url="a.png"), "'a.png'", "Attachment.from_path"),
+    "text as base64": (lambda: attach("image/png", data="a picture!"), "not base64", "pass bytes"),
+    "text as bytes": (lambda: Attachment.from_bytes("abc", "image/png"), "from_bytes", "takes bytes"),  # pyright: ignore
+    "no path": (lambda: Attachment.from_path(ANY), "Attachment.from_path", "path of a file"),
+    "missing file": (lambda: Attachment.from_path("/no/such.png"), "'/no/such.png'", "cannot be read"),
+    "one attachment": (
+        lambda: go(AGENT, "hi", attachments=Attachment("image/png", data=b"x")),
+        "attachments is a list",
+        "attachments=[…]",
+    ),
+    "no content": (lambda: in_session(lambda e, s: e.prompt(s, 3)), "Engine.prompt(): content", "a text"),  # pyright: ignore
+    "empty content": (lambda: in_session(lambda e, s: e.prompt(s, [])), "content is empty", "pass a text"),
+    "delivery": (
+        lambda: in_session(lambda e, s: e.prompt(s, "x", delivery="now")),  # pyright: ignore
+        "Engine.prompt(): delivery",
+        '"queue" or "steer"',
+    ),
+    "session as an object": (
+        lambda: in_session(lambda e, s: e.prompt(Session(), "x")),  # pyright: ignore
+        "Engine.prompt(): session_id",
+        "the id of a session",
+    ),
+    "argument of prompt": (
+        lambda: in_session(lambda e, s: e.prompt(s, "x", outptu_type=str)),  # pyright: ignore
+        "no argument 'outptu_type'",
+        "did you mean 'output_type'",
+    ),
+    "instructions of prompt": (
+        lambda: in_session(lambda e, s: e.prompt(s, "x", instructions=3)),  # pyright: ignore
+        "Engine.prompt(): instructions",
+        "a text",
+    ),
+    "owner of a session": (lambda: with_engine(lambda e: e.create(owner=ANY or 3)), "Engine.create(): owner", "a text"),
+    "folder of a session": (
+        lambda: with_engine(lambda e: e.create(workspace=ANY or 3)),
+        "Engine.create(): workspace",
+        "a folder",
+    ),
+    "title": (lambda: in_session(lambda e, s: e.rename(s, ANY or 3)), "Engine.rename(): title", "a text"),
+    "query": (lambda: with_engine(lambda e: e.search(ANY or 3)), "Engine.search(): query", "the words"),
+    "filter": (lambda: with_engine(lambda e: e.list(ANY or "ada")), "Engine.list(): filter", "SessionFilter("),
+    "a dict as an export": (lambda: with_engine(lambda e: e.import_session(ANY or {})), "got dict", "json.dumps"),
+    "level of an engine": (lambda: Engine([AGENT], [MODEL], approval=ANY or "never"), "level 'never'", "ask, edits"),
+    "flow": (lambda: Engine([AGENT], [MODEL], flow=ANY or 3), "Engine(): flow", "FlowSettings("),
+    "event class": (lambda: EventBus().subscribe(ANY or "x", print), "subscribe()", "a class of outrider.events"),
+    "listener": (lambda: EventBus().subscribe_all(ANY or 3), "subscribe()", "a function"),
+    "part class": (lambda: register_part_type("x", ANY or 3), "register_part_type", "a name and a class"),
+    "known part": (lambda: register_part_type("text", Path), "'text' is already TextPart", "another name"),
+    "unknown part": (lambda: part_from_dict({"type": "nope"}), "part type 'nope'", "known: agent"),
+    "path of a store": (lambda: SqliteStore(ANY or 3), "SqliteStore", '"sessions.db"'),
+    "provider without a name": (lambda: Provider("", kind="openai"), "a provider needs a name", "Provider('openai'"),
+    "key as a number": (lambda: Provider("p", "openai", ANY or 3), "provider 'p': api_key", "a text or a function"),
+    "credential": (lambda: Credential(ANY or 3), "a Credential has a text", "Credential(token, seconds=3600)"),
+    "attempts": (lambda: RetryPolicy(attempts=0), "RetryPolicy(attempts=0)", "at least 1"),
+    "total": (lambda: RetryPolicy(total=ANY or "x"), "RetryPolicy(total='x')", "a number"),
+    "hook": (lambda: Hooks(before_call=ANY or 3), "Hooks(before_call=3)", "before_call=function"),
+    "decision of a hook": (lambda: HookDecision(ANY or "allow"), "HookDecision('allow')", "return None"),
+    "rules as a text": (lambda: judge("read", {}, allow="read(*)"), "decide(): allow", "allow=('read(*)',)"),
+    "arguments as a text": (lambda: judge("read", "a"), "decide(): arguments", "a dict"),
+    "mode of decide": (lambda: judge("read", {}, mode="x"), "mode 'x'", "chat, plan, agent, background"),
+    "description": (lambda: Tool(search, description=ANY or 3), "tool search: description", "a text"),
+    "display": (lambda: Tool(search, display=ANY or "fancy"), "tool search: display", "one of read, edit"),
+    "origins": (lambda: Tool(search, origins=ANY or "web"), "tool search: origins", "('web',)"),
+    "api of a simulator": (lambda: Simulator([]).provider(ANY or "x"), "no API 'x'", "anthropic, openai"),
+    "script of a simulator": (lambda: Simulator(ANY or 3), "the script of a simulator", "a list of answers"),
+    "url of runs": (lambda: with_engine(lambda e: submit_to(e, "x")), "the runs database", "sqlite:///path"),
+    "complete without a model": (lambda: complete(MODEL, ANY, "hi"), "complete(): model", "the name of a model"),
+    "complete without messages": (lambda: complete(MODEL, "m", []), "complete(): messages is empty", "a text"),
+    "complete with one tool": (lambda: complete(MODEL, "m", "hi", tools=ANY or 3), "complete(): tools", "tools=[…]"),
+    "workspace that is missing": (lambda: open_workspace("/no/such/folder"), "not a folder", "create it first"),
+    "level of a workspace": (lambda: open_workspace(".", approval="x"), "level 'x'", "ask, edits, auto"),
+}
+CASES |= MORE_CASES
+
+
 def test_there_are_enough_cases():
-    assert len(CASES) >= 60
+    assert len(CASES) >= 110
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -177,6 +177,7 @@ def hooks_behind_a_link(ground: HostileRepository) -> str:
     (ground.workspace / "hooks").mkdir()
     shutil.copy2(ground.evil, ground.workspace / "hooks" / "post-index-change")
     (ground.workspace / ".git" / "hooks").symlink_to("../hooks")
+    os.utime(ground.evil, (1, 1))  # the index is written only if it has an old state of an unchanged file
     return "git update-index --refresh; true"
 
 

@@ -1,13 +1,13 @@
 """Hooks: callables of the embedding program that run on input, before requests, around tool calls, on messages and on
 stop."""
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Literal, Self
 
 import msgspec
 
-from outrider.errors import CallbackError
+from outrider.errors import CallbackError, ConfigurationError
 from outrider.providers.provider import ModelClient
 from outrider.tools.threads import Callbacks
 from outrider.types.deltas import Delta
@@ -87,8 +87,19 @@ class HookDecision(msgspec.Struct, frozen=True):
     effect: Literal["ask", "deny"]
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        if self.effect not in ("ask", "deny"):
+            raise ConfigurationError(
+                f"HookDecision({self.effect!r}): the effect is 'ask' or 'deny'; to allow a call, return None"
+            )
+
 
 HOOK_ASKS = "hook_asks"  # key in the metadata of a call for which a hook requires an approval
+
+
+_BeforeCall = Mapping[str, Any] | str | HookDecision | None
+_OnPrompt = str | HookDecision | None
+_BeforeRequest = HookedRequest | None
 
 
 class Hooks(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,13 +130,18 @@ class Hooks(msgspec.Struct, frozen=True, kw_only=True):
     `on_compaction` is called before messages are summarised. Its return value is ignored.
     """
 
-    before_call: Callable[[HookedCall], Any] | None = None
-    after_call: Callable[[HookedCall], Any] | None = None
+    before_call: Callable[[HookedCall], _BeforeCall | Awaitable[_BeforeCall]] | None = None
+    after_call: Callable[[HookedCall], str | Awaitable[str | None] | None] | None = None
     on_message: Callable[[Message], Any] | None = None
-    on_stop: Callable[[HookedStop], Any] | None = None
-    on_prompt: Callable[[HookedPrompt], Any] | None = None
+    on_stop: Callable[[HookedStop], str | Awaitable[str | None] | None] | None = None
+    on_prompt: Callable[[HookedPrompt], _OnPrompt | Awaitable[_OnPrompt]] | None = None
     on_compaction: Callable[[HookedCompaction], Any] | None = None
-    before_request: Callable[[HookedRequest], Any] | None = None
+    before_request: Callable[[HookedRequest], _BeforeRequest | Awaitable[_BeforeRequest]] | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if (hook := getattr(self, name)) is not None and not callable(hook):
+                raise ConfigurationError(f"Hooks({name}={hook!r}): a hook is a function; write {name}=function")
 
 
 _HOOK = "the hook before_request"

@@ -7,6 +7,7 @@ from decimal import Decimal
 from time import monotonic
 from typing import assert_never
 
+from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from outrider.agents.compaction import build_request, estimate_failed_tokens
@@ -288,7 +289,7 @@ class ModelStep:
         message.time = MessageTime(message.time.created if message.time else now, now)
         reason = error.type if error else message.finish or "other"
         miss = None if error else self._explain_cache_miss()
-        finish = StepFinishPart(reason, journal.snapshot, message.cost, message.tokens, cache_miss=miss)
+        finish = StepFinishPart(reason, journal.snapshot, message.cost, message.tokens, miss or UNSET)
         journal.put_part_soon(finish, message)
         if message.finish == "tool_use" and has_pending_calls(message):
             # No wait for the disk here: the journal writes it together with the first call, before that runs.

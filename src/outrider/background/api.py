@@ -131,9 +131,9 @@ class Background:
     ) -> RunHandle[Any]: ...
     async def submit(self, prompt: str, *, output_type: Any = None, **order: "Unpack[JobOptions]") -> RunHandle[Any]:
         """Stores a run and returns its handle. `workspace` is the folder to work in, `agent` the name of the agent that
-        starts, `limits` apply to the whole run, and `place` sets its position in the queue. The same `run_id` submits a
-        run only once. With `output_type`, the schema of the type is stored with the run, and `handle.output()` returns
-        a value of it."""
+        starts, `limits` apply to the whole run, and `place` sets its position in the queue. The same `run_id`, a UUID,
+        submits a run only once. With `output_type`, the schema of the type is stored with the run, and
+        `handle.output()` returns a value of it."""
         output = as_output_type(output_type)
         if output is not None and output.schema is not None:
             order["output_schema"] = output.schema.schema

@@ -7,6 +7,7 @@ import random
 import sqlite3
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from time import monotonic, sleep, time
 from typing import Any, ParamSpec, TypeVar
@@ -17,12 +18,15 @@ from dbos import DBOS, DBOSClient, DBOSConfig, Serializer, WorkflowStatus, error
 from sqlalchemy import event
 from sqlalchemy import exc as sql_errors
 from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from outrider._posix import O_CLOEXEC
 from outrider.errors import ConfigurationError, StoreDamagedError, StoreError
 from outrider.sessions.database_files import to_store_error
+
+# SQLAlchemy parses a text each time that it is made of one; the statements of runs are few.
+sql_text = lru_cache(maxsize=512)(sa.text)
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -153,7 +157,10 @@ class RunDatabase:
     """Holds the SQLAlchemy engine for `url`, which is sqlite:///path or postgresql://…; it connects on first use."""
 
     def __init__(self, url: str) -> None:
-        self.url = sa.make_url(url)
+        try:
+            self.url = sa.make_url(url)
+        except ArgumentError as error:
+            raise ConfigurationError("the runs database is a URL: sqlite:///path or postgresql://…") from error
         if self.url.get_backend_name() not in ("sqlite", "postgresql"):
             raise ConfigurationError(f"the runs database must be sqlite:///path or postgresql://…, not {self.url!r}")
         self.is_postgres = self.url.get_backend_name() == "postgresql"

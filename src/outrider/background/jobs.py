@@ -25,13 +25,13 @@ from outrider.engine.approvals import check_scope
 from outrider.engine.archive import SessionArchive
 from outrider.engine.inbox import first_line_title
 from outrider.engine.session_trace import stored_trace
-from outrider.errors import OutriderError, SessionNotFoundError
+from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError
 from outrider.project.sandbox import RunWorktree
 from outrider.sessions.records import Approval, ApprovalScope, InboxItem, StoredSession
 from outrider.sessions.store import Store
 from outrider.tracing.trace import Trace
 from outrider.types.agents import Limits, Mode
-from outrider.types.ids import new_id, now_ms
+from outrider.types.ids import is_id, new_id, now_ms
 from outrider.types.messages import Message
 from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import TextPart
@@ -87,8 +87,10 @@ class JobClient:
         self._workers = WorkerRegistry(database)
 
     async def submit_run(self, prompt: str, **order: Unpack[JobOptions]) -> Run:
-        """Stores a run and returns it. The same `run_id` submits a run only once."""
+        """Stores a run and returns it. The same `run_id`, a UUID, submits a run only once."""
         run_id, placement = order.get("run_id") or new_id(), order.get("place", DEFAULT_PLACEMENT)
+        if not is_id(run_id):
+            raise ConfigurationError(f"run_id must be a UUID, not {run_id!r}; uuid.uuid5 makes one from a name")
         if placement.after_run:
             await self.get_run(placement.after_run)
         session = StoredSession(

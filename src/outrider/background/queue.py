@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import sqlalchemy as sa
 
-from outrider.background.database import STARTABLE, RunDatabase
+from outrider.background.database import STARTABLE, RunDatabase, sql_text
 from outrider.background.records import Run
 from outrider.config.file import BackgroundTable, BoundsTable
 from outrider.types.ids import now_ms
@@ -144,7 +144,7 @@ class RunQueue:
         exists. If `run.provider` is empty, the provider of the agent applies. The run can start at time `ready`."""
         line = {"id": run.id, "queue": run.queue, "user": run.user, "agent": agent, "provider": run.provider}
         added = db.execute(
-            sa.text(
+            sql_text(
                 f"INSERT INTO {self._line_table} VALUES (:id, :queue, :user, :agent, :provider, NULL)"
                 " ON CONFLICT DO NOTHING"
             ),
@@ -164,18 +164,20 @@ class RunQueue:
             f"INSERT INTO {self._entries} AS entry (id, state, worker, {_KEYS}, {columns})"
             f" VALUES (:id, 'queued', '', :queue, :user, :agent, :provider, {values}) {conflict}"
         )
-        db.execute(sa.text(statement), entry)
+        db.execute(sql_text(statement), entry)
 
     def get_entries(self, run_ids: Collection[str]) -> dict[str, QueueEntry]:
         """Returns the entries by run id."""
         if not run_ids:
             return {}
+        if len(run_ids) == 1:  # most calls: without a list, the statement is the same each time
+            return {entry.id: entry for entry in self._select_entries("id = :id", id=next(iter(run_ids)))}
         return {entry.id: entry for entry in self._select_entries("id IN :ids", ids=list(run_ids))}
 
     def list_active(self, states: Collection[str], queue: str, user: str, *, limit: int, offset: int) -> Sequence[str]:
         """Returns the runs in the given states ("queued", "assigned"), newest first, without those that are over."""
         table = self._database.entries_by("entries_created")
-        statement = sa.text(
+        statement = sql_text(
             f"SELECT id FROM {table} WHERE state IN :states AND (:queue = '' OR queue = :queue)"
             " AND (:user = '' OR owner = :user) ORDER BY created DESC, id DESC LIMIT :limit OFFSET :offset"
         ).bindparams(sa.bindparam("states", expanding=True))
@@ -187,7 +189,7 @@ class RunQueue:
         """Returns how many runs are queued and how many are assigned to workers."""
         statement = f"SELECT state, count(*) AS runs FROM {self._entries} WHERE state <> 'released' GROUP BY state"
         with self._statements.connect() as db:
-            counted = {row.state: row.runs for row in db.execute(sa.text(statement))}
+            counted = {row.state: row.runs for row in db.execute(sql_text(statement))}
         return {state: counted.get(state, 0) for state in ("queued", "assigned")}
 
     def find_ids(self, ending: str) -> Sequence[str]:
@@ -195,7 +197,7 @@ class RunQueue:
         statement = f"SELECT id FROM {self._line_table} WHERE id LIKE :ending ESCAPE '!' LIMIT 2"
         escaped = ending.replace("!", "!!").replace("%", "!%").replace("_", "!_")
         with self._statements.connect() as db:
-            return [row.id for row in db.execute(sa.text(statement), {"ending": f"%{escaped}"})]
+            return [row.id for row in db.execute(sql_text(statement), {"ending": f"%{escaped}"})]
 
     def list_unreleased(self, run_id: str | None = None) -> Sequence[QueueEntry]:
         """Returns the entries of runs that a worker has started and not released."""
@@ -211,7 +213,7 @@ class RunQueue:
     def list_workers(self) -> set[str]:
         """Returns the workers that have assigned runs."""
         with self._statements.connect() as db:
-            rows = db.execute(sa.text(f"SELECT DISTINCT worker FROM {self._entries} WHERE state = 'assigned'"))
+            rows = db.execute(sql_text(f"SELECT DISTINCT worker FROM {self._entries} WHERE state = 'assigned'"))
             return {row.worker for row in rows}
 
     def dequeue_runs(self, worker_id: str, limits: BackgroundTable, provider: ProviderLookup) -> Sequence[str]:
@@ -234,7 +236,7 @@ class RunQueue:
         """Lets the runs start whose start time has come."""
         held = self._database.entries_by("entries_held")
         statement = f"UPDATE {held} SET held = 0 WHERE held = 1 AND state = 'queued' AND ready <= :now"
-        db.execute(sa.text(statement), {"now": now_ms()})
+        db.execute(sql_text(statement), {"now": now_ms()})
 
     def requeue_run(self, run_id: str, worker_id: str) -> bool:
         """Puts a run of a worker back into the queue, at its old position. Returns False if the run is no longer the
@@ -249,8 +251,8 @@ class RunQueue:
         inserts one."""
         with self._engine.begin() as db:
             if force:
-                db.execute(sa.text(f"UPDATE {self._entries} SET state = 'released' WHERE id = :id"), {"id": run.id})
-            statement = sa.text(f"SELECT agent, provider FROM {self._line_table} WHERE id = :id")
+                db.execute(sql_text(f"UPDATE {self._entries} SET state = 'released' WHERE id = :id"), {"id": run.id})
+            statement = sql_text(f"SELECT agent, provider FROM {self._line_table} WHERE id = :id")
             line = db.execute(statement, {"id": run.id}).first()
             self._insert_entry(
                 db,
@@ -316,7 +318,7 @@ class RunQueue:
         """Returns the runs that other runs wait for."""
         with self._statements.connect() as db:
             statement = f"SELECT DISTINCT after_run FROM {self._entries} WHERE after_run <> '' AND state = 'queued'"
-            return [row.after_run for row in db.execute(sa.text(statement))]
+            return [row.after_run for row in db.execute(sql_text(statement))]
 
     def release_dependents(self, run_id: str) -> None:
         """Lets the runs start that waited for this one, however it ended."""
@@ -325,13 +327,13 @@ class RunQueue:
     def _update(self, assignments: str, condition: str, *, notify: bool = False, **values: Any) -> bool:
         with (self._engine if notify else self._statements).begin() as db:
             statement = f"UPDATE {self._entries} SET {assignments} WHERE {condition}"
-            changed = bool(db.execute(sa.text(statement), values).rowcount)
+            changed = bool(db.execute(sql_text(statement), values).rowcount)
             if changed and notify:
                 self._database.notify_workers(db, started="canceled" in assignments)
             return changed
 
     def _select_entries(self, condition: str, **values: Any) -> Sequence[QueueEntry]:
-        statement = sa.text(
+        statement = sql_text(
             "SELECT id, state, worker, after_run, attempts, canceled, ready, agent, provider"
             f" FROM {self._entries} WHERE {condition}"
         )
@@ -355,7 +357,7 @@ class RunQueue:
 
     def _has_queued_runs(self) -> bool:
         with self._statements.connect() as db:
-            return bool(db.execute(sa.text(f"SELECT {self.startable_condition()}"), {"now": now_ms()}).scalar())
+            return bool(db.execute(sql_text(f"SELECT {self.startable_condition()}"), {"now": now_ms()}).scalar())
 
     def startable_condition(self) -> str:
         """Returns an SQL expression: whether a run can start at the time `:now`, apart from limits."""
@@ -368,11 +370,11 @@ class RunQueue:
     def _acquire_lock(self, db: sa.Connection) -> None:
         """Serializes choices until the transaction ends. On SQLite any write statement takes the only write lock."""
         statement = f"SELECT pg_advisory_xact_lock({_DEQUEUE_LOCK_KEY})" if self._database.is_postgres else None
-        db.execute(sa.text(statement or f"DELETE FROM {self._turns_table} WHERE FALSE"))
+        db.execute(sql_text(statement or f"DELETE FROM {self._turns_table} WHERE FALSE"))
 
     def _count_assigned(self, db: sa.Connection, worker_id: str) -> int:
         statement = f"SELECT count(*) FROM {self._entries} WHERE state = 'assigned' AND worker = :worker"
-        return db.execute(sa.text(statement), {"worker": worker_id}).scalar_one()
+        return db.execute(sql_text(statement), {"worker": worker_id}).scalar_one()
 
     def _load_candidates(self, db: sa.Connection, capacity: int, provider: ProviderLookup) -> list[QueuedRun]:
         """Returns the first runs of each user and agent: more than `capacity` of one cannot be chosen."""
@@ -385,13 +387,13 @@ class RunQueue:
                     SELECT {columns} FROM {self._entries} WHERE {STARTABLE} AND ({_KEYS})
                         = (share.queue, share.owner, share.agent, share.provider) {order}) AS entry"""
             )
-            rows = list(db.execute(sa.text(statement), {"capacity": capacity}))
+            rows = list(db.execute(sql_text(statement), {"capacity": capacity}))
         else:
             rows = [
                 row
                 for share in self._list_shares(db)
                 for row in db.execute(
-                    sa.text(
+                    sql_text(
                         f"SELECT {columns} FROM {self._entries} WHERE {STARTABLE} AND queue = :queue AND owner = :owner"
                         f" AND agent = :agent AND provider = :provider {order}"
                     ),
@@ -421,11 +423,11 @@ class RunQueue:
             for position in reversed(range(len(names)))
         ]
         shares: list[dict[str, str]] = []
-        row = db.execute(sa.text(f"{first} {order}")).first()
+        row = db.execute(sql_text(f"{first} {order}")).first()
         while row is not None:
             shares.append(share := dict(zip(names, row, strict=True)))
             found = (
-                db.execute(sa.text(f"{seek} {order}"), {**share, "last": share[name]}).first()
+                db.execute(sql_text(f"{seek} {order}"), {**share, "last": share[name]}).first()
                 for seek, name in zip(seeks, reversed(names), strict=True)
             )
             row = next((other for other in found if other is not None), None)
@@ -435,7 +437,7 @@ class RunQueue:
         statement = f"""
             SELECT {_KEYS}, count(*) AS runs FROM {self._entries} WHERE state = 'assigned' GROUP BY {_KEYS}"""
         state, busy = QueueState(), Counter[LimitGroup]()
-        for row in db.execute(sa.text(statement)):
+        for row in db.execute(sql_text(statement)):
             state.running[row.queue, row.owner] += row.runs
             busy["queue", row.queue] += row.runs
             busy["provider", row.provider or provider(row.agent)] += row.runs
@@ -445,13 +447,13 @@ class RunQueue:
                 left.append(bounds.starts - self._count_recent_starts(db, group, bounds, provider))
             if left:
                 state.room[group] = min(left)
-        paused = db.execute(sa.text(f"SELECT id, until FROM {self._breakers}")).all()
+        paused = db.execute(sql_text(f"SELECT id, until FROM {self._breakers}")).all()
         self.paused_providers = {row.id for row in paused}
         for row in paused:
             group = ("provider", row.id)
             room = 0 if row.until > now_ms() else max(1 - busy[group], 0)
             state.room[group] = min(state.room.get(group, room), room)
-        rows = db.execute(sa.text(f"SELECT queue, owner, number FROM {self._turns_table}"))
+        rows = db.execute(sql_text(f"SELECT queue, owner, number FROM {self._turns_table}"))
         state.served = {(row.queue, row.owner): row.number for row in rows}
         return state
 
@@ -462,7 +464,7 @@ class RunQueue:
             f"SELECT queue, agent, provider, count(*) AS runs FROM {self._line_table}"
             " WHERE begun > :since GROUP BY queue, agent, provider"
         )
-        rows = db.execute(sa.text(statement), {"since": now_ms() - round(bounds.seconds * 1000)})
+        rows = db.execute(sql_text(statement), {"since": now_ms() - round(bounds.seconds * 1000)})
         named = [(row.runs, row.queue, row.provider or provider(row.agent)) for row in rows]
         return sum(runs for runs, queue, name in named if group in (("queue", queue), ("provider", name)))
 
@@ -472,12 +474,12 @@ class RunQueue:
             return
         ids: sa.BindParameter[list[str]] = sa.bindparam("ids", [run.id for run in chosen], expanding=True)
         entries = f"UPDATE {self._entries} SET state = 'assigned', worker = :worker, attempts = attempts + 1"
-        db.execute(sa.text(f"{entries} WHERE id IN :ids").bindparams(ids), {"worker": worker_id})
+        db.execute(sql_text(f"{entries} WHERE id IN :ids").bindparams(ids), {"worker": worker_id})
         line = f"UPDATE {self._line_table} SET begun = :now WHERE id IN :ids"
-        db.execute(sa.text(line).bindparams(ids), {"now": now_ms()})
+        db.execute(sql_text(line).bindparams(ids), {"now": now_ms()})
         turns = {run.user_share: last + position for position, run in enumerate(chosen, 1)}
         db.execute(
-            sa.text(
+            sql_text(
                 f"INSERT INTO {self._turns_table} VALUES (:queue, :user, :number)"
                 " ON CONFLICT (queue, owner) DO UPDATE SET number = excluded.number"
             ),
@@ -506,8 +508,8 @@ class WaitingRuns:
 
     def list_runs(self) -> Sequence[str]:
         with self._statements.connect() as db:
-            return [row.id for row in db.execute(sa.text(f"SELECT id FROM {self._table} ORDER BY id"))]
+            return [row.id for row in db.execute(sql_text(f"SELECT id FROM {self._table} ORDER BY id"))]
 
     def _execute(self, statement: str, run_id: str) -> None:
         with self._engine.begin() as db:
-            db.execute(sa.text(statement), {"id": run_id})
+            db.execute(sql_text(statement), {"id": run_id})

@@ -7,7 +7,7 @@ import msgspec
 import sqlalchemy as sa
 from dbos import DBOSClient
 
-from outrider.background.database import RunDatabase
+from outrider.background.database import RunDatabase, sql_text
 from outrider.background.queue import QueueEntry, RunQueue
 from outrider.background.records import EndReason, RunOutcome, derive_run_state
 from outrider.background.webhooks import WebhookNotice, WebhookOutbox
@@ -72,7 +72,7 @@ class ReportTable:
                 notice_id = f"{run_id}:{self.outbox.count_notices(db, run_id) + 1}"
                 self.outbox.add_notice(db, build_notice(notice_id, target, report))
             db.execute(
-                sa.text(
+                sql_text(
                     f"INSERT INTO {self._table} VALUES (:id, :report) "
                     "ON CONFLICT (id) DO UPDATE SET report = excluded.report"
                 ),
@@ -86,7 +86,7 @@ class ReportTable:
     def delete_report(self, run_id: str) -> None:
         """Deletes the report of a run that is retried, so that its next end is reported even if it is equal."""
         with self._engine.begin() as db:
-            db.execute(sa.text(f"DELETE FROM {self._table} WHERE id = :id"), {"id": run_id})
+            db.execute(sql_text(f"DELETE FROM {self._table} WHERE id = :id"), {"id": run_id})
 
     def _lock_ownership(self, db: sa.Connection, run_id: str) -> bool:
         """Whether the run is the worker's, and stays so until the end of the transaction."""
@@ -95,10 +95,10 @@ class ReportTable:
         statement = (
             f"UPDATE {self._entries} SET worker = worker WHERE id = :id AND worker = :worker AND state = 'assigned'"
         )
-        return bool(db.execute(sa.text(statement), {"id": run_id, "worker": self._worker_id}).rowcount)
+        return bool(db.execute(sql_text(statement), {"id": run_id, "worker": self._worker_id}).rowcount)
 
     def _select_report(self, db: sa.Connection, run_id: str) -> JobReport | None:
-        found = db.execute(sa.text(f"SELECT report FROM {self._table} WHERE id = :id"), {"id": run_id}).scalar()
+        found = db.execute(sql_text(f"SELECT report FROM {self._table} WHERE id = :id"), {"id": run_id}).scalar()
         return None if found is None else msgspec.json.decode(found, type=JobReport)
 
 

@@ -4,7 +4,7 @@ A command's `execute` default names the function that runs it, so that the imple
 """
 
 import os
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, BooleanOptionalAction
+from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction
 from collections.abc import Callable
 
 from outrider.cli.parser import (
@@ -21,6 +21,8 @@ from outrider.cli.parser import (
     parse_folder,
     parse_port,
     parse_positive_int,
+    parse_prompt,
+    parse_web_url,
 )
 from outrider.types.modes import MODES
 
@@ -454,22 +456,6 @@ def declare_worker(parser: ArgumentParser) -> None:
     parser.set_defaults(execute="outrider.cli.commands.worker:run_worker", attach=None)
 
 
-def parse_prompt(text: str) -> str:
-    """Return the prompt argument. Raises ArgumentTypeError if it is blank."""
-    if not text.strip():
-        raise ArgumentTypeError("the prompt is empty")
-    return text
-
-
-def parse_web_url(text: str) -> str:
-    """Return an http or https URL argument. Raises ArgumentTypeError for any other text."""
-    from urllib.parse import urlsplit
-
-    if urlsplit(text).scheme not in ("http", "https") or not urlsplit(text).hostname:
-        raise ArgumentTypeError(f"{text!r} is not an http:// or https:// URL")
-    return text
-
-
 def _add_no_worker_option(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--no-worker",
@@ -489,6 +475,23 @@ def declare_trace(parser: ArgumentParser) -> None:
     parser.add_argument("--html", metavar="FILE", help="write an HTML page with a timeline instead (- for stdout)")
     add_server_options(parser)
     parser.set_defaults(execute="outrider.cli.commands.sessions:show_trace")
+
+
+def declare_context(parser: ArgumentParser) -> None:
+    parser.description = "Show what fills the context: tokens and cost by source, and why the prompt cache missed."
+    parser.epilog = format_examples(
+        "outrider context", "outrider context --diff 2 3", "outrider context --raw", "outrider context --month 2026-11"
+    )
+    parser.add_argument("session", metavar="SESSION", nargs="?", default="last", help=_SESSION_HELP)
+    parser.add_argument("--step", metavar="N", type=parse_positive_int, help="show the sources of one step")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--diff", metavar=("A", "B"), nargs=2, help="compare two steps: N, or SESSION:N")
+    what.add_argument("--raw", action="store_true", help="print the request of the step, or else the last one")
+    what.add_argument("--html", metavar="FILE", help="write a treemap as an HTML page (- for stdout)")
+    what.add_argument("--month", metavar="YYYY-MM", help="add up the sources of all sessions of a month")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_server_options(parser)
+    parser.set_defaults(execute="outrider.cli.commands.context:show_context")
 
 
 def declare_stats(parser: ArgumentParser) -> None:
@@ -720,8 +723,8 @@ def declare_serve(parser: ArgumentParser) -> None:
 
 
 _MCP_SERVE_DESCRIPTION = """\
-Run as an MCP server on stdin and stdout. Other agents can run an agent in this folder, and search and read your
-sessions. There are no approval questions: a call that needs approval is denied. Allow calls with --allow."""
+Run as an MCP server on stdin and stdout. Other agents can run an agent in this folder, and search and read its
+sessions. Approvals are asked for if the client supports it, else denied. Allow calls with --allow."""
 
 
 def declare_mcp(parser: ArgumentParser) -> None:

@@ -13,6 +13,7 @@ _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", 
 NOTICE_STYLES = {"detail": "dim", "info": "dim", "success": "green", "warning": "yellow", "error": "red"}
 DEFAULT_WIDTH = 100  # columns when stdout is not a terminal
 MIN_WIDTH = 20
+_ERASE_LINE = "\r\x1b[2K"
 
 
 class Console:
@@ -28,6 +29,7 @@ class Console:
         self.out_is_terminal = self.out.isatty()
         self.err_is_terminal = self.err.isatty()
         self.write_error: OutriderError | None = None  # why stdout could not be written
+        self._has_status = False
         for stream in (self.out, self.err):
             reconfigure = getattr(stream, "reconfigure", None)
             if reconfigure and stream.errors != "backslashreplace":  # reconfigure flushes and may fail again
@@ -58,6 +60,7 @@ class Console:
     def _write_stdout(self, text: str, *, flush: bool = False) -> None:
         """Write to stdout. Raises BrokenPipeError if the reader has closed the pipe (`main` ends quietly), and
         OutriderError for any other failure, such as a full disk."""
+        self.clear_status()
         try:
             self.out.write(text)
             if flush:
@@ -70,10 +73,26 @@ class Console:
 
     def print_stderr(self, text: str, style: str = "") -> None:
         """Print a message for the user to stderr."""
+        self.clear_status()
         if self.err_is_terminal:
             text = self._apply_style(sanitize_for_terminal(text), style)
         self.err.write(f"{text}\n")
         self.err.flush()
+
+    def show_status(self, text: str) -> None:
+        """Show one line on a terminal about the current activity; the next text of any kind replaces it."""
+        if not self.err_is_terminal or self._environ.get("TERM", "") in ("", "dumb"):
+            return
+        shown = self._apply_style(truncate_text(sanitize_for_terminal(text), self.width - 1), "dim")
+        self.err.write(f"{_ERASE_LINE}{shown}")
+        self.err.flush()
+        self._has_status = True
+
+    def clear_status(self) -> None:
+        if self._has_status:
+            self._has_status = False
+            self.err.write(_ERASE_LINE)
+            self.err.flush()
 
     def _apply_style(self, text: str, style: str) -> str:
         return text if not style or self.is_plain else f"\x1b[{_STYLES[style]}m{text}\x1b[0m"

@@ -27,9 +27,8 @@ class CommandSpec(NamedTuple):
     declare: str
 
 
-_DECLARED_IN = {"context": "outrider.cli.commands.context"}
 COMMANDS = tuple(
-    CommandSpec(name, summary, f"{_DECLARED_IN.get(name, 'outrider.cli.arguments')}:declare_{name.replace('-', '_')}")
+    CommandSpec(name, summary, f"outrider.cli.arguments:declare_{name.replace('-', '_')}")
     for name, summary in (
         ("run", "run one prompt without the terminal application and print the answer"),
         ("sessions", "list, show, search, fork, export, share and delete sessions"),
@@ -313,3 +312,19 @@ def parse_duration(text: str) -> float:
     if not 0 < found < 1e9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration; pass 90, 90s, 15m or 2h")
     return found
+
+
+def parse_prompt(text: str) -> str:
+    """Return the prompt argument. Raises ArgumentTypeError if it is blank."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the prompt is empty")
+    return text
+
+
+def parse_web_url(text: str) -> str:
+    """Return an http or https URL argument. Raises ArgumentTypeError for any other text."""
+    from urllib.parse import urlsplit
+
+    if urlsplit(text).scheme not in ("http", "https") or not urlsplit(text).hostname:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an http:// or https:// URL")
+    return text

@@ -194,7 +194,8 @@ class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
 
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     """The parsed file. `mcp` has the same entries as `mcpServers` in `.mcp.json`; `models` overrides catalog entries by
-    model name. `model` may be a list: the next model answers if one is not available."""
+    model name. `model` may be a list: the next model answers if one is not available. With `mcp_all_sessions`, other
+    agents read the sessions of all folders over MCP."""
 
     model: str | StringTuple | None = None
     agent: str | None = None
@@ -214,6 +215,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
+    mcp_all_sessions: bool = False
     models: dict[str, dict[str, Any]] = {}
 
 

@@ -244,6 +244,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     egress: EgressTable = EgressTable()
     background: BackgroundTable = BackgroundTable()
     mcp: dict[str, dict[str, Any]] = {}
+    mcp_all_sessions: bool = False
     models: dict[str, dict[str, Any]] = {}
     approval: ApprovalLevel = "ask"
     no_sandbox: bool = False
@@ -321,6 +322,7 @@ def read_settings(
         egress=file.egress,
         background=file.background,
         mcp={**read_servers_file(folders.servers_file), **file.mcp},
+        mcp_all_sessions=file.mcp_all_sessions,
         models=file.models,
         missing=missing,
         notices=(*noticed, *_setting_notices(flags, file, environ, source, workspace), *project_rules),

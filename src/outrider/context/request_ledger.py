@@ -73,7 +73,7 @@ def sent_head(stored: str, conversation: str) -> bytes:
 def request_of(message: Message) -> SentRequestRecord | None:
     """Returns the record of the request that a message answers; None if it was not recorded."""
     for part in message.parts:
-        if isinstance(part, StepStartPart) and part.request is not None:
+        if isinstance(part, StepStartPart) and part.request:
             return part.request
     return None
 
@@ -94,6 +94,11 @@ def last_compaction(history: Sequence[Message]) -> str:
             if isinstance(part, CompactionPart) and part.summary:
                 return part.id
     return ""
+
+
+def family_of(form: tuple[str, ...]) -> str:
+    """Returns the model family whose private state messages in this form have."""
+    return "google" if form[:1] == ("google",) else "".join(form[1:2])
 
 
 def join_body(head: bytes, messages: bytes | bytearray) -> bytes:
@@ -255,8 +260,7 @@ def _restore_request(layout: BodyLayout, history: Sequence[Message]) -> _SentBod
     is_plain = record.patch is None and not record.inserts
     if not is_plain or digest_body(join_body(head, messages[:length])) != record.digest:
         before = history[:position]
-        api, *options = layout.form
-        family = options[0] if options and api != "google" else api
+        family = family_of(layout.form)
         prompt = end_with_user(lower(before, family=family), before)
         messages = change_messages(record, layout.encode(prompt), marks=False)
         length = len(messages)
@@ -303,6 +307,8 @@ def explain_miss(previous: RequestBody, current: RequestBody, tokens: Tokens) ->
         cause = ("model", f"{previous.model} → {current.model}")
     elif previous.body[: previous.head_size] != current.body[: current.head_size]:
         cause = _compare_heads(previous, current)
+        if cause is not None and previous.compaction != current.compaction:
+            cause = ("compaction", f"it also changed the {cause[0]}")
     if cause is None:
         before = previous.body[previous.head_size : -len(_CLOSING)]
         shared = common_prefix(before, current.body[current.head_size :])

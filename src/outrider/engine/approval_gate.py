@@ -90,7 +90,7 @@ class ApprovalRequest(msgspec.Struct, frozen=True):
     preview: str = ""
 
 
-ApproveFunction = Callable[[ApprovalRequest], Any]
+ApproveFunction = Callable[[ApprovalRequest], bool | str | Awaitable[bool | str]]
 """Plain or async. Returns True or "once" to allow the call, "session", "project" or "always" to allow such calls from
 now on, False to deny it, or another string: denied, with this reason."""
 

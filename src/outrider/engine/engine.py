@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import copy_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 from weakref import WeakValueDictionary
 
 from outrider.agents.instructions import additional_instructions
@@ -27,6 +27,7 @@ from outrider.engine.runtime import (
     check_attachments,
     check_level,
     check_mode,
+    check_names,
     check_parts,
     create_memory_store,
 )
@@ -54,7 +55,7 @@ from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.builtin.todo import TodoItem, recorded_todos
 from outrider.tools.tool import Tool
-from outrider.types.agents import Agent, Mode, Provider
+from outrider.types.agents import Agent, Limits, Mode, Provider
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
@@ -183,10 +184,39 @@ class PromptKeywords(TypedDict, total=False):
     output_attempts: int
 
 
+Out_co = TypeVar("Out_co", covariant=True)
+
+
+class SubmitKeywords(TypedDict, total=False):
+    """The keyword arguments of `Engine.submit`; `place` is a `QueuePlacement` and `terms` a `JobOverrides`."""
+
+    workspace: str
+    agent: str
+    mode: Mode
+    limits: Limits | None
+    place: Any
+    run_id: str | None
+    worktree: bool
+    webhook: str
+    terms: Any
+
+
+class SubmittedRun(Protocol[Out_co]):
+    """A background run; `outrider.RunHandle` implements it."""
+
+    id: str
+
+    async def show(self) -> Any: ...
+    async def result(self) -> Any: ...
+    async def output(self) -> Out_co: ...
+    async def cancel(self) -> None: ...
+    def events(self, *, after: int = 0, called: bool = False) -> AsyncGenerator[Any, None]: ...
+
+
 class RunSubmitter(Protocol):
     """Accepts background runs; `outrider.Background` implements it."""
 
-    async def submit(self, prompt: str, **order: Any) -> Any: ...
+    async def submit(self, prompt: str, *, output_type: Any = None, **order: Any) -> SubmittedRun[Any]: ...
 
 
 class Engine:
@@ -211,6 +241,7 @@ class Engine:
     ) -> None:
         check_parts("Engine()", agents, tools, providers)
         check_arguments("Engine()", {**options, "store": store, "bus": bus})
+        check_level(options.get("approval"), "the engine")
         if not agents:
             raise ConfigurationError("an engine needs at least one agent; write Engine([Agent(…)], [Provider(…)])")
         known = [as_provider(provider) for provider in providers]
@@ -255,14 +286,28 @@ class Engine:
         parts: dict[str, Any] = {**self._arguments, "store": self.store, "bus": self.bus, **changes}
         return Engine(**parts)
 
-    async def submit(self, prompt: str, **order: Any) -> Any:
+    @overload
+    async def submit(
+        self, prompt: str, *, output_type: None = None, **order: Unpack[SubmitKeywords]
+    ) -> SubmittedRun[str]: ...
+    @overload
+    async def submit(
+        self, prompt: str, *, output_type: "TypeForm[Out]", **order: Unpack[SubmitKeywords]
+    ) -> SubmittedRun[Out]: ...
+    @overload
+    async def submit(
+        self, prompt: str, *, output_type: dict[str, Any], **order: Unpack[SubmitKeywords]
+    ) -> SubmittedRun[Any]: ...
+    async def submit(
+        self, prompt: str, *, output_type: Any = None, **order: Unpack[SubmitKeywords]
+    ) -> SubmittedRun[Any]:
         """Queue a background run and return its `RunHandle`. The run is stored when this returns.
 
         It needs an open `Background(engine, …)`, whose `submit` documents the other arguments, and raises
         ConfigurationError without one."""
         if self.background is None:
             raise ConfigurationError("this engine has no run queue; open outrider.Background(engine, database)")
-        return await self.background.submit(prompt, **order)
+        return await self.background.submit(prompt, output_type=output_type, **order)
 
     async def create(
         self,
@@ -278,6 +323,7 @@ class Engine:
         """Create a session that this engine owns and return its id. Agent and mode default to those of the first
         agent, the approval level to that of the engine. `owner` names the user or tenant that the session belongs to;
         `metadata` is a small JSON object. Both are stored, and `SessionFilter` selects by them."""
+        check_arguments("Engine.create()", {"title": title, "owner": owner, "workspace": workspace})
         check_mode(mode, "a session")
         check_level(approval, "a session")
         chosen = self.runtime.find_agent(agent or "")
@@ -354,6 +400,33 @@ class Engine:
         agent for this turn. The output type is not stored: after a restart, pass it to `go_on` again."""
         return await (await self.put(session_id, content, output_type=output_type, **options))
 
+    @overload
+    async def put(
+        self,
+        session_id: str,
+        content: str | Sequence[str | PartBase | Attachment],
+        *,
+        output_type: None = None,
+        **options: Unpack[PromptKeywords],
+    ) -> asyncio.Future[RunResult[str]]: ...
+    @overload
+    async def put(
+        self,
+        session_id: str,
+        content: str | Sequence[str | PartBase | Attachment],
+        *,
+        output_type: "TypeForm[Out]",
+        **options: Unpack[PromptKeywords],
+    ) -> asyncio.Future[RunResult[Out]]: ...
+    @overload
+    async def put(
+        self,
+        session_id: str,
+        content: str | Sequence[str | PartBase | Attachment],
+        *,
+        output_type: dict[str, Any],
+        **options: Unpack[PromptKeywords],
+    ) -> asyncio.Future[RunResult[Any]]: ...
     async def put(
         self,
         session_id: str,
@@ -366,9 +439,15 @@ class Engine:
         output_type: Any = None,
         output_validators: OutputValidator | Sequence[OutputValidator] | None = None,
         output_attempts: int = DEFAULT_ATTEMPTS,
+        **unknown: Any,
     ) -> asyncio.Future[RunResult[Any]]:
         """Add input without waiting for its turn. The input is stored when this returns; the future resolves to the
         result of the turn."""
+        check_names("Engine.prompt()", unknown, (*PromptKeywords.__annotations__, "output_type"))
+        given = {"session_id": session_id, "content": content, "delivery": delivery, "instructions": instructions}
+        check_arguments("Engine.prompt()", given)
+        if not content and not isinstance(content, str):
+            raise ConfigurationError("Engine.prompt(): content is empty; pass a text, or a list of texts and files")
         output = as_output_type(output_type, output_validators, output_attempts)
         live = await self._sessions.open_session(session_id)
         parts = [content] if isinstance(content, str) else content
@@ -425,6 +504,7 @@ class Engine:
     async def list(self, filter: SessionFilter | None = None, *, limit: int | None = 50) -> "Sequence[StoredSession]":
         """Return stored sessions, latest activity first; without a filter those that no agent opened for another.
         `limit=None` returns all of them."""
+        check_arguments("Engine.list()", {"filter": filter})
         chosen = SessionFilter(roots=True) if filter is None else filter
         return [one async for one in self._archive.iterate_sessions(chosen, limit)]
 
@@ -433,6 +513,7 @@ class Engine:
     ) -> "Sequence[SearchHit]":
         """Search titles, texts and tool outputs of one session, of those that match the filter, or of all. A hit has
         every word of the query; `"a phrase"` and `prefix*` are supported."""
+        check_arguments("Engine.search()", {"query": query, "session_id": session_id, "filter": filter})
         return await self.store.search(query, session_id=session_id, limit=limit, filter=filter or SessionFilter())
 
     async def delete(self, session_id: str) -> None:
@@ -460,6 +541,11 @@ class Engine:
     async def import_session(self, document: bytes | str, *, as_copy: bool = True) -> str:
         """Store the session of an export, or of a session file of another program, and return its id. As a copy it gets
         a new id; otherwise StoreError is raised if the id exists. Secrets are redacted."""
+        if not isinstance(document, bytes | str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(
+                f"Engine.import_session() takes the text of an export, got {type(document).__name__}; for a dict, "
+                "pass json.dumps(document)"
+            )
         data = document.encode() if isinstance(document, str) else document
         return (await self._archive.import_document(data, as_copy=as_copy)).sessions[0].id
 
@@ -482,6 +568,7 @@ class Engine:
 
     async def rename(self, session_id: str, title: str) -> None:
         """Set the title, also of a session that another process owns."""
+        check_arguments("Engine.rename()", {"session_id": session_id, "title": title})
         if session_id in self.live:
             await self.live[session_id].journal.update_session(SessionUpdate(title=title))
         else:

@@ -4,6 +4,7 @@ context of each turn.
 `run()` needs neither built-in tools nor undo, so their modules are imported only if an engine is created with them."""
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
 from difflib import get_close_matches
@@ -35,6 +36,7 @@ from outrider.providers.catalog import ModelCatalog
 from outrider.providers.provider import CustomProvider, ModelClient
 from outrider.sessions.journal import Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner
+from outrider.sessions.records import SessionFilter
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.runner import describe_touched_files
@@ -503,8 +505,14 @@ async def enter_dependencies(value: Any, stack: AsyncExitStack, seconds: float |
     return entered
 
 
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*[=\s]*")
+
+
 def check_attachments(attachments: Iterable[Any] | None) -> Sequence[Attachment]:
     """Return the attachments. Raises ConfigurationError if one is of another type."""
+    given: Any = attachments
+    if given is not None and (isinstance(given, str | bytes) or not isinstance(given, Iterable)):
+        raise ConfigurationError(f"attachments is a list, got {_describe(attachments)}; write attachments=[…]")
     files = list(attachments or ())
     for file in files:
         if not isinstance(file, Attachment):
@@ -512,7 +520,18 @@ def check_attachments(attachments: Iterable[Any] | None) -> Sequence[Attachment]
                 f"attachments has a value of type {type(file).__name__}; it has Attachment values, such as "
                 'Attachment.from_path("a.png") or Attachment("image/png", url="https://…")'
             )
+        _check_contents(file)
     return [file.load() for file in files]
+
+
+def _check_contents(file: Attachment) -> None:
+    if file.url is not None and not file.url.lower().startswith(("https:", "http:", "data:", "file:")):
+        raise ConfigurationError(
+            f"the url of an attachment is an https:, data: or file: URL, got {file.url[:80]!r}; "
+            "Attachment.from_path reads a file"
+        )
+    if file.data is not None and not _BASE64.fullmatch(file.data):
+        raise ConfigurationError("the data of an attachment is not base64 text; pass bytes, or use from_path")
 
 
 def attachment_part(attachment: Attachment) -> FilePart:
@@ -552,6 +571,10 @@ def _is_one_of(*types: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, types)
 
 
+def _is_delivery(value: Any) -> bool:
+    return value in ("queue", "steer")
+
+
 _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "limits": (_is_one_of(Limits), "Limits(turns=20, seconds=60)"),
     "hooks": (_is_one_of(Hooks), "Hooks(before_call=function)"),
@@ -562,6 +585,14 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "deps": (callable, "a function that takes a SessionContext and returns the dependencies"),
     "owner": (_is_one_of(str), "a text, such as the name of the user"),
     "instructions": (_is_one_of(str), "a text"),
+    "session_id": (_is_one_of(str), "the id of a session, as `Engine.create` returns it"),
+    "title": (_is_one_of(str), "a text"),
+    "query": (_is_one_of(str), "the words to search for"),
+    "filter": (_is_one_of(SessionFilter), "SessionFilter(owner=…)"),
+    "workspace": (_is_one_of(str, Path), "the path of a folder"),
+    "content": (_is_one_of(str, list, tuple), "a text, or a list of texts, Attachment values and parts"),
+    "delivery": (_is_delivery, '"queue" or "steer"'),
+    "flow": (_is_one_of(FlowSettings), "FlowSettings(…)"),
     "callback_seconds": (_is_number, "a number of seconds, or None for no limit"),
 }
 

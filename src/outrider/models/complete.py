@@ -39,6 +39,7 @@ async def async_complete(
         raise ConfigurationError(
             f"complete() needs a provider, got the text {provider!r}; write Provider({provider!r}, kind=…)"
         )
+    _check_request(model, messages, tools)
     provider = with_environment_defaults(as_provider(provider))
     async with shared_client(provider, shared_catalog()) as client:
         request = Request(
@@ -50,6 +51,15 @@ async def async_complete(
             stream=stream,
         )
         return await _collect_answer(client, provider, request)
+
+
+def _check_request(model: object, messages: object, tools: object) -> None:
+    if not isinstance(model, str) or not model:
+        raise ConfigurationError(f"complete(): model is the name of a model, got {model!r}")
+    if not messages:
+        raise ConfigurationError("complete(): messages is empty; pass a text or a list of Message values")
+    if isinstance(tools, str) or not isinstance(tools, Iterable):
+        raise ConfigurationError(f"complete(): tools is a list, got {type(tools).__name__}; write tools=[…]")
 
 
 def complete(

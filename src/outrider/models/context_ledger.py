@@ -22,6 +22,7 @@ from outrider.context.request_ledger import (
     common_prefix,
     digest_body,
     explain_miss,
+    family_of,
     is_reported,
     iterate_tools,
     join_body,
@@ -218,7 +219,7 @@ class _RequestBuilder:
         return [_with_outputs(one, sent) for one in history]
 
     def _project(self, form: tuple[str, ...], history: Sequence[Message]) -> Prompt:
-        family = "google" if form[0] == "google" else form[1]
+        family = family_of(form)
         return self._projections.setdefault(family, PromptProjection(family)).prompt(history)
 
     def _all_spans(
@@ -387,8 +388,10 @@ def _prompt_patterns() -> Mapping[str, re.Pattern[str]]:
     """Returns a pattern for each prompt file, in which a field matches any text."""
     patterns: dict[str, re.Pattern[str]] = {}
     for name in _PROMPT_FILES:
-        pieces = re.split(r"\{\w+\}", prompt_text(name))
-        patterns[name] = re.compile(".*?".join(map(re.escape, pieces)), re.DOTALL)
+        *first, last = re.split(r"\{\w+\}", prompt_text(name))
+        field = ".*?" if last else r"[^\n]*"  # a field at the end ends with its line
+        pattern = ".*?".join(map(re.escape, first)) + (field if first else "") + re.escape(last)
+        patterns[name] = re.compile(pattern, re.DOTALL)
     return patterns
 
 

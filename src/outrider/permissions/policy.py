@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from outrider.errors import ConfigurationError
 from outrider.permissions import reasons
 from outrider.permissions.call_assessment import CallAssessment, NameOnlyCall, ProcessCall, ShellCall, assess_call
 from outrider.permissions.information_flow import FlowState, restrict_flow
@@ -57,6 +58,11 @@ def decide(
     `search_path` is the PATH of the commands: a program that it resolves inside the workspace is not a known program.
     `flow` is what the session has read: after text of others, a call that could send private data needs an answer.
     """
+    for name, rules in (("allow", allow), ("ask", ask), ("deny", deny)):
+        if isinstance(rules, str):
+            raise ConfigurationError(f"decide(): {name} is a list of rules, got a text; write {name}=({rules!r},)")
+    if not isinstance(arguments, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"decide(): arguments is a dict of the call's arguments, got {arguments!r}")
     policy = PermissionRules(tuple(allow), tuple(ask), tuple(deny), tuple(more.pop("confined", ())))
     return decide_with_rules(
         policy, tool, arguments, mode=mode, workspace=workspace, level=level, sandbox=sandbox, flow=flow, **more
@@ -78,7 +84,7 @@ def decide_with_rules(
 ) -> Decision:
     """As `decide`, with merged rules. `known` passes `approved` and `search_path` to `assess_call`."""
     if mode not in MODE_TABLE:
-        raise ValueError(f"unknown permission mode {mode!r}; use one of {', '.join(MODE_TABLE)}")
+        raise ConfigurationError(f"unknown permission mode {mode!r}; use one of {', '.join(MODE_TABLE)}")
     kind, folder, reads_only = declaration_of(tool).kind, os.fspath(workspace), False
     if kind in NAME_ONLY_KINDS:
         decision = _decide_by_name(policy, tool_name(tool), kind, mode)

@@ -320,7 +320,7 @@ class McpServerManager:
         """Add to an input what it names: the prompt of `/SERVER:PROMPT ARGUMENTS`, and the resources of `@SERVER:URI`.
         Raises OutriderError for one that its server does not give."""
         text = next((part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic), "")
-        if self._servers is None:
+        if self._servers is None or not ("/" in text or "@" in text):
             return
         names = [name for name in self._servers.servers if self._serves_workspace(name, workspace)]
         command = _PROMPT_COMMAND.match(text)

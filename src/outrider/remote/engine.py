@@ -451,7 +451,7 @@ class RemoteBridge:
     async def list_offers(self) -> "ServerOffers":
         from outrider.project.mcp import ServerOffers  # lazy: for the completion of commands only
 
-        return await self.engine.client.get("/api/mcp", ServerOffers)
+        return await self.engine.client.get("/api/mcp-servers/offers", ServerOffers)
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
         path = f"{session_path(session_id)}/processes"

@@ -2,24 +2,28 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Literal, assert_never, cast
 
 import anyio
+from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError as McpToolError
 from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import ToolAnnotations
-from pydantic import Field
+from pydantic import BaseModel, Field
 from starlette.routing import BaseRoute
 
 from outrider.config.settings import Settings
-from outrider.engine.archive import SessionArchive, SessionTranscript, TurnOutcome, open_archive
+from outrider.engine.archive import LAST_SESSION, SessionArchive, SessionTranscript, TurnEnd, TurnOutcome, open_archive
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import archive_of
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.presentation.approvals import requested_approval_view
 from outrider.presentation.formats import replace_surrogates
 from outrider.presentation.items import (
     CommandItem,
@@ -33,7 +37,16 @@ from outrider.presentation.items import (
     event_notice,
     message_items,
 )
-from outrider.types.events import Event, PartUpdatedEvent, ToolExecutionStartedEvent, TurnStartedEvent
+from outrider.sessions.records import StoredSession
+from outrider.types.events import (
+    AgentCalledEvent,
+    Event,
+    PartUpdatedEvent,
+    ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
+    ToolExecutionStartedEvent,
+    TurnStartedEvent,
+)
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, ToolPart, tool_result
 from outrider.types.tool_state import ToolError
@@ -109,52 +122,118 @@ class RunReport:
     refused: list[str]
 
 
-class McpRunner:
-    """Runs prompts in sessions of one workspace."""
+class ApprovalForm(BaseModel):
+    """What the user of the calling agent answers to an approval; the titles are shown."""
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
-        self._engine = engine
+    answer: Literal["Allow once", "Allow for this session", "Deny"] = "Deny"
+    reason: str = Field(default="", description="why not, for the agent", max_length=2_000)
+
+
+AskClient = Callable[[str], Awaitable[ApprovalForm | None]]
+"""Asks the user of the calling agent; None if no answer was given."""
+
+
+class McpRunner:
+    """Runs prompts in sessions of one workspace. `attended` is the engine for callers whose user can be asked for
+    approvals, `alone` the one for all others."""
+
+    def __init__(self, attended: Engine, alone: Engine, settings: Settings) -> None:
+        self._attended = attended
+        self._alone = alone
         self._settings = settings
 
     async def run_prompt(
-        self, prompt: str, session_id: str, mode: RestrictedMode | None, report: ProgressCallback
+        self,
+        prompt: str,
+        session_id: str,
+        mode: RestrictedMode | None,
+        report: ProgressCallback,
+        ask: AskClient | None = None,
     ) -> RunReport:
         """Runs a turn and returns its result. Raises OutriderError if the model or the session cannot be used."""
         if not prompt.strip():
             raise ConfigurationError("the prompt is empty")
-        session_id = await self._open_session(session_id, mode)
+        engine = self._attended if ask else self._alone
+        session_id = await self._open_session(engine, session_id, mode)
         progress = _RunProgress(session_id, report)
-        unsubscribe = self._engine.bus.subscribe_all(progress.handle_event)
-        try:
-            end = await self._run_turn(session_id, prompt)
-            await self._engine.bus.settled()
-        finally:
-            unsubscribe()
+        async with asyncio.TaskGroup() as tasks:
+            approvals = _ApprovalForms(engine, session_id, ask, tasks) if ask else None
+            unsubscribes = [engine.bus.subscribe_all(progress.handle_event)]
+            if approvals is not None:
+                unsubscribes.append(engine.bus.subscribe_all(approvals.handle_event))
+            try:
+                end = await self._run_turn(engine, session_id, prompt)
+                await engine.bus.settled()
+            finally:
+                for unsubscribe in unsubscribes:
+                    unsubscribe()
+                if approvals is not None:
+                    approvals.close()
         if end.error is not None:
             raise end.error
         return RunReport(
             session_id=session_id, output=replace_surrogates(end.output), ended=end.reason, refused=progress.refused
         )
 
-    async def _open_session(self, session_id: str, mode: RestrictedMode | None) -> str:
+    async def _open_session(self, engine: Engine, session_id: str, mode: RestrictedMode | None) -> str:
         """Opens a session of this server's workspace in the same mode as a new one, or creates one."""
         effective_mode = mode or self._settings.mode
         if not session_id:
-            return await self._engine.create(mode=effective_mode, workspace=self._settings.workspace)
-        stored = await self._engine.store.get(session_id)
+            return await engine.create(mode=effective_mode, workspace=self._settings.workspace)
+        stored = await engine.store.get(session_id)
         if stored.workspace_directory != str(self._settings.workspace):
             raise OutriderError(f"session {session_id} belongs to another folder: {stored.workspace_directory}")
-        await self._engine.open(session_id)
-        await self._engine.set_mode(session_id, effective_mode)
+        await engine.open(session_id)
+        await engine.set_mode(session_id, effective_mode)
         return session_id
 
-    async def _run_turn(self, session_id: str, prompt: str) -> TurnOutcome:
+    async def _run_turn(self, engine: Engine, session_id: str, prompt: str) -> TurnOutcome:
         try:
-            return await self._engine.prompt(session_id, prompt, sender=MCP_SENDER)
+            return await engine.prompt(session_id, prompt, sender=MCP_SENDER)
+        except OutriderError as error:  # not raised here: a task group would wrap it
+            return TurnEnd("error", error=error)
         except asyncio.CancelledError:
             with anyio.CancelScope(shield=True):
-                await self._engine.abort(session_id)
+                await engine.abort(session_id)
             raise
+
+
+class _ApprovalForms:
+    """Asks the user of the calling agent for each approval of a run, called agents included. An approval that another
+    front end answers first needs no answer here."""
+
+    def __init__(self, engine: Engine, session_id: str, ask: AskClient, tasks: asyncio.TaskGroup) -> None:
+        self._engine = engine
+        self._sessions = {session_id}
+        self._ask = ask
+        self._group = tasks
+        self._open: dict[str, asyncio.Task[None]] = {}
+
+    def handle_event(self, event: Event) -> None:
+        match event:
+            case AgentCalledEvent() if event.session_id in self._sessions:
+                self._sessions.add(event.child_session_id)
+            case ToolApprovalRequestedEvent() if event.session_id in self._sessions:
+                self._open[event.approval_id] = self._group.create_task(self._answer(event))
+            case ToolApprovalResultEvent() if event.approval_id in self._open:
+                self._open.pop(event.approval_id).cancel()
+            case _:
+                pass
+
+    def close(self) -> None:
+        for task in self._open.values():
+            task.cancel()
+
+    async def _answer(self, event: ToolApprovalRequestedEvent) -> None:
+        view = requested_approval_view(event)
+        text = "\n".join([view.heading, view.title, view.reason, *view.facts])
+        form = await self._ask(replace_surrogates(text)[:MAX_APPROVAL_CHARS]) or ApprovalForm()
+        self._open.pop(event.approval_id, None)  # its own answer must not cancel this task
+        scope = "session" if form.answer == "Allow for this session" and view.can_last else "once"
+        with suppress(OutriderError):  # another front end was faster
+            await self._engine.answer(
+                event.approval_id, allow=form.answer != "Deny", scope=scope, by=MCP_SENDER, words=form.reason
+            )
 
 
 class _RunProgress:
@@ -192,8 +271,11 @@ class _RunProgress:
 INSTRUCTIONS = """\
 Outrider is a coding agent that works in one folder of this machine. `run_agent` gives it work and waits for the end; \
 it reads, searches, and changes what its user's rules allow. `search_sessions` and `read_session` find what was said \
-and done before, in any folder."""
+and done before in this folder."""
+MAX_APPROVAL_CHARS = 4_000
+MAX_LISTED = 50
 MAX_HITS = 100
+MAX_SEARCHED = 1_000  # hits that are read to find those of the folder
 MAX_MESSAGES = 200
 _READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _DESTRUCTIVE = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=True)
@@ -211,10 +293,11 @@ class McpTools:
     """The MCP tools. Without a configured model `runner` is None and `missing` states why; stored sessions can still be
     read."""
 
-    def __init__(self, archive: SessionArchive, runs: McpRunner | None, missing: str) -> None:
+    def __init__(self, archive: SessionArchive, runs: McpRunner | None, settings: Settings) -> None:
         self._archive = archive
         self._runner = runs
-        self._missing = missing
+        self._missing = settings.missing
+        self._folder = None if settings.mcp_all_sessions else str(settings.workspace)
 
     async def run_agent(
         self,
@@ -226,7 +309,8 @@ class McpTools:
             Field(description="Less than the agent may otherwise do: plan only reads, chat only talks."),
         ] = None,
     ) -> RunReport:
-        """Let an agent work on a task, and wait for its answer. Calls that need an approval are refused and named."""
+        """Let an agent work on a task, and wait for its answer. Approvals are asked for with elicitation if you support
+        it; else calls that need one are refused and named."""
         if self._runner is None:
             raise McpToolError(self._missing)
 
@@ -234,7 +318,7 @@ class McpTools:
             await ctx.report_progress(step, None, doing)
 
         try:
-            return await self._runner.run_prompt(prompt, session_id, mode, report)
+            return await self._runner.run_prompt(prompt, session_id, mode, report, _client_form(ctx))
         except OutriderError as error:
             raise McpToolError(str(error)) from error
 
@@ -245,10 +329,17 @@ class McpTools:
     ) -> list[Found]:
         """Find earlier sessions. In a snippet, « and » stand around the words."""
         try:
-            hits = await self._archive.search(words, limit=limit)
+            hits = await self._archive.search(words, limit=limit if self._folder is None else MAX_SEARCHED)
+            known = {id: await self._is_readable(id) for id in dict.fromkeys(hit.session_id for hit in hits)}
         except OutriderError as error:
             raise McpToolError(str(error)) from error
-        return [Found(session_id=hit.session_id, title=hit.title, kind=hit.kind, snippet=hit.snippet) for hit in hits]
+        found = [hit for hit in hits if known[hit.session_id]][:limit]
+        return [Found(session_id=hit.session_id, title=hit.title, kind=hit.kind, snippet=hit.snippet) for hit in found]
+
+    async def _is_readable(self, session_id: str) -> bool:
+        if self._folder is None:
+            return True
+        return (await self._archive.store.get(session_id)).workspace_directory == self._folder
 
     async def read_session(
         self,
@@ -257,10 +348,78 @@ class McpTools:
     ) -> str:
         """Read a session as text: its messages, and the results of its tool calls."""
         try:
-            found = await self._archive.find_session(session_id)
+            found = await self._find_session(session_id)
             return render_transcript(await self._archive.load(found.id, last=last))
         except OutriderError as error:
             raise McpToolError(str(error)) from error
+
+    async def _find_session(self, session_id: str) -> StoredSession:
+        """Returns a session that may be read. Raises OutriderError for one of another folder."""
+        if session_id == LAST_SESSION and self._folder is not None:
+            listed = await self._archive.list_sessions(1, workspace=Path(self._folder))
+            session_id = listed[0].id if listed else session_id
+        found = await self._archive.find_session(session_id)
+        if self._folder is not None and found.workspace_directory != self._folder:
+            raise OutriderError(
+                f"session {found.id} belongs to another folder; `mcp_all_sessions = true` in the settings allows it"
+            )
+        return found
+
+    async def list_sessions(self) -> str:
+        """The latest sessions of the folder: id, title and time of the last change, one per line."""
+        folder = Path(self._folder) if self._folder is not None else None
+        sessions = await self._archive.list_sessions(MAX_LISTED, workspace=folder)
+        lines = [f"{one.id}  {_format_day(one)}  {one.title or 'untitled'}" for one in sessions]
+        return replace_surrogates("\n".join(lines)) or "There are no sessions."
+
+    async def get_transcript(self, session_id: str) -> str:
+        """The end of a session as text: its messages, and the results of its tool calls."""
+        return await self.read_session(session_id, MAX_MESSAGES)
+
+    def review_changes(
+        self, focus: Annotated[str, Field(description="what to look at most, for example security")] = ""
+    ) -> str:
+        """Have the uncommitted changes of the folder reviewed by an agent."""
+        about = f" Look at this first: {focus}." if focus.strip() else ""
+        return (
+            "Call `run_agent` with mode `plan` and this task: review the uncommitted changes of this repository (`git "
+            "diff HEAD` and untracked files). Read the changed code and what calls it, and report bugs, missed cases "
+            f"and missing tests by severity, each with file, line and a fix.{about} Then give me its report, shortened."
+        )
+
+    async def continue_session(
+        self,
+        session_id: Annotated[str, Field(description="an id, the end of one, or `last`")],
+        task: Annotated[str, Field(description="what to do next")] = "",
+    ) -> str:
+        """Continue an earlier session of the folder."""
+        transcript = await self.read_session(session_id)
+        following = task.strip() or "Find out what was left open, and finish it."
+        return (
+            f"This is an earlier session of the agent Outrider:\n\n{transcript}\n\nContinue it: call `run_agent` "
+            f"with its session id and this task: {following}"
+        )
+
+
+def _format_day(session: StoredSession) -> str:
+    updated = session.time.updated if session.time else 0
+    return datetime.fromtimestamp(updated / 1000, UTC).isoformat(timespec="minutes")
+
+
+def _client_form(ctx: "Context[Any, Any]") -> AskClient | None:
+    """Return a function that asks the user of the calling agent, or None if the client cannot be asked."""
+    offered = ctx.client_capabilities
+    if offered is None or offered.elicitation is None or not ctx.session.can_send_request:
+        return None
+
+    async def ask(text: str) -> ApprovalForm | None:
+        try:
+            result = await ctx.elicit(text, ApprovalForm)
+        except (MCPError, ValueError):
+            return None
+        return result.data if result.action == "accept" else None
+
+    return ask
 
 
 async def serve_mcp_stdio(settings: Settings, version: str) -> None:
@@ -272,8 +431,9 @@ async def serve_mcp_stdio(settings: Settings, version: str) -> None:
             engine = await stack.enter_async_context(
                 standard_engine(settings, workspace=settings.workspace, attended=False)
             )
-            archive, runner = archive_of(engine), McpRunner(engine, settings)
-        await create_mcp_server(McpTools(archive, runner, settings.missing), version).run_stdio_async()
+            attended = await stack.enter_async_context(engine.like(attended=True))
+            archive, runner = archive_of(engine), McpRunner(attended, engine, settings)
+        await create_mcp_server(McpTools(archive, runner, settings), version).run_stdio_async()
 
 
 def create_mcp_server(tools: McpTools, version: str) -> "MCPServer[Any]":
@@ -283,6 +443,11 @@ def create_mcp_server(tools: McpTools, version: str) -> "MCPServer[Any]":
     server.add_tool(tools.run_agent, annotations=_DESTRUCTIVE)
     server.add_tool(tools.search_sessions, annotations=_READ_ONLY)
     server.add_tool(tools.read_session, annotations=_READ_ONLY)
+    text = "text/plain"
+    server.resource("outrider://sessions", name="sessions", mime_type=text)(tools.list_sessions)
+    server.resource("outrider://sessions/{session_id}", name="session", mime_type=text)(tools.get_transcript)
+    server.prompt()(tools.review_changes)
+    server.prompt()(tools.continue_session)
     return server
 
 
@@ -293,10 +458,11 @@ _TRANSPORT_SECURITY = TransportSecuritySettings(enable_dns_rebinding_protection=
 
 @asynccontextmanager
 async def mcp_routes(engine: Engine, settings: Settings, version: str) -> AsyncGenerator[Sequence[BaseRoute], None]:
-    """Yields the routes of /mcp. The engine is unattended: another agent sends the prompts, so no user can answer
-    approvals."""
-    async with engine.like(attended=False) as alone:
-        server = create_mcp_server(McpTools(archive_of(alone), McpRunner(alone, settings), settings.missing), version)
+    """Yields the routes of /mcp. Approvals are asked for with elicitation; for clients that do not support it, the
+    engine is unattended."""
+    async with engine.like(attended=False) as alone, engine.like(attended=True) as attended:
+        runner = McpRunner(attended, alone, settings)
+        server = create_mcp_server(McpTools(archive_of(alone), runner, settings), version)
         routes = server.streamable_http_app(
             transport_security=_TRANSPORT_SECURITY, max_sessions=MAX_MCP_SESSIONS
         ).routes

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self, cast
 
 import msgspec
 
+from outrider.errors import ConfigurationError
 from outrider.testing.simulator_rules import (
     SIGNATURES,
     AnthropicRules,
@@ -176,6 +177,8 @@ class Simulator:
         self.rejected: list[str] = []
         self.disconnected = asyncio.Event()
         """Set when a client closes its connection in the middle of an answer."""
+        if not callable(script) and not isinstance(script, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"the script of a simulator is a list of answers or a function, got {script!r}")
         self._script = script if callable(script) else list(script)
         self._delay = delay
         self._context_tokens = context_tokens
@@ -186,6 +189,8 @@ class Simulator:
 
     def url(self, kind: ApiKind = "anthropic") -> str:
         """Returns the base URL of an API."""
+        if kind not in SIMULATED_APIS:
+            raise ConfigurationError(f"the simulator has no API {kind!r}; it has {', '.join(SIMULATED_APIS)}")
         return f"http://127.0.0.1:{self._port}{SIMULATED_APIS[kind].base}"
 
     def provider(self, kind: ApiKind = "anthropic", name: str = "simulator", **options: Any) -> Provider:

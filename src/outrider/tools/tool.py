@@ -19,6 +19,7 @@ from typing import (
     TypeVar,
     Unpack,
     cast,
+    get_args,
     overload,
 )
 
@@ -279,6 +280,8 @@ class Tool(Generic[Parameters, Returned_co]):
         function = cast("Callable[Parameters, Returned_co]", function)
         self.function: Callable[..., Any] = function
         self.name = name or function_name(function)
+        if not isinstance(description, str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"tool {self.name}: description is a text, got {description!r}")
         self.description = parse_docstring(function_docs(function)).summary if description is None else description
         self.options = _parse_options(self.name, dict(options))
         _check_name(self.name)
@@ -675,6 +678,8 @@ _OPTION_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "preprocess_args": (_is_function, "a function of the arguments"),
     "path_parameters": (lambda value: not isinstance(value, str), "a tuple of names, such as ('path',)"),
     "url_parameters": (lambda value: not isinstance(value, str), "a tuple of names, such as ('url',)"),
+    "origins": (lambda value: not isinstance(value, str), "a tuple, such as ('web',)"),
+    "display": (lambda value: value is None or value in get_args(CallKind), f"one of {', '.join(get_args(CallKind))}"),
 }
 
 

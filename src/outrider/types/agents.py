@@ -21,6 +21,11 @@ class Credential(msgspec.Struct, frozen=True):
     value: str
     seconds: float | None = None
 
+    def __post_init__(self) -> None:
+        seconds: Any = self.seconds
+        if not isinstance(self.value, str) or not (seconds is None or isinstance(seconds, int | float)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError("a Credential has a text and a number of seconds: Credential(token, seconds=3600)")
+
     def __repr__(self) -> str:
         """Omits the value, because this text appears in logs and tracebacks."""
         return f"Credential(seconds={self.seconds!r})"
@@ -62,6 +67,12 @@ class Provider(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         _check_provider_options(self)
         given: Any = self.api_key
+        if not isinstance(self.name, str) or not self.name:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"a provider needs a name, got {self.name!r}; write Provider('openai', kind=…)")
+        if given is not None and not isinstance(given, str) and not callable(given):
+            raise ConfigurationError(
+                f"provider {self.name!r}: api_key is a text or a function that returns one, got {type(given).__name__}"
+            )
         if callable(given):
             msgspec.structs.force_setattr(self, "api_key", None)
             msgspec.structs.force_setattr(self, "credentials", given)
@@ -77,11 +88,15 @@ class Provider(msgspec.Struct, frozen=True):
     @property
     def vendor(self) -> str:
         """The well-known name of who provides the models, as in the OpenTelemetry conventions; else the own name."""
-        host = self.base_url or ""
+        address = (self.base_url or "").partition("://")[2] or self.base_url or ""
+        host = address.partition("/")[0].rpartition("@")[2].partition(":")[0].lower()
         for ending, vendor in _VENDOR_HOSTS:
-            if ending in host:
+            if f".{host}".endswith(ending):
                 return vendor
-        return _VENDORS.get(self.kind, self.name) if not host or "google" in host else self.name
+        if host:
+            return self.name
+        is_vertex = self.kind in ("anthropic", "google") and "project" in self.options
+        return "gcp.vertex_ai" if is_vertex else _VENDORS.get(self.kind, self.name)
 
 
 _HTTP_OPTIONS = ("retry", "rate_limit", "timeouts", "cassette")
@@ -108,10 +123,11 @@ _VENDORS: dict[str, str] = {
     "anthropic": "anthropic", "openai": "openai", "openai-responses": "openai", "google": "gcp.gemini",
 }  # fmt: skip
 _VENDOR_HOSTS = (
-    (".azure.com", "azure.ai.openai"), ("aiplatform.googleapis.com", "gcp.vertex_ai"), ("amazonaws.com", "aws.bedrock"),
-    ("api.anthropic.com", "anthropic"), ("api.openai.com", "openai"), ("deepseek.com", "deepseek"),
-    ("groq.com", "groq"), ("mistral.ai", "mistral_ai"), ("cohere.", "cohere"), ("perplexity.ai", "perplexity"),
-    ("api.x.ai", "x_ai"), ("ibm.com", "ibm.watsonx.ai"),
+    (".ai.azure.com", "azure.ai.inference"), (".azure.com", "azure.ai.openai"), (".amazonaws.com", "aws.bedrock"),
+    ("aiplatform.googleapis.com", "gcp.vertex_ai"), (".googleapis.com", "gcp.gemini"), (".anthropic.com", "anthropic"),
+    (".openai.com", "openai"), (".deepseek.com", "deepseek"), (".groq.com", "groq"), (".mistral.ai", "mistral_ai"),
+    (".cohere.ai", "cohere"), (".cohere.com", "cohere"), (".perplexity.ai", "perplexity"), (".x.ai", "x_ai"),
+    (".ml.cloud.ibm.com", "ibm.watsonx.ai"), (".moonshot.ai", "moonshot_ai"), (".moonshot.cn", "moonshot_ai"),
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeGuard, TypeVar, Union
 
 import msgspec
 
-from outrider.errors import PartValidationError
+from outrider.errors import ConfigurationError, PartValidationError
 from outrider.types.ids import is_id, new_id
 from outrider.types.parts import (
     STORED_KINDS,
@@ -26,7 +26,7 @@ from outrider.types.parts import (
     ToolResultPart,
     ToolUsePart,
 )
-from outrider.types.tool_state import ToolCompleted, ToolError
+from outrider.types.tool_state import ToolCompleted, ToolError, read_attachments
 from outrider.types.validate import convert, listed, validation_error
 
 
@@ -92,12 +92,14 @@ _plain_classes: set[type[Any]] = set()  # classes that are encoded by their own 
 def register_part_type(name: str, cls: type[Any]) -> None:
     """Registers a custom part type: a PartBase with `tag=name`, or a plain class with `from_dict` and `to_dict`, whose
     instances get `id`, `session_id` and `message_id` when they are added to a message."""
+    if not isinstance(cls, type) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"register_part_type takes a name and a class, got {name!r} and {cls!r}")
     if _kinds.get(name, cls) is not cls:
-        raise ValueError(f"part type {name!r} is already {_kinds[name].__name__}")
+        raise ConfigurationError(f"part type {name!r} is already {_kinds[name].__name__}; choose another name")
     if issubclass(cls, PartBase):
         config = cls.__struct_config__
         if config.tag != name or config.tag_field != "type":
-            raise ValueError(f'{cls.__name__} must be declared with tag_field="type", tag={name!r}')
+            raise ConfigurationError(f'{cls.__name__} must be declared with tag_field="type", tag={name!r}')
     elif issubclass(cls, msgspec.Struct) or not (hasattr(cls, "from_dict") and hasattr(cls, "to_dict")):
         raise TypeError(f"{cls.__name__} needs to be a PartBase, or a plain class with from_dict and to_dict")
     else:
@@ -130,7 +132,9 @@ def part_from_dict(value: dict[str, Any]) -> Any:
         raise PartValidationError("part: missing required field `type`", field="type")
     cls = _kinds.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise ValueError(f"unknown part type {name!r}; known: {', '.join(sorted(_kinds))}")
+        raise PartValidationError(f"unknown part type {name!r}; known: {', '.join(sorted(_kinds))}", field="type")
+    if cls is ToolPart:
+        value = read_attachments(value)
     return convert(value, cls) if issubclass(cls, msgspec.Struct) else cls.from_dict(value)
 
 

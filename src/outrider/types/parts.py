@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 from urllib.parse import unquote
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import force_setattr, replace
 
 from outrider.types.ids import new_id
@@ -261,7 +261,7 @@ class StepStartPart(PartBase, frozen=True, tag_field="type", tag="step-start"):
 
     type: ClassVar[Literal["step-start"]] = "step-start"
     snapshot: str | None = None
-    request: SentRequestRecord | None = None
+    request: SentRequestRecord | UnsetType = UNSET
 
 
 class StepFinishPart(PartBase, frozen=True, tag_field="type", tag="step-finish"):
@@ -273,7 +273,7 @@ class StepFinishPart(PartBase, frozen=True, tag_field="type", tag="step-finish")
     snapshot: str | None = None
     cost: Decimal | None = None
     tokens: Tokens = Tokens()
-    cache_miss: CacheMiss | None = None
+    cache_miss: CacheMiss | UnsetType = UNSET
 
 
 class SnapshotPart(PartBase, frozen=True, tag_field="type", tag="snapshot"):

@@ -6,6 +6,7 @@ from typing import Any, Literal, overload
 
 import msgspec
 
+from outrider.errors import ConfigurationError
 from outrider.types.messages import Role
 from outrider.types.modes import ReasoningEffort, VendorTool
 from outrider.types.parts import ModelPart
@@ -239,6 +240,12 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     longest_wait: float = 600.0
     total: float = 1800.0
     attempts_before_fallback: int = 3
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value, least = getattr(self, name), 1 if name.startswith("attempts") else 0
+            if not isinstance(value, int | float) or value < least:
+                raise ConfigurationError(f"RetryPolicy({name}={value!r}): it is a number of at least {least}")
 
 
 class Request(msgspec.Struct, frozen=True):

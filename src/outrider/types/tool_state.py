@@ -75,6 +75,11 @@ class Attachment(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         given: Any = self.data
+        texts: Any = (self.mime_type, self.url or "")
+        if not all(isinstance(text, str) for text in texts):
+            raise ConfigurationError(
+                "the mime_type and the url of an attachment are texts, such as Attachment('image/png', url='https://…')"
+            )
         if (given is None) == (self.url is None):
             raise ConfigurationError("an attachment has either data (bytes, or base64 text) or a url")
         if isinstance(given, bytes | bytearray | memoryview):
@@ -85,6 +90,8 @@ class Attachment(msgspec.Struct, frozen=True):
     @classmethod
     def from_bytes(cls, data: bytes, mime_type: str, name: str | None = None) -> "Attachment":
         """Returns an attachment with these contents."""
+        if not isinstance(data, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"Attachment.from_bytes takes bytes, got {type(data).__name__}")
         return cls(mime_type, data=data, name=name)
 
     @classmethod
@@ -93,6 +100,8 @@ class Attachment(msgspec.Struct, frozen=True):
         unless it is given. Raises ConfigurationError if the file cannot be read or its type is not known."""
         import mimetypes
 
+        if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"Attachment.from_path takes the path of a file, got {type(path).__name__}")
         found = mime_type or mimetypes.guess_type(os.fspath(path))[0]
         if found is None:
             raise ConfigurationError(f"the type of {os.fspath(path)!r} is not known; pass mime_type")
@@ -128,9 +137,26 @@ MAX_ATTACHMENT_BYTES = 100 << 20
 
 def _as_attachment(value: Any) -> Attachment:
     """Accepts a FilePart as an attachment."""
-    if type(value) is Attachment:
-        return value
-    fields = msgspec.structs.asdict(value)
+    return value if type(value) is Attachment else _attachment_of_file(msgspec.structs.asdict(value))
+
+
+def read_attachments(part: dict[str, Any]) -> dict[str, Any]:
+    """Returns the data of a stored tool call; earlier versions stored file parts as attachments."""
+    try:
+        given = msgspec.convert(part.get("state"), _StoredAttachments).attachments
+    except msgspec.ValidationError:
+        return part
+    if not any("mime" in one for one in given):
+        return part
+    read = [msgspec.to_builtins(_attachment_of_file(one)) if "mime" in one else one for one in given]
+    return part | {"state": {**part["state"], "attachments": read}}
+
+
+class _StoredAttachments(msgspec.Struct):
+    attachments: list[dict[str, Any]]
+
+
+def _attachment_of_file(fields: dict[str, Any]) -> Attachment:
     head, comma, data = str(fields["url"]).partition(";base64,")
     if comma and head.startswith("data:"):
         return Attachment(fields["mime"], data=data, name=fields.get("filename"))

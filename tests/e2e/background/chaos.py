@@ -37,6 +37,9 @@ class ModelServer:
         self.overloaded_until = 0.0
         self.requests = self.refused = 0
         self.url = ""
+        self.continues = threading.Event()  # while it is cleared, only the first request of a job is answered
+        self.continues.set()
+        self.waiting = 0
 
     def answer(self, body: bytes) -> tuple[int, bytes]:
         self.requests += 1
@@ -45,6 +48,9 @@ class ModelServer:
             return 529, _OVERLOADED
         messages = json.loads(body)["messages"]
         done = sum(message["role"] == "tool" for message in messages)
+        if done and not self.continues.is_set():
+            self.waiting += 1
+            self.continues.wait(120)
         name = next(found[1] for m in messages if (found := re.search(r"job (\w+)", json.dumps(m.get("content")))))
         if done >= STEPS:
             events = [_chunk({"role": "assistant", "content": f"{name} is done"}), _chunk({}, "stop")]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,12 @@ def details(there: Site, run_id: str) -> dict[str, Any]:
     return json.loads(there.run("jobs", "show", run_id, "--json"))
 
 
-def wait_until_running(there: Site, run_ids: list[str]) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if any(details(there, run_id)["state"] == "running" for run_id in run_ids):
-            return
-    raise AssertionError("no run has started")
+def wait_until_in_the_middle(there: Site) -> None:
+    """Waits for a job that has executed its first command and asks for the next one."""
+    deadline = time.monotonic() + 120
+    while not there.model.waiting:
+        assert time.monotonic() < deadline, "no run has started"
+        time.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -39,17 +40,20 @@ def wait_until_running(there: Site, run_ids: list[str]) -> None:
 def test_a_new_worker_takes_over_without_an_interrupted_call_and_with_all_files(tmp_path: Path, server: Any):
     """The workers have different data folders, and so different worktrees. Nothing is committed before the end."""
     with site(tmp_path, server, pause=0.7) as there:
+        there.model.continues.clear()
         there.start(0)
         folder = repository(there.work / "repo")
         for number in range(COUNT):
             there.run("jobs", "submit", f"job j{number}", folder=folder)
         run_ids = [json.loads(line)["id"] for line in there.run("jobs", "list", "--json").splitlines()]
-        wait_until_running(there, run_ids)
-        time.sleep(1)
+        wait_until_in_the_middle(there)
         there.start(1)
+        release = threading.Timer(1, there.model.continues.set)
+        release.start()
         there.end(0, signal.SIGTERM)
+        release.join()
         states = there.wait_for_end(COUNT, 120)
-        assert states == {"done": COUNT}
+        assert states == {"done": COUNT}, [there.run("jobs", "show", run_id) for run_id in run_ids]
         moved = 0
         for run_id in run_ids:
             found = details(there, run_id)

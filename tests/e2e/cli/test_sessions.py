@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import subprocess
+import time
 from pathlib import Path
 
 from tests.e2e.cli.program import Program, answering, call
@@ -100,6 +101,33 @@ async def test_traces_and_statistics_tell_what_was_done_and_what_it_cost(program
     usage = (await program.run("stats", "--json")).json
     assert usage["model"][0]["messages"] == 3
     assert {row["key"]: row["calls"] for row in usage["tool"]} == {"read": 1, "write": 1}
+
+
+async def test_the_context_of_a_session_is_shown_by_source(program: Program):
+    async with answering(program, SCRIPT) as server:
+        done = await program.run("run", "-o", "json", "--allow", "write", "what is needed?")
+        assert done.code == 0, done.err
+        sent = [request.raw.decode() for request in server.requests]
+    shown = await program.run("context")
+    assert shown.code == 0, shown.err
+    for words in ("By step", "By source", "prompt file", "agent.md", "tool schema", "file read", "notes.txt"):
+        assert words in shown.out
+    for step in (1, 2, 3):
+        raw = await program.run("context", "--step", str(step), "--raw")
+        assert (raw.out, raw.err) == (sent[step - 1] + "\n", "")
+    one = (await program.run("context", "last", "--step", "2", "--json")).json
+    assert sum(share["bytes"] for share in one["sources"]) == one["bytes"] == len(sent[1].encode())
+    compared = await program.run("context", "--diff", "1", "2")
+    assert "file read" in compared.out
+    assert f"The first {len(sent[0].encode()) - 2:,} bytes are equal" in compared.out
+    page = await program.run("context", "--html", "-")
+    assert "file read: notes.txt" in page.out
+    month = time.strftime("%Y-%m", time.gmtime())
+    assert "file read" in (await program.run("context", "--month", month)).out
+    assert "No recorded requests" in (await program.run("context", "--month", "2020-01")).err
+    assert (await program.run("stats", "--by", "cache")).code == 0
+    missing = await program.run("context", "--step", "9")
+    assert (missing.code, "there is no step 9" in missing.err) == (2, True)
 
 
 async def test_what_a_turn_did_to_files_is_undone_and_done_again(program: Program):

@@ -14,8 +14,9 @@ import pytest
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
 import httpx2
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import ElicitResult, ErrorData
 
 SECONDS = 30
 
@@ -36,7 +37,7 @@ class User:
         )
 
     @asynccontextmanager
-    async def client(self, *flags: str) -> AsyncIterator[Client]:
+    async def client(self, *flags: str, **options: Any) -> AsyncIterator[Client]:
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
         program = StdioServerParameters(
             command=sys.executable,
@@ -44,7 +45,7 @@ class User:
             env={**kept, "OUTRIDER_HOME": str(self.home), "HOME": str(self.home)},
             cwd=self.workspace,
         )
-        async with asyncio.timeout(SECONDS), Client(program) as client:
+        async with asyncio.timeout(SECONDS), Client(program, **options) as client:
             yield client
 
 
@@ -154,3 +155,66 @@ async def test_over_http_it_is_the_same_and_nobody_is_asked(user: User):
         again = await called(client, "run_agent", prompt="And now?", session_id=done["session_id"])
         assert again["output"] == "So be it."
         assert "make it" in (await called(client, "read_session", session_id="last"))["result"]
+
+
+async def test_a_client_that_supports_it_is_asked_for_approvals(user: User):
+    asked: list[str] = []
+    answers = iter(["Allow once", "Deny"])
+
+    async def elicit(context: Any, params: Any) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"answer": next(answers), "reason": "not now"})
+
+    user.write_script(shell("touch made.txt"), shell("touch other.txt"), '"Ended."')
+    async with user.client(mode="legacy", elicitation_callback=elicit) as client:
+        done = await called(client, "run_agent", prompt="make it")
+    assert done["output"] == "Ended."
+    assert (user.workspace / "made.txt").exists()
+    assert not (user.workspace / "other.txt").exists()
+    assert "touch made.txt" in asked[0]
+    assert len(asked) == 2
+
+
+async def test_a_client_that_declines_or_fails_denies(user: User):
+    async def elicit(context: Any, params: Any) -> Any:
+        return ElicitResult(action="decline") if "one" in params.message else ErrorData(code=-32603, message="broken")
+
+    user.write_script(shell("touch one.txt"), shell("touch two.txt"), '"Ended."')
+    async with user.client(mode="legacy", elicitation_callback=elicit) as client:
+        assert (await called(client, "run_agent", prompt="make it"))["output"] == "Ended."
+    assert not list(user.workspace.glob("*.txt"))
+
+
+async def test_sessions_of_other_folders_are_not_readable_unless_configured(user: User, tmp_path: Path):
+    other = tmp_path / "other"
+    other.mkdir()
+    user.write_script('"The secret is 1234."')
+    async with user.client("serve", "--cwd", str(other)) as client:
+        hidden = (await called(client, "run_agent", prompt="say it"))["session_id"]
+    user.write_script('"Hello."')
+    async with user.client() as client:
+        await called(client, "run_agent", prompt="hello")
+        assert (await called(client, "search_sessions", words="secret"))["result"] == []
+        assert "another folder" in await called(client, "read_session", session_id=hidden)
+        assert "another folder" in await called(client, "run_agent", prompt="go on", session_id=hidden)
+        assert "hello" in (await called(client, "read_session", session_id="last"))["result"]
+        listed = (await client.read_resource("outrider://sessions")).contents[0].text
+        assert (hidden in listed, listed.count("\n")) == (False, 0)
+        with pytest.raises(MCPError):
+            await client.read_resource(f"outrider://sessions/{hidden}")
+    config = user.home / "config.toml"
+    config.write_text("mcp_all_sessions = true\n" + config.read_text())
+    async with user.client() as client:
+        assert (await called(client, "search_sessions", words="secret"))["result"][0]["session_id"] == hidden
+        assert "1234" in (await client.read_resource(f"outrider://sessions/{hidden}")).contents[0].text
+
+
+async def test_prompts_give_tasks_for_the_agent(user: User):
+    user.write_script('"Half of it."')
+    async with user.client() as client:
+        session = (await called(client, "run_agent", prompt="do it"))["session_id"]
+        assert {one.name for one in (await client.list_prompts()).prompts} == {"review_changes", "continue_session"}
+        review = await client.get_prompt("review_changes", {"focus": "locks"})
+        assert "locks" in review.messages[0].content.text
+        again = (await client.get_prompt("continue_session", {"session_id": session})).messages[0].content.text
+        assert ("Half of it." in again, session in again) == (True, True)

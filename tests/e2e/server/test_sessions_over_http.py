@@ -4,9 +4,10 @@ import asyncio
 
 import msgspec
 
-from outrider import Tool
+from outrider import Agent, Engine, Tool
 from outrider.providers.scripted import call
 from outrider.server.app import OPENAPI_PATH
+from outrider.testing import Simulator
 from tests.e2e.server.serving import TOKEN, served
 
 
@@ -197,3 +198,21 @@ async def test_the_reasoning_effort_is_chosen_over_http(tmp_path):
         assert (status, found["effort"]) == (200, "medium")
         status, _ = await client.ask("POST", f"/api/sessions/{session_id}/effort", {"effort": "huge"})
         assert status == 400
+
+
+async def test_the_context_of_each_step_is_reported_by_source(tmp_path):
+    async with served(tmp_path, ["one"]) as client, Simulator(["one", "two"]) as vendor:
+        scripted = await client.create()
+        await client.ask("POST", f"/api/sessions/{scripted}/prompt", {"text": "1", "wait": True})
+        report = (await client.ask("GET", f"/api/sessions/{scripted}/context"))[1]
+        assert [(step["step"], step["recorded"], step["sources"]) for step in report["steps"]] == [(1, False, [])]
+        agent = Agent("writer", "You write.", "gpt-4.1", "simulator")
+        async with Engine([agent], [vendor.provider("openai")], [], store=client.engine.store) as engine:
+            session_id = await engine.create()
+            for text in ("first", "second"):
+                await engine.prompt(session_id, text)
+        status, report = await client.ask("GET", f"/api/sessions/{session_id}/context")
+        sizes = [sum(share["bytes"] for share in step["sources"]) for step in report["steps"]]
+        assert (status, sizes) == (200, [len(request.raw) for request in vendor.requests])
+        assert report["totals"]
+        assert (await client.ask("GET", "/api/sessions/nothing/context"))[0] == 404

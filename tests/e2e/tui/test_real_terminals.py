@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -436,3 +437,64 @@ def test_the_conversation_is_printed_on_exit_if_the_user_wants_it(home, open_ter
     terminal.press("ctrl+d")
     assert terminal.wait() == 0
     terminal.wait_for("▌ hello", "A bold answer.", "Continue with: outrider --session")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{columns}x{rows}" for columns, rows in SIZES])
+def test_pages_and_commands_are_usable_at_every_size(
+    home, workspace: Path, open_tmux: Callable[..., Tmux], size: tuple[int, int]
+):
+    for words in ("init -q", "config user.email a@b.c", "config user.name A", "add .", "commit -q -m first"):
+        subprocess.run(["git", *words.split()], cwd=workspace, check=True)
+    (workspace / "notes.txt").write_text("remember the bread\n")
+    (home / "commands").mkdir()
+    (home / "commands" / "fix.md").write_text("---\ndescription: Fix an issue\n---\nFix issue $1 now.")
+    write_script(home, ["Hello.", "Fixed.", "Reviewed.", "Written."])
+    terminal = open_tmux(size=size)
+    terminal.wait_for("script/demo", "›")
+
+    def say(text: str, *expected: str) -> None:
+        terminal.type(text)
+        terminal.wait_for(f"› {text}")
+        terminal.send("Enter")
+        terminal.wait_for(*expected)
+        assert all(len(row) <= size[0] for row in terminal.text().split("\n"))
+
+    say("hi there", "▌ hi there", "Hello.")
+    pages = {
+        "/status": ("Status", "version"),
+        "/context": ("Context", "source"),
+        "/diff": ("Uncommitted changes", "notes.txt"),
+        "/memory": ("Instructions to edit", "your instructions"),
+    }
+    for command, expected in pages.items():
+        say(command, *expected)
+        terminal.send("Escape")
+        terminal.wait_for("script/demo", "›", without=expected[0])
+    say("/mcp", "no MCP servers")
+    say("/rename Bread", "called: Bread")
+    say("/fix 12", "Fix issue 12 now.", "Fixed.")
+    say("/review", "change files.", "Reviewed.")
+    say("/init", "still true.", "Written.")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=[f"{columns}x{rows}" for columns, rows in SIZES])
+def test_a_long_page_is_read_to_its_end_with_the_keys(
+    home, workspace: Path, open_tmux: Callable[..., Tmux], size: tuple[int, int]
+):
+    for words in ("init -q", "config user.email a@b.c", "config user.name A", "add .", "commit -q -m first"):
+        subprocess.run(["git", *words.split()], cwd=workspace, check=True)
+    (workspace / "notes.txt").write_text("".join(f"row {number}\n" for number in range(120)))
+    write_script(home, ["Hello."])
+    terminal = open_tmux(size=size)
+    terminal.wait_for("script/demo", "›")
+    terminal.type("/diff")
+    terminal.wait_for("› /diff")
+    terminal.send("Enter")
+    terminal.wait_for("Uncommitted changes", "diff --git")
+    for key in ("NPage", "Home", "End"):
+        terminal.send(key)
+    terminal.wait_for("+row 119", "esc: close")
+    terminal.send("Home")
+    terminal.wait_for("diff --git")
+    terminal.send("q")
+    terminal.wait_for("script/demo", without="Uncommitted")

@@ -113,7 +113,15 @@ async def main() -> None:
         assert_type((await engine.go_on(session_id, output_type=City | Refusal)).output, City | Refusal)
 
 
-async def queue(background: Background) -> None:
+async def queue(background: Background, engine: Engine) -> None:
+    assert_type(await (await engine.submit("x", output_type=City)).output(), City)
+    assert_type(await (await engine.submit("x", output_type=list[City])).output(), list[City])
+    assert_type(await (await engine.submit("x", output_type=City | Refusal)).output(), City | Refusal)
+    assert_type(await (await engine.submit("x", workspace="/w", limits=Limits(turns=3))).output(), str)
+    assert_type(await (await engine.submit("x", output_type={"type": "object"})).output(), Any)
+    assert_type((await (await engine.put("id", "x", output_type=City | None))).output, City | None)
+    assert_type((await (await engine.put("id", "x"))).output, str)
+    assert_type(await (await background.submit("x", output_type=City | Refusal)).output(), City | Refusal)
     assert_type(await (await background.submit("x", output_type=City)).output(), City)
     assert_type(await (await background.submit("x", workspace="/w")).output(), str)
     assert_type(await background.run("id", list[City]).output(), list[City])

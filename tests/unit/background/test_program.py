@@ -18,6 +18,8 @@ async def test_a_run_that_nobody_works_on_yet_is_submitted_found_again_and_cance
         with pytest.raises(ConfigurationError, match="has no run queue"):
             await engine.submit("too early")
         async with Background(engine, database, works=False) as background:
+            with pytest.raises(ConfigurationError, match="must be a UUID"):
+                await engine.submit("look around", workspace=str(tmp_path), run_id="nightly")
             handle = await engine.submit("look around", workspace=str(tmp_path))
             again = background.run(handle.id)
             assert (await again.show()).state == "queued"

@@ -1,5 +1,6 @@
 """What is told of a call while it runs."""
 
+import asyncio
 import io
 
 from msgspec.structs import replace
@@ -16,6 +17,8 @@ from outrider.types.events import (
     ErrorEvent,
     Event,
     LLMResponseEvent,
+    LoopCompletedEvent,
+    LoopStartedEvent,
     ModelSilentEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
@@ -129,3 +132,34 @@ def test_a_tool_of_the_vendor_is_a_line_for_people_and_for_programs():
     (line,) = StreamEventEncoder().encode_event(PartUpdatedEvent(session_id="s", part=part))
     assert (line["type"], line["title"], line["part_id"]) == ("vendor_tool", "web_search: why cats purr", part.id)
     assert printed(PartUpdatedEvent(part=ReasoningPart("", provider_state={"family": "anthropic"}))) == []
+
+
+class TerminalText(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+async def test_a_terminal_shows_what_goes_on_until_the_turn_ends():
+    err = TerminalText()
+    console = Console(io.StringIO(), err, {"TERM": "xterm", "NO_COLOR": "1"})
+    progress = ProgressPrinter(console, verbose=False, session_id="s")
+    progress.on_event(LoopStartedEvent(session_id="s"))
+    progress.on_event(PartDeltaEvent(session_id="s", message_id="m", part_id="p", delta="x" * 400))
+    async with asyncio.timeout(10):
+        while "writing" not in err.getvalue():
+            await asyncio.sleep(0.01)
+    assert err.getvalue() == "\r\x1b[2Kwriting · 0 s · 100 tokens"
+    console.print_stderr("a notice")
+    assert err.getvalue().endswith("tokens\r\x1b[2Ka notice\n"), "other text replaces the line"
+    progress.on_event(LoopCompletedEvent(session_id="s", termination_reason="completed", total_turns=1, duration_ms=1))
+    before = err.getvalue()
+    await asyncio.sleep(0.4)
+    assert err.getvalue() == before, "nothing is shown after the end"
+
+
+async def test_a_pipe_and_a_terminal_without_abilities_get_no_status_line():
+    for err, environ in ((io.StringIO(), {"TERM": "xterm"}), (TerminalText(), {"TERM": "dumb"})):
+        console = Console(io.StringIO(), err, environ)
+        console.show_status("working")
+        console.print_stderr("done")
+        assert err.getvalue() == "done\n"

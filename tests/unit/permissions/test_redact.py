@@ -17,6 +17,8 @@ from outrider.permissions.redaction.redactor import (
     secret_values,
 )
 from outrider.types.codec import UnknownPart
+from outrider.types.parts import ReasoningPart, ToolPart
+from outrider.types.tool_state import RunningTime, ToolRunning
 from tests.fixtures.cases import for_each
 
 LONG = "a1B2" * 10
@@ -342,6 +344,20 @@ def test_a_text_that_continues_is_reported_without_what_may_begin_a_secret():
     assert redactor.redact_complete("token: ghp_abc") == "token: "
     assert redactor.redact_complete("-----BEGIN RSA PRIVATE KEY-----\nMII") == ""
     assert redactor.redact_draft(Note("correct ho", "say correct ho")) == Note("correct ho", "say ")
+
+
+def test_the_draft_of_a_running_call_has_its_complete_input_and_ids():
+    """After a crash the draft is all that is stored of the call."""
+    vendor = {"openai": {"id": "fc_01a1e51b-10a7-749c-9073-426383d238f9"}}
+    command = "cat src/outrider/permissions/redaction/redactor"
+    running = ToolRunning({"command": command}, RunningTime(1), metadata={"output": "say correct ho"})
+    call = ToolPart("call-1", "shell", running, metadata=vendor)
+    draft = Redactor(["correct horse battery"]).redact_draft(call)
+    assert (draft.state.input, draft.metadata) == ({"command": command}, vendor)
+    assert draft.state.metadata == {"output": "say "}
+    reasoning = ReasoningPart("say correct ho", provider_state=vendor)
+    draft = Redactor(["correct horse battery"]).redact_draft(reasoning)
+    assert (draft.text, draft.provider_state) == ("say ", vendor)
 
 
 def test_what_was_redacted_once_is_left_alone():

@@ -2,7 +2,7 @@
 
 import html
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 
 import msgspec
@@ -10,7 +10,6 @@ import msgspec
 from outrider.cli import exit_codes
 from outrider.cli.commands.sessions import write_output
 from outrider.cli.output import Console, draw_bar, format_table
-from outrider.cli.parser import add_server_options, format_examples, parse_positive_int
 from outrider.cli.setup import run_with_archive
 from outrider.config.environment import redactor_for
 from outrider.engine.archive import SessionArchive
@@ -32,37 +31,6 @@ from outrider.presentation.formats import format_bytes, format_cost, format_toke
 BAR_WIDTH = 20
 MAX_TOTALS = 20
 NOT_RECORDED = "not recorded"
-
-
-def declare_context(parser: ArgumentParser) -> None:
-    """Declare the arguments of the command."""
-    parser.description = (
-        "Show what fills the context of a session: tokens and cost of every source, such as a prompt file, a tool or a "
-        "file that was read, and why the prompt cache of the provider missed."
-    )
-    parser.epilog = format_examples(
-        "outrider context",
-        "outrider context last --step 3",
-        "outrider context last --diff 2 3",
-        "outrider context last --raw > request.json",
-        "outrider context --month 2026-11",
-    )
-    parser.add_argument(
-        "session", metavar="SESSION", nargs="?", default="last", help="an id, the end of one, or `last`"
-    )
-    parser.add_argument("--step", metavar="N", type=parse_positive_int, help="show the sources of one step")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--diff", metavar=("A", "B"), nargs=2, help="compare two steps: N, or SESSION:N of another session"
-    )
-    what.add_argument(
-        "--raw", action="store_true", help="print the body of the request of the step, or of the last one"
-    )
-    what.add_argument("--html", metavar="FILE", help="write a treemap as an HTML page (- for stdout)")
-    what.add_argument("--month", metavar="YYYY-MM", help="sum up the sources of all sessions of a month")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_server_options(parser)
-    parser.set_defaults(execute="outrider.cli.commands.context:show_context")
 
 
 def show_context(arguments: Namespace) -> int:

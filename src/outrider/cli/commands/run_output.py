@@ -3,9 +3,11 @@
 Printers are event listeners. docs/stream-json.md describes the JSON formats, which are a public interface.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
-from typing import Any, NamedTuple, Protocol, assert_never, cast
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, assert_never, cast
 
 import msgspec
 
@@ -49,13 +51,17 @@ from outrider.types.parts import (
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
 from outrider.types.usage import Tokens, Usage
 
+if TYPE_CHECKING:
+    from outrider.presentation.activity import SessionActivity
+
+_STATUS_SECONDS = 0.25
 _TOPICS_OF_SUMMARY = frozenset({"error", "limit", "end"})  # printed after the run, with its exit code
 
 
 class ProgressPrinter:
     """Prints one line per tool call to stderr, another one if the call fails, and a line per notice. Notices of level
     `detail` are printed with `verbose` only. `session_id` is that of the main agent, whose text before calls is printed
-    too."""
+    too. On a terminal the last line shows what the main agent does, for how long, and the tokens so far."""
 
     def __init__(self, console: Console, *, verbose: bool, session_id: str = "") -> None:
         self._console = console
@@ -63,8 +69,32 @@ class ProgressPrinter:
         self._session = session_id
         self._started_calls: set[str] = set()
         self._text = ""  # of the main agent; printed when a call follows, because the last one goes to stdout
+        self._activity = _create_activity() if console.err_is_terminal and session_id else None
+        self._timer: asyncio.TimerHandle | None = None
 
     def on_event(self, event: Event) -> None:
+        self._print_event(event)
+        if self._activity is not None:
+            self._activity.apply(event, own=event.session_id == self._session)
+            self._show_activity(self._activity)
+
+    def _show_activity(self, activity: "SessionActivity") -> None:
+        """Show the activity four times a second while a turn runs."""
+        if not activity.busy:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._console.clear_status()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_STATUS_SECONDS, self._tick, activity)
+
+    def _tick(self, activity: "SessionActivity") -> None:
+        self._timer = None
+        tokens = f" · {activity.tokens:,} tokens" if activity.tokens else ""
+        self._console.show_status(f"{activity.retry_text or activity.label} · {activity.seconds:.0f} s{tokens}")
+        self._show_activity(activity)
+
+    def _print_event(self, event: Event) -> None:
         if isinstance(event, PartUpdatedEvent):
             self._print_part(event.part)
         elif isinstance(event, LLMResponseEvent):
@@ -127,6 +157,12 @@ class ProgressPrinter:
 
     def _print_line(self, text: str, style: str = "dim") -> None:
         self._console.print_stderr(truncate_text(text, self._console.width), style)
+
+
+def _create_activity() -> "SessionActivity":
+    from outrider.presentation.activity import SessionActivity  # lazy: pipes need none
+
+    return SessionActivity(monotonic)
 
 
 CONTINUE_PROMPT = "continue"  # of `outrider run --continue` without a prompt, after a turn that ended

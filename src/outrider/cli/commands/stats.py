@@ -73,7 +73,7 @@ async def _count_misses(archive: SessionArchive, arguments: Namespace, since: in
 
 def _add_misses(message: Message, found: dict[str, CacheMisses]) -> None:
     for part in message.get_parts_by_type(StepFinishPart):
-        if part.cache_miss is not None:
+        if part.cache_miss:
             cause = part.cache_miss.describe()
             row = found.setdefault(cause, CacheMisses(cause))
             row.answers += 1

@@ -39,7 +39,8 @@ from outrider.types.events import (
     ToolInputDeltaEvent,
     ToolOutputEvent,
 )
-from outrider.types.parts import PartBase
+from outrider.types.parts import PartBase, ToolPart
+from outrider.types.tool_state import ToolRunning
 
 HIDDEN_SECRET = "[hidden secret]"
 # Fields whose value is always a secret. Similar names are excluded: they hold the name of a key or a token count.
@@ -57,6 +58,7 @@ _BULK = re.compile(r"(?:data:[^,\s]{0,200},)?[A-Za-z0-9+/=]{4096,}")  # base64 d
 _MAX_CACHED_LENGTH = 200
 _MAX_CACHED_TEXTS = 1024
 _MAX_RECENT_TEXTS = 8
+_COMPLETE_FIELDS = ("metadata", "provider_state")  # of a part: the vendor sends them at its end
 _TEXTLESS_TYPES = frozenset({int, float, bool, NoneType, Decimal})
 _ALWAYS_CLEAN = (None, "")
 
@@ -390,7 +392,21 @@ class Redactor:
         return self._clean.get(id(part)) is part
 
     def redact_draft(self, value: Any) -> Any:
-        return redact_nested(value, CleanTextCache(self.redact_complete))
+        """As `redact_value`; also cuts off the tails of growing texts that may be the start of a secret.
+
+        The input of a running call and the vendor's fields do not grow. A crash makes the draft the stored part, so
+        they must be complete: the vendor rejects other ids, and the model reads the input.
+        """
+        growing = CleanTextCache(self.redact_complete)
+        if isinstance(value, ToolPart) and isinstance(value.state, ToolRunning):
+            clean = self.redact_value(value)
+            progress = redact_nested(value.state.metadata, growing)
+            return replace(clean, state=replace(clean.state, metadata=progress))
+        clean = redact_nested(value, growing)
+        if not isinstance(value, PartBase):
+            return clean
+        complete = {name: getattr(value, name) for name in _COMPLETE_FIELDS if getattr(value, name, None)}
+        return replace(clean, **self.redact_value(complete)) if complete else clean
 
 
 def redact_patterns(text: str) -> str:

@@ -279,7 +279,7 @@ SETTINGS_ROUTES = (
     ApiEndpoint(method="GET", path="/api/settings", name="get_settings",
                 summary="Get rules, MCP servers and providers, without keys", handler=get_settings,
                 response_type=SettingsOverview),
-    ApiEndpoint(method="GET", path="/api/mcp", name="get_mcp_offers",
+    ApiEndpoint(method="GET", path="/api/mcp-servers/offers", name="get_mcp_offers",
                 summary="Get the prompts and resources of the MCP servers that are ready", handler=get_offers,
                 response_type=ServerOffers),
     ApiEndpoint(method="POST", path="/api/keys", name="store_key", summary="Store or remove the key of a provider",

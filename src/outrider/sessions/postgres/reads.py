@@ -18,7 +18,15 @@ from outrider.sessions.records import (
     UsageRow,
 )
 from outrider.sessions.rows import search_terms, session_rows
-from outrider.sessions.rows.codec import MessageRow, PartRow, TextBudget, blob_names, insert_blobs, read_part
+from outrider.sessions.rows.codec import (
+    UNREADABLE,
+    MessageRow,
+    PartRow,
+    TextBudget,
+    blob_names,
+    insert_blobs,
+    read_part,
+)
 from outrider.sessions.rows.session_rows import (
     StoredPart,
     build_page,
@@ -151,7 +159,7 @@ async def restore_blobs(db: Connection, rows: list[RowDict]) -> list[bytes]:
 def _restore_body(body: bytes, blobs: dict[str, bytes]) -> bytes:
     try:
         return insert_blobs(body, blobs.__getitem__)
-    except (KeyError, msgspec.DecodeError):
+    except UNREADABLE:
         return b"a large text of this part is missing: " + body
 
 

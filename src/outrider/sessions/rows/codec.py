@@ -14,14 +14,13 @@ from outrider.sessions.records import DamagedRow, StoredValue
 from outrider.types.codec import AnyPart, UnknownPart, adopt, check_part, decode_part, encode_part, plain, validate_part
 from outrider.types.messages import Message, Role
 from outrider.types.origins import make_origin
-from outrider.types.parts import BodyEdit, PartBase, ReasoningPart, SentRequestRecord, TextPart, ToolPart
+from outrider.types.parts import PartBase, ReasoningPart, TextPart, ToolPart
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolState
 from outrider.types.validate import convert, validation_error
 
 # Not part of the JSON: the row has its session and message (the JSON would be wrong in a fork), and parts are rows.
 _ROW_FIELDS = frozenset({"session_id", "message_id", "parts"})
 _STATES = get_args(ToolState)
-_BRIEF = (*_STATES, SentRequestRecord, BodyEdit)  # nested values that omit defaults
 _STRUCT = type(msgspec.Struct)
 
 
@@ -58,7 +57,7 @@ def _stored_field(field: msgspec.structs.FieldInfo) -> tuple[str, Any] | tuple[s
 
 
 def _stored_type(kind: Any) -> Any:
-    """Returns the stored type of a field. Some nested values omit defaults too; others are complete."""
+    """Returns the stored type of a field. Tool states omit defaults too; other nested values are complete."""
     generic: Any = get_origin(kind)
     if msgspec.UnsetType in get_args(kind):
         return Any  # a field that is omitted while it is unset, which cannot be converted
@@ -68,7 +67,7 @@ def _stored_type(kind: Any) -> Any:
         return tuple[_stored_type(get_args(kind)[0]), ...]
     if not isinstance(kind, _STRUCT) or _is_tagged_by_class(kind):
         return kind
-    return _stored_class(kind, brief=kind in _BRIEF)
+    return _stored_class(kind, brief=kind in _STATES)
 
 
 def _is_tagged_by_class(kind: Any) -> bool:
@@ -77,6 +76,8 @@ def _is_tagged_by_class(kind: Any) -> bool:
     return config.tag is not None and not hasattr(kind, config.tag_field)
 
 
+UNREADABLE = (TypeError, KeyError, UnicodeDecodeError, msgspec.DecodeError)
+"""What a damaged row, or one without its blob, raises when it is read."""
 BLOB_BYTES = 16 * 1024
 # The text before the messages of a request is equal in many sessions, so it is worth a blob much earlier.
 _REQUEST_BLOB_BYTES = 512
@@ -181,7 +182,7 @@ def leave_blobs(body: bytes, role: str) -> bytes:
     checked, so it is treated as one with a secret."""
     try:
         value = msgspec.json.decode(body)
-    except (TypeError, ValueError):
+    except UNREADABLE:
         return body  # damaged: reading the part reports it
     match value:
         case {"type": "text", "text": str(text)} if not value.get("synthetic"):

@@ -18,7 +18,7 @@ from outrider.sessions.records import (
     UsageRow,
 )
 from outrider.sessions.rows import session_rows
-from outrider.sessions.rows.codec import MessageRow, PartRow, TextBudget, as_bytes, insert_blobs
+from outrider.sessions.rows.codec import UNREADABLE, MessageRow, PartRow, TextBudget, as_bytes, insert_blobs
 from outrider.sessions.rows.session_rows import (
     StoredPart,
     build_page,
@@ -141,7 +141,7 @@ def restore_blobs(db: sqlite3.Connection, body: bytes, limit: int | None = None)
 
     try:
         return insert_blobs(body, fetch)
-    except (TypeError, msgspec.DecodeError):
+    except UNREADABLE:
         return b"a large text of this part is missing: " + as_bytes(body)
 
 

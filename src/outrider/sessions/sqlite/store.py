@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from outrider.errors import SessionNotFoundError
+from outrider.errors import ConfigurationError, SessionNotFoundError
 from outrider.sessions.database_files import file_system_type
 from outrider.sessions.records import (
     Approval,
@@ -102,6 +102,8 @@ class SqliteStore:
         clock: Callable[[], int] = now_ms,
         file_system: FileSystemType = file_system_type,
     ) -> None:
+        if not isinstance(path, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f'SqliteStore takes the path of a file, such as "sessions.db"; got {path!r}')
         self.path = Path(path)
         self.notices = open_file(self.path, file_system)
         self._clock = clock

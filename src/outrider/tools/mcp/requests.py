@@ -222,7 +222,7 @@ class FormQuestions:
         return ElicitationReply("accept", content)
 
     async def _ask_field(self, field: FormField, text: str) -> Any:
-        """Return the value, UNSET for one that was skipped, or the reply that ends the form."""
+        """Return the value, the default or UNSET for one that was skipped, or the reply that ends the form."""
         problem = ""
         for _ in range(MAX_ATTEMPTS):
             question = UserQuestion(
@@ -234,7 +234,7 @@ class FormQuestions:
             if DECLINE in answers:
                 return ElicitationReply("decline")
             if SKIP in answers and not field.required:
-                return msgspec.UNSET
+                return field.schema.get("default", msgspec.UNSET)
             try:
                 return field.convert(answers)
             except ValueError as error:

@@ -1,6 +1,7 @@
 """What holds for every test: nothing is left behind, and shared material is found in one way."""
 
 import asyncio
+import gc
 import inspect
 import os
 from collections.abc import AsyncIterator, Iterator
@@ -28,6 +29,13 @@ def pytest_configure() -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     adopt_orphans()
     restore_interrupts()
+
+
+def pytest_collection_finish() -> None:
+    """Excludes the collected tests and the imported modules from garbage collection: they live until the end, and every
+    full collection would go through all of them."""
+    gc.collect()
+    gc.freeze()
 
 
 # Files that take longest. Each worker starts with some of them, so that none of them is the last that all wait for.

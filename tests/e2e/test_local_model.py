@@ -251,7 +251,7 @@ def test_the_first_task_is_worked_on_and_shown(home):
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "\n> read prices.py\n" in done.stdout  # a call, as it began
-    assert "├─ tool read(prices.py)" in done.stdout  # and in the trace
+    assert "─ tool read(prices.py)" in done.stdout  # and in the trace
     assert "The test of the workspace" in done.stdout
 
 

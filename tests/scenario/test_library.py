@@ -470,3 +470,38 @@ def test_limits_accept_plain_numbers():
     from decimal import Decimal
 
     assert Limits(cost=0.1).cost == Decimal("0.1")  # pyright: ignore
+
+
+class _Unusual(BaseException):
+    """An exception that programs do not expect."""
+
+
+@pytest.mark.parametrize("error", [_Unusual("x"), SystemExit(3), GeneratorExit(), StopIteration("x")], ids=repr)
+@pytest.mark.parametrize(
+    "place", ["tool", "async tool", "evaluate_policy", "preprocess_args", "before_call", "approve"]
+)
+async def test_unusual_exceptions_end_the_call_once_and_the_session_stays_usable(place: str, error: BaseException):
+    def fail(*_: Any) -> Any:
+        raise error
+
+    def fail_at_once() -> str:
+        raise error
+
+    async def fail_later() -> str:
+        raise error
+
+    def look() -> str:
+        return "seen"
+
+    function = {"tool": fail_at_once, "async tool": fail_later}.get(place, look)
+    callbacks: Any = {place: fail} if place in ("evaluate_policy", "preprocess_args") else {}
+    tool = Tool(function, name="look", policy="ask" if place == "approve" else "allow", **callbacks)
+    options: Any = {"before_call": {"hooks": Hooks(before_call=fail)}, "approve": {"approve": fail}}.get(place, {})
+    model = Provider("demo", kind="scripted", options={"script": [{"tool": "look", "input": {}}, "one", "two"]})
+    agent = Agent("helper", "You help.", model="m", provider="demo")
+    async with Engine([agent], [model], [tool], **options) as engine:
+        session_id = await engine.create()
+        first, second = await engine.prompt(session_id, "go"), await engine.prompt(session_id, "again")
+        calls = [part for message in (await engine.open(session_id)).messages for part in message.get_calls()]
+    assert (first.text, second.text) == ("one", "two")
+    assert [part.state.status for part in calls] == ["error"]

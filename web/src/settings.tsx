@@ -227,19 +227,27 @@ export function FolderPicker({ recent, onChoose, onClose }: { recent: string[]; 
   const [choice, setChoice] = useState<FolderChoice | null>(null);
   const [error, setError] = useState("");
   useEffect(() => dialog.current?.showModal(), []);
-  const browse = (folder: string): void => {
+  const isUntouched = useRef(true); // until the user chooses something, it shows the latest folder, which may be known later
+  const request = useRef(0);
+  const show = (folder: string): void => {
+    const own = ++request.current;
     get<FolderChoice>("/folders", { path: folder }).then((found) => {
+      if (own !== request.current) return;
       setChoice(found);
       setPath(found.path);
       setError("");
-    }, (failure: Error) => setError(failure.message));
+    }, (failure: Error) => own === request.current && setError(failure.message));
   };
-  useEffect(() => browse(path), []);
+  const browse = (folder: string): void => {
+    isUntouched.current = false;
+    show(folder);
+  };
+  useEffect(() => { if (isUntouched.current) show(recent[0] ?? ""); }, [recent[0]]);
   return (
     <dialog id="folder-picker" class="dialog" ref={dialog} aria-label="Folder of the new session" onClose={onClose} onClick={(event) => event.target === dialog.current && onClose()}
       onKeyDown={(event) => { if (event.key === "Escape") event.stopPropagation(); }}>
       <form onSubmit={(event) => { event.preventDefault(); onChoose(path.trim()); }}>
-        <label>Folder <input aria-label="Path of the folder" value={path} autocomplete="off" onInput={(event) => setPath(event.currentTarget.value)} /></label>
+        <label>Folder <input aria-label="Path of the folder" value={path} autocomplete="off" onInput={(event) => { isUntouched.current = false; request.current += 1; setPath(event.currentTarget.value); }} /></label>
         <div class="buttons"><button type="submit" class="primary">Start here</button><button type="button" onClick={() => browse(path)}>Open</button><button type="button" onClick={onClose}>Cancel</button></div>
       </form>
       {error ? <p class="failure">{error}</p> : null}

@@ -48,7 +48,7 @@ from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
 
 if TYPE_CHECKING:
-    from outrider.tools.mcp.connection import McpPrompt
+    from outrider.project.mcp import McpPrompt
 
 
 class SessionOptions:

@@ -27,9 +27,8 @@ from outrider.providers.catalog import ModelCatalog
 from outrider.sessions.recovery import delete_inactive_sessions
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
-from outrider.tools.builtin.question import AskUser
 from outrider.tools.threads import CALLBACK_SECONDS
-from outrider.tools.tool import Tool
+from outrider.tools.tool import AskUser, Tool
 from outrider.types.ids import now_ms
 from outrider.types.origins import EgressBudget, FlowSettings
 

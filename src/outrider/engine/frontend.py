@@ -34,9 +34,8 @@ from outrider.processes.supervisor import ProcessStatus, ProcessSupervisor
 from outrider.providers.catalog import store_server_facts
 from outrider.sessions.records import Approval, ApprovalScope
 from outrider.sessions.session import Session
-from outrider.tools.builtin.question import AskUser, UserQuestion
 from outrider.tools.search import list_files
-from outrider.tools.tool import Tool, ToolContext
+from outrider.tools.tool import AskUser, Tool, ToolContext, UserQuestion
 from outrider.types.agents import Provider
 from outrider.types.ids import new_id
 from outrider.types.messages import Message

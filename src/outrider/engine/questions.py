@@ -9,8 +9,7 @@ import msgspec
 from outrider.errors import NotFoundError, OutriderError
 from outrider.event_bus import EventBus
 from outrider.models.clients import find_peers, send_to_peer
-from outrider.tools.builtin.question import UserQuestion
-from outrider.tools.tool import ToolContext
+from outrider.tools.tool import ToolContext, UserQuestion
 from outrider.types.agents import Provider
 from outrider.types.events import LoopCompletedEvent, SessionUpdatedEvent
 from outrider.types.ids import new_id

@@ -43,14 +43,14 @@ from outrider.tools.builtin.edit import apply_patch_tool, edit_tool, write_tool
 from outrider.tools.builtin.glob import glob_tool, list_tool
 from outrider.tools.builtin.grep import grep_tool
 from outrider.tools.builtin.process import process_tool
-from outrider.tools.builtin.question import AskUser, question_tool
+from outrider.tools.builtin.question import question_tool
 from outrider.tools.builtin.read import read_tool
 from outrider.tools.builtin.shell import shell_tool
 from outrider.tools.builtin.task import task_tool
 from outrider.tools.builtin.todo import TodoItem, recorded_todos, todo_tool
 from outrider.tools.builtin.web import web_fetch_tool
 from outrider.tools.edit_transaction import FileEditor, save_no_originals
-from outrider.tools.tool import Progress, Tool, ToolContext, tools_by_name
+from outrider.tools.tool import AskUser, Progress, Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
 from outrider.types.messages import MCP_SERVERS, WORKSPACE_STATE, Message

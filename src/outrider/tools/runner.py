@@ -13,6 +13,7 @@ import msgspec
 
 from outrider.errors import ToolFailure
 from outrider.tools.schema import InvalidArguments
+from outrider.tools.threads import is_current_task
 from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult
 from outrider.types.ids import now_ms
 from outrider.types.origins import Origin, Origins, make_origin, merge_origins
@@ -191,6 +192,7 @@ class ToolRunner:
         return part if origins == (part.origins or ()) else msgspec.structs.replace(part, origins=origins)
 
     async def _execute(self, tool: Tool, call: "_RunningCall") -> ToolEnd:
+        task = asyncio.current_task()
         try:
             result = await (
                 self._call_in_scope(tool, call) if tool.timeout is None else self._call_with_timeout(tool, call)
@@ -199,7 +201,11 @@ class ToolRunner:
             return await self._fail_call(call, error.message, "invalid_input")
         except ToolFailure as error:
             return await self._fail_call(call, error.message, error.reason)
-        except Exception as error:  # noqa: BLE001  a tool may raise any exception; the model gets the message
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # a tool may raise any exception; the model gets the message
+            if isinstance(error, GeneratorExit) and not is_current_task(task):
+                raise
             return await self._fail_call(call, _error_message(error), "failed")
         value = result if isinstance(result, ToolResult) else ToolResult(result)
         call.add_origins(value.origins)

@@ -97,8 +97,8 @@ def _resolve_future(future: "asyncio.Future[Any]", result: Any, error: BaseExcep
         return
     if error is None:
         future.set_result(result)
-    elif isinstance(error, StopIteration):  # a future rejects it
-        future.set_exception(RuntimeError("the function raised StopIteration"))
+    elif isinstance(error, StopIteration | GeneratorExit):  # a future rejects it, or it would close the coroutine
+        future.set_exception(RuntimeError(f"the function raised {type(error).__name__}"))
     else:
         future.set_exception(error)
 
@@ -128,7 +128,7 @@ async def call_user_function(
 ) -> Any:
     """Calls a function of the program, such as a hook, and returns its value. A plain function runs in a thread, where
     it cannot block the event loop; `seconds` limits both kinds. Raises CallbackError if it fails or takes too long."""
-    limit = asyncio.timeout(seconds)
+    limit, caller = asyncio.timeout(seconds), asyncio.current_task()
     try:
         async with limit:
             if is_async_function(function):
@@ -143,13 +143,23 @@ async def call_user_function(
         if task is None or task.cancelling():
             raise
         raise CallbackError(name, "raised CancelledError") from error
-    except (KeyboardInterrupt, GeneratorExit):
+    except KeyboardInterrupt:
         raise
     except BaseException as error:
+        if isinstance(error, GeneratorExit) and not is_current_task(caller):
+            raise  # this coroutine is closed
         if limit.expired():
             raise CallbackError(name, f"did not return within {seconds:g} s") from error
         text = str(error).strip()
         raise CallbackError(name, f"failed ({type(error).__name__}{f': {text}' if text else ''})") from error
+
+
+def is_current_task(task: "asyncio.Task[Any] | None") -> bool:
+    """Returns whether this task runs now; GeneratorExit is also raised in one whose coroutine is closed by others."""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no event loop runs
+        return False
 
 
 def is_async_function(function: Callable[..., Any]) -> bool:

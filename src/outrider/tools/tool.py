@@ -122,6 +122,21 @@ class ToolContext(msgspec.Struct, Generic[Deps], frozen=True):
     root_session_id: str = ""
 
 
+MAX_OPTIONS = 20  # of a question
+
+
+class UserQuestion(msgspec.Struct, frozen=True):
+    """A question with optional choices. The answer may be free text in any case."""
+
+    text: str
+    options: tuple[str, ...] = ()
+    multiple: bool = False
+
+
+AskUser = Callable[[UserQuestion, ToolContext], Awaitable[tuple[str, ...] | None]]
+"""Callback that returns the user's answers, or None if no front end can ask."""
+
+
 class ToolResult(msgspec.Struct, frozen=True):
     """Result of a tool with attachments, a title, metadata, or origins in addition to those that the tool declares."""
 

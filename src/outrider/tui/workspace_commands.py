@@ -19,7 +19,7 @@ from outrider.types.request import ServerOverview
 
 if TYPE_CHECKING:
     from outrider.engine.session_client import SessionClient
-    from outrider.tools.mcp.connection import McpPrompt
+    from outrider.project.mcp import McpPrompt
 
 _INIT_PROMPT = """\
 Write `AGENTS.md` in the root of this project: the notes that an engineer who is new here needs before the first change.

@@ -8,8 +8,7 @@ import pytest
 from outrider.engine.questions import QuestionQueue
 from outrider.errors import OutriderError
 from outrider.event_bus import EventBus
-from outrider.tools.builtin.question import UserQuestion
-from outrider.tools.tool import ToolContext
+from outrider.tools.tool import ToolContext, UserQuestion
 from outrider.types.events import SessionUpdatedEvent
 
 

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from outrider import ToolContext, ToolFailure
-from outrider.tools.builtin.question import UserQuestion, question_tool
+from outrider.tools.builtin.question import question_tool
 from outrider.tools.builtin.skill import Skill, skill_tool
 from outrider.tools.builtin.task import task_tool
 from outrider.tools.builtin.todo import TodoItem, todo_tool
+from outrider.tools.tool import UserQuestion
 from tests.unit.tools.builtin.desk import Desk
 
 

@@ -18,7 +18,15 @@ from pydantic import BaseModel, Field
 from starlette.routing import BaseRoute
 
 from outrider.config.settings import Settings
-from outrider.engine.archive import LAST_SESSION, SessionArchive, SessionTranscript, TurnEnd, TurnOutcome, open_archive
+from outrider.engine.archive import (
+    LAST_SESSION,
+    SessionArchive,
+    SessionTranscript,
+    StoredSession,
+    TurnEnd,
+    TurnOutcome,
+    open_archive,
+)
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.engine.frontend import archive_of
@@ -37,7 +45,6 @@ from outrider.presentation.items import (
     event_notice,
     message_items,
 )
-from outrider.sessions.records import StoredSession
 from outrider.types.events import (
     AgentCalledEvent,
     Event,

@@ -132,6 +132,21 @@ class ToolResult(msgspec.Struct, frozen=True):
     origins: Origins = ()
 
 
+MAX_OPTIONS = 20  # choices of a question
+
+
+class UserQuestion(msgspec.Struct, frozen=True):
+    """A question with optional choices. The answer may be free text in any case."""
+
+    text: str
+    options: tuple[str, ...] = ()
+    multiple: bool = False
+
+
+AskUser = Callable[[UserQuestion, ToolContext], Awaitable[tuple[str, ...] | None]]
+"""Callback that returns the user's answers, or None if no front end can ask."""
+
+
 class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a tool.
 

@@ -1,30 +1,23 @@
 """The `question` tool: asks the user through the connected front end."""
 
-from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Annotated, Any
 
-import msgspec
-
 from outrider.errors import ToolFailure
-from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult, load_prompt
+from outrider.tools.tool import (
+    MAX_OPTIONS,
+    AskUser,
+    Progress,
+    Tool,
+    ToolContext,
+    ToolResult,
+    UserQuestion,
+    load_prompt,
+)
 from outrider.types.tool_state import WAITED
 from outrider.types.validate import is_object
 
-MAX_OPTIONS = 20
 MAX_TEXT_LENGTH = 4_000
-
-
-class UserQuestion(msgspec.Struct, frozen=True):
-    """A question with optional choices. The answer may be free text in any case."""
-
-    text: str
-    options: tuple[str, ...] = ()
-    multiple: bool = False
-
-
-AskUser = Callable[[UserQuestion, ToolContext], Awaitable[tuple[str, ...] | None]]
-"""Callback that returns the user's answers, or None if no front end can ask."""
 
 
 def question_tool(ask: AskUser | None) -> Tool:

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from outrider.tools.builtin.question import MAX_OPTIONS, AskUser, UserQuestion
 from outrider.tools.mcp.connection import (
     CURRENT_CALL,
     Elicitation,
@@ -21,7 +20,7 @@ from outrider.tools.mcp.connection import (
     ServerFault,
     truncate_text,
 )
-from outrider.tools.tool import ToolContext
+from outrider.tools.tool import MAX_OPTIONS, AskUser, ToolContext, UserQuestion
 from outrider.types.validate import is_object
 
 DECLINE, SKIP = "Decline", "Skip"

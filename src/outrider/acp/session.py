@@ -48,7 +48,7 @@ from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
 
 if TYPE_CHECKING:
-    from outrider.project.mcp import McpPrompt
+    from outrider.project.mcp import ServerOffers
 
 
 class SessionOptions:
@@ -193,13 +193,13 @@ COMMAND_DESCRIPTIONS: dict[CommandName, str] = {
 }
 
 
-def available_commands(prompts: "Sequence[McpPrompt]" = ()) -> AvailableCommandsUpdate:
+def available_commands(offers: "ServerOffers | None" = None) -> AvailableCommandsUpdate:
     commands = [
         AvailableCommand(name=name, description=description)
         for name, description in COMMAND_DESCRIPTIONS.items()
         if " " not in name  # editors list the command; its argument is typed
     ]
-    for prompt in prompts:
+    for prompt in offers.prompts if offers else ():
         hint = " ".join(one.name if one.required else f"[{one.name}]" for one in prompt.arguments)
         commands.append(
             AvailableCommand(
@@ -311,8 +311,9 @@ class EditorSession:
         await self._send_update(available_commands())
         if (servers := self.engine.runtime.mcp_servers) is not None:
             await servers.wait_until_settled()
-            if prompts := (await list_offers(self.engine, Path(self._folder))).prompts:
-                await self._send_update(available_commands(prompts))
+            offers = await list_offers(self.engine, Path(self._folder))
+            if offers.prompts:
+                await self._send_update(available_commands(offers))
         if await self.options.load_models() and self.session_id in self.engine.live:
             await self._send_config_options()
 

@@ -122,7 +122,17 @@ class ToolContext(msgspec.Struct, Generic[Deps], frozen=True):
     root_session_id: str = ""
 
 
-MAX_OPTIONS = 20  # of a question
+class ToolResult(msgspec.Struct, frozen=True):
+    """Result of a tool with attachments, a title, metadata, or origins in addition to those that the tool declares."""
+
+    content: str
+    attachments: tuple[Attachment, ...] = ()
+    title: str | None = None
+    metadata: dict[str, Any] = {}
+    origins: Origins = ()
+
+
+MAX_OPTIONS = 20  # choices of a question
 
 
 class UserQuestion(msgspec.Struct, frozen=True):
@@ -135,16 +145,6 @@ class UserQuestion(msgspec.Struct, frozen=True):
 
 AskUser = Callable[[UserQuestion, ToolContext], Awaitable[tuple[str, ...] | None]]
 """Callback that returns the user's answers, or None if no front end can ask."""
-
-
-class ToolResult(msgspec.Struct, frozen=True):
-    """Result of a tool with attachments, a title, metadata, or origins in addition to those that the tool declares."""
-
-    content: str
-    attachments: tuple[Attachment, ...] = ()
-    title: str | None = None
-    metadata: dict[str, Any] = {}
-    origins: Origins = ()
 
 
 class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from outrider.types.request import ServerOverview
 
 if TYPE_CHECKING:
     from outrider.engine.session_client import SessionClient
-    from outrider.project.mcp import McpPrompt
+    from outrider.project.mcp import ServerOffers
 
 _INIT_PROMPT = """\
 Write `AGENTS.md` in the root of this project: the notes that an engineer who is new here needs before the first change.
@@ -187,13 +187,13 @@ async def load_server_offers(
         if (ready := sum(server.state == "ready" for server in servers)) > known:
             known, offers = ready, await client.list_offers()
             resources = [f"{one.server}:{one.uri}" for one in offers.resources if not one.is_template]
-            yield _prompt_commands(offers.prompts), resources
+            yield _prompt_commands(offers), resources
         if not any(server.state == "connecting" for server in servers):
             break
         await asyncio.sleep(1)
 
 
-def _prompt_commands(prompts: "Sequence[McpPrompt]") -> tuple[CustomCommand, ...]:
+def _prompt_commands(offers: "ServerOffers") -> tuple[CustomCommand, ...]:
     return tuple(
         CustomCommand(
             name=f"{prompt.server}:{prompt.name}",
@@ -202,7 +202,7 @@ def _prompt_commands(prompts: "Sequence[McpPrompt]") -> tuple[CustomCommand, ...
             origin=f"MCP server {prompt.server}",
             hint=" ".join(one.name if one.required else f"[{one.name}]" for one in prompt.arguments),
         )
-        for prompt in prompts
+        for prompt in offers.prompts
     )
 
 

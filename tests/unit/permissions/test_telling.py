@@ -95,6 +95,23 @@ def test_text_without_a_secret_is_reported_as_it_is_however_it_is_cut(text: str)
         assert put_together(told(teller, [*map(delta, pieces(text, dice)), ended()])) == text
 
 
+def test_a_long_word_in_pieces_is_searched_a_few_times_only():
+    class CountingRedactor(Redactor):
+        searches = 0
+
+        def find_unfinished_secret(self, text: str) -> int:
+            self.searches += 1
+            return super().find_unfinished_secret(text)
+
+    redactor, secret = CountingRedactor([KNOWN]), next(iter(canaries(1, seed=9)))
+    word = "".join(random.Random(3).choices("abcdefghijklmnopqrstuvwxyz/+", k=30_000))
+    text = f"{word} {secret} {word}"
+    pieces_of_text = [text[at : at + 4] for at in range(0, len(text), 4)]
+    heard = put_together(told(RedactingEventFilter(redactor), [*map(delta, pieces_of_text), ended()]))
+    assert heard == f"{word} {HIDDEN_SECRET} {word}"
+    assert redactor.searches < 60
+
+
 def test_plain_pieces_are_not_held_back():
     teller = RedactingEventFilter(Redactor([KNOWN]))
     for word in ("Plain", " words", " leave", " at", " once."):

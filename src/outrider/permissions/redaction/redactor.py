@@ -223,6 +223,7 @@ MAX_HELD_CHARS = 8_192
 _PEM_BEGIN, _PEM_END = "-----BEGIN ", "-----END "
 _LONG_WORD_LENGTH = 20  # a word of this length may contain a key without a known prefix
 _LONG_WORD = re.compile(rf"[\w.+/=:~%-]{{{_LONG_WORD_LENGTH}}}")
+_WORD_CHARACTERS = re.compile(r"[\w.+/=:~%-]*")
 
 
 def find_unfinished_secret(text: str) -> int:
@@ -528,6 +529,15 @@ class RedactingEventFilter:
         return stream
 
     def _release_chunk(self, stream: _StreamState, text: str) -> str:
+        if (
+            ends_in_long_word(stream.held)
+            and len(stream.held) + len(text) <= 2 * MAX_HELD_CHARS
+            and _WORD_CHARACTERS.fullmatch(text)
+        ):
+            # The held word continues, so little of it can be released. A search of the whole word for every chunk would
+            # cost time that grows with the square of its length.
+            stream.held += text
+            return ""
         buffer = stream.released + stream.held + text
         is_plain = self._redactor.is_plain if stream.released else self._redactor.is_plain_start
         if is_plain(buffer):

@@ -208,7 +208,6 @@ MORE_CASES: dict[str, tuple[Callable[[], Any], str, str]] = {
         "attachments=[…]",
     ),
     "no content": (lambda: in_session(lambda e, s: e.prompt(s, 3)), "Engine.prompt(): content", "a text"),  # pyright: ignore
-    "empty content": (lambda: in_session(lambda e, s: e.prompt(s, [])), "content is empty", "pass a text"),
     "delivery": (
         lambda: in_session(lambda e, s: e.prompt(s, "x", delivery="now")),  # pyright: ignore
         "Engine.prompt(): delivery",
@@ -264,7 +263,7 @@ MORE_CASES: dict[str, tuple[Callable[[], Any], str, str]] = {
     "script of a simulator": (lambda: Simulator(ANY or 3), "the script of a simulator", "a list of answers"),
     "url of runs": (lambda: with_engine(lambda e: submit_to(e, "x")), "the runs database", "sqlite:///path"),
     "complete without a model": (lambda: complete(MODEL, ANY, "hi"), "complete(): model", "the name of a model"),
-    "complete without messages": (lambda: complete(MODEL, "m", []), "complete(): messages is empty", "a text"),
+    "complete without messages": (lambda: complete(MODEL, "m", ""), "complete(): messages is empty", "a text"),
     "complete with one tool": (lambda: complete(MODEL, "m", "hi", tools=ANY or 3), "complete(): tools", "tools=[…]"),
     "workspace that is missing": (lambda: open_workspace("/no/such/folder"), "not a folder", "create it first"),
     "level of a workspace": (lambda: open_workspace(".", approval="x"), "level 'x'", "ask, edits, auto"),

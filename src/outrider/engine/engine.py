@@ -446,8 +446,6 @@ class Engine:
         check_names("Engine.prompt()", unknown, (*PromptKeywords.__annotations__, "output_type"))
         given = {"session_id": session_id, "content": content, "delivery": delivery, "instructions": instructions}
         check_arguments("Engine.prompt()", given)
-        if not content and not isinstance(content, str):
-            raise ConfigurationError("Engine.prompt(): content is empty; pass a text, or a list of texts and files")
         output = as_output_type(output_type, output_validators, output_attempts)
         live = await self._sessions.open_session(session_id)
         parts = [content] if isinstance(content, str) else content

@@ -56,7 +56,7 @@ async def async_complete(
 def _check_request(model: object, messages: object, tools: object) -> None:
     if not isinstance(model, str) or not model:
         raise ConfigurationError(f"complete(): model is the name of a model, got {model!r}")
-    if not messages:
+    if messages is None or messages == "":
         raise ConfigurationError("complete(): messages is empty; pass a text or a list of Message values")
     if isinstance(tools, str) or not isinstance(tools, Iterable):
         raise ConfigurationError(f"complete(): tools is a list, got {type(tools).__name__}; write tools=[…]")

@@ -108,6 +108,8 @@ class DialogPanel(Vertical, can_focus=True):
 
     def draw_panel(self) -> None:
         """Draw the panel. Keys and pinned lines stay visible in a small terminal: the body is what is scrolled."""
+        if not self.query(".keys"):
+            return  # not composed yet, or being removed
         palette = widget_palette(self)
         width, height = max(self.size.width, 10), self.screen.size.height
         small = height < SMALL_ROWS
@@ -128,6 +130,8 @@ class DialogPanel(Vertical, can_focus=True):
 
     def _show_rest(self) -> None:
         """Show how many rows of the body are below the visible ones."""
+        if not self.query(VerticalScroll):
+            return  # the panel is being removed
         scroll = self.query_one(VerticalScroll)
         below = round(scroll.max_scroll_y - scroll.scroll_y)
         self.border_subtitle = Content(f"pgdn: {format_count(below, 'more line')}") if below > 0 else ""

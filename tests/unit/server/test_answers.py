@@ -21,9 +21,8 @@ async def test_who_waits_for_an_answer_when_the_server_ends_is_asked_to_come_bac
     async def no_body() -> dict[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    state = SimpleNamespace(
-        engine=None, feeds=None, peers=None, version="0", background=None, questions=None, logins=None, url=""
-    )
+    unused = ("engine", "feeds", "peers", "background", "questions", "logins", "settings", "server_logins")
+    state = SimpleNamespace(**dict.fromkeys(unused), version="0", url="")
     scope = {"type": "http", "method": "POST", "path": "/", "query_string": b"", "headers": [], "path_params": {}}
     request = Request({**scope, "app": SimpleNamespace(state=state), "server": ("localhost", 80)}, no_body)
     endpoint = ApiEndpoint(method="POST", path="/", name="wait", summary="Wait", handler=for_ever)

@@ -23,7 +23,9 @@ OWNERS = {"session_id": new_id(), "message_id": new_id()}
         StepFinishPart("stop", tokens=Tokens("many"), **OWNERS),
         ToolPart("c", "add", ToolCompleted({}, "3", EndedTime("a", "b")), **OWNERS),
         ToolPart("c", "add", ToolCompleted({}, "3", EndedTime(1, 2), title=3), **OWNERS),
-        ToolPart("c", "add", ToolCompleted({}, "3", EndedTime(1, 2), attachments=(Attachment(5, "c"),)), **OWNERS),
+        ToolPart(
+            "c", "add", ToolCompleted({}, "3", EndedTime(1, 2), attachments=(Attachment("a/b", "c", name=5),)), **OWNERS
+        ),
     ],
 )
 def test_a_wrong_type_anywhere_in_a_part_is_refused(part):

@@ -29,7 +29,7 @@ class Console:
         self.out_is_terminal = self.out.isatty()
         self.err_is_terminal = self.err.isatty()
         self.write_error: OutriderError | None = None  # why stdout could not be written
-        self._has_status = False
+        self._status = ""
         for stream in (self.out, self.err):
             reconfigure = getattr(stream, "reconfigure", None)
             if reconfigure and stream.errors != "backslashreplace":  # reconfigure flushes and may fail again
@@ -83,16 +83,22 @@ class Console:
         """Show one line on a terminal about the current activity; the next text of any kind replaces it."""
         if not self.err_is_terminal or self._environ.get("TERM", "") in ("", "dumb"):
             return
-        shown = self._apply_style(truncate_text(sanitize_for_terminal(text), self.width - 1), "dim")
-        self.err.write(f"{_ERASE_LINE}{shown}")
+        shown = truncate_text(sanitize_for_terminal(text), self.width - 1)
+        self.err.write(f"{self._erase_status()}{self._apply_style(shown, 'dim')}")
         self.err.flush()
-        self._has_status = True
+        self._status = shown
 
     def clear_status(self) -> None:
-        if self._has_status:
-            self._has_status = False
-            self.err.write(_ERASE_LINE)
+        if self._status:
+            self.err.write(self._erase_status())
             self.err.flush()
+            self._status = ""
+
+    def _erase_status(self) -> str:
+        """Return the text that erases the status line, with NO_COLOR without control sequences."""
+        if not self.is_plain:
+            return _ERASE_LINE
+        return f"\r{' ' * display_width(self._status)}\r" if self._status else "\r"
 
     def _apply_style(self, text: str, style: str) -> str:
         return text if not style or self.is_plain else f"\x1b[{_STYLES[style]}m{text}\x1b[0m"

@@ -148,13 +148,22 @@ async def test_a_terminal_shows_what_goes_on_until_the_turn_ends():
     async with asyncio.timeout(10):
         while "writing" not in err.getvalue():
             await asyncio.sleep(0.01)
-    assert err.getvalue() == "\r\x1b[2Kwriting · 0 s · 100 tokens"
+    status = "writing · 0 s · 100 tokens"
+    assert err.getvalue() == f"\r{status}"
     console.print_stderr("a notice")
-    assert err.getvalue().endswith("tokens\r\x1b[2Ka notice\n"), "other text replaces the line"
+    assert err.getvalue().endswith(f"tokens\r{' ' * len(status)}\ra notice\n"), "other text replaces the line"
     progress.on_event(LoopCompletedEvent(session_id="s", termination_reason="completed", total_turns=1, duration_ms=1))
     before = err.getvalue()
     await asyncio.sleep(0.4)
     assert err.getvalue() == before, "nothing is shown after the end"
+
+
+def test_a_terminal_with_colours_erases_the_status_line_as_a_whole():
+    err = TerminalText()
+    console = Console(io.StringIO(), err, {"TERM": "xterm"})
+    console.show_status("working")
+    console.clear_status()
+    assert err.getvalue() == "\r\x1b[2K\x1b[2mworking\x1b[0m\r\x1b[2K"
 
 
 async def test_a_pipe_and_a_terminal_without_abilities_get_no_status_line():

@@ -6,10 +6,10 @@ import inspect
 import operator
 import re
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from functools import partial
 from types import FunctionType, UnionType
-from typing import Any, cast, get_args, get_origin
+from typing import Annotated, Any, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -62,11 +62,34 @@ def read_signature(function: Callable[..., Any], context_type: type, tool: str =
         return _inspect_signature(function, context_type, tool)
     known = _signatures.get(function)
     if known is None:
-        known = _signatures[function] = _inspect_signature(function, context_type, tool)
+        known = _signatures[function] = _read_definition(function, context_type, tool)
     return known
 
 
 _signatures: WeakKeyDictionary[FunctionType, ToolSignature] = WeakKeyDictionary()
+_definitions: dict[Hashable, ToolSignature] = {}
+_MAX_DEFINITIONS = 256
+
+
+def _read_definition(function: FunctionType, context_type: type, tool: str) -> ToolSignature:
+    """As `_inspect_signature`, which takes longer than a short run: closures of one definition share the result."""
+    hints = tuple(function.__annotations__.items())
+    if function.__defaults__ or function.__kwdefaults__ or not all(_is_plain_hint(hint) for _, hint in hints):
+        return _inspect_signature(function, context_type, tool)
+    key = (function.__code__, function.__doc__, hints, context_type)
+    known = _definitions.get(key)
+    if known is None:
+        if len(_definitions) >= _MAX_DEFINITIONS:
+            _definitions.clear()
+        known = _definitions[key] = _inspect_signature(function, context_type, tool)
+    return known
+
+
+def _is_plain_hint(hint: Any) -> bool:
+    """Returns whether a hint is a class, possibly with texts as notes. A name in a text may mean different classes."""
+    if get_origin(hint) is Annotated:
+        return isinstance(hint.__origin__, type) and all(isinstance(note, str) for note in hint.__metadata__)
+    return isinstance(hint, type)
 
 
 def _inspect_signature(function: Callable[..., Any], context_type: type, tool: str) -> ToolSignature:

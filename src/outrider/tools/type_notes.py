@@ -6,6 +6,7 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -221,6 +222,7 @@ class ParsedDocstring(msgspec.Struct, frozen=True):
     parameters: dict[str, str] = {}
 
 
+@lru_cache(maxsize=256)
 def parse_docstring(docstring: str | None) -> ParsedDocstring:
     """Reads a docstring. What is not about a parameter stays in the summary, also other sections such as Returns."""
     lines = inspect.cleandoc(docstring or "").splitlines()

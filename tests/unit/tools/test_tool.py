@@ -303,3 +303,17 @@ def test_annotated_limits_go_into_the_schema():
         "description": "how many",
         "default": 10,
     }
+
+
+def test_closures_of_one_definition_have_the_types_and_texts_of_their_own():
+    def make(kind: type, text: str):
+        def convert(value: kind) -> str:
+            return f"{value}"
+
+        convert.__doc__ = text
+        return Tool(convert)
+
+    for _ in range(2):
+        numbers, words = make(int, "Convert a number."), make(str, "Convert a word.")
+        assert [tool.parameters["properties"]["value"]["type"] for tool in (numbers, words)] == ["integer", "string"]
+        assert [tool.description for tool in (numbers, words)] == ["Convert a number.", "Convert a word."]

@@ -715,7 +715,7 @@ async def test_a_text_of_megabytes_is_stored_once_and_found(store: Store, sessio
 
 async def test_an_abridged_transcript_has_the_newest_large_texts_and_all_inputs(store: Store, session: StoredSession):
     if isinstance(store, MemoryStore):
-        pytest.skip("SKIPPED: a store in memory has every text in memory")
+        pytest.skip("a store in memory has every text in memory")
     old, newest = said(session, "old" * 9000), said(session, "newest" * 9000)
     answer = said(session, "short", "assistant")
     large = ToolCompleted({"text": "given" * 9000}, "output" * 9000, EndedTime(START, START + 5))
@@ -741,7 +741,7 @@ async def test_an_open_session_leaves_large_texts_in_the_store_and_still_finds_t
     store: Store, session: StoredSession
 ):
     if isinstance(store, MemoryStore):
-        pytest.skip("SKIPPED: a store in memory has every text in memory")
+        pytest.skip("a store in memory has every text in memory")
     await fill(store, session, "the boat house is green " * 1000, "filler " * 9000)
     async with await resume_journal(session.id, store, EventBus(), text_bytes=20_000) as journal:
         assert texts(journal.session.messages) == [LEFT_IN_STORE, "filler " * 9000]

@@ -130,10 +130,11 @@ def base_mode(agent: str, session: Session) -> Mode:
     compaction, which starts a new prefix; the current one for sessions of earlier versions."""
     messages = session.messages
     compacted = _last_compaction(messages)
-    before = _find_settings(messages[:compacted])
-    visible = [settings for settings in before if settings.announced or settings.agent == agent]
-    if visible:
-        return visible[-1].mode
+    if compacted:
+        before = _find_settings(messages[:compacted])
+        visible = [settings for settings in before if settings.announced or settings.agent == agent]
+        if visible:
+            return visible[-1].mode
     first = next((settings for settings in _find_settings(messages[compacted:]) if settings.agent == agent), None)
     return first.mode if first is not None else session.mode
 
@@ -213,7 +214,7 @@ def _texts_of(agent: str, messages: Sequence[Message]) -> list[str]:
 
 
 def _last_compaction(messages: Sequence[Message]) -> int:
-    return max((at for at, message in enumerate(messages) if has_compaction(message)), default=0)
+    return next((at for at in range(len(messages) - 1, 0, -1) if has_compaction(messages[at])), 0)
 
 
 def _base_text(agent: str, session: Session) -> str:

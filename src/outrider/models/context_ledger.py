@@ -243,7 +243,7 @@ class _RequestBuilder:
     def _message_spans(self, head: bytes, prompt: Prompt, encoded: bytes | bytearray) -> Iterator[BodySpan]:
         first = len(head) + bool(encoded and not head.endswith(b"["))
         start = 0
-        for number, (message, end) in enumerate(zip(prompt, prompt.message_ends(encoded), strict=True)):  # type: ignore[arg-type]
+        for number, (message, end) in enumerate(zip(prompt, prompt.message_ends(encoded), strict=True)):
             known = self._spans.get(number)
             if known is None or known[0] is not message:
                 content = bytes(encoded[start:end])

@@ -50,7 +50,7 @@ def test_kills_pauses_cut_connections_a_restart_and_an_overload_fail_nothing(tmp
 @pytest.mark.timeout(300)
 def test_a_full_disk_of_one_machine_fails_nothing(tmp_path: Path, server: Any):
     if not can_mount():
-        pytest.skip("SKIPPED: no full disk, since only root can mount a small one")
+        pytest.skip("no full disk, since only root can mount a small one")
     count = 8
     with site(tmp_path, server, pause=0.3, window=2) as there:
         there.start(FULL_DISK)

@@ -108,6 +108,6 @@ $(STAMP): pyproject.toml requirements/dev.lock
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'Outrider needs Python 3.11 or newer; $(PYTHON) is older or does not run.' >&2; exit 1; }
 	@echo 'Setting up $(VENV) with $(PYTHON): about a minute, once.' >&2
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	@$(PIP) --require-hashes -r requirements/dev.lock
+	@$(PIP) --no-deps --require-hashes -r requirements/dev.lock
 	@$(PIP) --no-deps --no-build-isolation -e .
 	@touch $@

@@ -8,7 +8,7 @@ from time import perf_counter, process_time
 from outrider import Engine
 from outrider.sessions.sqlite.store import SqliteStore
 from tests.fault.worker import say
-from tests.scenario.stories import agent, scripted
+from tests.scenario.scripted_runs import agent, scripted
 
 
 async def main(path: str) -> None:

@@ -14,7 +14,7 @@ from outrider import Agent, Engine, Provider, Tool
 from outrider.events import ToolApprovalRequestedEvent
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.testing import SimulatedRequest, call
-from outrider.testing.simulator import SIMULATED_APIS
+from outrider.testing.simulator_answers import SIMULATED_APIS
 from outrider.tools.tool import Progress, ToolContext
 from tests.fault.worker import say
 

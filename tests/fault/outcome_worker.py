@@ -12,7 +12,7 @@ from outrider.events import ToolApprovalRequestedEvent
 from outrider.processes.sandbox.detect import find_sandbox_cached
 from outrider.sessions.sqlite.store import SqliteStore
 from tests.fault.worker import say
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 COMMAND = "date +%N > stamp; echo line >> notes.txt; mkdir made; echo x > made/x; rm gone.txt; echo said"
 

@@ -1,4 +1,4 @@
-"""Faults around files that tools read and change: what was there stays whole, and the model is told."""
+"""Faults of files that tools read and change: contents stay complete, and the model is informed."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from outrider.tools.builtin.glob import glob_tool, list_tool
 from outrider.tools.builtin.grep import grep_tool
 from outrider.tools.runner import ToolRunner
 from outrider.tools.tool import tools_by_name
-from tests.unit.tools.builtin.desk import Desk, keeping
+from tests.unit.tools.builtin.tool_workspace import ToolWorkspace, saving_originals
 
 
 @contextlib.contextmanager
@@ -48,22 +48,22 @@ def fill(folder: Path, leave: int) -> None:
 @pytest.mark.parametrize("tool", ["edit", "write", "apply_patch"])
 async def test_sf_041_a_full_disk_leaves_the_old_file_whole_and_no_rest(tmp_path: Path, tool: str):
     with small_disk(tmp_path / "disk", 1024) as disk:
-        desk = Desk(disk)
+        workspace = ToolWorkspace(disk)
         old = b"line\n" * 20_000
-        path = desk.put("file", old)
-        await desk.done("read", file_path="file", limit=1)
+        path = workspace.write_file("file", old)
+        await workspace.output_of("read", file_path="file", limit=1)
         fill(disk, 4096)
         arguments = {
             "edit": {"file_path": "file", "old_string": "line", "new_string": "other", "replace_all": True},
             "write": {"file_path": "file", "content": "x" * 200_000},
             "apply_patch": {"patch": _patch_of("x" * 200_000)},
         }[tool]
-        error = await desk.refused(tool, **arguments)
+        error = await workspace.error_of(tool, **arguments)
         assert "the disk is full" in error
         assert path.read_bytes() == old
-        assert desk.names() == ["file", "filler"]
+        assert workspace.list_files() == ["file", "filler"]
         (disk / "filler").unlink()
-        await desk.done(tool, **arguments)  # with room again it works
+        await workspace.output_of(tool, **arguments)  # with room again it works
 
 
 def _patch_of(text: str) -> str:
@@ -73,9 +73,9 @@ def _patch_of(text: str) -> str:
 
 
 async def test_sf_052_a_workspace_that_is_deleted_moved_or_replaced_is_a_failure_of_each_call(tmp_path: Path):
-    desk = Desk(tmp_path / "ws")
-    desk.tools += [list_tool(desk.files), glob_tool(desk.files), grep_tool(desk.files)]
-    desk.put("file", "a\n")
+    workspace = ToolWorkspace(tmp_path / "ws")
+    workspace.tools += [list_tool(workspace.files), glob_tool(workspace.files), grep_tool(workspace.files)]
+    workspace.write_file("file", "a\n")
     calls = {
         "read": {"file_path": "file"},
         "write": {"file_path": "new", "content": "x"},
@@ -85,34 +85,34 @@ async def test_sf_052_a_workspace_that_is_deleted_moved_or_replaced_is_a_failure
         "glob": {"pattern": "*"},
         "grep": {"pattern": "a"},
     }
-    desk.root.rename(tmp_path / "moved")
+    workspace.root.rename(tmp_path / "moved")
     for tool, arguments in calls.items():
-        assert "does not exist any more" in await desk.refused(tool, **arguments)
+        assert "does not exist any more" in await workspace.error_of(tool, **arguments)
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "file").write_text("secret a\n")
-    desk.root.symlink_to(tmp_path / "elsewhere")
+    workspace.root.symlink_to(tmp_path / "elsewhere")
     for tool, arguments in calls.items():
-        assert "replaced by a link" in await desk.refused(tool, **arguments)
+        assert "replaced by a link" in await workspace.error_of(tool, **arguments)
     assert (tmp_path / "elsewhere" / "file").read_text() == "secret a\n"
     assert (tmp_path / "moved" / "file").read_text() == "a\n"
-    desk.root.unlink()
-    (tmp_path / "moved").rename(desk.root)
-    assert "\ta" in await desk.done("read", file_path="file")  # the session continues where it was
+    workspace.root.unlink()
+    (tmp_path / "moved").rename(workspace.root)
+    assert "\ta" in await workspace.output_of("read", file_path="file")  # the session continues where it was
 
 
 async def test_sf_052_a_folder_swapped_for_a_link_while_a_change_is_preserved_leads_nowhere(tmp_path: Path):
-    desk = Desk(tmp_path / "ws")
-    desk.put("src/file", "a\n")
+    workspace = ToolWorkspace(tmp_path / "ws")
+    workspace.write_file("src/file", "a\n")
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_text("a\n")
 
     async def keep(path: Path, content: bytes | None) -> None:
-        (desk.root / "src").rename(desk.root / "was")
-        (desk.root / "src").symlink_to(outside)
+        (workspace.root / "src").rename(workspace.root / "was")
+        (workspace.root / "src").symlink_to(outside)
 
-    desk.editor._save_originals = keeping(keep)  # pyright: ignore[reportPrivateUsage]
-    assert await desk.refused("edit", file_path="src/file", old_string="a", new_string="b")
+    workspace.editor._save_originals = saving_originals(keep)  # pyright: ignore[reportPrivateUsage]
+    assert await workspace.error_of("edit", file_path="src/file", old_string="a", new_string="b")
     assert (outside / "file").read_text() == "a\n"
     assert list(outside.iterdir()) == [outside / "file"]
 
@@ -163,21 +163,21 @@ async def test_sf_080_whatever_a_tool_does_is_one_bounded_result(function, words
 
 
 async def test_sf_082_a_file_without_any_rights_is_refused_or_keeps_its_mode(tmp_path: Path):
-    desk = Desk(tmp_path / "ws")
-    path = desk.put("file", "a\n")
+    workspace = ToolWorkspace(tmp_path / "ws")
+    path = workspace.write_file("file", "a\n")
     path.chmod(0)
-    part = await desk.call("edit", file_path="file", old_string="a", new_string="b")
+    part = await workspace.call("edit", file_path="file", old_string="a", new_string="b")
     path.chmod(0o600 if part.state.status == "error" else path.stat().st_mode)
     assert path.stat().st_mode & 0o777 in {0, 0o600}
     assert path.read_text() == ("b\n" if part.state.status == "completed" else "a\n")
 
 
 async def test_sf_082_a_file_of_gigabytes_is_refused_before_it_is_read(tmp_path: Path):
-    desk = Desk(tmp_path / "ws")
-    path = desk.put("file", "a\n")
+    workspace = ToolWorkspace(tmp_path / "ws")
+    path = workspace.write_file("file", "a\n")
     os.truncate(path, 2 * 1024**3)
-    assert "are not changed" in await desk.refused("edit", file_path="file", old_string="a", new_string="b")
-    assert "are not changed" in await desk.refused("write", file_path="file", content="b")
+    assert "are not changed" in await workspace.error_of("edit", file_path="file", old_string="a", new_string="b")
+    assert "are not changed" in await workspace.error_of("write", file_path="file", content="b")
     assert path.stat().st_size == 2 * 1024**3
 
 
@@ -185,46 +185,46 @@ async def test_sf_082_a_read_only_file_of_another_is_refused(tmp_path: Path):
     """As root nothing is read-only; the check stands for everybody else."""
     if os.geteuid() == 0:
         pytest.skip("root may write everything")
-    desk = Desk(tmp_path / "ws")
-    desk.put("file", "a\n").chmod(0o444)
-    assert "is read-only" in await desk.refused("edit", file_path="file", old_string="a", new_string="b")
+    workspace = ToolWorkspace(tmp_path / "ws")
+    workspace.write_file("file", "a\n").chmod(0o444)
+    assert "is read-only" in await workspace.error_of("edit", file_path="file", old_string="a", new_string="b")
 
 
 async def test_sf_083_a_file_changed_between_read_and_edit_is_refused_with_a_fresh_view(tmp_path: Path):
-    desk = Desk(tmp_path / "ws")
-    path = desk.put("file", "one\ntwo\n")
-    await desk.done("read", file_path="file")
+    workspace = ToolWorkspace(tmp_path / "ws")
+    path = workspace.write_file("file", "one\ntwo\n")
+    await workspace.output_of("read", file_path="file")
     path.write_text("one\ntwo\nthree\n")
-    error = await desk.refused("edit", file_path="file", old_string="two", new_string="2")
+    error = await workspace.error_of("edit", file_path="file", old_string="two", new_string="2")
     assert "was changed since you read it" in error
     assert "     3\tthree" in error
     assert path.read_text() == "one\ntwo\nthree\n"
 
 
 async def test_sf_084_of_two_sub_agents_that_edit_one_file_the_second_sees_a_mismatch(tmp_path: Path):
-    desk = Desk(tmp_path / "ws")
-    path = desk.put("file", "one\ntwo\n")
-    await desk.done("read", "first", file_path="file")
-    await desk.done("read", "second", file_path="file")
+    workspace = ToolWorkspace(tmp_path / "ws")
+    path = workspace.write_file("file", "one\ntwo\n")
+    await workspace.output_of("read", "first", file_path="file")
+    await workspace.output_of("read", "second", file_path="file")
     ended = await asyncio.gather(
-        desk.call("edit", "first", file_path="file", old_string="one", new_string="1"),
-        desk.call("edit", "second", file_path="file", old_string="two", new_string="2"),
+        workspace.call("edit", "first", file_path="file", old_string="one", new_string="1"),
+        workspace.call("edit", "second", file_path="file", old_string="two", new_string="2"),
     )
     assert sorted(part.state.status for part in ended) == ["completed", "error"]
     late = "second" if ended[0].state.status == "completed" else "first"
     old, new = ("two", "2") if late == "second" else ("one", "1")
-    await desk.done("edit", late, file_path="file", old_string=old, new_string=new)  # after the fresh view
+    await workspace.output_of("edit", late, file_path="file", old_string=old, new_string=new)  # after the fresh view
     assert path.read_text() == "1\n2\n"
 
 
 async def test_sf_084_engines_in_two_processes_lose_no_update(tmp_path: Path):
     """Two editors that share nothing: a change that lands between the plan and the writing is noticed."""
-    one, other = Desk(tmp_path / "ws"), Desk(tmp_path / "ws")
-    path = one.put("file", "a\nb\n")
+    one, other = ToolWorkspace(tmp_path / "ws"), ToolWorkspace(tmp_path / "ws")
+    path = one.write_file("file", "a\nb\n")
 
     async def keep(kept: Path, content: bytes | None) -> None:
-        await other.done("edit", file_path="file", old_string="a", new_string="A")
+        await other.output_of("edit", file_path="file", old_string="a", new_string="A")
 
-    one.editor._save_originals = keeping(keep)  # pyright: ignore[reportPrivateUsage]
-    assert "another process" in await one.refused("edit", file_path="file", old_string="b", new_string="B")
+    one.editor._save_originals = saving_originals(keep)  # pyright: ignore[reportPrivateUsage]
+    assert "another process" in await one.error_of("edit", file_path="file", old_string="b", new_string="B")
     assert path.read_text() == "A\nb\n"

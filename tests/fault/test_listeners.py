@@ -1,4 +1,4 @@
-"""Listeners that fail, block or do not listen, and many sessions at once: nobody else is hurt or kept waiting."""
+"""Listeners that fail or block, and many sessions at once, do not delay other listeners or sessions."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ import pytest
 from outrider import Engine, ListenerOverflow, Tool
 from outrider.events import Event, LoopCompletedEvent
 from outrider.providers.scripted import call
-from tests.scenario.stories import agent, scripted
+from tests.scenario.scripted_runs import agent, scripted
 
 Record = Callable[[str, object], None]
 

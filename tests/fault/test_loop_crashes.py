@@ -1,4 +1,4 @@
-"""An engine killed in the middle of a turn: what another one finds, says, and continues with."""
+"""An engine is killed in the middle of a turn: what the next one finds, reports and continues."""
 
 import os
 import random

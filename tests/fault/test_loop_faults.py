@@ -32,12 +32,13 @@ from outrider.providers.scripted import call
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import Approval, StoredSession
 from outrider.sessions.sqlite.store import SqliteStore
-from outrider.testing.simulator import SIMULATED_APIS, Simulator
+from outrider.testing.simulator import Simulator
+from outrider.testing.simulator_answers import SIMULATED_APIS
 from outrider.tools.tool import Progress, ToolContext
 from outrider.types.ids import now_ms
 from outrider.types.messages import MessageTime
 from tests.fault.processes import ROOT
-from tests.scenario.stories import Story, agent, scripted
+from tests.scenario.scripted_runs import Story, agent, scripted
 
 
 def engine(script, *tools: Tool, **options) -> Engine:
@@ -174,7 +175,7 @@ async def test_sf_015_a_history_that_begins_with_a_result_is_accepted():
 async def test_sf_016_a_program_that_slept_in_mid_stream_has_one_turn_and_continues(kind: str, tmp_path: Path):
     go_on = asyncio.Event()
     async with Simulator([["half an answer", go_on, " and the rest"], "awake"]) as server:
-        command = [sys.executable, "-m", "tests.fault.sleeper", kind, server.url(kind), str(tmp_path / "s.db")]
+        command = [sys.executable, "-m", "tests.fault.suspended_engine", kind, server.url(kind), str(tmp_path / "s.db")]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout is not None
             session_id = (await asyncio.to_thread(child.stdout.readline)).strip()

@@ -17,7 +17,7 @@ from outrider.processes import platform
 from outrider.processes.platform import ProcessInstance
 from outrider.processes.supervisor import ProcessSupervisor
 from tests.fault.processes import ROOT
-from tests.fixtures.living import is_alive, number_in, wait_until_dead
+from tests.fixtures.process_checks import is_alive, number_in, wait_until_dead
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux keeps hold of processes that detach")
 

@@ -1,4 +1,4 @@
-"""Small files that several programs change at once: always whole, and nobody's entry is lost."""
+"""Small files that several programs change at once stay complete, and no entry is lost."""
 
 import contextlib
 from pathlib import Path

@@ -13,11 +13,12 @@ import pytest
 
 from outrider.sessions.records import SessionTranscript
 from outrider.sessions.sqlite.store import SqliteStore
-from outrider.testing.simulator import SIMULATED_APIS, Simulator
+from outrider.testing.simulator import Simulator
+from outrider.testing.simulator_answers import SIMULATED_APIS
 from outrider.types.parts import ToolPart, ToolUsePart
 from outrider.types.tool_state import ToolError
 from tests.fault.processes import ROOT
-from tests.fixtures.living import is_alive, wait_until_dead
+from tests.fixtures.process_checks import is_alive, wait_until_dead
 
 VENDOR = SIMULATED_APIS["anthropic"]
 

@@ -4,14 +4,16 @@ import asyncio
 import itertools
 import random
 import sqlite3
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
 from outrider import Agent, Engine, Message, Provider, Tool
+from outrider.background.database import RunDatabase
 from outrider.cli.main import main
-from outrider.errors import OutriderError
+from outrider.engine.diagnostics import check_store
+from outrider.errors import OutriderError, StoreError
 from outrider.providers.scripted import call
 from outrider.sessions.records import StoredSession
 from outrider.sessions.rows.codec import MessageRow, read_message
@@ -127,6 +129,26 @@ async def test_a_store_of_a_newer_version_is_not_repaired(intact: Path, tmp_path
     before = path.read_bytes()
     assert recovery.repair_file(path).is_newer
     assert path.read_bytes() == before
+
+
+def test_a_database_of_another_program_is_reported_and_not_changed(tmp_path: Path):
+    path = tmp_path / "sessions.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE bookmarks (url TEXT)")
+        db.execute("PRAGMA user_version = 77")
+        db.commit()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="another program"):
+        SqliteStore(path)
+    assert recovery.repair_file(path).foreign == "bookmarks"
+    assert [finding.status for finding in check_store(path, repair=True, compact=True)] == ["problem"]
+    assert path.read_bytes() == before
+    database = RunDatabase(f"sqlite:///{path}")
+    with pytest.raises(StoreError, match="another program"):
+        database.migrate()
+    database.close()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("bookmarks",)]
 
 
 async def test_an_empty_file_is_reported(tmp_path: Path):

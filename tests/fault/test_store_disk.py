@@ -1,4 +1,4 @@
-"""Full, broken, foreign and hostile disks: what was stored stays, what is wrong is said, nothing is made worse."""
+"""Full, broken and foreign disks: stored data stays, errors are reported, and nothing gets worse."""
 
 import asyncio
 import contextlib
@@ -342,6 +342,16 @@ async def test_sf_050_files_are_private_whatever_the_umask(tmp_path: Path):
     assert set(modes.values()) == {0o600}
     assert {"sessions.db", "sessions.db-wal", "sessions.db-shm"} <= set(modes)
     assert path.parent.stat().st_mode & 0o777 == path.parent.parent.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [(0o1777, 0o1777), (0o777, 0o755), (0o775, 0o755), (0o750, 0o750)], ids=oct
+)
+async def test_sf_050_a_folder_of_others_stays_usable_for_them(tmp_path: Path, before: int, after: int):
+    (folder := tmp_path / "shared").mkdir()
+    folder.chmod(before)
+    async with SqliteStore(folder / "sessions.db"):
+        assert folder.stat().st_mode & 0o7777 == after
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal", "-queue", "-gate"])

@@ -1,4 +1,4 @@
-"""Many machines on one Postgres server: one owner at a time, nothing lost, nothing twice, whatever breaks."""
+"""Many machines on one Postgres server: one owner at a time, no lost and no repeated effect after failures."""
 
 import asyncio
 import contextlib

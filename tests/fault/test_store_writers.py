@@ -1,4 +1,4 @@
-"""Many processes on one file: nobody starves, nobody sees a lock, and a session has one owner."""
+"""Many processes on one file: no starvation, no lock errors, and one owner for each session."""
 
 import asyncio
 import contextlib

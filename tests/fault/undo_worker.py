@@ -14,7 +14,7 @@ from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.providers.scripted import call
 from outrider.sessions.sqlite.store import SqliteStore
 from tests.fault.worker import say
-from tests.scenario.stories import agent, scripted
+from tests.scenario.scripted_runs import agent, scripted
 
 COMMAND = "printf s > shell.txt; rm gone.txt; rm -r folder; printf f > folder; rm file; mkdir file; printf x > file/x"
 SCRIPT = [

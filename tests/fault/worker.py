@@ -1,4 +1,4 @@
-"""What the fault tests run in processes of their own, to be killed, paused and raced."""
+"""Programs that fault tests start in separate processes, to kill, pause and race them."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Recorded requests of the Messages API, read into our values; and what a request means, whoever wrote it."""
+"""Recorded requests of the Messages API as our values, and a normal form for comparisons."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Recorded exchanges, decoded by a wire and compared with what they are known to say."""
+"""Recorded exchanges, decoded by a wire format and compared with the expected values."""
 
 import importlib.util
 import random

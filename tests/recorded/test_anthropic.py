@@ -1,4 +1,4 @@
-"""Real exchanges with the Messages API and the servers compatible with it: what they say is what we read."""
+"""Recorded exchanges with the Messages API and compatible servers are decoded correctly."""
 
 import random
 from pathlib import Path

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from outrider.sessions.memory_store import MemoryStore
-from tests.recorded.chains import Conversation, Reel, conversations
-from tests.recorded.driving import Driven, Stage, through_engine, through_run
+from tests.recorded.conversation_checks import cannot_be_driven, judge
+from tests.recorded.conversation_driver import Driven, Stage, through_engine, through_run
 from tests.recorded.exchanges import load
-from tests.recorded.judging import cannot_be_driven, judge
+from tests.recorded.request_chains import Conversation, Reel, conversations
 
 APIS = {
     "anthropic": ("anthropic-messages", "anthropic-compatible"),

@@ -1,4 +1,4 @@
-"""Real exchanges with Gemini, on the developer API and on Vertex: what they say is what we read."""
+"""Recorded exchanges with Gemini, on the developer API and on Vertex, are decoded correctly."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Real exchanges with the Responses API and the servers compatible with it: what they say is what we read."""
+"""Recorded exchanges with the Responses API and compatible servers are decoded correctly."""
 
 import json
 import random

@@ -1,5 +1,5 @@
 """Public module for tests of programs that use Outrider: a scripted model, recorded traffic, a simulator of the model
-APIs, and contract suites for custom stores and providers."""
+APIs, crash tests, and contract suites for custom stores and providers."""
 
 from typing import TYPE_CHECKING
 
@@ -7,22 +7,34 @@ from outrider._lazy import lazy_names
 
 if TYPE_CHECKING:
     from outrider.providers.cassettes.replay import CassetteOptions
-    from outrider.testing.contracts import assert_stable_prefix, check_provider, check_store, scripted_model
-    from outrider.testing.simulator import (
+    from outrider.testing.contracts import (
+        CrashReport,
+        CrashRun,
+        assert_stable_prefix,
+        check_provider,
+        check_store,
+        crash,
+        scripted_model,
+    )
+    from outrider.testing.simulator import Chaos, SimulatedRequest, Simulator
+    from outrider.testing.simulator_answers import (
         BrokenConnection,
+        MalformedCall,
         MaxTokens,
         Refusal,
         ServerSearch,
         SimulatedError,
         SimulatedReasoning,
-        SimulatedRequest,
-        Simulator,
         call,
     )
 
 __all__ = [
     "BrokenConnection",
     "CassetteOptions",
+    "Chaos",
+    "CrashReport",
+    "CrashRun",
+    "MalformedCall",
     "MaxTokens",
     "Refusal",
     "ServerSearch",
@@ -34,6 +46,7 @@ __all__ = [
     "call",
     "check_provider",
     "check_store",
+    "crash",
     "scripted_model",
 ]
 
@@ -41,10 +54,12 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "outrider.providers.cassettes.replay": "CassetteOptions",
-        "outrider.testing.contracts": "assert_stable_prefix check_provider check_store scripted_model",
-        "outrider.testing.simulator": (
-            "BrokenConnection MaxTokens Refusal ServerSearch SimulatedError SimulatedReasoning SimulatedRequest "
-            "Simulator call"
+        "outrider.testing.contracts": (
+            "CrashReport CrashRun assert_stable_prefix check_provider check_store crash scripted_model"
+        ),
+        "outrider.testing.simulator": "Chaos SimulatedRequest Simulator",
+        "outrider.testing.simulator_answers": (
+            "BrokenConnection MalformedCall MaxTokens Refusal ServerSearch SimulatedError SimulatedReasoning call"
         ),
     },
 )

@@ -1,18 +1,24 @@
-"""A scripted model, and contract suites for stores and providers that a program implements itself.
+"""A scripted model, contract suites for stores and providers that a program implements itself, and crash tests.
 
 They need no test framework: `check_store` and `check_provider` run every check, and raise one AssertionError that lists
 the failed ones.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import os
+import signal
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from outrider.errors import LeaseLostError, SessionInUseError, SessionNotFoundError, StoreError
-from outrider.models.clients import as_provider, model_client
+from outrider.models.clients import CustomClient, as_provider, model_client
 from outrider.models.context_ledger import build_report
 from outrider.providers.provider import CustomProvider, ModelClient
 from outrider.sessions.leases import current_process
@@ -63,7 +69,8 @@ async def check_provider(
     provider: Provider | CustomProvider, model: str, *, message: str = "Say hello.", seconds: float = CHECK_SECONDS
 ) -> None:
     """Check a provider of the program with a few requests to `model`."""
-    client = model_client(as_provider(provider))
+    known = as_provider(provider)
+    client = model_client(known) if known is provider else CustomClient(known, checks_parts=False)
     request = Request(model, Prompt([ModelMessage("user", (TextPart(message),))]))
     try:
         await _run_checks(_PROVIDER_CHECKS, lambda check: check(client, request), seconds)
@@ -427,3 +434,139 @@ def assert_stable_prefix(session: Session) -> None:
         elif step.miss is not None and step.miss.cause not in ("expired", "vendor"):
             broken.append(f"step {step.step}, byte {step.miss.offset:,}: {step.miss.describe()}")
     assert not broken, "requests do not continue the ones before them:\n" + "\n".join(broken)
+
+
+CRASH_POINTS = {
+    "before a request": "FP-before-request",
+    "in a streamed answer": "FP-mid-stream",
+    "before a call is stored": "FP-before-record-call",
+    "before a tool starts": "FP-after-record-call",
+    "when a tool reports progress": "FP-tool-mid",
+    "after an effect, before its result is stored": "FP-after-effect-before-result",
+    "after a result is stored": "FP-after-result",
+    "after a commit of the store": "FP-after-commit",
+}
+"""Where `crash` kills a program: the words of the report, and the name of the point in the engine."""
+
+
+class CrashRun(msgspec.Struct, frozen=True):
+    """A program that was killed at a point, and started again. `twice` has the effects that happened more often than
+    without a crash, `lost` those that happened less often, both with the difference. `error` is the output of a
+    second start that failed."""
+
+    point: str
+    visit: int
+    twice: dict[str, int] = {}
+    lost: dict[str, int] = {}
+    error: str = ""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every effect happened as often as without a crash."""
+        return not (self.twice or self.lost or self.error)
+
+
+class CrashReport(msgspec.Struct, frozen=True):
+    """What `crash` found. `expected` has the effects of the program without a crash."""
+
+    expected: dict[str, int]
+    runs: tuple[CrashRun, ...]
+
+    @property
+    def twice(self) -> list[CrashRun]:
+        """The crashes after which an effect happened more often than without one."""
+        return [run for run in self.runs if run.twice]
+
+    @property
+    def lost(self) -> list[CrashRun]:
+        """The crashes after which an effect happened less often than without one."""
+        return [run for run in self.runs if run.lost]
+
+    def text(self) -> str:
+        """Returns a line for every crash."""
+        lines = [f"{len(self.runs)} crashes; effects without a crash: {_list_effects(self.expected)}"]
+        for run in self.runs:
+            found = [
+                f"ran twice: {_list_effects(run.twice)}" if run.twice else "",
+                f"lost: {_list_effects(run.lost)}" if run.lost else "",
+                f"the second start failed: {run.error[-500:]}" if run.error else "",
+            ]
+            lines.append(f"{run.point}, visit {run.visit}: {'; '.join(filter(None, found)) or 'exact'}")
+        return "\n".join(lines)
+
+    def check(self, *, may_lose: bool = False) -> None:
+        """Raises AssertionError if an effect happened twice, a second start failed or, without `may_lose`, an effect
+        was lost. The engine never repeats a call whose effect is unknown, so a model that does not call the tool
+        again loses the effect of a call that was stored but had not started."""
+        wrong = [run for run in self.runs if run.twice or run.error or (run.lost and not may_lose)]
+        if wrong:
+            raise AssertionError(CrashReport(self.expected, tuple(wrong)).text())
+
+
+def crash(
+    program: Sequence[str | Path],
+    effects: Callable[[Path], Iterable[str]],
+    *,
+    points: Mapping[str, str] = CRASH_POINTS,
+    visits: int = 3,
+    seconds: float = CHECK_SECONDS,
+    environment: Mapping[str, str] | None = None,
+) -> CrashReport:
+    """Kills a program (SIGKILL) at every point around the calls of its tools, starts it again, and returns which
+    effects happened twice and which were lost.
+
+    `program` is a command that runs an agent with a stored session, and resumes that session if it exists. It starts in
+    a new, empty folder for each crash, and a second time in the same folder. `effects` returns the names of the effects
+    that the program had in that folder, one for each time that an effect happened. Each point is tried at its first
+    `visits` visits. Works on systems with SIGKILL."""
+    variables = os.environ | dict(environment or {})
+    variables.pop("OUTRIDER_FAULT", None)
+    command = [str(word) for word in program]
+    with tempfile.TemporaryDirectory(prefix="outrider-crash-") as name:
+        folder = Path(name)
+        code, output = _run_program(command, folder, variables, seconds)
+        if code != 0:
+            raise AssertionError(f"the program fails without a crash (exit code {code}):\n{output[-2_000:]}")
+        expected = Counter(effects(folder))
+    runs = [
+        run
+        for words, point in points.items()
+        for run in _crash_at(command, effects, expected, words, point, visits, variables, seconds)
+    ]
+    return CrashReport(dict(expected), tuple(runs))
+
+
+def _crash_at(
+    command: list[str],
+    effects: Callable[[Path], Iterable[str]],
+    expected: Counter[str],
+    words: str,
+    point: str,
+    visits: int,
+    variables: Mapping[str, str],
+    seconds: float,
+) -> Iterator[CrashRun]:
+    for visit in range(1, visits + 1):
+        with tempfile.TemporaryDirectory(prefix="outrider-crash-") as name:
+            folder = Path(name)
+            fault = {**variables, "OUTRIDER_FAULT": f"{point}@{visit}"}
+            code, _ = _run_program(command, folder, fault, seconds)
+            if code != -signal.SIGKILL:
+                return  # the program does not visit this point so often
+            code, output = _run_program(command, folder, variables, seconds)
+            found = Counter(effects(folder))
+            yield CrashRun(words, visit, dict(found - expected), dict(expected - found), output if code else "")
+
+
+def _run_program(command: list[str], folder: Path, variables: Mapping[str, str], seconds: float) -> tuple[int, str]:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, env=variables, capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return 1, f"no end within {seconds:g} seconds"
+    return done.returncode, done.stdout + done.stderr
+
+
+def _list_effects(effects: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({count})" if count > 1 else name for name, count in effects.items()) or "none"

@@ -1,119 +1,41 @@
-"""A local server for the four model APIs that gives scripted answers and rejects what the vendors reject."""
+"""A local server for the four model APIs that gives scripted answers, rejects what the vendors reject, and fails as
+they fail."""
 
 import asyncio
 import contextlib
+import random
+import socket
+import ssl
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, Self, cast
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self, cast
 
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.testing.simulator_rules import (
-    SIGNATURES,
-    AnthropicRules,
-    ApiRules,
-    Body,
-    ChatRules,
-    GoogleRules,
-    ResponsesRules,
+from outrider.testing.model_rules import is_other_vendors, model_exists
+from outrider.testing.simulator_answers import (
+    SIMULATED_APIS,
+    WAITS,
+    AnswerPiece,
+    ApiKind,
+    BrokenConnection,
+    Frame,
+    MalformedCall,
+    PayloadChange,
+    RecordedAnswer,
+    SimulatedApi,
+    SimulatedError,
+    call,
+    read_cassette_answers,
+    read_script_file,
+    sample_arguments,
 )
+from outrider.testing.simulator_rules import ApiRules, Body, as_camel_case
 from outrider.types.agents import Provider
-from outrider.types.ids import new_id
 from outrider.types.parts import ToolUsePart
-
-ApiKind = Literal["anthropic", "openai", "openai-responses", "google"]
-
-
-class SimulatedReasoning(msgspec.Struct, frozen=True):
-    """Reasoning in an answer. The API signs it, and accepts it back only with its own signature."""
-
-    text: str
-    signature: str = ""
-
-
-class MaxTokens(msgspec.Struct, frozen=True):
-    """Ends an answer because the limit of output tokens is reached."""
-
-
-class Refusal(MaxTokens, frozen=True):
-    """Ends an answer because the model, or a filter of the vendor, refuses to continue."""
-
-
-class ServerSearch(msgspec.Struct, frozen=True):
-    """A search that Anthropic runs itself: the answer is paused before its result."""
-
-    query: str
-
-
-class BrokenConnection(msgspec.Struct, frozen=True):
-    """Ends the connection at this point of a streamed answer."""
-
-
-class SimulatedError(msgspec.Struct, frozen=True):
-    """An error response in place of an answer. `type` is the vendor's word for it."""
-
-    status: int
-    message: str
-    type: str = ""
-    headers: dict[str, str] = {}
-
-
-AnswerPiece = (
-    str | SimulatedReasoning | ToolUsePart | ServerSearch | MaxTokens | BrokenConnection | asyncio.Event | float
-)
-"""Part of an answer. The server waits for an event, or this number of seconds, before it sends the rest."""
-Frame = bytes | asyncio.Event | float | BrokenConnection
-_Payloads = Iterator[tuple[str, Body] | asyncio.Event | float | BrokenConnection]
-_WAITS = (asyncio.Event, float, int, BrokenConnection)
-
-
-class SimulatedApi(msgspec.Struct, frozen=True):
-    """One of the four APIs: its rules, the formats of its answers and its errors."""
-
-    kind: ApiKind
-    model: str
-    path: str
-    base: str
-    rules: ApiRules
-    body: Callable[[Sequence[AnswerPiece], str], Body]
-    events: Callable[[Sequence[AnswerPiece], str], _Payloads]
-    overloaded: SimulatedError
-    overflow: SimulatedError
-    too_large: SimulatedError
-    max_bytes: int
-
-    def problem(self, body: Body, model: str = "") -> str | None:
-        """Returns why the API rejects the conversation of a request, in its own words; None if it accepts it."""
-        return next(self.rules.conversation_problems(body, model or body.get("model", self.model)), None)
-
-    def whole(self, pieces: Sequence[AnswerPiece]) -> Body:
-        """Returns an answer as one JSON object."""
-        return self.body(pieces, self.model)
-
-    def stream(self, pieces: Sequence[AnswerPiece], model: str = "") -> Iterator[Frame]:
-        """Yields an answer as server-sent events."""
-        for payload in self.events(pieces, model or self.model):
-            if isinstance(payload, tuple):
-                head = f"event: {payload[0]}\n".encode() if payload[0] else b""
-                yield head + b"data: " + msgspec.json.encode(payload[1]) + b"\n\n"
-            else:
-                yield payload
-        if self.kind == "openai":
-            yield b"data: [DONE]\n\n"
-
-    def error_body(self, error: SimulatedError) -> Body:
-        """Returns an error as the vendor writes it."""
-        if self.kind == "anthropic":
-            inner: Body = {"type": error.type or "invalid_request_error", "message": error.message}
-            return {"type": "error", "error": inner, "request_id": "req_1"}
-        if self.kind == "google":
-            status = error.type or _GOOGLE_STATUS.get(error.status, "INTERNAL")
-            return {"error": {"code": error.status, "message": error.message, "status": status}}
-        kind = "invalid_request_error" if error.status < 500 else error.type or "server_error"
-        code = error.type if error.status < 500 and error.type else None
-        param = "messages" if self.kind == "openai" else "input"
-        return {"error": {"message": error.message, "type": kind, "param": param, "code": code}}
 
 
 class SimulatedRequest(msgspec.Struct, frozen=True):
@@ -152,37 +74,122 @@ class SimulatedRequest(msgspec.Struct, frozen=True):
         return self._rules.output_schema(self.body)
 
     @property
+    def tools(self) -> dict[str, Body]:
+        """Schemas of the offered functions by name."""
+        offered: list[Any] = self.body.get("tools") or []
+        if self.kind == "google":
+            functions = [one for tool in offered for one in tool.get("functionDeclarations") or ()]
+            return {one["name"]: one.get("parametersJsonSchema") or one.get("parameters") or {} for one in functions}
+        if self.kind == "anthropic":
+            return {tool["name"]: tool["input_schema"] for tool in offered if "input_schema" in tool}
+        functions = [tool.get("function", tool) for tool in offered if tool.get("type", "function") == "function"]
+        return {one["name"]: one.get("parameters") or {} for one in functions}
+
+    @property
     def _rules(self) -> ApiRules:
         return SIMULATED_APIS[self.kind].rules
 
 
-Answer = str | SimulatedError | Sequence[AnswerPiece] | AnswerPiece
+Answer = str | SimulatedError | RecordedAnswer | Sequence[AnswerPiece] | AnswerPiece
 AnswerFunction = Callable[[SimulatedRequest], Answer]
-Script = Iterable[Answer | AnswerFunction] | AnswerFunction
+Script = Iterable[Answer | AnswerFunction] | AnswerFunction | Path
+_Answers = list[Any] | Callable[[SimulatedRequest], Any]
+
+
+class Chaos(msgspec.Struct, frozen=True, kw_only=True):
+    """Faults of a simulator. Each field of a fault is the share of requests that have it, from 0 to 1; one request has
+    at most one fault. The same `seed` gives the same faults to the same requests.
+
+    Before an answer: `rate_limit` (429 with `retry-after`), `overloaded` (529 or 503) and `server_error` (500). In an
+    answer: `cut` (the connection ends in any event), `stall` (nothing comes for `stall_seconds`), `trickle` (a few
+    bytes at a time) and `wrong_usage` (token counts are missing, zero or too large). In its calls: `malformed_json`,
+    `truncated_json`, `duplicate_ids` and `many_calls` (`calls` in one answer)."""
+
+    seed: int = 0
+    rate_limit: float = 0.0
+    overloaded: float = 0.0
+    server_error: float = 0.0
+    cut: float = 0.0
+    stall: float = 0.0
+    trickle: float = 0.0
+    wrong_usage: float = 0.0
+    malformed_json: float = 0.0
+    truncated_json: float = 0.0
+    duplicate_ids: float = 0.0
+    many_calls: float = 0.0
+    retry_after: float = 1.0
+    stall_seconds: float = 30.0
+    calls: int = 1_000
+
+    @classmethod
+    def of_every_kind(cls, share: float, **settings: Any) -> Self:
+        """Returns faults of all kinds with equal shares, which add up to `share`."""
+        return cls(**dict.fromkeys(FAULTS, share / len(FAULTS)), **settings)
+
+    def choose_fault(self, number: int) -> tuple[str, random.Random]:
+        """Returns the fault of a request, or an empty text, and the source of its random choices."""
+        chance = random.Random(f"{self.seed}:{number}")
+        drawn = chance.random()
+        for name in FAULTS:
+            drawn -= cast("float", getattr(self, name))
+            if drawn < 0:
+                return name, chance
+        return "", chance
+
+
+_ERRORS = ("rate_limit", "overloaded", "server_error")
+_CALL_FAULTS = ("malformed_json", "truncated_json", "duplicate_ids", "many_calls")
+FAULTS = (*_ERRORS, "cut", "stall", "trickle", "wrong_usage", *_CALL_FAULTS)
+"""Names of the faults of `Chaos`."""
 
 
 class Simulator:
     """Local server for Anthropic Messages, OpenAI Chat Completions, OpenAI Responses and Gemini, streaming or not.
 
-    `script` is a list of answers, used in order by all APIs, or a function that returns the answer to a request. An
-    answer is a text, a list of pieces (texts, calls made with `call`, `SimulatedReasoning`, …), or a `SimulatedError`.
-    A request that breaks a rule of its API gets the vendor's error and no answer. `requests` has the accepted
-    requests, `rejected` the errors of the others. Use it with `with` (in a thread) or `async with` (in this loop).
+    `script` is a list of answers, used in order by all APIs, a function that returns the answer to a request, or the
+    path of a script file (`.toml`, `.json`) or a cassette (`.jsonl`). An answer is a text, a list of pieces (texts,
+    calls made with `call`, `SimulatedReasoning`, …), or a `SimulatedError`. A request that breaks a rule of its API
+    gets the vendor's error and no answer. `requests` has the accepted requests, `rejected` the errors of the others,
+    `faults` the faults of `chaos` by request number. Use it with `with` (in a thread) or `async with` (in this loop).
 
-    `delay` is the time between two events of a stream. `context_tokens` limits requests, at four characters a token.
+    `delay` is the time between two events of a stream, `latency` the median time to the first, and `tokens_per_second`
+    the rate at which texts are sent. `context_tokens` limits requests, at four characters a token. `any_model` accepts
+    models that the vendor does not have. `log` is a file that gets a JSON line for every request. `tls` makes the
+    server use HTTPS; each handshake starts after `tls_delay` seconds.
     """
 
-    def __init__(self, script: Script, *, delay: float = 0.0, context_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        script: Script,
+        *,
+        delay: float = 0.0,
+        context_tokens: int | None = None,
+        chaos: Chaos | None = None,
+        latency: float = 0.0,
+        tokens_per_second: float = 0.0,
+        any_model: bool = False,
+        log: Path | None = None,
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+        tls_delay: float = 0.0,
+    ) -> None:
         self.requests: list[SimulatedRequest] = []
         self.rejected: list[str] = []
+        self.faults: dict[int, str] = {}
         self.disconnected = asyncio.Event()
         """Set when a client closes its connection in the middle of an answer."""
-        if not callable(script) and not isinstance(script, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"the script of a simulator is a list of answers or a function, got {script!r}")
-        self._script = script if callable(script) else list(script)
+        self._script = _read_script(script)
         self._delay = delay
         self._context_tokens = context_tokens
-        self._port = 0
+        self._chaos = chaos or Chaos()
+        self._latency = latency
+        self._tokens_per_second = tokens_per_second
+        self._any_model = any_model
+        self._log = log
+        self._port = port
+        self._tls = tls
+        self._tls_delay = tls_delay
+        self._count = 0
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._thread: _ServerThread | None = None
@@ -191,7 +198,10 @@ class Simulator:
         """Returns the base URL of an API."""
         if kind not in SIMULATED_APIS:
             raise ConfigurationError(f"the simulator has no API {kind!r}; it has {', '.join(SIMULATED_APIS)}")
-        return f"http://127.0.0.1:{self._port}{SIMULATED_APIS[kind].base}"
+        if not self._port:
+            raise ConfigurationError("the simulator is not open; use it inside `with Simulator(…) as simulator:`")
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://127.0.0.1:{self._port}{SIMULATED_APIS[kind].base}"
 
     def provider(self, kind: ApiKind = "anthropic", name: str = "simulator", **options: Any) -> Provider:
         """Returns a provider that sends its requests to this server."""
@@ -204,7 +214,10 @@ class Simulator:
         assert not self.rejected, f"rejected requests: {self.rejected}"
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, limit=2**20)
+        if self._tls is not None:
+            self._port = self._listen_with_tls(self._tls)
+            return self
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port, limit=2**20)
         self._port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -219,11 +232,40 @@ class Simulator:
         self._thread = _ServerThread(self)
         self._thread.start()
         self._thread.started.wait()
+        if self._thread.error is not None:
+            raise self._thread.error
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._thread is not None:
             self._thread.stop()
+
+    def _listen_with_tls(self, tls: ssl.SSLContext) -> int:
+        """Accepts connections without asyncio's server, which would start a handshake at once."""
+        loop = asyncio.get_running_loop()
+        listener = socket.create_server(("127.0.0.1", self._port))
+        listener.settimeout(0)
+
+        async def greet(peer: socket.socket) -> None:
+            await asyncio.sleep(self._tls_delay)
+            reader = asyncio.StreamReader(limit=2**20)
+            protocol = asyncio.StreamReaderProtocol(reader, self._accept)
+            with contextlib.suppress(OSError):
+                await loop.connect_accepted_socket(lambda: protocol, peer, ssl=tls)
+
+        async def listen() -> None:
+            with listener:
+                while True:
+                    peer, _ = await loop.sock_accept(listener)
+                    self._start(greet(peer))
+
+        self._start(listen())
+        return listener.getsockname()[1]
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -232,7 +274,7 @@ class Simulator:
         try:
             while await self._serve_request(reader, writer):
                 pass
-        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             self.disconnected.set()  # a canceled handler would be reported as an error by asyncio
         finally:
             self._connections.discard(task)
@@ -246,22 +288,61 @@ class Simulator:
             return False  # the client has closed an idle connection
         first, *lines = head.rstrip().split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-        data = await reader.readexactly(int(headers.get("content-length", 0)))
         connection = _HttpConnection(reader, writer)
-        target = first.split()[1]
-        api = next((api for api in SIMULATED_APIS.values() if api.path in target), None)
+        data = await connection.read_body(headers)
+        method, target = first.split()[:2]
+        api = _find_api(target)
         if api is None:
-            return await connection.send_json({"error": {"message": f"there is no {target}"}}, 404)
+            body, status = _other_response(method, target, data)
+            return await connection.send_json(body, status)
+        self._count += 1
+        number, started = self._count, time.monotonic()
         answer = self._answer(api, target, headers, data)
+        try:
+            return await self._send_answer(connection, api, answer, number, sse=_wants_sse(api, target))
+        finally:
+            self._write_log(api, answer, data, number, time.monotonic() - started)
+
+    async def _send_answer(
+        self,
+        connection: "_HttpConnection",
+        api: SimulatedApi,
+        answer: "SimulatedError | tuple[SimulatedRequest, list[Any]]",
+        number: int,
+        *,
+        sse: bool,
+    ) -> bool:
+        fault, chance = self._chaos.choose_fault(number)
+        if self._latency:
+            await asyncio.sleep(self._latency * chance.lognormvariate(0, 0.5))
         if isinstance(answer, SimulatedError):
             return await connection.send_json(api.error_body(answer), answer.status, answer.headers)
         request, pieces = answer
-        if not request.streaming:
-            for piece in pieces:
-                if isinstance(piece, _WAITS):
-                    await connection.wait_for(piece)
-            return await connection.send_json(api.body(pieces, request.model))
-        return await connection.send_stream(self._delayed(api.stream(pieces, request.model)))
+        if fault in _ERRORS:
+            error = _fault_error(api, fault, self._chaos)
+            self.faults[number] = fault
+            return await connection.send_json(api.error_body(error), error.status, error.headers)
+        changed = _change_calls(pieces, fault, self._chaos, chance) if fault in _CALL_FAULTS else pieces
+        if fault and (fault not in _CALL_FAULTS or changed is not pieces):
+            self.faults[number] = fault
+        change = _wrong_usage(chance) if fault == "wrong_usage" else None
+        if pieces and isinstance(pieces[0], RecordedAnswer):
+            recorded = pieces[0]
+            frames = self._disturbed(_recorded_frames(recorded), fault, chance)
+            return await connection.send_frames(frames, recorded.headers.get("content-type", ""), recorded.status)
+        while changed and isinstance(changed[0], asyncio.Event | float | int):  # before the head of the response
+            await connection.wait_for(changed[0])
+            changed = changed[1:]
+        if request.streaming and sse:
+            size = 4 if self._tokens_per_second else 0
+            frames = self._delayed(api.stream(changed, request.model, size=size, change=change))
+            return await connection.send_frames(self._disturbed(frames, fault, chance))
+        for piece in changed:
+            if isinstance(piece, WAITS):
+                await connection.wait_for(piece)
+        content = msgspec.json.encode(_whole_body(api, request, changed, change))
+        halves: list[Frame] = [content[: len(content) // 2], content[len(content) // 2 :]]
+        return await connection.send_frames(self._disturbed(iter(halves), fault, chance), "application/json")
 
     def _answer(
         self, api: SimulatedApi, target: str, headers: dict[str, str], data: bytes
@@ -269,9 +350,7 @@ class Simulator:
         error = _access_error(api, headers, data) or self._size_error(api, data)
         if error is None:
             request = msgspec.structs.replace(_read_request(api, target, msgspec.json.decode(data)), raw=data)
-            rules = (api.rules.conversation_problems, api.rules.model_problems)
-            problem = next((one for rule in rules for one in rule(request.body, request.model)), None)
-            error = None if problem is None else SimulatedError(400, problem)
+            error = find_request_error(api, request, any_model=self._any_model or "/deployments/" in target)
             if error is None:
                 self.requests.append(request)
                 answer = self._scripted(request)
@@ -304,15 +383,230 @@ class Simulator:
             return SimulatedError(400, self.rejected[-1])
 
     def _delayed(self, frames: Iterator[Frame]) -> Iterator[Frame]:
+        pause = self._delay or (1 / self._tokens_per_second if self._tokens_per_second else 0.0)
         for frame in frames:
             yield frame
-            if self._delay and isinstance(frame, bytes):
-                yield self._delay
+            if pause and isinstance(frame, bytes):
+                yield pause
+
+    def _disturbed(self, frames: Iterator[Frame], fault: str, chance: random.Random) -> Iterator[Frame]:
+        if fault not in ("cut", "stall", "trickle"):
+            yield from frames
+            return
+        given = list(frames)
+        events = [at for at, frame in enumerate(given) if isinstance(frame, bytes)]
+        place = chance.choice(events)
+        for at, frame in enumerate(given):
+            if fault == "trickle" and isinstance(frame, bytes):
+                for start in range(0, len(frame), 7):
+                    yield frame[start : start + 7]
+                    yield 0.001
+                continue
+            if at == place and fault == "cut" and isinstance(frame, bytes):
+                yield frame[: chance.randrange(len(frame))]
+                yield BrokenConnection()
+                return
+            if at == place and fault == "stall":
+                yield self._chaos.stall_seconds
+            yield frame
+
+    def _write_log(
+        self,
+        api: SimulatedApi,
+        answer: SimulatedError | tuple[SimulatedRequest, list[Any]],
+        data: bytes,
+        number: int,
+        seconds: float,
+    ) -> None:
+        if self._log is None:
+            return
+        failed, request = (answer, None) if isinstance(answer, SimulatedError) else (None, answer[0])
+        fault = self.faults.get(number)
+        status = failed.status if failed else _fault_error(api, fault, self._chaos).status if fault in _ERRORS else 200
+        line: Body = {
+            "number": number,
+            "time": time.time(),
+            "api": api.kind,
+            "model": request.model if request else "",
+            "streaming": bool(request and request.streaming),
+            "status": status,
+            "error": failed.message if failed else None,
+            "fault": fault,
+            "seconds": round(seconds, 4),
+            "request": msgspec.Raw(data) if request else data.decode(errors="replace"),
+        }
+        with self._log.open("ab") as file:
+            file.write(msgspec.json.encode(line) + b"\n")
 
 
-def call(tool: str, call_id: str = "", /, **arguments: Any) -> ToolUsePart:
-    """Returns a call of a tool, as a piece of an answer: `call("read_file", path="a.txt")`."""
-    return ToolUsePart(tool_id=call_id or f"call_{new_id().replace('-', '')}", tool_name=tool, tool_input=arguments)
+def find_request_error(
+    api: SimulatedApi, request: SimulatedRequest, *, any_model: bool = False
+) -> SimulatedError | None:
+    """Returns the error with which the vendor rejects a request; None if it accepts it. For models that other vendors
+    serve with this API, only the conversation is checked."""
+    others = is_other_vendors(api.kind, request.model)
+    if not others and not any_model and request.model and not model_exists(api.kind, request.model):
+        return _missing_model(api.kind, request.model)
+    try:
+        rules = (api.rules.conversation_problems, *(() if others else (api.rules.model_problems,)))
+        problem = next((one for rule in rules for one in rule(request.body, request.model)), None)
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+        problem = f"Input does not match the expected shape: {error}"
+    return None if problem is None else SimulatedError(400, problem)
+
+
+def _missing_model(kind: str, model: str) -> SimulatedError:
+    if kind == "anthropic":
+        return SimulatedError(404, f"model: {model}", "not_found_error")
+    if kind == "openai-responses":
+        return SimulatedError(400, f"The requested model '{model}' does not exist.", "model_not_found")
+    if kind == "google":
+        supported = "is not found for API version v1beta, or is not supported for generateContent."
+        return SimulatedError(404, f"models/{model} {supported} Call ListModels to see the list of available models.")
+    if model.endswith("-instruct"):
+        endpoint = "not supported in the v1/chat/completions endpoint. Did you mean to use v1/completions?"
+        return SimulatedError(404, f"This is not a chat model and thus {endpoint}")
+    return SimulatedError(
+        404, f"The model `{model}` does not exist or you do not have access to it.", "model_not_found"
+    )
+
+
+def echo_answer(tool: str | None = None) -> AnswerFunction:
+    """Returns a script that needs no file: it repeats the last input. With the name of a tool, or `any`, it calls that
+    tool once with the smallest arguments that its schema accepts, and then repeats its result."""
+
+    def answer(request: SimulatedRequest) -> Answer:
+        offered = request.tools
+        chosen = next(iter(offered), None) if tool == "any" else tool
+        if chosen in offered and not request.results:
+            arguments = sample_arguments({"type": "object"} | offered[chosen])
+            return [f"I call {chosen}.", call(chosen, **arguments if isinstance(arguments, dict) else {})]
+        if request.results:
+            return f"The tool returned: {request.results[-1]}"
+        return f"You wrote: {request.texts[-1] if request.texts else ''}"
+
+    return answer
+
+
+def _read_script(script: Script) -> _Answers:
+    if isinstance(script, Path):
+        return list(read_cassette_answers(script)) if script.suffix == ".jsonl" else _file_script(script)
+    if callable(script):
+        return script
+    if not isinstance(script, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(f"the script of a simulator is a list of answers or a function, got {script!r}")
+    return list(script)
+
+
+def _file_script(path: Path) -> AnswerFunction:
+    file = read_script_file(path)
+    matching = [one for one in file.answers if one.when]
+    ordered = [one for one in file.answers if not one.when for _ in range(one.times)]
+    given = 0
+
+    def answer(request: SimulatedRequest) -> Answer:
+        nonlocal given
+        last = "\n".join([*request.texts[-1:], *request.results[-1:]])
+        for one in matching:
+            if one.when in last:
+                return one.to_answer()
+        if not ordered or (given >= len(ordered) and not file.repeat):
+            return SimulatedError(400, f"{path.name} has {len(ordered)} answers without `when`, and all are given")
+        given += 1
+        return ordered[(given - 1) % len(ordered)].to_answer()
+
+    return answer
+
+
+def _fault_error(api: SimulatedApi, fault: str | None, chaos: Chaos) -> SimulatedError:
+    seconds = str(max(1, round(chaos.retry_after))) if chaos.retry_after >= 1 else str(chaos.retry_after)
+    if fault == "overloaded":
+        return msgspec.structs.replace(api.overloaded, headers={"retry-after": seconds})
+    if fault == "server_error":
+        return SimulatedError(500, "Internal server error", "api_error" if api.kind == "anthropic" else "")
+    kinds = {"anthropic": "rate_limit_error", "google": "RESOURCE_EXHAUSTED"}
+    message = "Rate limit reached: the number of requests has exceeded your limit per minute. Please try again later."
+    return SimulatedError(429, message, kinds.get(api.kind, "rate_limit_exceeded"), {"retry-after": seconds})
+
+
+def _change_calls(pieces: list[Any], fault: str, chaos: Chaos, chance: random.Random) -> list[Any]:
+    """Returns the pieces of an answer with a fault in its calls; the same list if it has none."""
+    at = next((at for at, piece in enumerate(pieces) if isinstance(piece, ToolUsePart)), None)
+    if at is None:
+        return pieces
+    use: ToolUsePart = pieces[at]
+    before, after = pieces[:at], pieces[at + 1 :]
+    if fault == "many_calls":
+        return [*before, *(call(use.tool_name, **use.tool_input) for _ in range(chaos.calls)), *after]
+    if fault == "duplicate_ids":
+        return [*before, use, use, *after]
+    text = msgspec.json.encode(use.tool_input).decode()
+    damaged = text[: chance.randrange(len(text))] if fault == "truncated_json" else text.replace('"', "'") + ",}"
+    return [*before, MalformedCall(use.tool_name, damaged, use.tool_id), *after]
+
+
+def _wrong_usage(chance: random.Random) -> PayloadChange:
+    how = chance.choice(("missing", "zero", "huge"))
+
+    def change(payload: Body) -> Body:
+        fields: Body = {}
+        for name, value in payload.items():
+            if name in ("usage", "usageMetadata"):
+                if how != "missing":
+                    factor = 0 if how == "zero" else 100_000
+                    fields[name] = value and {key: n * factor for key, n in value.items() if isinstance(n, int)}
+            else:
+                fields[name] = change(cast("Body", value)) if isinstance(value, dict) else value
+        return fields
+
+    return change
+
+
+def _whole_body(
+    api: SimulatedApi, request: SimulatedRequest, pieces: list[Any], change: PayloadChange | None
+) -> Body | list[Body]:
+    """Returns an answer that is not sent as events. Gemini sends an array to a client that streams without them."""
+    if request.streaming:
+        return [one[1] for one in api.events(pieces, request.model, 0) if isinstance(one, tuple)]
+    body = api.body(pieces, request.model)
+    return change(body) if change else body
+
+
+def _recorded_frames(recorded: RecordedAnswer) -> Iterator[Frame]:
+    *events, rest = recorded.content.split(b"\n\n")
+    yield from (event + b"\n\n" for event in events)
+    if rest:
+        yield rest
+    if recorded.cut:
+        yield BrokenConnection()
+
+
+def _find_api(target: str) -> SimulatedApi | None:
+    """Returns the API of a path. Clients put version and project in front of it."""
+    path = target.partition("?")[0]
+    for api in SIMULATED_APIS.values():
+        if api.kind == "google" and "/models/" in path and "enerateContent" in path:
+            return api
+        if api.kind != "google" and path.endswith(api.path.removeprefix("/v1")):
+            return api
+    return None
+
+
+def _wants_sse(api: SimulatedApi, target: str) -> bool:
+    return api.kind != "google" or "alt=sse" in target
+
+
+def _other_response(method: str, target: str, data: bytes) -> tuple[Body, int]:
+    """Returns the response to what clients ask besides answers: the models, and the number of tokens."""
+    path = target.partition("?")[0]
+    if path.endswith(("/count_tokens", ":countTokens")):
+        tokens = len(data) // 4
+        return ({"totalTokens": tokens} if path.endswith(":countTokens") else {"input_tokens": tokens}), 200
+    if method == "GET" and path.endswith("/models"):
+        names = [api.model for api in SIMULATED_APIS.values()]
+        models = [{"id": name, "name": f"models/{name}", "object": "model", "type": "model"} for name in names]
+        return {"object": "list", "data": models, "models": models, "has_more": False}, 200
+    return {"error": {"message": f"there is no {target}"}}, 404
 
 
 class _ServerThread(threading.Thread):
@@ -321,6 +615,7 @@ class _ServerThread(threading.Thread):
     def __init__(self, simulator: Simulator) -> None:
         super().__init__(name="simulator", daemon=True)
         self.started = threading.Event()
+        self.error: OSError | None = None
         self._simulator = simulator
         self._loop = asyncio.new_event_loop()
         self._stopped = asyncio.Event()
@@ -334,9 +629,13 @@ class _ServerThread(threading.Thread):
         self.join()
 
     async def _serve(self) -> None:
-        async with self._simulator:
+        try:
+            async with self._simulator:
+                self.started.set()
+                await self._stopped.wait()
+        except OSError as error:  # the port is in use
+            self.error = error
             self.started.set()
-            await self._stopped.wait()
 
 
 class _HttpConnection:
@@ -346,19 +645,36 @@ class _HttpConnection:
         self._reader = reader
         self._writer = writer
 
-    async def send_json(self, body: Body, status: int = 200, headers: dict[str, str] | None = None) -> bool:
+    async def read_body(self, headers: dict[str, str]) -> bytes:
+        if headers.get("expect", "").lower() == "100-continue":
+            self._writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if "chunked" not in headers.get("transfer-encoding", "").lower():
+            return await self._reader.readexactly(int(headers.get("content-length", 0)))
+        data = b""
+        while size := int((await self._reader.readline()).partition(b";")[0], 16):
+            data += await self._reader.readexactly(size)
+            await self._reader.readline()
+        await self._reader.readline()
+        return data
+
+    async def send_json(
+        self, body: Body | list[Body], status: int = 200, headers: dict[str, str] | None = None
+    ) -> bool:
         data = msgspec.json.encode(body)
         fields = {"content-type": "application/json", "content-length": str(len(data)), **(headers or {})}
         self._writer.write(_response_head(status, fields) + data)
         await self._writer.drain()
         return True
 
-    async def send_stream(self, frames: Iterator[Frame]) -> bool:
-        self._writer.write(_response_head(200, {"content-type": "text/event-stream", "transfer-encoding": "chunked"}))
+    async def send_frames(
+        self, frames: Iterator[Frame], content_type: str = "text/event-stream", status: int = 200
+    ) -> bool:
+        self._writer.write(_response_head(status, {"content-type": content_type, "transfer-encoding": "chunked"}))
         for frame in frames:
             if isinstance(frame, bytes):
-                self._writer.write(b"%x\r\n%b\r\n" % (len(frame), frame))
-                await self._writer.drain()
+                if frame:  # an empty chunk would end the response
+                    self._writer.write(b"%x\r\n%b\r\n" % (len(frame), frame))
+                    await self._writer.drain()
             elif isinstance(frame, BrokenConnection):
                 return False
             else:
@@ -401,370 +717,6 @@ def _access_error(api: SimulatedApi, headers: dict[str, str], data: bytes) -> Si
 
 def _read_request(api: SimulatedApi, target: str, body: Body) -> SimulatedRequest:
     if api.kind != "google":
-        return SimulatedRequest(api.kind, body.get("model", ""), body, bool(body.get("stream")))
+        return SimulatedRequest(api.kind, body.get("model") or "", body, bool(body.get("stream")))
     model, _, method = target.partition(api.path)[2].partition("?")[0].partition(":")
-    return SimulatedRequest(api.kind, model, body, method == "streamGenerateContent")
-
-
-def _split(text: str) -> tuple[str, ...]:
-    """Splits a text, because every text of a stream comes in several pieces."""
-    if len(text) > 2_048:
-        return tuple(text[at : at + 1_024] for at in range(0, len(text), 1_024))
-    return text[: len(text) // 2], text[len(text) // 2 :]
-
-
-def _as_json(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def _has(pieces: Sequence[AnswerPiece], kind: type) -> bool:
-    return any(isinstance(piece, kind) for piece in pieces)
-
-
-def _anthropic_body(pieces: Sequence[AnswerPiece], model: str) -> Body:
-    blocks = [_anthropic_block(piece) for piece in pieces if not isinstance(piece, (*_WAITS, MaxTokens))]
-    return _anthropic_message(model) | {"content": blocks, "stop_reason": _anthropic_stop(pieces), "usage": _USAGE}
-
-
-_USAGE = {"input_tokens": 20, "output_tokens": 10}
-
-
-def _anthropic_events(pieces: Sequence[AnswerPiece], model: str) -> _Payloads:
-    yield _event("message_start", message=_anthropic_message(model) | {"content": [], "usage": _USAGE})
-    yield _event("ping")
-    index = -1
-    for piece in pieces:
-        if isinstance(piece, _WAITS):
-            yield piece
-        if isinstance(piece, (*_WAITS, MaxTokens)):
-            continue
-        index += 1
-        block = _anthropic_block(piece)
-        empty: Body = {"text": {"text": ""}, "thinking": {"thinking": "", "signature": ""}}
-        start = block | empty.get(block["type"], {"input": {}})
-        yield _event("content_block_start", index=index, content_block=start)
-        for delta in _anthropic_deltas(block):
-            yield _event("content_block_delta", index=index, delta=delta)
-        yield _event("content_block_stop", index=index)
-    end = {"stop_reason": _anthropic_stop(pieces), "stop_sequence": None}
-    yield _event("message_delta", delta=end, usage={"output_tokens": 10})
-    yield _event("message_stop")
-
-
-def _event(event_type: str, **fields: Any) -> tuple[str, Body]:
-    return event_type, {"type": event_type, **fields}
-
-
-def _anthropic_deltas(block: Body) -> Iterator[Body]:
-    match block:
-        case {"type": "text", "text": text}:
-            yield from ({"type": "text_delta", "text": half} for half in _split(text))
-        case {"type": "thinking", "thinking": text, "signature": signature}:
-            yield from ({"type": "thinking_delta", "thinking": half} for half in _split(text))
-            yield {"type": "signature_delta", "signature": signature}
-        case {"input": given}:
-            yield from ({"type": "input_json_delta", "partial_json": half} for half in _split(_as_json(given)))
-        case _:
-            pass
-
-
-def _anthropic_block(piece: Any) -> Body:
-    match piece:
-        case str():
-            return {"type": "text", "text": piece}
-        case SimulatedReasoning(text, signature):
-            return {"type": "thinking", "thinking": text, "signature": signature or SIGNATURES["anthropic"]}
-        case ToolUsePart():
-            return {"type": "tool_use", "id": piece.tool_id, "name": piece.tool_name, "input": piece.tool_input}
-        case ServerSearch(query):
-            return {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": query}}
-        case _:
-            raise TypeError(f"{piece!r} is no piece of an answer")
-
-
-def _anthropic_message(model: str) -> Body:
-    return {"id": "msg_1", "type": "message", "role": "assistant", "model": model, "stop_sequence": None}
-
-
-def _anthropic_stop(pieces: Sequence[AnswerPiece]) -> str:
-    if _has(pieces, Refusal):
-        return "refusal"
-    if _has(pieces, MaxTokens):
-        return "max_tokens"
-    if _has(pieces, ServerSearch):
-        return "pause_turn"
-    return "tool_use" if _has(pieces, ToolUsePart) else "end_turn"
-
-
-def _chat_body(pieces: Sequence[AnswerPiece], model: str) -> Body:
-    text = "".join(piece for piece in pieces if isinstance(piece, str))
-    calls = [_chat_call(piece) for piece in pieces if isinstance(piece, ToolUsePart)]
-    message: Body = {"role": "assistant", "content": text or None} | ({"tool_calls": calls} if calls else {})
-    choice = {"index": 0, "message": message, "finish_reason": _chat_finish(pieces)}
-    return _chat_head("chat.completion", model) | {"choices": [choice], "usage": _CHAT_USAGE}
-
-
-_CHAT_USAGE = {"prompt_tokens": 20, "completion_tokens": 10, "total_tokens": 30}
-
-
-def _chat_events(pieces: Sequence[AnswerPiece], model: str) -> _Payloads:
-    def chunk(delta: Body, finish: str | None = None) -> tuple[str, Body]:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        return "", _chat_head("chat.completion.chunk", model) | {"choices": [choice]}
-
-    yield chunk({"role": "assistant", "content": ""})
-    calls = 0
-    for piece in pieces:
-        match piece:
-            case asyncio.Event() | float() | int() | BrokenConnection():
-                yield piece
-            case str():
-                yield from (chunk({"content": half}) for half in _split(piece))
-            case ToolUsePart():
-                whole = _chat_call(piece)
-                start = whole | {"index": calls, "function": whole["function"] | {"arguments": ""}}
-                yield chunk({"tool_calls": [start]})
-                for half in _split(whole["function"]["arguments"]):
-                    yield chunk({"tool_calls": [{"index": calls, "function": {"arguments": half}}]})
-                calls += 1
-            case _:
-                pass
-    yield chunk({}, _chat_finish(pieces))
-    yield "", _chat_head("chat.completion.chunk", model) | {"choices": [], "usage": _CHAT_USAGE}
-
-
-def _chat_head(kind: str, model: str) -> Body:
-    return {"id": "chatcmpl-1", "object": kind, "created": 1, "model": model}
-
-
-def _chat_call(use: ToolUsePart) -> Body:
-    function = {"name": use.tool_name, "arguments": _as_json(use.tool_input)}
-    return {"id": use.tool_id, "type": "function", "function": function}
-
-
-def _chat_finish(pieces: Sequence[AnswerPiece]) -> str:
-    if _has(pieces, Refusal):
-        return "content_filter"
-    return "length" if _has(pieces, MaxTokens) else "tool_calls" if _has(pieces, ToolUsePart) else "stop"
-
-
-def _responses_body(pieces: Sequence[AnswerPiece], model: str) -> Body:
-    given = [piece for piece in pieces if isinstance(piece, str | SimulatedReasoning | ToolUsePart)]
-    return _response(pieces, [_response_item(piece) for piece in given], model)
-
-
-def _response(pieces: Sequence[AnswerPiece], items: list[Body], model: str, status: str = "") -> Body:
-    cut = _has(pieces, MaxTokens)
-    why = "content_filter" if _has(pieces, Refusal) else "max_output_tokens"
-    return {
-        "id": "resp_1",
-        "object": "response",
-        "created_at": 1,
-        "model": model,
-        "status": status or ("incomplete" if cut else "completed"),
-        "error": None,
-        "incomplete_details": {"reason": why} if cut else None,
-        "output": items,
-        "parallel_tool_calls": True,
-        "tool_choice": "auto",
-        "tools": [],
-        "usage": None if status else _RESPONSES_USAGE,
-    }
-
-
-_RESPONSES_USAGE = {
-    "input_tokens": 20,
-    "output_tokens": 10,
-    "total_tokens": 30,
-    "input_tokens_details": {"cached_tokens": 0},
-    "output_tokens_details": {"reasoning_tokens": 0},
-}
-
-
-def _responses_events(pieces: Sequence[AnswerPiece], model: str) -> _Payloads:
-    for number, payload in enumerate(_plain_responses_events(pieces, model)):
-        yield (payload[0], payload[1] | {"sequence_number": number}) if isinstance(payload, tuple) else payload
-
-
-def _plain_responses_events(pieces: Sequence[AnswerPiece], model: str) -> _Payloads:
-    yield _event("response.created", response=_response([], [], model, "in_progress"))
-    items: list[Body] = []
-    for piece in pieces:
-        if isinstance(piece, _WAITS):
-            yield piece
-        elif not isinstance(piece, MaxTokens):
-            items.append(_response_item(piece))
-            yield from _item_events(items[-1], len(items) - 1)
-    done = "response.incomplete" if _has(pieces, MaxTokens) else "response.completed"
-    yield _event(done, response=_response(pieces, items, model))
-
-
-def _item_events(item: Body, at: int) -> Iterator[tuple[str, Body]]:
-    place = {"output_index": at, "item_id": item["id"]}
-    match item:
-        case {"type": "message", "content": [{"text": text}]}:
-            part: Body = {"type": "output_text", "text": "", "annotations": []}
-            yield _event("response.output_item.added", output_index=at, item=item | {"content": []})
-            yield _event("response.content_part.added", **place, content_index=0, part=part)
-            for half in _split(text):
-                yield _event("response.output_text.delta", **place, content_index=0, delta=half)
-            yield _event("response.output_text.done", **place, content_index=0, text=text)
-            yield _event("response.content_part.done", **place, content_index=0, part=part | {"text": text})
-        case {"type": "function_call", "arguments": arguments}:
-            yield _event("response.output_item.added", output_index=at, item=item | {"arguments": ""})
-            for half in _split(arguments):
-                yield _event("response.function_call_arguments.delta", **place, delta=half)
-            yield _event("response.function_call_arguments.done", **place, arguments=arguments)
-        case _:
-            yield _event("response.output_item.added", output_index=at, item=item | {"summary": []})
-            text = item["summary"][0]["text"]
-            part = {"type": "summary_text", "text": ""}
-            yield _event("response.reasoning_summary_part.added", **place, summary_index=0, part=part)
-            for half in _split(text):
-                yield _event("response.reasoning_summary_text.delta", **place, summary_index=0, delta=half)
-            yield _event("response.reasoning_summary_text.done", **place, summary_index=0, text=text)
-            yield _event("response.reasoning_summary_part.done", **place, summary_index=0, part=part | {"text": text})
-    yield _event("response.output_item.done", output_index=at, item=item)
-
-
-def _response_item(piece: Any) -> Body:
-    match piece:
-        case str():
-            content: list[Body] = [{"type": "output_text", "text": piece, "annotations": []}]
-            status: Body = {"status": "completed", "role": "assistant", "content": content}
-            return {"type": "message", "id": f"msg_{new_id()}", **status}
-        case SimulatedReasoning(text, signature):
-            summary = [{"type": "summary_text", "text": text}]
-            sealed = signature or SIGNATURES["openai-responses"]
-            return {"type": "reasoning", "id": f"rs_{new_id()}", "summary": summary, "encrypted_content": sealed}
-        case ToolUsePart():
-            named = {"call_id": piece.tool_id, "name": piece.tool_name, "arguments": _as_json(piece.tool_input)}
-            return {"type": "function_call", "id": f"fc_{new_id()}", "status": "completed", **named}
-        case _:
-            raise TypeError(f"{piece!r} is no piece of an answer of the Responses API")
-
-
-def _google_body(pieces: Sequence[AnswerPiece], model: str) -> Body:
-    parts = [part for piece in pieces for part in _google_parts(piece)]
-    return _google_chunk(_google_head(model), parts, _google_finish(pieces))
-
-
-_GOOGLE_USAGE = {"promptTokenCount": 20, "candidatesTokenCount": 10, "totalTokenCount": 30}
-_GOOGLE_STATUS = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    404: "NOT_FOUND",
-    429: "RESOURCE_EXHAUSTED",
-    503: "UNAVAILABLE",
-}
-
-
-def _google_events(pieces: Sequence[AnswerPiece], model: str) -> _Payloads:
-    head = _google_head(model)
-    for piece in pieces:
-        match piece:
-            case asyncio.Event() | float() | int() | BrokenConnection():
-                yield piece
-            case str():
-                yield from (("", _google_chunk(head, [{"text": half}])) for half in _split(piece))
-            case _:
-                yield "", _google_chunk(head, _google_parts(piece))
-    yield "", _google_chunk(head, [], _google_finish(pieces))
-
-
-def _google_parts(piece: Any) -> list[Body]:
-    match piece:
-        case str():
-            return [{"text": piece}]
-        case SimulatedReasoning(text, signature):
-            signed = {"text": "", "thoughtSignature": signature or SIGNATURES["google"]}
-            return [{"text": text, "thought": True}, signed]
-        case ToolUsePart():
-            return [{"functionCall": {"name": piece.tool_name, "args": piece.tool_input}}]
-        case _:
-            return []
-
-
-def _google_head(model: str) -> Body:
-    return {"usageMetadata": _GOOGLE_USAGE, "modelVersion": model, "responseId": new_id()}
-
-
-def _google_chunk(head: Body, parts: list[Body], finish: str | None = None) -> Body:
-    candidate: Body = {"content": {"role": "model", "parts": parts}, "index": 0}
-    if finish:
-        candidate["finishReason"] = finish
-    return {"candidates": [candidate], **head}
-
-
-def _google_finish(pieces: Sequence[AnswerPiece]) -> str:
-    if _has(pieces, Refusal):
-        return "SAFETY"
-    return "MAX_TOKENS" if _has(pieces, MaxTokens) else "STOP"
-
-
-_APIS = (
-    SimulatedApi(
-        kind="anthropic",
-        model="claude-sonnet-4-5",
-        path="/v1/messages",
-        base="",
-        rules=AnthropicRules(),
-        body=_anthropic_body,
-        events=_anthropic_events,
-        overloaded=SimulatedError(529, "Overloaded", "overloaded_error"),
-        overflow=SimulatedError(400, "prompt is too long: 214112 tokens > 200000 maximum", "invalid_request_error"),
-        too_large=SimulatedError(413, "Request exceeds the maximum size", "request_too_large"),
-        max_bytes=32 * 2**20,
-    ),
-    SimulatedApi(
-        kind="openai",
-        model="gpt-4.1",
-        path="/v1/chat/completions",
-        base="/v1",
-        rules=ChatRules(),
-        body=_chat_body,
-        events=_chat_events,
-        overloaded=SimulatedError(503, "The engine is currently overloaded, please try again later", "server_error"),
-        overflow=SimulatedError(
-            400,
-            "This model's maximum context length is 128000 tokens. However, your messages resulted in 131415 tokens. "
-            "Please reduce the length of the messages.",
-            "context_length_exceeded",
-        ),
-        too_large=SimulatedError(413, "Request body is too large."),
-        max_bytes=50 * 2**20,
-    ),
-    SimulatedApi(
-        kind="openai-responses",
-        model="gpt-5-mini",
-        path="/v1/responses",
-        base="/v1",
-        rules=ResponsesRules(),
-        body=_responses_body,
-        events=_responses_events,
-        overloaded=SimulatedError(503, "Our servers are currently overloaded. Please try again later.", "server_error"),
-        overflow=SimulatedError(
-            400,
-            "Your input exceeds the context window of this model. Please adjust your input and try again.",
-            "context_length_exceeded",
-        ),
-        too_large=SimulatedError(413, "Request body is too large."),
-        max_bytes=50 * 2**20,
-    ),
-    SimulatedApi(
-        kind="google",
-        model="gemini-2.5-flash",
-        path="/models/",
-        base="",
-        rules=GoogleRules(),
-        body=_google_body,
-        events=_google_events,
-        overloaded=SimulatedError(503, "The model is overloaded. Please try again later."),
-        overflow=SimulatedError(
-            400, "The input token count (1234567) exceeds the maximum number of tokens allowed (1048576)."
-        ),
-        too_large=SimulatedError(400, "Request payload size exceeds the limit: 20971520 bytes."),
-        max_bytes=20 * 2**20,
-    ),
-)
-SIMULATED_APIS: dict[str, SimulatedApi] = {api.kind: api for api in _APIS}
+    return SimulatedRequest(api.kind, model, as_camel_case(body), method == "streamGenerateContent")

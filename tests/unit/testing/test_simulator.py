@@ -10,8 +10,8 @@ import pytest
 from outrider import Agent, ContextOverflowError, Tool, async_complete, async_run, complete
 from outrider.errors import InvalidRequestError
 from outrider.testing import BrokenConnection, SimulatedError, SimulatedReasoning, Simulator, call
-from outrider.testing.simulator import SIMULATED_APIS, ApiKind
-from outrider.testing.simulator_rules import claude_version
+from outrider.testing.model_rules import claude_version, model_exists
+from outrider.testing.simulator_answers import SIMULATED_APIS, ApiKind
 
 KINDS: list[ApiKind] = ["anthropic", "openai", "openai-responses", "google"]
 each = pytest.mark.parametrize("kind", KINDS)
@@ -93,12 +93,13 @@ async def test_a_damaged_request_is_rejected(kind, damage):
         ("anthropic", "claude-sonnet-4-5", False),
         ("anthropic", "claude-opus-4-6", True),
         ("anthropic", "claude-opus-5-5", True),
-        ("google", "gemini-2.5-flash", True),
+        ("google", "gemini-2.5-flash", False),
+        ("google", "gemini-3-flash-preview", True),
         ("openai", "gpt-4.1", False),
         ("openai-responses", "gpt-5-mini", False),
     ],
 )
-async def test_claude_4_6_and_gemini_reject_a_conversation_that_ends_with_the_assistant(kind, model, rejected):
+async def test_claude_4_6_and_gemini_3_reject_a_conversation_that_ends_with_the_assistant(kind, model, rejected):
     body = await accepted_body(kind)
     end_with_assistant(kind, body)
     assert bool(problem_of(kind, body, model)) is rejected
@@ -113,6 +114,9 @@ async def test_claude_4_6_and_gemini_reject_a_conversation_that_ends_with_the_as
         ("claude-haiku-4-5", (4, 5)),
         ("claude-opus-4-6-20260101", (4, 6)),
         ("claude-opus-5", (5, 0)),
+        ("claude-fable-5-1", (5, 1)),
+        ("claude-sonnet-4@20250514", (4, 0)),
+        ("claude-2.1", (2, 1)),
         ("some-claude", (99, 0)),
     ],
 )
@@ -167,3 +171,79 @@ async def test_an_error_of_the_script_is_reported_and_not_repeated():
             await async_run(agent, "hi", [agent], [], [simulator.provider()])
         with pytest.raises(AssertionError, match="rejected"):
             simulator.check()
+
+
+async def test_every_field_of_the_current_sdks_is_accepted():
+    """The vendors add fields and models; their SDKs, which the tests install, have the current ones."""
+    from anthropic.types import message_create_params as messages
+    from anthropic.types.beta import message_create_params as beta_messages
+    from openai.types.chat import completion_create_params as chat
+    from openai.types.responses import response_create_params as responses
+
+    fields: dict[ApiKind, set[str]] = {
+        "anthropic": {*messages.MessageCreateParamsBase.__annotations__}
+        | ({*beta_messages.MessageCreateParamsBase.__annotations__} - {"betas"}),  # a header
+        "openai": {*chat.CompletionCreateParamsBase.__annotations__},
+        "openai-responses": {*responses.ResponseCreateParamsBase.__annotations__},
+    }
+    for kind, names in fields.items():
+        found = [name for name in names if _unknown_field(kind, {**await accepted_body(kind), name: None}, name)]
+        assert found == [], kind
+
+
+def _unknown_field(kind: ApiKind, body: dict[str, Any], name: str) -> bool:
+    try:
+        return any(name in one for one in SIMULATED_APIS[kind].rules.model_problems(body, SIMULATED_APIS[kind].model))
+    except (TypeError, AttributeError):  # an empty value of a known field
+        return False
+
+
+def test_every_model_of_the_current_sdks_exists():
+    from typing import get_args
+
+    from anthropic.types import ModelParam
+    from openai.types.shared import AllModels, ChatModel
+
+    for kind, names in (("anthropic", ModelParam), ("openai", ChatModel), ("openai-responses", AllModels)):
+        listed = [name for part in (names, *get_args(names)) for name in get_args(part) if isinstance(name, str)]
+        assert len(listed) > 15
+        assert [name for name in listed if not model_exists(kind, name)] == []
+
+
+def message(text: str = "hi") -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], "max_tokens": 100}
+
+
+def contents(*parts: dict[str, Any]) -> dict[str, Any]:
+    roles = ["user" if "functionCall" not in part else "model" for part in parts]
+    return {"contents": [{"role": role, "parts": [part]} for role, part in zip(roles, parts, strict=True)]}
+
+
+ASK = {"text": "hi"}
+USE = {"functionCall": {"name": "add", "args": {}}}
+RESULT = {"functionResponse": {"name": "another_name", "response": {"result": 3}}}
+LIMITED = {"type": "object", "properties": {"a": {"type": "string", "minLength": 1}}, "additionalProperties": False}
+FORMAT = {"type": "json_schema", "name": "x", "strict": True, "schema": {**LIMITED, "required": ["a"]}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "body", "problem"),
+    [
+        ("anthropic", "claude-sonnet-4-0", message() | {"temperature": 0.5, "top_p": 0.9}, ""),
+        ("anthropic", "claude-opus-4-1", message() | {"temperature": 0.5, "top_p": 0.9}, "cannot both"),
+        ("anthropic", "claude-sonnet-4-6", message() | {"temperature": 0.5}, ""),
+        ("anthropic", "claude-opus-4-7", message() | {"temperature": 0.5}, "`temperature` is deprecated"),
+        ("anthropic", "claude-fable-5", message() | {"top_k": 3}, "`top_k` is deprecated"),
+        ("anthropic", "claude-opus-4-7", message() | {"temperature": 1}, ""),
+        ("anthropic", "claude-sonnet-4-5", message() | {"output_format": {"type": "json_schema"}}, "Field required"),
+        ("google", "gemini-2.5-flash", contents(ASK, USE, RESULT) | {"labels": {"team": "a"}}, ""),
+        ("google", "gemini-2.5-flash", contents(ASK, USE, RESULT, RESULT), "number of function response parts"),
+        ("google", "gemini-2.5-flash", {"contents": {"parts": {"text": "hi"}}, "tools": {"google_search": {}}}, ""),
+        ("google", "gemini-2.5-flash", contents(ASK) | {"generationConfig": {"temperature": None}}, ""),
+        ("openai", "gpt-4o", message() | {"temperature": None}, ""),
+        ("openai-responses", "gpt-4o", {"input": "hi", "text": {"format": FORMAT}}, ""),
+    ],
+)
+def test_rules_that_recordings_and_reports_of_users_show(kind: ApiKind, model: str, body: Any, problem: str):
+    found = problem_of(kind, body, model)
+    assert problem in found if problem else found == ""

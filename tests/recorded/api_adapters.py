@@ -1,4 +1,4 @@
-"""The four APIs as recorded conversations are driven: requests in our words, and what must be equal in them."""
+"""The four APIs of recorded conversations: how requests are converted, and which of their fields must be equal."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Judges a driven conversation: its requests against the recorded ones, its answers against what was expected."""
+"""Compares the requests and answers of a repeated conversation with the recorded ones."""
 
 import json
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from outrider import Message, ReasoningPart, TextPart, ToolPart
 from outrider.agents.stop_policy import FIRST_WARNING
 from outrider.context.lower import OPENING
 from outrider.permissions.redaction.redactor import Redactor
-from outrider.testing.simulator import SIMULATED_APIS
+from outrider.testing.simulator_answers import SIMULATED_APIS
 from outrider.types.tool_state import NO_OUTPUT
-from tests.recorded.chains import Conversation
-from tests.recorded.driving import Driven
+from tests.recorded.api_adapters import SPOKEN, Spoken, answered_in
+from tests.recorded.conversation_driver import Driven
 from tests.recorded.exchanges import Exchange, differences
-from tests.recorded.spoken import SPOKEN, Spoken, answered_in
+from tests.recorded.request_chains import Conversation
 
 Body = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Drives a recorded conversation through the public library: the user's words go in, tools give what they gave."""
+"""Runs a recorded conversation through the public library, with its input and tool results."""
 
 import asyncio
 import json
@@ -31,8 +31,8 @@ from outrider.sessions.store import Store
 from outrider.types.ids import new_id
 from outrider.types.parts import ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Request, ToolSpec
-from tests.recorded.chains import Conversation
-from tests.recorded.spoken import SPOKEN, Spoken, answered_in
+from tests.recorded.api_adapters import SPOKEN, Spoken, answered_in
+from tests.recorded.request_chains import Conversation
 
 END = "(the recording ends here)"
 

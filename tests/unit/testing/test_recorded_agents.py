@@ -1,11 +1,12 @@
-"""A user's own agents are recorded once; their tests notice ever after what goes otherwise."""
+"""Agents of a user are recorded once; later test runs report differences."""
 
 from pathlib import Path
 
 import pytest
 
 from outrider.providers.scripted import call
-from outrider.testing.simulator import SIMULATED_APIS, Simulator
+from outrider.testing.simulator import Simulator
+from outrider.testing.simulator_answers import SIMULATED_APIS
 from tests.unit.testing.test_plugin import run_pytest
 
 USER_TEST = '''

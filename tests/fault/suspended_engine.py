@@ -1,4 +1,4 @@
-"""An engine that is put to sleep while its model speaks: `sleeper.py KIND URL STORE`."""
+"""An engine process that a test suspends while its model answers: `suspended_engine.py KIND URL STORE`."""
 
 import asyncio
 import sys
@@ -6,7 +6,7 @@ import sys
 from outrider import Agent, Engine, Provider
 from outrider.events import PartDeltaEvent
 from outrider.sessions.sqlite.store import SqliteStore
-from outrider.testing.simulator import SIMULATED_APIS
+from outrider.testing.simulator_answers import SIMULATED_APIS
 
 
 def say(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Recorded exchanges strung together: each request continues from the answer before it, as one client lived it."""
+"""Recorded exchanges joined to conversations: each request continues from the answer before it."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from outrider import TextPart
+from tests.recorded.api_adapters import SPOKEN
 from tests.recorded.exchanges import Exchange, corpus
-from tests.recorded.spoken import SPOKEN
 
 
 class Conversation:

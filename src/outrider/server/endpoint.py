@@ -2,9 +2,13 @@
 them."""
 
 import asyncio
+import hashlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import aclosing, suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -31,9 +35,18 @@ from outrider.errors import (
     ToolFailure,
 )
 from outrider.remote.agent_server import PeerTurnRegistry
-from outrider.server.auth import LOGIN_ID, BodyTooLargeError, BrowserLogins
-from outrider.server.event_stream import SessionFeedRegistry
+from outrider.server.auth import LOGIN_ID, READ_METHODS, REQUESTER, TOKEN_ID, BodyTooLargeError, BrowserLogins
+from outrider.server.event_stream import SessionFeedRegistry, find_root_session
 from outrider.server.state import BackgroundJobs
+from outrider.server.turn_stream import ProtocolTurns
+from outrider.server.users import (
+    SERVER_REQUESTER,
+    AccessDeniedError,
+    Requester,
+    ShareLevel,
+    UserDirectory,
+    UserLimits,
+)
 
 if TYPE_CHECKING:
     from outrider.engine.mcp_servers import ServerLogins
@@ -54,18 +67,106 @@ class RouteRequest(msgspec.Struct, Generic[Query, Body], frozen=True):
     engine: Engine
     feeds: SessionFeedRegistry
     peers: PeerTurnRegistry
+    turns: ProtocolTurns
     path: dict[str, str]
     query: Query
     body: Body
     version: str
     last_event_id: str = ""
+    idempotency_key: str = ""
     background: BackgroundJobs | None = None
     questions: QuestionQueue | None = None
     logins: BrowserLogins = msgspec.field(default_factory=BrowserLogins)
     login_id: str = ""
+    token_id: str = ""
     server_url: str = ""
     settings: Settings | None = None
     server_logins: "ServerLogins | None" = None
+    requester: Requester = SERVER_REQUESTER
+    users: UserDirectory = msgspec.field(default_factory=UserDirectory)
+    limits: UserLimits | None = None
+
+    async def access_to(self, session_id: str) -> ShareLevel | None:
+        """Returns what the requester may do with a session; one that an agent was called in is as its caller's."""
+        if self.requester.is_admin:
+            return "write"
+        try:
+            root = await self.engine.store.get(await find_root_session(self.engine, session_id))
+        except SessionNotFoundError:
+            return None
+        return self.users.access_level(self.requester, root.id, root.owner)
+
+    async def require_access(self, session_id: str, needed: str = "write") -> None:
+        """Raises AccessDeniedError, or SessionNotFoundError for a session that the requester may not know of."""
+        level = await self.access_to(session_id)
+        if level is None:
+            raise SessionNotFoundError(f"there is no session {session_id}")
+        if needed == "write" and (level != "write" or self.requester.role == "viewer"):
+            raise AccessDeniedError(f"{self.requester.name} may read this session, but not change it")
+        await self.require_workspace(session_id)
+
+    async def may_open(self) -> bool:
+        """Returns whether the session of the path is open, or the requester may write in it: opening it processes
+        queued input."""
+        session_id = self.path["session_id"]
+        if session_id not in self.engine.live:
+            with suppress(AccessDeniedError):
+                await self.require_access(session_id)
+                return True
+            return False
+        return True
+
+    def find_folder(self, user_name: str) -> Path:
+        """Returns the folder that sessions of a user stay in."""
+        shared = self.settings.workspace if self.settings is not None else Path.cwd()
+        return self.users.find_folder(user_name) or shared
+
+    async def require_workspace(self, session_id: str) -> None:
+        """Raises AccessDeniedError if the workspace has left the folder of the session's owner: the owner can replace
+        folders in it by links to others."""
+        session = await self.engine.store.get(session_id)
+        owner = self.users.get(session.owner)
+        if self.requester.is_admin or owner is None or owner.role == "admin" or not session.workspace_directory:
+            return
+        workspace, root = Path(session.workspace_directory), self.find_folder(owner.name)
+        if await asyncio.to_thread(_has_left, workspace, root):
+            raise AccessDeniedError(f"the workspace of this session is not in {root} any more")
+
+    async def still_has_access(self, session_ids: Iterable[str]) -> bool:
+        """Returns whether the requester is still signed in, as a user with the same role and team, and may read these
+        sessions, as far as they exist."""
+        if self.login_id and not self.logins.is_signed_in(self.login_id):
+            return False
+        if self.token_id and not self.users.has_token(self.requester.name, self.token_id):
+            return False
+        if self.requester.name != SERVER_REQUESTER.name:
+            user = self.users.get(self.requester.name)
+            if user is None or Requester(user.name, user.role, user.team) != self.requester:
+                return False
+        return not any([await self._is_hidden(one) for one in session_ids])
+
+    async def _is_hidden(self, session_id: str) -> bool:
+        if await self.access_to(session_id) is None:
+            with suppress(SessionNotFoundError):
+                await self.engine.store.get(session_id)
+                return True
+        return False
+
+    async def require_owner_budget(self, session_id: str) -> None:
+        """Raises LimitReachedError if the owner of a shared session, who pays for it, has spent the budget of the
+        month."""
+        if self.limits is None or self.requester.is_admin:
+            return
+        root = await self.engine.store.get(await find_root_session(self.engine, session_id))
+        owner = self.users.get(root.owner)
+        if owner is not None and owner.name != self.requester.name:
+            await self.limits.check_budget(Requester(owner.name, owner.role, owner.team))
+
+
+def _has_left(workspace: Path, root: Path) -> bool:
+    real = root.resolve()
+    is_named_inside = workspace.is_relative_to(root) or workspace.is_relative_to(real)
+    return is_named_inside and not workspace.resolve().is_relative_to(real)
 
 
 class DocumentResponse(msgspec.Struct, frozen=True):
@@ -77,13 +178,32 @@ class DocumentResponse(msgspec.Struct, frozen=True):
 
 
 class SseResponse(msgspec.Struct, frozen=True):
-    """A stream of server-sent events."""
+    """A stream of server-sent events. It ends when the requester may not read one of `session_ids` any more."""
 
     frames: Any
+    session_ids: tuple[str, ...] = ()
+
+
+ACCESS_SECONDS = 1.0  # how often the access of a client that follows sessions is checked
+
+
+async def stream_while_allowed(request: RouteRequest[Any, Any], response: SseResponse) -> AsyncGenerator[bytes, None]:
+    """Yields the frames until the requester is signed out, gets other rights or loses the access to a session."""
+    checked_at = monotonic()
+    async with aclosing(response.frames) as frames:
+        async for frame in frames:
+            is_due = monotonic() - checked_at >= ACCESS_SECONDS
+            if is_due and not await request.still_has_access(response.session_ids):
+                return
+            checked_at = monotonic() if is_due else checked_at
+            yield frame
 
 
 class ApiEndpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One endpoint. `response_type` is a type, or a media type for a response that is not JSON."""
+    """One endpoint. `response_type` is a type, or a media type for a response that is not JSON. `event_type` is the
+    type of the events of a response that is, or on request can be, a stream of server-sent events. `starts_work` marks
+    endpoints that are rejected while the server is being stopped. `access` is what it needs: "read" for GET and "write"
+    for other methods, unless it is given; "admin" is for administrators."""
 
     method: str
     path: str
@@ -93,7 +213,14 @@ class ApiEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     query: type[Any] = NoPayload
     body: type[Any] = NoPayload
     response_type: Any = None
+    event_type: Any = None
     status: int = 200
+    starts_work: bool = False
+    access: Literal["", "read", "write", "admin"] = ""
+
+    @property
+    def needed_access(self) -> Literal["", "read", "write", "admin"]:
+        return self.access or ("read" if self.method in READ_METHODS else "write")
 
 
 ERROR_STATUS: dict[type[Exception], int] = {
@@ -119,12 +246,72 @@ _log = logging.getLogger("outrider.server")
 _encode = msgspec.json.Encoder(enc_hook=lambda part: part.to_dict()).encode
 
 
+IDEMPOTENCY_HEADER = "idempotency-key"
+REPEAT_SECONDS = 86_400
+MAX_REPEATS = 10_000
+MAX_REPEAT_BYTES = 64 * 1024 * 1024  # of all stored responses; the oldest are forgotten
+
+
+class RepeatedRequests:
+    """The responses of requests with an Idempotency-Key header, of this process: a repeated request gets the first
+    response again. Only successful responses are stored, and no event streams."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        # Time, hash of the body and response, oldest first.
+        self._answers: dict[tuple[str, ...], tuple[float, bytes, asyncio.Task[Response]]] = {}
+
+    async def answer_once(self, request: Request, key: str, handle: Callable[[], Awaitable[Response]]) -> Response:
+        requester: Requester = request.scope.get(REQUESTER, SERVER_REQUESTER)
+        place = (requester.name, f"{request.url.path}?{request.url.query}", key)
+        body = hashlib.sha256(await request.body()).digest()
+        self._forget_old()
+        known = self._answers.get(place)
+        if known is None:
+            known = self._answers[place] = (self._clock(), body, asyncio.create_task(_await(handle)))
+        elif known[1] != body:
+            return error_response(409, "key_reused", "this Idempotency-Key was sent with another body")
+        response = await asyncio.shield(known[2])
+        if isinstance(response, StreamingResponse) or response.status_code >= 300:
+            self._answers.pop(place, None)
+        return response
+
+    def _forget_old(self) -> None:
+        size = sum(map(_response_size, self._answers.values()))
+        while self._answers:
+            oldest = next(iter(self._answers))
+            is_small = len(self._answers) <= MAX_REPEATS and size <= MAX_REPEAT_BYTES
+            if is_small and self._clock() - self._answers[oldest][0] < REPEAT_SECONDS:
+                return
+            size -= _response_size(self._answers.pop(oldest))
+
+
+def _response_size(stored: tuple[float, bytes, "asyncio.Task[Response]"]) -> int:
+    task = stored[2]
+    is_sent = task.done() and not task.cancelled() and task.exception() is None
+    return len(getattr(task.result(), "body", b"")) if is_sent else 0
+
+
+async def _await(handle: Callable[[], Awaitable[Response]]) -> Response:
+    return await handle()
+
+
 def make_handler(endpoint: ApiEndpoint) -> Callable[[Request], Awaitable[Response]]:
     """Returns the Starlette handler of an endpoint; it maps exceptions to error responses."""
 
     async def handle_request(request: Request) -> Response:
+        key = request.headers.get(IDEMPOTENCY_HEADER, "")
+        if key and request.method == "POST":
+            return await request.app.state.repeats.answer_once(request, key, lambda: handle_once(request))
+        return await handle_once(request)
+
+    async def handle_once(request: Request) -> Response:
+        if endpoint.starts_work and request.app.state.monitor is not None and request.app.state.monitor.is_draining:
+            return error_response(503, ServerAwayError.__name__, "the server is being stopped; try again in a moment")
         try:
-            given = await endpoint.handler(await _parse_request(endpoint, request))
+            given = await _call_endpoint(endpoint, request)
+        except AccessDeniedError as error:
+            return error_response(403, "forbidden", str(error))
         except BodyTooLargeError:
             return error_response(413, "too_large", "the body is too large")
         except (OutriderError, LookupError, ValueError, OverflowError) as error:
@@ -140,6 +327,13 @@ def make_handler(endpoint: ApiEndpoint) -> Callable[[Request], Awaitable[Respons
     return handle_request
 
 
+async def _call_endpoint(endpoint: ApiEndpoint, request: Request) -> Any:
+    parsed = await _parse_request(endpoint, request)
+    await _check_access(endpoint, parsed)
+    given = await endpoint.handler(parsed)
+    return SseResponse(stream_while_allowed(parsed, given)) if isinstance(given, SseResponse) else given
+
+
 def error_response(status: int, kind: str, message: str, **details: Any) -> Response:
     error: dict[str, Any] = {"type": kind, "message": message}
     if details:
@@ -149,23 +343,58 @@ def error_response(status: int, kind: str, message: str, **details: Any) -> Resp
 
 async def _parse_request(endpoint: ApiEndpoint, request: Request) -> RouteRequest[Any, Any]:
     state = request.app.state
-    return RouteRequest(
+    return RouteRequest[Any, Any](
         engine=state.engine,
         feeds=state.feeds,
         peers=state.peers,
+        turns=state.turns,
         path=dict(request.path_params),
         query=_parse_query(endpoint, request),
         body=await _parse_body(endpoint, request),
         version=state.version,
         last_event_id=request.headers.get("last-event-id", ""),
+        idempotency_key=request.headers.get(IDEMPOTENCY_HEADER, ""),
         background=state.background,
         questions=state.questions,
         logins=state.logins,
         login_id=request.scope.get(LOGIN_ID, ""),
+        token_id=request.scope.get(TOKEN_ID, ""),
         server_url=state.url,
         settings=state.settings,
         server_logins=state.server_logins,
+        requester=request.scope.get(REQUESTER, SERVER_REQUESTER),
+        users=state.users,
+        limits=state.limits,
     )
+
+
+async def _check_access(endpoint: ApiEndpoint, request: RouteRequest[Any, Any]) -> None:
+    """Raises AccessDeniedError, or SessionNotFoundError for a session that the requester may not know of."""
+    requester, needed = request.requester, endpoint.needed_access
+    if not requester.is_admin:
+        if needed == "admin":
+            raise AccessDeniedError(f"{requester.name} is not an administrator")
+        session_id = await _find_session(request)
+        if session_id is not None:
+            await request.require_access(session_id, needed)
+            if endpoint.starts_work:
+                await request.require_owner_budget(session_id)
+    if endpoint.starts_work and request.limits is not None:
+        await request.limits.check_budget(requester)
+
+
+async def _find_session(request: RouteRequest[Any, Any]) -> str | None:
+    """Returns the session that the path names, by its id or by that of a run, an approval or a question."""
+    path = request.path
+    if (session_id := path.get("session_id") or path.get("run_id")) is not None:
+        return session_id
+    if (approval_id := path.get("approval_id")) is not None:
+        asked = [*await request.engine.approvals(), *await request.engine.store.approvals()]
+        return next((one.session_id for one in asked if one.id == approval_id), "")
+    if (question_id := path.get("question_id")) is not None:
+        questions = request.questions.open_questions() if request.questions else []
+        return next((one.session_id for one in questions if one.id == question_id), "")
+    return None
 
 
 def _parse_query(endpoint: ApiEndpoint, request: Request) -> Any:

@@ -12,19 +12,122 @@ import msgspec
 from outrider.engine.archive import StoredSession
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import QuestionQueue, archive_of, was_cut_off
+from outrider.engine.plans import find_open_plan
 from outrider.errors import SessionNotFoundError, StoreError
 from outrider.presentation.items import ABORTED
 from outrider.server.payloads import change_payload, event_payload
-from outrider.server.session_tree import SessionTree, find_root_session
 from outrider.types.events import (
+    AgentCalledEvent,
+    AgentReturnedEvent,
     Event,
     MessageAddedEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
     SessionUpdatedEvent,
+    ToolApprovalRequestedEvent,
+    ToolApprovalResultEvent,
     ToolInputDeltaEvent,
     ToolOutputEvent,
 )
+
+MAX_DEPTH = 32  # bound for walks over the tree; agents cannot nest deeper
+_QUESTION_CHANGES = {"question", "settled"}
+
+
+class SessionTree:
+    """Tracks which session called which, and delivers events to the handlers of their session. A user follows one
+    session, so questions of its child sessions must appear there."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._parents: dict[str, str] = {}
+        self.followers = 0  # clients that follow any session
+        # Replaced, never changed: events may be published by other threads.
+        self._handlers: dict[str, tuple[Callable[[Event], None], ...]] = {}
+        self._unsubscribe_all = engine.bus.subscribe_all(self._deliver_event)
+        unsubscribe_called = engine.bus.subscribe(AgentCalledEvent, self._add_child)
+        unsubscribe_returned = engine.bus.subscribe(AgentReturnedEvent, self._remove_child)
+        self._unsubscribe: tuple[Callable[[], None], ...] = (unsubscribe_called, unsubscribe_returned)
+
+    def close(self) -> None:
+        for unsubscribe in (*self._unsubscribe, self._unsubscribe_all):
+            unsubscribe()
+
+    def subscribe(self, session_id: str, handler: Callable[[Event], None]) -> Callable[[], None]:
+        """Calls `handler` with the events of the session, and with questions of the sessions that it called. One
+        subscription of the bus serves all sessions, so that an event costs the same however many are followed."""
+        self._handlers[session_id] = (*self._handlers.get(session_id, ()), handler)
+
+        def unsubscribe() -> None:
+            left = tuple(one for one in self._handlers.get(session_id, ()) if one is not handler)
+            if left:
+                self._handlers[session_id] = left
+            else:
+                self._handlers.pop(session_id, None)
+
+        return unsubscribe
+
+    def _deliver_event(self, event: Event) -> None:
+        for handler in self._handlers.get(event.session_id, ()):
+            handler(event)
+        if self._parents and is_question_event(event):
+            for ancestor in self._ancestors(event.session_id):
+                for handler in self._handlers.get(ancestor, ()):
+                    handler(event)
+
+    def forwards_event(self, event: Event, session_id: str) -> bool:
+        """Returns whether an event of another session is forwarded to this one."""
+        return bool(self._parents) and is_question_event(event) and session_id in self._ancestors(event.session_id)
+
+    def _ancestors(self, session_id: str) -> list[str]:
+        ancestors: list[str] = []
+        while (parent := self._parents.get(session_id)) is not None and len(ancestors) < MAX_DEPTH:
+            ancestors.append(parent)
+            session_id = parent
+        return ancestors
+
+    def _add_child(self, event: AgentCalledEvent) -> None:
+        self._parents[event.child_session_id] = event.session_id
+
+    def _remove_child(self, event: AgentReturnedEvent) -> None:
+        self._parents.pop(event.child_session_id, None)
+
+
+def is_question_event(event: Event) -> bool:
+    """Returns whether the event asks a user, or settles what was asked."""
+    match event:
+        case ToolApprovalRequestedEvent() | ToolApprovalResultEvent():
+            return True
+        case SessionUpdatedEvent():
+            return not _QUESTION_CHANGES.isdisjoint(event.changes)
+        case _:
+            return False
+
+
+async def find_root_session(engine: Engine, session_id: str) -> str:
+    """Returns the session at the root of the call tree."""
+    for _ in range(MAX_DEPTH):
+        parent = (await engine.store.get(session_id)).parent_id
+        if parent is None:
+            break
+        session_id = parent
+    return session_id
+
+
+async def is_descendant(engine: Engine, session_id: str, ancestor_id: str) -> bool:
+    """Returns whether the session is the ancestor itself or one of its descendants. It reads stored parents, so it
+    works after a restart."""
+    for _ in range(MAX_DEPTH):
+        if session_id == ancestor_id:
+            return True
+        try:
+            parent = (await engine.store.get(session_id)).parent_id
+        except SessionNotFoundError:
+            return False
+        if parent is None:
+            return False
+        session_id = parent
+    return False
+
 
 HEARTBEAT = b": still here\n\n"
 
@@ -194,8 +297,10 @@ class SessionEventFeed:
             if self._reader is None:
                 self._reader = asyncio.create_task(self._read_changes(seq))
         self._listeners.add(listener)
+        self._session_tree.followers += 1
 
     async def _remove_listener(self, listener: FeedListener) -> None:
+        self._session_tree.followers -= listener in self._listeners
         self._listeners.discard(listener)
         if self.is_idle:
             await self._stop_reader()
@@ -209,7 +314,8 @@ class SessionEventFeed:
     async def _read_changes(self, seq: int) -> None:
         """Reads changes until the store fails or the feed stops, and then closes all listeners; clients reconnect."""
         self._announced_seq = self._stored_seq = seq
-        unsubscribe = self._engine.bus.subscribe_all(self._event_handler(asyncio.get_running_loop()))
+        handler = self._event_handler(asyncio.get_running_loop())
+        unsubscribe = self._session_tree.subscribe(self._session_id, handler)
         self._send_keepalive()
         try:
             async with aclosing(self._engine.store.changes(self._session_id, after=seq)) as changes:
@@ -261,10 +367,10 @@ class SessionEventFeed:
         self._schedule_send()
 
     def _schedule_send(self) -> None:
-        """Starts the timer of a batch at its first frame. More listeners get longer batches, because writing to all of
-        them must not slow down the turn."""
+        """Starts the timer of a batch at its first frame. More followers of the server get longer batches, because
+        writing to all of them must not slow down turns and requests."""
         if self._send_timer is None:
-            seconds = BATCH_SECONDS * (1 + len(self._listeners) / LISTENERS_PER_BATCH_DELAY)
+            seconds = BATCH_SECONDS * (1 + self._session_tree.followers / LISTENERS_PER_BATCH_DELAY)
             self._send_timer = asyncio.get_running_loop().call_later(seconds, self._send_batch)
 
     def _send_batch(self) -> None:
@@ -314,6 +420,7 @@ class SessionSummary(msgspec.Struct, frozen=True):
     seq: int = 0
     deleted: bool = False
     archived: bool = False
+    owner: str = ""
 
 
 class SessionStateFeed:
@@ -426,6 +533,7 @@ class SessionStateFeed:
             session.time.updated if session.time else 0,
             session.seq,
             archived=session.time is not None and session.time.archived is not None,
+            owner=session.owner,
         )
 
     async def _last_ending(self, session: StoredSession) -> SessionState:
@@ -438,7 +546,7 @@ class SessionStateFeed:
         except SessionNotFoundError:
             return "idle"
         if not was_cut_off(messages):
-            state = "idle"
+            state = "waiting" if find_open_plan(session.mode, messages) else "idle"
         else:
             has_failed = messages[-1].error is not None and messages[-1].error.type != ABORTED
             state = "failed" if has_failed else "interrupted"
@@ -472,16 +580,22 @@ class SessionFeedRegistry:
             if feed.is_idle:
                 self._feeds.pop(key, None)
 
-    async def stream_all(self, followed: Mapping[str, int], *, views: bool = False) -> AsyncGenerator[bytes]:
-        """Yields the states of the latest sessions, then every change of a state, and the changes and live events of
-        the sessions in `followed` after their sequence numbers. The stream ends when a followed session's does; the
-        client reconnects with its positions."""
+    async def stream_all(
+        self,
+        followed: Mapping[str, int],
+        *,
+        views: bool = False,
+        is_visible: Callable[[SessionSummary], bool] | None = None,
+    ) -> AsyncGenerator[bytes]:
+        """Yields the states of the latest sessions that are visible, then every change of a state, and the changes and
+        live events of the sessions in `followed` after their sequence numbers. The stream ends when a followed
+        session's does; the client reconnects with its positions."""
         outbox = _Outbox()
         tasks = [
             asyncio.create_task(self._copy_session(session_id, after, outbox, views=views))
             for session_id, after in followed.items()
         ]
-        tasks.append(asyncio.create_task(self._copy_states(outbox)))
+        tasks.append(asyncio.create_task(self._copy_states(outbox, is_visible)))
         for task in tasks:
             task.add_done_callback(lambda _: outbox.close())
         self._outboxes.add(outbox)
@@ -500,9 +614,10 @@ class SessionFeedRegistry:
             async for batch in batches:
                 await outbox.put(b"".join(_name_session(session_id, frame) for frame in batch.frames))
 
-    async def _copy_states(self, outbox: "_Outbox") -> None:
+    async def _copy_states(self, outbox: "_Outbox", is_visible: Callable[[SessionSummary], bool] | None) -> None:
         async with aclosing(self._session_states.stream_changes()) as changes:
-            async for summaries in changes:
+            async for found in changes:
+                summaries = found if is_visible is None else [one for one in found if is_visible(one)]
                 await outbox.put(b"event: sessions\ndata: %b\n\n" % _encode(summaries))
 
     async def close(self) -> None:

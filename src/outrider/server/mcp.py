@@ -1,6 +1,7 @@
 """The MCP server: runs agents and reads sessions for other agents, over stdio or at /mcp of the HTTP server."""
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -13,7 +14,16 @@ from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError as McpToolError
 from mcp.server.transport_security import TransportSecuritySettings
-from mcp_types import ToolAnnotations
+from mcp_types import (
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    InputRequest,
+    InputRequiredResult,
+    InputResponses,
+    ToolAnnotations,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, Field
 from starlette.routing import BaseRoute
 
@@ -45,6 +55,8 @@ from outrider.presentation.items import (
     event_notice,
     message_items,
 )
+from outrider.server.auth import REQUESTER
+from outrider.server.users import SERVER_REQUESTER, Requester
 from outrider.types.events import (
     AgentCalledEvent,
     Event,
@@ -54,9 +66,12 @@ from outrider.types.events import (
     ToolExecutionStartedEvent,
     TurnStartedEvent,
 )
+from outrider.types.ids import new_id
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, ToolPart, tool_result
 from outrider.types.tool_state import ToolError
+
+_log = logging.getLogger("outrider.mcp")
 
 MAX_OUTPUT_CHARS = 2_000  # characters per tool output
 
@@ -156,12 +171,14 @@ class McpRunner:
         mode: RestrictedMode | None,
         report: ProgressCallback,
         ask: AskClient | None = None,
+        owner: str = "",
     ) -> RunReport:
-        """Runs a turn and returns its result. Raises OutriderError if the model or the session cannot be used."""
+        """Runs a turn and returns its result; a new session belongs to `owner`. Raises OutriderError if the model or
+        the session cannot be used."""
         if not prompt.strip():
             raise ConfigurationError("the prompt is empty")
         engine = self._attended if ask else self._alone
-        session_id = await self._open_session(engine, session_id, mode)
+        session_id = await self._open_session(engine, session_id, mode, owner)
         progress = _RunProgress(session_id, report)
         async with asyncio.TaskGroup() as tasks:
             approvals = _ApprovalForms(engine, session_id, ask, tasks) if ask else None
@@ -182,11 +199,11 @@ class McpRunner:
             session_id=session_id, output=replace_surrogates(end.output), ended=end.reason, refused=progress.refused
         )
 
-    async def _open_session(self, engine: Engine, session_id: str, mode: RestrictedMode | None) -> str:
+    async def _open_session(self, engine: Engine, session_id: str, mode: RestrictedMode | None, owner: str) -> str:
         """Opens a session of this server's workspace in the same mode as a new one, or creates one."""
         effective_mode = mode or self._settings.mode
         if not session_id:
-            return await engine.create(mode=effective_mode, workspace=self._settings.workspace)
+            return await engine.create(mode=effective_mode, workspace=self._settings.workspace, owner=owner)
         stored = await engine.store.get(session_id)
         if stored.workspace_directory != str(self._settings.workspace):
             raise OutriderError(f"session {session_id} belongs to another folder: {stored.workspace_directory}")
@@ -275,6 +292,107 @@ class _RunProgress:
         await self._report(self._steps, activity)
 
 
+class PausedRun:
+    """A run for a client that cannot be asked during a request (protocol 2026-07-28). If it needs approvals, the
+    request ends with the questions, and the client repeats the request with the answers. Approvals that wait longer
+    than MAX_PAUSE_SECONDS are denied."""
+
+    def __init__(self) -> None:
+        self.id = new_id()
+        self.report: ProgressCallback = _report_nothing
+        self._questions: dict[str, tuple[str, asyncio.Future[ApprovalForm | None]]] = {}
+        self._has_news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._end: RunReport | OutriderError | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        return self._end is not None
+
+    def start(self, tasks: asyncio.TaskGroup, work: Awaitable[RunReport]) -> None:
+        self._task = tasks.create_task(self._finish(work))
+
+    async def ask(self, text: str) -> ApprovalForm | None:
+        """Waits for the answer to a question, which the next result of the request carries."""
+        key, answer = new_id(), asyncio.get_running_loop().create_future()
+        self._questions[key] = text, answer
+        self._has_news.set()
+        try:
+            async with asyncio.timeout(MAX_PAUSE_SECONDS):
+                return await answer
+        except TimeoutError:
+            return None
+        finally:
+            del self._questions[key]
+
+    async def report_progress(self, step: float, doing: str) -> None:
+        await self.report(step, doing)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def take_answers(self, responses: InputResponses | None) -> None:
+        for key, response in (responses or {}).items():
+            _, answer = self._questions.get(key, ("", None))
+            if answer is not None and not answer.done() and isinstance(response, ElicitResult):
+                answer.set_result(_read_form(response))
+
+    async def wait(self, report: ProgressCallback) -> RunReport | InputRequiredResult:
+        """Returns the report of the run, or the questions that it waits for. Raises OutriderError if the run failed. If
+        the request is cancelled, so is the run."""
+        self.report = report
+        try:
+            while self._end is None:
+                if waiting := self._unanswered():
+                    return InputRequiredResult(input_requests=waiting, request_state=self.id)
+                self._has_news.clear()
+                await self._has_news.wait()
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        finally:
+            self.report = _report_nothing
+        if isinstance(self._end, OutriderError):
+            raise self._end
+        return self._end
+
+    def _unanswered(self) -> dict[str, InputRequest]:
+        return {
+            key: ElicitRequest(params=ElicitRequestFormParams(message=text, requested_schema=_FORM_SCHEMA))
+            for key, (text, answer) in self._questions.items()
+            if not answer.done()
+        }
+
+    async def _finish(self, work: Awaitable[RunReport]) -> None:
+        try:
+            self._end = await work
+        except OutriderError as error:
+            self._end = error
+        except Exception as error:  # noqa: BLE001  the task group would end the server with all other runs
+            _log.exception("a run failed")
+            self._end = OutriderError(f"the run failed: {error}")
+        finally:
+            if self._end is None:
+                self._end = OutriderError("the run was cancelled")
+            self._has_news.set()
+
+
+async def _report_nothing(step: float, doing: str) -> None:
+    """The client waits for no result at the moment."""
+
+
+def _read_form(response: ElicitResult) -> ApprovalForm | None:
+    try:
+        return ApprovalForm.model_validate(response.content or {}) if response.action == "accept" else None
+    except ValueError:
+        return None
+
+
+_FORM_SCHEMA = ApprovalForm.model_json_schema()
+MAX_PAUSE_SECONDS = 1800.0
+MAX_PAUSED_RUNS = 20
+
 INSTRUCTIONS = """\
 Outrider is a coding agent that works in one folder of this machine. `run_agent` gives it work and waits for the end; \
 it reads, searches, and changes what its user's rules allow. `search_sessions` and `read_session` find what was said \
@@ -300,8 +418,12 @@ class McpTools:
     """The MCP tools. Without a configured model `runner` is None and `missing` states why; stored sessions can still be
     read."""
 
-    def __init__(self, archive: SessionArchive, runs: McpRunner | None, settings: Settings) -> None:
+    def __init__(
+        self, archive: SessionArchive, runs: McpRunner | None, settings: Settings, tasks: asyncio.TaskGroup
+    ) -> None:
         self._archive = archive
+        self._tasks = tasks
+        self._paused: dict[str, PausedRun] = {}
         self._runner = runs
         self._missing = settings.missing
         self._folder = None if settings.mcp_all_sessions else str(settings.workspace)
@@ -315,7 +437,7 @@ class McpTools:
             RestrictedMode | None,
             Field(description="Less than the agent may otherwise do: plan only reads, chat only talks."),
         ] = None,
-    ) -> RunReport:
+    ) -> RunReport | InputRequiredResult:
         """Let an agent work on a task, and wait for its answer. Approvals are asked for with elicitation if you support
         it; else calls that need one are refused and named."""
         if self._runner is None:
@@ -325,9 +447,45 @@ class McpTools:
             await ctx.report_progress(step, None, doing)
 
         try:
-            return await self._runner.run_prompt(prompt, session_id, mode, report, _client_form(ctx))
+            if _can_repeat(ctx):
+                run = self._find_run(ctx.request_state)
+                run = run or self._start_run(self._runner, prompt, session_id, mode, _find_owner(ctx))
+                run.take_answers(ctx.input_responses)
+                return await self._wait_for_run(run, report)
+            return await self._runner.run_prompt(prompt, session_id, mode, report, _client_form(ctx), _find_owner(ctx))
         except OutriderError as error:
             raise McpToolError(str(error)) from error
+
+    def _find_run(self, request_state: str | None) -> PausedRun | None:
+        """Returns the run that a repeated request continues. Raises OutriderError if it has ended."""
+        if request_state is None:
+            return None
+        if request_state not in self._paused:
+            raise OutriderError("this run has ended; read its session, and call `run_agent` with its id to continue")
+        return self._paused[request_state]
+
+    def _start_run(
+        self, runner: McpRunner, prompt: str, session_id: str, mode: RestrictedMode | None, owner: str
+    ) -> PausedRun:
+        if len(self._paused) >= MAX_PAUSED_RUNS:  # some may have ended without an answer; the client never returned
+            self._paused = {id: run for id, run in self._paused.items() if not run.has_ended}
+        if len(self._paused) >= MAX_PAUSED_RUNS:
+            raise OutriderError(f"{MAX_PAUSED_RUNS} runs wait for approvals already; answer them first")
+        run = PausedRun()
+        run.start(self._tasks, runner.run_prompt(prompt, session_id, mode, run.report_progress, run.ask, owner))
+        return run
+
+    async def _wait_for_run(self, run: PausedRun, report: ProgressCallback) -> RunReport | InputRequiredResult:
+        self._paused.pop(run.id, None)
+        result = await run.wait(report)
+        if isinstance(result, InputRequiredResult):
+            self._paused[run.id] = run
+        return result
+
+    def close(self) -> None:
+        """Cancels the runs that wait for approvals."""
+        for run in self._paused.values():
+            run.cancel()
 
     async def search_sessions(
         self,
@@ -413,6 +571,19 @@ def _format_day(session: StoredSession) -> str:
     return datetime.fromtimestamp(updated / 1000, UTC).isoformat(timespec="minutes")
 
 
+def _find_owner(ctx: "Context[Any, Any]") -> str:
+    """Returns the user of the server who sends a request; "" for the holder of its token, and over standard input."""
+    request = ctx.request_context.request
+    requester: Requester = request.scope.get(REQUESTER, SERVER_REQUESTER) if request else SERVER_REQUESTER
+    return requester.owner
+
+
+def _can_repeat(ctx: "Context[Any, Any]") -> bool:
+    """Return whether the client answers questions by repeating its request, as in the protocol of 2026-07-28."""
+    offered = ctx.client_capabilities
+    return offered is not None and offered.elicitation is not None and ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
 def _client_form(ctx: "Context[Any, Any]") -> AskClient | None:
     """Return a function that asks the user of the calling agent, or None if the client cannot be asked."""
     offered = ctx.client_capabilities
@@ -440,7 +611,9 @@ async def serve_mcp_stdio(settings: Settings, version: str) -> None:
             )
             attended = await stack.enter_async_context(engine.like(attended=True))
             archive, runner = archive_of(engine), McpRunner(attended, engine, settings)
-        await create_mcp_server(McpTools(archive, runner, settings), version).run_stdio_async()
+        tools = McpTools(archive, runner, settings, await stack.enter_async_context(asyncio.TaskGroup()))
+        stack.callback(tools.close)
+        await create_mcp_server(tools, version).run_stdio_async()
 
 
 def create_mcp_server(tools: McpTools, version: str) -> "MCPServer[Any]":
@@ -467,9 +640,13 @@ _TRANSPORT_SECURITY = TransportSecuritySettings(enable_dns_rebinding_protection=
 async def mcp_routes(engine: Engine, settings: Settings, version: str) -> AsyncGenerator[Sequence[BaseRoute], None]:
     """Yields the routes of /mcp. Approvals are asked for with elicitation; for clients that do not support it, the
     engine is unattended."""
-    async with engine.like(attended=False) as alone, engine.like(attended=True) as attended:
+    async with AsyncExitStack() as stack:
+        alone = await stack.enter_async_context(engine.like(attended=False))
+        attended = await stack.enter_async_context(engine.like(attended=True))
         runner = McpRunner(attended, alone, settings)
-        server = create_mcp_server(McpTools(archive_of(alone), runner, settings), version)
+        tools = McpTools(archive_of(alone), runner, settings, await stack.enter_async_context(asyncio.TaskGroup()))
+        stack.callback(tools.close)
+        server = create_mcp_server(tools, version)
         routes = server.streamable_http_app(
             transport_security=_TRANSPORT_SECURITY, max_sessions=MAX_MCP_SESSIONS
         ).routes

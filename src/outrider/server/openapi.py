@@ -2,13 +2,68 @@
 
 import re
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 
-from outrider.server.endpoint import ApiEndpoint, NoPayload
+from outrider.engine.archive import Change, PartChange
+from outrider.server.endpoint import ERROR_STATUS, ApiEndpoint, NoPayload
+from outrider.types.events import EVENT_TYPES
+from outrider.types.parts import STORED_KINDS
 
 REFERENCE_TEMPLATE = "#/components/schemas/{name}"
+DESCRIPTION = """\
+Sessions, turns, approvals and background runs of an Outrider server. Send its token as `Authorization: Bearer TOKEN`.
+
+Event streams are server-sent events. A session's stream has frames of two kinds: `change` is one stored `Change`, whose
+sequence number is the id of the frame, so that a client continues with `Last-Event-ID`; `live` is a list of `Event`s,
+which are not stored. Kinds of parts, changes and events may be added: ignore those that you do not know.
+
+A repeated `POST` with the same `Idempotency-Key` header gets the first response again for a day.
+"""
+TAGS = {
+    "Sessions": "Conversations: create, read, follow, search, fork, share.",
+    "Turns": "Input, queue, plans, abort, compaction.",
+    "Approvals and questions": "What waits for an answer of a user.",
+    "Tools and workspace": "Files, changes, processes, commands and tools of a session.",
+    "Background runs": "Runs of workers, and schedules.",
+    "OpenAI": "Agents as models of the OpenAI APIs.",
+    "Agent protocols": "AG-UI and A2A.",
+    "Server": "Agents, models, usage, health, settings, logins and users.",
+}
+_TAG_PATHS = (
+    (r"/v1/", "OpenAI"),
+    (r"/(agui|a2a|\.well-known)/", "Agent protocols"),
+    (r"/api/(approvals|questions|answers)\b", "Approvals and questions"),
+    (r"/api/(jobs|schedules)\b", "Background runs"),
+    (r"/api/sessions/{session_id}/(prompt|continue|abort|compact|queue|plan|open|model|effort)\b", "Turns"),
+    (r"/api/sessions(/{session_id}(/(messages|events|fork|export|share|shares|trace|context|timeline|usage).*)?)?$",
+     "Sessions"),
+    (r"/api/(search|events|import|import-from)$", "Sessions"),
+    (r"/api/(sessions/{session_id}|files|workspace)/", "Tools and workspace"),
+    (r"/", "Server"),
+)  # fmt: skip
+EXAMPLES: dict[str, Any] = {
+    "create_session": {"title": "Release notes", "mode": "agent"},
+    "prompt": {"text": "Write the release notes.", "id": "018f6f2e-0000-7000-8000-000000000000", "wait": False},
+    "answer_approval": {"allow": False, "words": "Do not push to main."},
+    "answer_question": {"answers": ["yes"]},
+    "change_session": {"title": "Release notes of 0.2", "archived": True},
+    "answer_plan": {"accept": True},
+    "create_chat_completion": {"model": "coder", "messages": [{"role": "user", "content": "Hello"}], "stream": True},
+    "create_response": {"model": "coder", "input": "Hello"},
+    "run_agui_agent": {
+        "threadId": "thread-1",
+        "runId": "run-1",
+        "messages": [{"id": "1", "role": "user", "content": "Hello"}],
+    },
+    "call_a2a": {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "SendMessage",
+        "params": {"message": {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "Hello"}]}},
+    },
+}
 ERROR_SCHEMA = {
     "type": "object",
     "required": ["error"],
@@ -16,10 +71,31 @@ ERROR_SCHEMA = {
         "error": {
             "type": "object",
             "required": ["type", "message"],
-            "properties": {"type": {"type": "string"}, "message": {"type": "string"}, "details": {"type": "object"}},
+            "properties": {
+                "type": {
+                    "type": "string",
+                    "description": "the kind of the error, stable; the description of each status lists those it has",
+                },
+                "message": {"type": "string", "description": "what happened, for people"},
+                "details": {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
+            },
         }
     },
 }
+GUARD_ERRORS = {
+    "400": ["ValidationError", "DecodeError"],
+    "401": ["no_token"],
+    "403": ["foreign_origin", "forbidden"],
+    "404": ["no_such_route"],
+    "405": ["no_such_method"],
+    "413": ["too_large"],
+    "415": ["wrong_type"],
+    "421": ["wrong_host"],
+    "429": ["too_many_requests"],
+    "503": ["ServerAwayError"],
+}
+EVENT_STREAM = "text/event-stream"
+SESSION_STREAMS = ("follow_session", "follow_all", "follow_job")
 ERROR_DESCRIPTIONS = {
     "400": "the request is invalid",
     "401": "the token is missing or wrong",
@@ -37,7 +113,8 @@ ERROR_DESCRIPTIONS = {
 }
 
 
-def build_openapi(endpoints: Iterable[ApiEndpoint], version: str) -> dict[str, Any]:
+def build_openapi(endpoints: Iterable[ApiEndpoint], version: str, url: str = "..") -> dict[str, Any]:
+    """Returns the description. `url` is the address of the server; the default is relative to the document."""
     endpoints = list(endpoints)
     types = _schema_types(endpoints)
     schemas, components = msgspec.json.schema_components(types, ref_template=REFERENCE_TEMPLATE)
@@ -47,14 +124,73 @@ def build_openapi(endpoints: Iterable[ApiEndpoint], version: str) -> dict[str, A
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _build_operation(endpoint, schema_of, components)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Outrider", "version": version, "license": {"name": "MIT", "identifier": "MIT"}},
+        "info": {
+            "title": "Outrider",
+            "version": version,
+            "description": DESCRIPTION,
+            "license": {"name": "MIT", "identifier": "MIT"},
+        },
+        "servers": [{"url": url}],
+        "tags": [{"name": name, "description": about} for name, about in TAGS.items()],
         "security": [{"token": []}],
         "paths": paths,
         "components": {
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-            "schemas": {"Refusal": ERROR_SCHEMA, **_allow_decimal_numbers(components)},
+            "schemas": {"Refusal": ERROR_SCHEMA, **_allow_decimal_numbers(_add_unions(components))},
         },
     }
+
+
+_PART_CHANGE = msgspec.defstruct(  # the class itself has a base class as type, which no schema can describe
+    "PartChange",
+    [("seq", int), ("part", Any), ("draft", bool, False)],
+    tag="part",
+    namespace={"__doc__": PartChange.__doc__},
+)
+_UNIONS: dict[str, tuple[type[Any], ...]] = {
+    "Part": STORED_KINDS,
+    "Change": tuple(_PART_CHANGE if kind is PartChange else kind for kind in get_args(Change)),
+    "Event": tuple(EVENT_TYPES.values()),
+}
+_PART_FIELDS = ("part", "parts")
+
+
+def _add_unions(components: dict[str, Any]) -> dict[str, Any]:
+    """Adds the unions of parts, changes and events, and names them where the types of Python say `Any`."""
+    unions = {name: _union_schema(members) for name, members in _UNIONS.items()}
+    for schema in components.values():
+        fields = schema.get("properties", {})
+        for name, field in fields.items():
+            if field.get("type") == "object" and field.keys().isdisjoint(("properties", "additionalProperties")):
+                field["additionalProperties"] = True
+            if isinstance(field.get("default"), dict):
+                del field["default"]  # generated clients have no defaults for objects
+            implied = schema["title"] + name.title().replace("_", "")
+            if "enum" in field and implied in components:
+                field["title"] = f"{implied}Value"  # generated clients name an enum after its class and field
+        for name in _PART_FIELDS:
+            field = fields.get(name)
+            if field is None or "$ref" in field:
+                continue
+            if name == "parts" and not field.get("items", {}).get("properties") and "A2a" not in schema["title"]:
+                fields[name] = {**field, "type": "array", "items": _reference("Part")}
+            elif name == "part" and not field:
+                fields[name] = _reference("Part")
+    return {**components, **unions}
+
+
+def _union_schema(members: tuple[type[Any], ...]) -> dict[str, Any]:
+    """Returns a union whose members differ in their tag."""
+    tag_field = members[0].__struct_config__.tag_field
+    mapping = {str(kind.__struct_config__.tag): f"#/components/schemas/{kind.__name__}" for kind in members}
+    return {
+        "anyOf": [_reference(kind.__name__) for kind in members],
+        "discriminator": {"propertyName": tag_field, "mapping": mapping},
+    }
+
+
+def _reference(name: str) -> dict[str, str]:
+    return {"$ref": REFERENCE_TEMPLATE.format(name=name)}
 
 
 def _allow_decimal_numbers(schema: Any) -> Any:
@@ -74,8 +210,12 @@ def _schema_types(endpoints: list[ApiEndpoint]) -> list[Any]:
     """Returns each type once. Generic types such as list[X] cannot be dict keys by identity, so their repr is the
     key."""
     named = [
-        schema_type for e in endpoints for schema_type in (e.query, e.body, e.response_type) if schema_type is not None
+        schema_type
+        for e in endpoints
+        for schema_type in (e.query, e.body, e.response_type, e.event_type)
+        if schema_type is not None
     ]
+    named += [member for members in _UNIONS.values() for member in members]
     return list(
         {_type_key(schema_type): schema_type for schema_type in named if not isinstance(schema_type, str)}.values()
     )
@@ -89,12 +229,15 @@ def _build_operation(endpoint: ApiEndpoint, schema_of: dict[str, Any], component
     operation: dict[str, Any] = {
         "operationId": endpoint.name,
         "summary": endpoint.summary,
+        "tags": [next(tag for pattern, tag in _TAG_PATHS if re.match(pattern, endpoint.path))],
         "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint, schema_of, components)],
         "responses": {str(endpoint.status): _success_response(endpoint, schema_of), **_error_responses()},
     }
     if endpoint.body is not NoPayload:
         schema = {"type": "object"} if endpoint.body is msgspec.Raw else schema_of[_type_key(endpoint.body)]
-        content = {"application/json": {"schema": schema}}
+        content: dict[str, Any] = {"application/json": {"schema": schema}}
+        if endpoint.name in EXAMPLES:
+            content["application/json"]["example"] = EXAMPLES[endpoint.name]
         operation["requestBody"] = {"required": True, "content": content}
     return operation
 
@@ -123,15 +266,35 @@ def _success_response(endpoint: ApiEndpoint, schema_of: dict[str, Any]) -> dict[
         return {"description": "done"}
     if isinstance(endpoint.response_type, str):
         schema = {"type": "object"} if endpoint.response_type == "application/json" else {"type": "string"}
-        return {"description": "done", "content": {endpoint.response_type: {"schema": schema}}}
-    return {
-        "description": "done",
-        "content": {"application/json": {"schema": schema_of[_type_key(endpoint.response_type)]}},
-    }
+        is_stream = endpoint.response_type == EVENT_STREAM
+        described = _event_stream(endpoint, schema_of) if is_stream else {"schema": schema}
+        return {"description": "done", "content": {endpoint.response_type: described}}
+    content: dict[str, Any] = {"application/json": {"schema": schema_of[_type_key(endpoint.response_type)]}}
+    if endpoint.event_type is not None:
+        content[EVENT_STREAM] = _event_stream(endpoint, schema_of)
+    return {"description": "done", "content": content}
+
+
+def _event_stream(endpoint: ApiEndpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
+    """Describes one event of a stream. This version of OpenAPI has no field for it, and tools read `schema` in two
+    ways: as that of the whole text, or of each event."""
+    if endpoint.event_type is not None:
+        content = schema_of[_type_key(endpoint.event_type)]
+    elif endpoint.name in SESSION_STREAMS:
+        content = {"anyOf": [_reference("Change"), {"type": "array", "items": _reference("Event")}]}
+    else:
+        content = {}
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": content}
+    fields = {"id": {"type": "string"}, "event": {"type": "string"}, "data": data}
+    return {"x-event-schema": {"type": "object", "properties": fields}}
 
 
 def _error_responses() -> dict[str, Any]:
     content = {"application/json": {"schema": {"$ref": REFERENCE_TEMPLATE.format(name="Refusal")}}}
+    kinds: dict[str, list[str]] = {status: list(names) for status, names in GUARD_ERRORS.items()}
+    for error, status in ERROR_STATUS.items():
+        kinds.setdefault(str(status), []).append(error.__name__)
     return {
-        status: {"description": description, "content": content} for status, description in ERROR_DESCRIPTIONS.items()
+        status: {"description": f"{description} ({', '.join(kinds[status])})", "content": content}
+        for status, description in ERROR_DESCRIPTIONS.items()
     }

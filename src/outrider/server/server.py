@@ -11,29 +11,45 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 import msgspec
 import uvicorn
 from starlette.routing import BaseRoute
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from outrider.config.settings import Settings
+from outrider.background.health import HealthServer, configure_log
+from outrider.config.settings import Settings, with_first_vendor
 from outrider.engine.engine import Engine
 from outrider.engine.factory import create_store, standard_engine
 from outrider.engine.frontend import QuestionQueue
+from outrider.errors import ConfigurationError
 from outrider.server.app import create_app
 from outrider.server.auth import (
     CODE_PARAMETER,
     AsgiApp,
-    AuditLog,
     BrowserLogins,
     ListenAddress,
+    PublicUrl,
+    Receive,
+    Scope,
+    Send,
     check_exposure,
     load_or_create_token,
 )
 from outrider.server.event_stream import SessionFeedRegistry
-from outrider.server.state import IdleSessionCloser, ServerState, create_background_jobs
+from outrider.server.oidc import OidcSettings
+from outrider.server.routes.settings import offer_providers
+from outrider.server.state import (
+    DRAIN_SECONDS,
+    BudgetWatcher,
+    IdleSessionCloser,
+    ServerMonitor,
+    ServerState,
+    create_background_jobs,
+)
+from outrider.server.users import AuditLog, UserDirectory, UserLimits
 from outrider.types.events import ToolApprovalResultEvent
 
 if TYPE_CHECKING:
@@ -42,6 +58,7 @@ if TYPE_CHECKING:
 HEAD_SECONDS = 15.0  # seconds until the first request must have arrived
 BODY_SECONDS = 60.0  # seconds without data in the middle of a body
 MAX_SILENT_CONNECTIONS = 256  # connections without a complete request; beyond it the oldest is closed
+SILENT_SECONDS = 1.0  # a burst of connections is accepted before the first of their requests is read
 MIN_OPEN_FILES = 65_536
 
 _silent: "OrderedDict[int, ConnectionGuard]" = OrderedDict()
@@ -58,8 +75,7 @@ class ConnectionGuard(AutoHTTPProtocol):  # pyright: ignore[reportGeneralTypeIss
         self._timer = asyncio.get_running_loop().call_later(HEAD_SECONDS, self._check_head)
         _silent[id(self)] = self
         if len(_silent) > MAX_SILENT_CONNECTIONS:
-            _, oldest = _silent.popitem(last=False)
-            oldest.transport.close()
+            asyncio.get_running_loop().call_later(SILENT_SECONDS, _close_silent_connections)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -84,6 +100,11 @@ class ConnectionGuard(AutoHTTPProtocol):  # pyright: ignore[reportGeneralTypeIss
             self.transport.close()
 
 
+def _close_silent_connections() -> None:
+    while len(_silent) > MAX_SILENT_CONNECTIONS:
+        _silent.popitem(last=False)[1].transport.close()
+
+
 def raise_file_limit() -> None:
     """Allows as many open files as the system permits: each follower of the page is a connection."""
     if sys.platform == "win32":
@@ -98,14 +119,17 @@ def raise_file_limit() -> None:
 
 DEFAULT_PORT = 8765
 LISTEN_BACKLOG = 512  # pending connections
-_ADDRESS_FIELDS = ("host", "socket", "names", "certificate", "key")
+_ADDRESS_FIELDS = ("host", "socket", "names", "certificate", "key", "proxies")
 SHUTDOWN_SECONDS = 3  # seconds to finish open responses
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `outrider serve`. Port 0 selects a free port; without a port it is DEFAULT_PORT, or a free one if
     that is in use. `new_token` replaces the token and signs all browsers out. `expose` allows other machines, which
-    requires TLS; `mcp` adds /mcp; `database` is a shared Postgres server for sessions and runs."""
+    requires TLS; `mcp` adds /mcp; `database` is a shared Postgres server for sessions and runs. `public_url` is the
+    address of a reverse proxy, and `proxies` are the networks of the proxies. `health` is an address for /livez,
+    /readyz and /metrics without a token; `grace` is the time for running turns after SIGTERM;
+    `oidc` has the fields of `OidcSettings`; `user_folders` is where users without a workspace get a folder."""
 
     host: str = "127.0.0.1"
     port: int | None = None
@@ -117,6 +141,13 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     mcp: bool = False
     database: str | None = None
     new_token: bool = False
+    public_url: str = ""
+    proxies: tuple[str, ...] = ()
+    health: tuple[str, int] | None = None
+    grace: float | None = None
+    json_log: bool = False
+    oidc: dict[str, Any] | None = None
+    user_folders: Path | None = None
 
 
 async def run_server(
@@ -124,7 +155,11 @@ async def run_server(
 ) -> None:
     """Serves until SIGINT or SIGTERM. Calls `print_line` with the address once the server accepts requests, and with
     the browser link."""
-    requested = ListenAddress(**{name: getattr(options, name) for name in _ADDRESS_FIELDS}, port=options.port or 0)
+    requested = ListenAddress(
+        **{name: getattr(options, name) for name in _ADDRESS_FIELDS},
+        port=options.port or 0,
+        public=PublicUrl.parse(options.public_url) if options.public_url else None,
+    )
     check_exposure(requested, exposed=options.expose)
     folder = settings.data_folder / "server"
     if options.new_token:
@@ -134,15 +169,24 @@ async def run_server(
     logins, audit = BrowserLogins(folder / "logins.json"), AuditLog(folder / "audit.jsonl")
     listening, address = _bind_default_port(requested) if options.port is None else bind_socket(requested)
     raise_file_limit()
+    if options.json_log:
+        configure_log(sys.stderr, "outrider.server", "outrider.sessions", json=True)
     async with AsyncExitStack() as stack:
         questions = QuestionQueue(providers=settings.providers)
-        engine = await stack.enter_async_context(_open_engine(settings, options, questions))
+        users = UserDirectory(folder / "users.json", folders=options.user_folders)
+        engine = await stack.enter_async_context(_open_engine(settings, options, questions, users))
+        engine.runtime.keys_of_owner = users.keys_of_owner
+        await offer_providers(engine.runtime, users)
         feeds = SessionFeedRegistry(engine, questions)
         routes = await stack.enter_async_context(_open_mcp_routes(engine, settings, version)) if options.mcp else ()
         background = await stack.enter_async_context(
             aclosing(create_background_jobs(settings, engine, options.database))
         )
+        monitor = ServerMonitor(engine, grace_seconds=DRAIN_SECONDS if options.grace is None else options.grace)
         extras = ServerState(
+            monitor=monitor,
+            users=users,
+            oidc=msgspec.convert(options.oidc, OidcSettings) if options.oidc else None,
             background=background,
             questions=questions,
             routes=routes,
@@ -154,19 +198,65 @@ async def run_server(
         )
         stack.callback(engine.bus.subscribe(ToolApprovalResultEvent, partial(_record_answer, audit)))
         await stack.enter_async_context(IdleSessionCloser(engine))
+        await stack.enter_async_context(BudgetWatcher(engine, UserLimits(users, engine), users))
+        users.record_sandbox(declined=settings.no_sandbox)
+        if (users.has_operators or options.oidc) and not await asyncio.to_thread(engine.runtime.can_sandbox):
+            why = "--no-sandbox was given" if settings.no_sandbox else "no sandbox works here (see `outrider doctor`)"
+            print_line(f"Warning: {why}, so commands of operators are denied; only administrators can run commands")
+        if options.health is not None:
+            port = await stack.enter_async_context(HealthServer(monitor).serve(*options.health))
+            print_line(f"Health: http://{options.health[0]}:{port}/readyz")
 
         def announce_address() -> None:
             print_line(f"Outrider listens on {address.url} (token in {folder / 'token'})")
-            if address.socket is None:
+            if address.socket is None or address.public is not None:
                 link = f"{address.browser_url}/?{CODE_PARAMETER}={logins.create_code()}"
-                print_line(f"Open {link} (signs in one browser; `outrider serve --link` prints another link)")
+                flag = "" if address.port in (0, DEFAULT_PORT) else f" --port {address.port}"
+                print_line(f"Open {link} (signs in one browser; `outrider serve{flag} --link` prints another link)")
 
         try:
-            await OutriderServer(app, address, feeds, announce_address).serve([listening])
+            await OutriderServer(app, address, feeds, announce_address, monitor).serve([listening])
         finally:
             listening.close()
             if address.socket is not None:
                 address.socket.unlink(missing_ok=True)
+
+
+class EngineApp(Protocol):
+    """The application of a program's engine; entering it opens the engine."""
+
+    feeds: SessionFeedRegistry
+
+    def sign_in_link(self) -> str: ...
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(self, *_: object) -> None: ...
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None: ...
+
+
+async def serve_app(
+    build_app: Callable[[ListenAddress], EngineApp],
+    requested: ListenAddress,
+    *,
+    exposed: bool,
+    has_port: bool,
+    announce: Callable[[str], object],
+) -> None:
+    """Serves the engine of a program until SIGINT, SIGTERM or cancellation."""
+    check_exposure(requested, exposed=exposed)
+    listening, address = bind_socket(requested) if has_port else _bind_default_port(requested)
+    try:
+        raise_file_limit()
+        async with build_app(address) as app:
+            server = OutriderServer(app, address, app.feeds, lambda: announce(f"Open {app.sign_in_link()}"))
+            serving = asyncio.create_task(server.serve([listening]))
+            try:
+                await asyncio.shield(serving)
+            except asyncio.CancelledError:
+                server.should_exit = True
+                await serving
+                raise
+    finally:
+        listening.close()
 
 
 async def _open_server_logins(engine: Engine, settings: Settings, stack: AsyncExitStack) -> "ServerLogins | None":
@@ -184,15 +274,16 @@ def _record_answer(audit: AuditLog, event: ToolApprovalResultEvent) -> None:
 
 
 def _open_engine(
-    settings: Settings, options: ServeOptions, questions: QuestionQueue
+    settings: Settings, options: ServeOptions, questions: QuestionQueue, users: UserDirectory
 ) -> AbstractAsyncContextManager[Engine]:
     return standard_engine(
-        settings,
+        with_first_vendor(settings),
         workspace=settings.workspace,
         attended=True,
         bus=questions.bus,
         ask=questions.ask,
         store=create_store(settings.folders.store_file, options.database),
+        limits_of_owner=users.limits_of_owner,
     )
 
 
@@ -224,6 +315,9 @@ def bind_socket(requested: ListenAddress) -> tuple[socket.socket, ListenAddress]
     try:
         listening.bind((requested.host, requested.port))
         listening.listen(LISTEN_BACKLOG)
+    except OverflowError:
+        listening.close()
+        raise ConfigurationError(f"{requested.port} is not a port; pass a number up to 65535") from None
     except OSError:
         listening.close()
         raise
@@ -257,9 +351,15 @@ class OutriderServer(uvicorn.Server):
     """Closes event streams before it waits for open responses, because streams never end by themselves."""
 
     def __init__(
-        self, app: AsgiApp, address: ListenAddress, feeds: SessionFeedRegistry, on_ready: Callable[[], object] = bool
+        self,
+        app: AsgiApp,
+        address: ListenAddress,
+        feeds: SessionFeedRegistry,
+        on_ready: Callable[[], object] = bool,
+        monitor: ServerMonitor | None = None,
     ) -> None:
         self._feeds = feeds
+        self._monitor = monitor
         self._on_ready = on_ready
         super().__init__(
             uvicorn.Config(
@@ -291,6 +391,18 @@ class OutriderServer(uvicorn.Server):
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """SIGTERM lets running turns end first; a second signal, or Ctrl+C, does not wait for them."""
+        if sig == signal.SIGTERM and self._monitor is not None and not self._monitor.is_draining:
+            self._monitor.start_drain()
+        else:
+            super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._monitor is not None and await self._monitor.is_drained():
+            self.should_exit = True
+        return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Announces the address after the server accepts requests and signal handlers are installed."""

@@ -1,6 +1,6 @@
 """Endpoints for agents, models, usage, health, stored approval answers and requests of peer servers."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from decimal import Decimal
 from functools import reduce
@@ -9,14 +9,16 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from outrider.engine.archive import Approval, UsageRow
+from outrider.engine.archive import Approval, SessionFilter, UsageRow
 from outrider.engine.child_sessions import DelegatedLimits
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import archive_of, list_models
+from outrider.errors import SessionNotFoundError
 from outrider.presentation.item_views import UsageView, usage_view
 from outrider.remote.agent_server import FailedTurn
 from outrider.server.auth import CODE_PARAMETER
 from outrider.server.endpoint import ApiEndpoint, NonNegativeInt, NoPayload, RouteRequest, SseResponse
+from outrider.server.users import SERVER_USER, AccessDeniedError, Role
 from outrider.types.agents import Limits, Mode
 from outrider.types.codec import load_part
 from outrider.types.deltas import Delta, delta_tag
@@ -66,11 +68,37 @@ async def get_models(request: RouteRequest[NoPayload, NoPayload]) -> list[str]:
 
 
 async def get_usage(request: RouteRequest[UsageQuery, NoPayload]) -> list[UsageRowWithView]:
-    query = request.query
-    rows = await request.engine.store.statistics(
-        query.by, since=query.since, until=query.until, session_id=query.session_id
+    """Users who are not administrators get the usage of the sessions that they own."""
+    query, requester = request.query, request.requester
+    if query.session_id and not await request.access_to(query.session_id):
+        raise SessionNotFoundError(f"there is no session {query.session_id}")
+    session_ids: list[str | None] = [query.session_id]
+    if not requester.is_admin and not query.session_id:
+        owned = archive_of(request.engine).iterate_sessions(SessionFilter(owner=requester.name))
+        session_ids = [session.id async for session in owned]
+    rows = [
+        row
+        for session_id in session_ids
+        for row in await request.engine.store.statistics(
+            query.by, since=query.since, until=query.until, session_id=session_id
+        )
+    ]
+    return [_add_usage_view(_add_rows(key, rows)) for key in dict.fromkeys(row.key for row in rows)]
+
+
+def _add_rows(key: str, rows: Sequence[UsageRow]) -> UsageRow:
+    """Adds up the rows with this key."""
+    found = [row for row in rows if row.key == key]
+    return UsageRow(
+        key=key,
+        messages=sum(row.messages for row in found),
+        tokens=reduce(add, (row.tokens for row in found), UsageRow(key="").tokens),
+        cost=sum((row.cost for row in found), Decimal(0)),
+        unpriced=sum(row.unpriced for row in found),
+        calls=sum(row.calls for row in found),
+        errors=sum(row.errors for row in found),
+        duration_ms=sum(row.duration_ms for row in found),
     )
-    return [_add_usage_view(row) for row in rows]
 
 
 async def get_session_usage(request: RouteRequest[NoPayload, NoPayload]) -> UsageRowWithView:
@@ -81,15 +109,8 @@ async def get_session_usage(request: RouteRequest[NoPayload, NoPayload]) -> Usag
         for one in [session_id, *await _descendants(request.engine, session_id)]
         for row in await request.engine.store.statistics("model", session_id=one)
     ]
-    return _add_usage_view(
-        UsageRow(
-            key=session_id,
-            messages=sum(row.messages for row in rows),
-            tokens=reduce(add, (row.tokens for row in rows), UsageRow(key="").tokens),
-            cost=sum((row.cost for row in rows), Decimal(0)),
-            unpriced=sum(row.unpriced for row in rows),
-        )
-    )
+    renamed = [msgspec.structs.replace(row, key=session_id) for row in rows]
+    return _add_usage_view(_add_rows(session_id, renamed))
 
 
 async def _descendants(engine: Engine, session_id: str) -> list[str]:
@@ -129,8 +150,36 @@ class LoginLink(msgspec.Struct, frozen=True):
     url: str
 
 
-async def create_login_link(request: RouteRequest[NoPayload, NoPayload]) -> LoginLink:
-    return LoginLink(f"{request.server_url}/?{CODE_PARAMETER}={request.logins.create_code()}")
+class LoginLinkQuery(msgspec.Struct, frozen=True):
+    """The user of the link: the requester, unless an administrator names another one."""
+
+    user: str | None = None
+
+
+class RequesterView(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is signed in. Without users (`has_users`), the holder of the server's token may do everything."""
+
+    name: str
+    role: Role
+    team: str = ""
+    has_users: bool = False
+
+
+async def get_requester(request: RouteRequest[NoPayload, NoPayload]) -> RequesterView:
+    found = request.requester
+    return RequesterView(name=found.name, role=found.role, team=found.team, has_users=bool(request.users.users))
+
+
+async def create_login_link(request: RouteRequest[LoginLinkQuery, NoPayload]) -> LoginLink:
+    name = request.query.user or request.requester.name
+    if name != request.requester.name and not request.requester.is_admin:
+        raise AccessDeniedError("only administrators create links for other users")
+    if name == SERVER_USER and name != request.requester.name:
+        raise AccessDeniedError("only the holder of the server's token creates links for it")
+    if name != SERVER_USER and request.users.get(name) is None:
+        raise LookupError(f"there is no user {name}")
+    code = request.logins.create_code(name, request.token_id if name == request.requester.name else "")
+    return LoginLink(f"{request.server_url}/?{CODE_PARAMETER}={code}")
 
 
 async def sign_out(request: RouteRequest[NoPayload, NoPayload]) -> None:
@@ -141,9 +190,11 @@ async def sign_out(request: RouteRequest[NoPayload, NoPayload]) -> None:
 INFO_ROUTES = (
     ApiEndpoint(method="POST", path="/api/login-links", name="create_login_link",
                 summary="Create a link that signs in one browser", handler=create_login_link,
-                response_type=LoginLink, status=201),
+                query=LoginLinkQuery, response_type=LoginLink, status=201),
+    ApiEndpoint(method="GET", path="/api/me", name="get_requester", summary="Get who is signed in, and their role",
+                handler=get_requester, response_type=RequesterView),
     ApiEndpoint(method="POST", path="/api/sign-out", name="sign_out", summary="Sign this browser out",
-                handler=sign_out, status=204),
+                access="read", handler=sign_out, status=204),
     ApiEndpoint(method="GET", path="/api/agents", name="agents", summary="List the agents", handler=list_agents,
                 response_type=list[AgentCard]),
     ApiEndpoint(method="GET", path="/api/models", name="models", summary="List the models of all providers",
@@ -159,7 +210,8 @@ INFO_ROUTES = (
 
 
 async def list_answers(request: RouteRequest[NoPayload, NoPayload]) -> list[Approval]:
-    return list(await archive_of(request.engine).lasting_approvals())
+    found = await archive_of(request.engine).lasting_approvals()
+    return [approval for approval in found if await request.access_to(approval.session_id)]
 
 
 async def revoke_answer(request: RouteRequest[NoPayload, NoPayload]) -> None:
@@ -218,5 +270,5 @@ async def _encode_frames(answer: AsyncGenerator[Delta | FailedTurn, None]) -> As
 
 PEER_ROUTES = (
     ApiEndpoint(method="POST", path="/api/peer", name="ask_agent", summary="Run a turn for an agent of another server",
-                handler=ask_agent, body=PeerCall, response_type="text/event-stream"),
+                starts_work=True, access="admin", handler=ask_agent, body=PeerCall, response_type="text/event-stream"),
 )  # fmt: skip

@@ -1,17 +1,19 @@
 """Endpoints for background runs and schedules."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from outrider.background.records import Run
+from outrider.background.records import Run, RunFilter
 from outrider.engine.archive import Approval
-from outrider.errors import ConfigurationError, OutriderError
+from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError
 from outrider.presentation.item_views import DiffRow, RunView, run_view, unified_diff_rows
 from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest, SseResponse
 from outrider.server.payloads import ApprovalWithView, add_approval_view
-from outrider.server.routes.sessions import FollowQuery, follow_session
+from outrider.server.routes.sessions import FollowQuery, choose_workspace, follow_session
+from outrider.server.users import AccessDeniedError
 from outrider.types.agents import Limits, Mode
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ class JobsQuery(msgspec.Struct, frozen=True):
 
 class NewJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The client chooses `id`, a UUID: a repeated request submits a run once. A run does not start before `after`
-    seconds; among the runs of one `user` a smaller `priority` starts first. Omitted fields use the settings."""
+    seconds; among the runs of one `user` a smaller `priority` starts first. `webhook` is a URL that receives a POST
+    when the run ends. Omitted fields use the settings."""
 
     prompt: NonEmptyText
     id: str | None = None
@@ -44,6 +47,7 @@ class NewJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     after: Seconds = 0
     worktree: bool = True
     limits: Limits | None = None
+    webhook: str = ""
 
 
 class RunWithView(Run, frozen=True, kw_only=True):
@@ -72,26 +76,46 @@ class JobAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def list_jobs(request: RouteRequest[JobsQuery, NoPayload]) -> Sequence[RunWithView]:
-    runs = await (await require_job_client(request)).list_runs(limit=request.query.limit)
-    return [_add_run_view(run) for run in runs]
+    jobs, requester = await require_job_client(request), request.requester
+    selected = RunFilter(user="" if requester.is_admin else requester.name)
+    return [_add_run_view(run) for run in await jobs.find_runs(selected, limit=request.query.limit)]
 
 
 async def submit_job(request: RouteRequest[NoPayload, NewJob]) -> RunWithView:
     from outrider.background.jobs import QueuePlacement
 
     new, jobs = request.body, await require_job_client(request)
+    if new.id and not request.requester.is_admin and await request.access_to(new.id) != "write":
+        with suppress(SessionNotFoundError):
+            await request.engine.store.get(new.id)
+            raise AccessDeniedError("the id of this run belongs to a session of another user")
+    limits = request.users.limits_of_owner(request.requester.owner)
     run = await jobs.submit_run(
         new.prompt,
-        workspace=new.workspace or default_workspace(request),
+        metadata=limits.as_metadata() if limits is not None else {},
+        workspace=await choose_workspace(request, new.workspace) or default_workspace(request),
         agent=request.engine.runtime.find_agent(new.agent).name if new.agent else "",
         mode=new.mode,
-        limits=new.limits,
-        place=QueuePlacement(queue=new.queue, user=new.user, priority=new.priority, after=new.after),
+        limits=await _limit_cost(request),
+        place=QueuePlacement(
+            queue=new.queue, user=request.requester.owner or new.user, priority=new.priority, after=new.after
+        ),
         run_id=new.id,
         worktree=new.worktree,
+        webhook=new.webhook,
     )
     await ensure_worker(request)
     return _add_run_view(run)
+
+
+async def _limit_cost(request: RouteRequest[NoPayload, NewJob]) -> Limits | None:
+    """Returns the limits of a run: it may not cost more than what is left of the user's budget."""
+    given = request.body.limits
+    left = await request.limits.check_budget(request.requester) if request.limits is not None else None
+    if left is None:
+        return given
+    usual = given or (request.settings.limits if request.settings is not None else None) or Limits()
+    return msgspec.structs.replace(usual, cost=left if usual.cost is None else min(usual.cost, left))
 
 
 async def show_job(request: RouteRequest[NoPayload, NoPayload]) -> JobDetails:
@@ -154,7 +178,9 @@ async def _answer_approvals(request: RouteRequest[NoPayload, JobAnswer], *, allo
     if not approvals:
         raise OutriderError("the run has no open approvals")
     answers = [
-        await jobs.answer_approval(approval.id, allow=allow, by=SERVER_ACTOR, words=request.body.words)
+        await jobs.answer_approval(
+            approval.id, allow=allow, by=request.requester.owner or SERVER_ACTOR, words=request.body.words
+        )
         for approval in approvals
     ]
     await ensure_worker(request)
@@ -181,7 +207,8 @@ JOBS_PATH, JOB_PATH = "/api/jobs", "/api/jobs/{run_id}"
 JOB_ROUTES = (
     ApiEndpoint(method="GET", path=JOBS_PATH, name="list_jobs", summary="List background runs, newest first",
                 handler=list_jobs, query=JobsQuery, response_type=list[RunWithView]),
-    ApiEndpoint(method="POST", path=JOBS_PATH, name="submit_job", summary="Submit a background run", handler=submit_job,
+    ApiEndpoint(method="POST", path=JOBS_PATH, name="submit_job", summary="Submit a background run", starts_work=True,
+                handler=submit_job,
                 body=NewJob, response_type=RunWithView, status=201),
     ApiEndpoint(method="GET", path=JOB_PATH, name="show_job", summary="Get the state and result of a run",
                 handler=show_job, response_type=JobDetails),
@@ -191,7 +218,7 @@ JOB_ROUTES = (
     ApiEndpoint(method="POST", path=f"{JOB_PATH}/cancel", name="cancel_job",
                 summary="Cancel a run; its session stays stored", handler=cancel_job, response_type=RunWithView),
     ApiEndpoint(method="POST", path=f"{JOB_PATH}/retry", name="retry_job", summary="Continue a failed or canceled run",
-                handler=retry_job, response_type=RunWithView),
+                starts_work=True, handler=retry_job, response_type=RunWithView),
     ApiEndpoint(method="POST", path=f"{JOB_PATH}/approve", name="approve_job",
                 summary="Approve the open approvals of a run", handler=approve_job, body=JobAnswer,
                 response_type=list[Approval]),
@@ -277,13 +304,14 @@ def _schedule_view(schedule: "Schedule") -> ScheduleView:
 SCHEDULES_PATH, SCHEDULE_PATH = "/api/schedules", "/api/schedules/{schedule_id}"
 SCHEDULE_ROUTES = (
     ApiEndpoint(method="GET", path=SCHEDULES_PATH, name="list_schedules", summary="List the schedules",
-                handler=list_schedules, response_type=list[ScheduleView]),
+                access="admin", handler=list_schedules, response_type=list[ScheduleView]),
     ApiEndpoint(method="POST", path=SCHEDULES_PATH, name="add_schedule", summary="Submit runs on a cron schedule",
-                handler=add_schedule, body=NewSchedule, response_type=ScheduleView, status=201),
+                access="admin", handler=add_schedule, body=NewSchedule, response_type=ScheduleView, status=201),
     ApiEndpoint(method="POST", path=f"{SCHEDULE_PATH}/pause", name="pause_schedule", summary="Pause a schedule",
-                handler=pause_schedule, response_type=ScheduleView),
+                access="admin", handler=pause_schedule, response_type=ScheduleView),
     ApiEndpoint(method="POST", path=f"{SCHEDULE_PATH}/resume", name="resume_schedule",
-                summary="Resume a schedule at its next time", handler=resume_schedule, response_type=ScheduleView),
+                summary="Resume a schedule at its next time", access="admin", handler=resume_schedule,
+                response_type=ScheduleView),
     ApiEndpoint(method="DELETE", path=SCHEDULE_PATH, name="remove_schedule", summary="Delete a schedule",
-                handler=remove_schedule, status=204),
+                access="admin", handler=remove_schedule, status=204),
 )  # fmt: skip

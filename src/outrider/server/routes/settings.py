@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -9,15 +10,17 @@ import msgspec
 
 from outrider.config.environment import find_key_and_address, key_variable_names
 from outrider.config.paths import KEYS_FILE
-from outrider.config.providers import BUILT_IN_PROVIDERS
-from outrider.config.settings import Settings, reload_providers
+from outrider.config.providers import BUILT_IN_PROVIDERS, DEFAULT_MODELS
+from outrider.config.settings import Settings, no_key_yet, reload_providers
 from outrider.config.stored_keys import KEY_PROVIDERS, KeyStore, provider_of_variable
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import list_offers
+from outrider.engine.runtime import EngineRuntime
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.project.mcp import ServerOffers
 from outrider.project.trust import WorkspaceTrust
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
+from outrider.server.users import UserDirectory
 from outrider.types.agents import Provider
 
 if TYPE_CHECKING:
@@ -37,7 +40,7 @@ class McpServerState(msgspec.Struct, frozen=True):
     """An MCP server. `state` is connecting, ready, failed or closed; `changed` names tools whose definitions have
     changed since their last approval. `login` is "none", "stored", "more rights needed" or "by header"; it is empty for
     a server that cannot have one. While `is_logging_in`, a login that was started here is not finished; `login_error`
-    is why the last one failed."""
+    is why the last one failed. A server that is not `enabled` was switched off here."""
 
     name: str
     state: str
@@ -48,11 +51,12 @@ class McpServerState(msgspec.Struct, frozen=True):
     login: str = ""
     is_logging_in: bool = False
     login_error: str = ""
+    enabled: bool = True
 
 
 class ProviderState(msgspec.Struct, frozen=True, kw_only=True):
     """A provider. Keys are never returned: `has_key` is whether there is one, `variable` the name to store one under,
-    and `is_stored` whether this was done."""
+    and `is_stored` whether this was done; for a user who is not an administrator, whether they stored their own."""
 
     name: str
     kind: str
@@ -63,11 +67,21 @@ class ProviderState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettingsOverview(msgspec.Struct, frozen=True, kw_only=True):
+    """`needs_key` is set if no message can be answered before a key is stored."""
+
     rules: RuleList
     servers: tuple[McpServerState, ...]
     providers: tuple[ProviderState, ...]
     has_jobs: bool = False
     server_notices: tuple[str, ...] = ()
+    needs_key: bool = False
+
+
+class ServerSwitch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether sessions use an MCP server from their next turn on."""
+
+    name: str
+    enabled: bool
 
 
 class NamedServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,10 +106,12 @@ class LoginAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class NewKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The key of a provider, used from its next request on. An empty key removes it. A key that the vendor refuses is
-    not stored."""
+    not stored. It is the server's key; that of a user who is not an administrator, or with `own`, is used in the
+    sessions of that user only."""
 
     variable: str
     key: Annotated[str, msgspec.Meta(max_length=10_000)]
+    own: bool = False
 
 
 class TrustQuery(msgspec.Struct, frozen=True):
@@ -130,7 +146,10 @@ class TrustDecision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsOverview:
     runtime = request.engine.runtime
-    stored = await asyncio.to_thread(_key_store(runtime.data).list_providers) if runtime.data else {}
+    own = request.users.keys_of_owner(request.requester.owner)
+    stored: Collection[str] = own
+    if request.requester.is_admin and runtime.data is not None:
+        stored = await asyncio.to_thread(_key_store(runtime.data).list_providers)
     servers = runtime.mcp_servers
     known = runtime.spec.providers
     missing = [Provider(name, BUILT_IN_PROVIDERS[name]) for name in KEY_PROVIDERS if name not in known]
@@ -143,7 +162,7 @@ async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsO
                 name=provider.name,
                 kind=provider.kind,
                 base_url=provider.base_url,
-                has_key=bool(provider.api_key),
+                has_key=bool(provider.api_key) or provider.name in own,
                 variable=variable,
                 is_stored=bool(variable) and provider_of_variable(variable) in stored,
             )
@@ -155,6 +174,10 @@ async def get_settings(request: RouteRequest[NoPayload, NoPayload]) -> SettingsO
         providers=tuple(providers),
         has_jobs=request.background is not None,
         server_notices=tuple(servers.notices) if servers else (),
+        needs_key=runtime.data is not None
+        and request.settings is not None
+        and lacks_key(runtime)
+        and runtime.spec.entry.provider not in own,
     )
 
 
@@ -174,6 +197,7 @@ async def _list_server_states(
             login=known[found.name].login if found.name in known else "",
             is_logging_in=logins is not None and found.name in logins.open_names,
             login_error=logins.errors.get(found.name, "") if logins else "",
+            enabled=found.name not in manager.switched_off,
         )
         for found in manager.describe_servers()
     )
@@ -188,7 +212,7 @@ async def finish_server_login(request: RouteRequest[NoPayload, LoginAnswer]) -> 
 
 
 async def end_server_login(request: RouteRequest[NoPayload, NamedServer]) -> None:
-    if not await asyncio.to_thread(_find_logins(request).log_out, request.body.name):
+    if await _find_logins(request).log_out(request.body.name) is None:
         raise LookupError(f"there is no stored login at {request.body.name}")
 
 
@@ -196,6 +220,12 @@ async def reconnect_server(request: RouteRequest[NoPayload, NamedServer]) -> Non
     if (manager := request.engine.runtime.mcp_servers) is None:
         raise ConfigurationError("this server has no MCP servers")
     manager.reconnect(request.body.name)
+
+
+async def switch_server(request: RouteRequest[NoPayload, ServerSwitch]) -> None:
+    if (manager := request.engine.runtime.mcp_servers) is None:
+        raise ConfigurationError("this server has no MCP servers")
+    manager.switch_server(request.body.name, on=request.body.enabled)
 
 
 def _find_logins(request: RouteRequest[Any, Any]) -> "ServerLogins":
@@ -212,11 +242,39 @@ async def store_key(request: RouteRequest[NoPayload, NewKey]) -> None:
     data, settings = request.engine.runtime.data, request.settings
     if data is None or settings is None:
         raise ConfigurationError("this server has no data folder in which a key could be stored")
-    store, provider, key = _key_store(data), provider_of_variable(request.body.variable), request.body.key.strip()
+    is_own = request.body.own or not request.requester.is_admin
+    own = request.users.key_store(request.requester.name) if is_own else None
+    if is_own and own is None:
+        raise ConfigurationError("only users of the server have keys of their own; see `outrider users add`")
+    provider, key = provider_of_variable(request.body.variable), request.body.key.strip()
+    store = own or _key_store(data)
     if key:
         await _check_key(settings, provider, key)
     await asyncio.to_thread(lambda: store.store(provider, key) if key else store.remove(provider))
-    await request.engine.runtime.update_providers(await asyncio.to_thread(reload_providers, settings))
+    runtime = request.engine.runtime
+    if is_own:
+        await offer_providers(runtime, request.users)
+        return
+    await runtime.update_providers(await asyncio.to_thread(reload_providers, settings))
+    if key and lacks_key(runtime):  # the first key: its provider has the default model
+        runtime.use_default_model(provider, DEFAULT_MODELS[BUILT_IN_PROVIDERS[provider]])
+
+
+async def offer_providers(runtime: EngineRuntime, users: UserDirectory) -> None:
+    """Makes providers known for which the server has no key, but a user has."""
+    named = {name for user in users.users for name in users.keys_of_owner(user.name)}
+    missing = [name for name in KEY_PROVIDERS if name in named and name not in runtime.spec.providers]
+    await runtime.update_providers(Provider(name, BUILT_IN_PROVIDERS[name], credentials=no_key_yet) for name in missing)
+
+
+def lacks_key(runtime: EngineRuntime) -> bool:
+    """Return whether the model of the entry agent needs a key that is not there."""
+    agent = runtime.spec.entry
+    provider = runtime.spec.providers[agent.provider]
+    has_function = provider.credentials not in (None, no_key_yet)
+    return agent.provider in KEY_PROVIDERS and not (
+        provider.api_key or provider.base_url or provider.headers or has_function
+    )
 
 
 async def _check_key(settings: Settings, provider: str, key: str) -> None:
@@ -282,22 +340,32 @@ SETTINGS_ROUTES = (
     ApiEndpoint(method="GET", path="/api/mcp-servers/offers", name="get_mcp_offers",
                 summary="Get the prompts and resources of the MCP servers that are ready", handler=get_offers,
                 response_type=ServerOffers),
-    ApiEndpoint(method="POST", path="/api/keys", name="store_key", summary="Store or remove the key of a provider",
-                handler=store_key, body=NewKey, status=204),
+    ApiEndpoint(method="POST", path="/api/keys", name="store_key",
+                summary="Store or remove the key of a provider, of the server or your own", handler=store_key,
+                body=NewKey, status=204),
     ApiEndpoint(method="POST", path="/api/mcp-servers/login", name="start_server_login",
-                summary="Start a login at an MCP server and get the page for it", handler=start_server_login,
+                summary="Start a login at an MCP server and get the page for it", access="admin",
+                handler=start_server_login,
                 body=NamedServer, response_type=LoginPage),
     ApiEndpoint(method="POST", path="/api/mcp-servers/login/answer", name="finish_server_login",
-                summary="Finish a login with the address that the browser could not open", handler=finish_server_login,
+                summary="Finish a login with the address that the browser could not open", access="admin",
+                handler=finish_server_login,
                 body=LoginAnswer, status=204),
     ApiEndpoint(method="POST", path="/api/mcp-servers/logout", name="end_server_login",
-                summary="Delete the login at an MCP server", handler=end_server_login, body=NamedServer, status=204),
+                summary="Delete the login at an MCP server and revoke its tokens", access="admin",
+                handler=end_server_login,
+                body=NamedServer, status=204),
+    ApiEndpoint(method="POST", path="/api/mcp-servers/switch", name="switch_server",
+                summary="Switch an MCP server off or on", access="admin", handler=switch_server, body=ServerSwitch,
+                status=204),
     ApiEndpoint(method="POST", path="/api/mcp-servers/reconnect", name="reconnect_server",
-                summary="Connect to a failed MCP server again", handler=reconnect_server, body=NamedServer,
+                summary="Connect to a failed MCP server again", access="admin", handler=reconnect_server,
+                body=NamedServer,
                 status=204),
     ApiEndpoint(method="GET", path="/api/trust", name="get_trust",
-                summary="Get whether a folder is trusted, and what its trust would enable", handler=get_trust,
+                summary="Get whether a folder is trusted, and what its trust would enable", access="admin",
+                handler=get_trust,
                 query=TrustQuery, response_type=FolderTrust),
     ApiEndpoint(method="POST", path="/api/trust", name="decide_trust", summary="Trust a folder, or end its trust",
-                handler=decide_trust, body=TrustDecision, response_type=FolderTrust),
+                access="admin", handler=decide_trust, body=TrustDecision, response_type=FolderTrust),
 )  # fmt: skip

@@ -28,6 +28,7 @@ from outrider.errors import OutriderError, ProcessError, ToolFailure
 from outrider.server.endpoint import ApiEndpoint, NonNegativeInt, NoPayload, RouteRequest, SseResponse
 from outrider.server.event_stream import HEARTBEAT
 from outrider.server.routes.sessions import SESSION_PATH
+from outrider.server.users import AccessDeniedError
 from outrider.types.parts import ToolPart
 
 MAX_BUFFERED_CHARS = 1024 * 1024  # characters that are buffered for a slow client
@@ -52,7 +53,7 @@ async def run_command(request: RouteRequest[NoPayload, CommandRequest]) -> SseRe
         raise ProcessError("commands are disabled on this server")
     if rule := await denying_rule(request.engine, session_id, request.body.command):
         raise ToolFailure(f"a deny rule of the server matches this command: {rule}")
-    return SseResponse(_stream_command(request.engine, session_id, request.body.command))
+    return SseResponse(_stream_command(request.engine, session_id, request.body.command), (session_id,))
 
 
 async def _stream_command(engine: Engine, session_id: str, command: str) -> AsyncGenerator[bytes, None]:
@@ -121,7 +122,7 @@ class _OutputBuffer:
 
 COMMAND_ROUTES = (
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/commands", name="run_command",
-                summary="Run a shell command of the user", handler=run_command, body=CommandRequest,
+                summary="Run a shell command of the user", starts_work=True, handler=run_command, body=CommandRequest,
                 response_type="text/event-stream"),
 )  # fmt: skip
 
@@ -151,6 +152,8 @@ class ActionResult(msgspec.Struct, frozen=True):
 
 
 async def list_tools(request: RouteRequest[NoPayload, NoPayload]) -> list[ToolSpec]:
+    if not await request.may_open():
+        raise AccessDeniedError("this session is not open, and only a user who may write in it opens it")
     return list(await session_tool_specs(request.engine, request.path["session_id"]))
 
 
@@ -194,7 +197,7 @@ TOOL_ROUTES = (
                 summary="Preview a call and its permission decision", handler=preview_tool_call, body=ToolCallRequest,
                 response_type=CallPreview),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/calls", name="call", summary="Call a tool manually",
-                handler=call_tool, body=ToolCallRequest, response_type=ToolPart),
+                starts_work=True, handler=call_tool, body=ToolCallRequest, response_type=ToolPart),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/processes", name="list_processes",
                 summary="List the session's processes", handler=get_processes, response_type=list[ProcessStatus]),
     ApiEndpoint(method="GET", path=f"{PROCESS_PATH}/output", name="read_output", summary="Read output of a process",

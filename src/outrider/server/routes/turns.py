@@ -12,15 +12,14 @@ from outrider.engine.frontend import AskedQuestion
 from outrider.engine.plans import ProposedPlan
 from outrider.errors import SessionInUseError
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
+from outrider.server.event_stream import find_root_session, is_descendant
 from outrider.server.payloads import ApprovalWithView, add_approval_view
 from outrider.server.routes.sessions import SESSION_PATH
-from outrider.server.session_tree import find_root_session, is_descendant
+from outrider.server.users import AccessDeniedError
 from outrider.types.codec import load_part
 from outrider.types.ids import new_id
 from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import TextPart
-
-SERVER_SENDER = "server"
 
 
 class PromptRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,10 +76,11 @@ class ApprovalsQuery(msgspec.Struct, frozen=True):
     session_id: str | None = None
 
 
-class ApprovalAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ApprovalReplyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`words` is a message for the model, sent with a denial. For the outcome of a command, `keep` names the files to
     keep (null: all), and `choice` says how a blocked command runs again. `width` is the id of one of the approval's
-    `widths`: what a lasting answer covers."""
+    `widths`: what a lasting answer covers. The scope `always` of a user who is not an administrator becomes
+    `project`."""
 
     allow: bool
     scope: Literal["once", "session", "project", "always"] = "once"
@@ -111,7 +111,7 @@ async def submit_prompt(request: RouteRequest[NoPayload, PromptRequest]) -> Prom
         raise ValueError("a prompt needs text or parts")
     input_id = body.id or new_id()
     end = await request.engine.put(
-        request.path["session_id"], content, delivery=body.delivery, input_id=input_id, sender=SERVER_SENDER
+        request.path["session_id"], content, delivery=body.delivery, input_id=input_id, sender=request.requester.name
     )
     return PromptReceipt(input_id, TurnResult.from_turn_end(await end)) if body.wait else PromptReceipt(input_id)
 
@@ -145,17 +145,17 @@ async def withdraw_input(request: RouteRequest[NoPayload, NoPayload]) -> None:
 
 
 async def get_plan(request: RouteRequest[NoPayload, NoPayload]) -> ProposedPlan:
-    plan = await request.engine.plan(request.path["session_id"])
+    plan = await request.engine.plan(request.path["session_id"]) if await request.may_open() else None
     if plan is None:
         raise LookupError("this session has no open plan")
     return plan
 
 
 async def answer_plan(request: RouteRequest[NoPayload, PlanAnswer]) -> TurnResult:
-    session_id, answer = request.path["session_id"], request.body
+    session_id, answer, name = request.path["session_id"], request.body, request.requester.name
     if answer.accept:
-        return TurnResult.from_turn_end(await request.engine.accept_plan(session_id, answer.changed, by=SERVER_SENDER))
-    return TurnResult.from_turn_end(await request.engine.refuse_plan(session_id, answer.words, by=SERVER_SENDER))
+        return TurnResult.from_turn_end(await request.engine.accept_plan(session_id, answer.changed, by=name))
+    return TurnResult.from_turn_end(await request.engine.refuse_plan(session_id, answer.words, by=name))
 
 
 async def list_approvals(request: RouteRequest[ApprovalsQuery, NoPayload]) -> list[ApprovalWithView]:
@@ -163,7 +163,8 @@ async def list_approvals(request: RouteRequest[ApprovalsQuery, NoPayload]) -> li
     found = [
         approval
         for approval in await engine.approvals()
-        if ancestor_id is None or await is_descendant(engine, approval.session_id, ancestor_id)
+        if (ancestor_id is None or await is_descendant(engine, approval.session_id, ancestor_id))
+        and await request.access_to(approval.session_id)
     ]
     return [add_approval_view(approval, agent=await _child_agent(engine, approval, ancestor_id)) for approval in found]
 
@@ -174,16 +175,20 @@ async def _child_agent(engine: Engine, approval: Approval, ancestor_id: str | No
     return "" if is_own else (await engine.store.get(approval.session_id)).agent
 
 
-async def answer_approval(request: RouteRequest[NoPayload, ApprovalAnswer]) -> ApprovalWithView:
+async def answer_approval(request: RouteRequest[NoPayload, ApprovalReplyBody]) -> ApprovalWithView:
     answer, approval_id = request.body, request.path["approval_id"]
     is_open = _contains_approval(await request.engine.approvals(), approval_id)
     if not is_open and not _contains_approval(await request.engine.store.approvals(), approval_id):
         raise LookupError(f"no approval {approval_id}")
+    if answer.choice in ("outside", "paths") and not request.requester.is_admin:
+        raise AccessDeniedError("only an administrator lets a command leave the workspace and the sandbox")
+    # An answer for all workspaces applies to the sessions of every user, so only administrators give one.
+    scope = "project" if answer.scope == "always" and not request.requester.is_admin else answer.scope
     answered = await request.engine.answer(
         approval_id,
         allow=answer.allow,
-        scope=answer.scope,
-        by=SERVER_SENDER,
+        scope=scope,
+        by=request.requester.name,
         words=answer.words,
         keep=answer.keep,
         choice=answer.choice,
@@ -194,7 +199,7 @@ async def answer_approval(request: RouteRequest[NoPayload, ApprovalAnswer]) -> A
     return add_approval_view(answered)
 
 
-async def _resume_session(request: RouteRequest[NoPayload, ApprovalAnswer], session_id: str) -> None:
+async def _resume_session(request: RouteRequest[NoPayload, ApprovalReplyBody], session_id: str) -> None:
     """Resumes a session that is not open here. A background run is resumed by a worker, a session of another process by
     that process; a session that a previous server left is opened here, which continues it."""
     if session_id in request.engine.live:
@@ -212,13 +217,14 @@ def _contains_approval(approvals: Iterable[Approval], approval_id: str) -> bool:
 
 TURN_ROUTES = (
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/prompt", name="prompt", summary="Queue input for a session",
-                handler=submit_prompt, body=PromptRequest, response_type=PromptReceipt, status=202),
+                starts_work=True, handler=submit_prompt, body=PromptRequest, response_type=PromptReceipt, status=202),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/continue", name="go_on", summary="Continue an interrupted turn",
-                handler=continue_turn, response_type=TurnResult),
+                starts_work=True, handler=continue_turn, response_type=TurnResult),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/abort", name="abort", summary="Abort the running turn",
                 handler=abort_turn, status=204),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/compact", name="compact",
-                summary="Replace old messages with a summary", handler=compact_session, response_type=CompactionReply),
+                summary="Replace old messages with a summary", starts_work=True, handler=compact_session,
+                response_type=CompactionReply),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/compact/undo", name="undo_compaction",
                 summary="Put the messages that the last summary replaced back into the prompt",
                 handler=undo_compaction, response_type=CompactionUndoReply),
@@ -229,12 +235,12 @@ TURN_ROUTES = (
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/plan", name="get_plan",
                 summary="Get the plan that waits for an answer", handler=get_plan, response_type=ProposedPlan),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/plan", name="answer_plan",
-                summary="Accept, change or reject the plan", handler=answer_plan, body=PlanAnswer,
+                summary="Accept, change or reject the plan", starts_work=True, handler=answer_plan, body=PlanAnswer,
                 response_type=TurnResult),
     ApiEndpoint(method="GET", path="/api/approvals", name="list_approvals", summary="List open approvals",
                 handler=list_approvals, query=ApprovalsQuery, response_type=list[ApprovalWithView]),
     ApiEndpoint(method="POST", path="/api/approvals/{approval_id}", name="answer_approval",
-                summary="Answer an approval; the first answer applies", handler=answer_approval, body=ApprovalAnswer,
+                summary="Answer an approval; the first answer applies", handler=answer_approval, body=ApprovalReplyBody,
                 response_type=ApprovalWithView),
 )  # fmt: skip
 
@@ -260,7 +266,8 @@ async def list_questions(request: RouteRequest[QuestionsQuery, NoPayload]) -> li
     found = [
         question
         for question in waiting
-        if ancestor_id is None or await is_descendant(request.engine, question.session_id, ancestor_id)
+        if (ancestor_id is None or await is_descendant(request.engine, question.session_id, ancestor_id))
+        and await request.access_to(question.session_id)
     ]
     return request.engine.discreet(found)
 

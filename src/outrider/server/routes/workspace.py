@@ -1,7 +1,8 @@
-"""Endpoints for the files of a workspace: search, folders, contents, changes, undo and commits."""
+"""Endpoints for the files of a workspace: search, folders, contents, commands, changes, undo and commits."""
 
+import asyncio
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -18,8 +19,9 @@ from outrider.engine.workspace_browser import (
 )
 from outrider.errors import ToolFailure
 from outrider.presentation.formats import match_names
+from outrider.project.extensions import USER_ORIGIN, CustomCommand, find_custom_commands
 from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest
-from outrider.server.routes.sessions import SESSION_PATH
+from outrider.server.routes.sessions import SESSION_PATH, choose_workspace
 
 
 class WorkspaceQuery(msgspec.Struct, frozen=True):
@@ -33,6 +35,52 @@ async def find_workspace_files(request: RouteRequest[WorkspaceQuery, NoPayload])
     session = await request.engine.store.get(request.path["session_id"])
     names = await workspace_files(Path(session.workspace_directory))
     return match_names(request.query.query, names, request.query.limit)
+
+
+class CustomCommandInfo(msgspec.Struct, frozen=True):
+    """A command from a Markdown file: its text is a prompt. `hint` describes its argument, `origin` is the file."""
+
+    name: str
+    description: str
+    hint: str
+    origin: str
+
+
+class CustomCommandCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    argument: Annotated[str, msgspec.Meta(max_length=1_000_000)] = ""
+
+
+class CustomCommandText(msgspec.Struct, frozen=True):
+    """The prompt of a command with its argument."""
+
+    text: str
+
+
+async def list_custom_commands(request: RouteRequest[NoPayload, NoPayload]) -> list[CustomCommandInfo]:
+    commands = await _find_commands(request)
+    return [CustomCommandInfo(one.name, one.description, one.hint, one.origin) for one in commands]
+
+
+async def expand_custom_command(request: RouteRequest[NoPayload, CustomCommandCall]) -> CustomCommandText:
+    name = request.body.name
+    found = next((command for command in await _find_commands(request) if command.name == name), None)
+    if found is None:
+        raise LookupError(f"there is no command {name!r}")
+    return CustomCommandText(found.expand(request.body.argument).rstrip())
+
+
+async def _find_commands(request: RouteRequest[NoPayload, Any]) -> tuple[CustomCommand, ...]:
+    """The commands of the session's folder, if it is trusted, and for administrators those of the server's user."""
+    session = await request.engine.store.get(request.path["session_id"])
+    extensions = request.engine.runtime.workspace_extensions
+    if extensions is None or request.settings is None:
+        return ()
+    trust, folders = extensions.workspace_trust(Path(session.workspace_directory)), request.settings.folders
+    found = await asyncio.to_thread(
+        find_custom_commands, trust.project, folders.commands_folder, folders.home, trusted=trust.trusted
+    )
+    return tuple(command for command in found if request.requester.is_admin or command.origin != USER_ORIGIN)
 
 
 class FolderQuery(msgspec.Struct, frozen=True):
@@ -64,7 +112,10 @@ async def read_file(request: RouteRequest[FileQuery, NoPayload]) -> FileView:
 
 
 async def list_folders(request: RouteRequest[FolderChoiceQuery, NoPayload]) -> FolderChoice:
-    return await list_folder_choices(request.query.path)
+    """Users who are not administrators get the folders below the one that their sessions stay in."""
+    if request.requester.is_admin:
+        return await list_folder_choices(request.query.path)
+    return await list_folder_choices(await choose_workspace(request, request.query.path) or "")
 
 
 class RestoreQuery(msgspec.Struct, frozen=True):
@@ -134,6 +185,12 @@ FILE_ROUTES = (
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/workspace", name="find_files",
                 summary="Find files of the workspace by letters of their paths", handler=find_workspace_files,
                 query=WorkspaceQuery, response_type=list[str]),
+    ApiEndpoint(method="GET", path=f"{SESSION_PATH}/custom-commands", name="list_custom_commands",
+                summary="List the commands of the user and of the workspace", handler=list_custom_commands,
+                response_type=list[CustomCommandInfo]),
+    ApiEndpoint(method="POST", path=f"{SESSION_PATH}/custom-commands", name="expand_custom_command",
+                summary="Get the prompt of a command", handler=expand_custom_command, body=CustomCommandCall,
+                response_type=CustomCommandText),
     ApiEndpoint(method="GET", path=f"{SESSION_PATH}/tree", name="list_folder",
                 summary="List a folder of the workspace", handler=list_folder, query=FolderQuery,
                 response_type=FolderListing),

@@ -1,0 +1,256 @@
+"""Turns for clients of other protocols (OpenAI, AG-UI, A2A): starts them, follows them, and pauses at approvals.
+
+A client gets text, calls and the end of a turn as items. Where its protocol can ask, the stream ends at an open
+approval while the turn waits on the server; the next request of the client brings the answer and follows the turn."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from typing import Any
+
+import msgspec
+
+from outrider.engine.archive import Approval, TurnEnd, TurnOutcome
+from outrider.engine.engine import Engine
+from outrider.engine.frontend import add_history
+from outrider.errors import OutriderError, SessionInUseError
+from outrider.server.event_stream import is_descendant
+from outrider.types.events import (
+    Event,
+    LLMRequestEvent,
+    LoopCompletedEvent,
+    MessageAddedEvent,
+    PartDeltaEvent,
+    PartUpdatedEvent,
+    ToolApprovalRequestedEvent,
+)
+from outrider.types.messages import Message
+from outrider.types.parts import ReasoningPart, TextPart, ToolPart, is_withdrawn, tool_result
+from outrider.types.tool_state import ToolPending, ToolRunning
+from outrider.types.usage import Tokens
+
+KEEPALIVE_SECONDS = 15.0
+GATHER_SECONDS = 0.05  # calls of one answer ask at the same time; a client gets their approvals together
+MAX_REMEMBERED_TURNS = 1000
+
+
+class TextChunk(msgspec.Struct, frozen=True):
+    """A piece of text, or of reasoning; `part_id` changes with each part."""
+
+    part_id: str
+    text: str
+    is_reasoning: bool = False
+
+
+class CallStarted(msgspec.Struct, frozen=True):
+    call_id: str
+    tool: str
+    input: dict[str, Any]
+
+
+class CallEnded(msgspec.Struct, frozen=True):
+    call_id: str
+    tool: str
+    input: dict[str, Any]
+    output: str
+    is_error: bool
+
+
+class ApprovalsNeeded(msgspec.Struct, frozen=True):
+    """The last item of a stream that pauses: the turn waits for answers."""
+
+    approvals: tuple[Approval, ...]
+
+
+class TurnFinished(msgspec.Struct, frozen=True):
+    """The last item of a turn."""
+
+    reason: str
+    output: str
+    error: OutriderError | None = None
+    tokens: Tokens = Tokens()
+
+
+class StillRunning(msgspec.Struct, frozen=True):
+    """Sent while nothing happens, so that the connection stays open."""
+
+
+TurnItem = TextChunk | CallStarted | CallEnded | ApprovalsNeeded | TurnFinished | StillRunning
+
+
+class TurnInput(msgspec.Struct, frozen=True, kw_only=True):
+    """The input of a turn: the messages of the conversation before it, and the parts of the last one."""
+
+    history: Sequence[Message] = ()
+    content: Sequence[Any]
+    instructions: str = ""
+
+
+class ApprovalReply(msgspec.Struct, frozen=True):
+    """A client's answer to an approval."""
+
+    approval_id: str
+    allow: bool
+    words: str = ""
+
+
+class ProtocolTurns:
+    """The turns that clients of other protocols started, by session."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._turns: dict[str, asyncio.Future[Any]] = {}  # the latest turn of a session, oldest first
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def start(self, session_id: str, given: TurnInput, *, sender: str, input_id: str | None = None) -> None:
+        if given.history:
+            await add_history(self._engine, session_id, given.history)
+        end = await self._engine.put(
+            session_id, list(given.content), sender=sender, instructions=given.instructions, input_id=input_id
+        )
+        self._turns.pop(session_id, None)
+        self._turns[session_id] = end
+        while len(self._turns) > MAX_REMEMBERED_TURNS:
+            self._turns.pop(next(iter(self._turns)))
+
+    async def answer(self, session_id: str, replies: Sequence[ApprovalReply], *, sender: str) -> None:
+        """Answers approvals of the session and of the agents that it called, for which access was checked; one that has
+        another answer already is left as it is."""
+        still_open = {approval.id for approval in await self.open_approvals(session_id)}
+        for reply in replies:
+            if reply.approval_id in still_open:
+                await self._engine.answer(reply.approval_id, allow=reply.allow, by=sender, words=reply.words)
+        if session_id not in self._engine.live:
+            with suppress(SessionInUseError):  # then the other process continues the turn
+                await self._engine.open(session_id)
+
+    async def open_approvals(self, session_id: str) -> tuple[Approval, ...]:
+        return tuple(
+            [
+                one
+                for one in await self._engine.approvals()
+                if await is_descendant(self._engine, one.session_id, session_id)
+            ]
+        )
+
+    async def follow(
+        self, session_id: str, begin: Callable[[], Awaitable[object]], *, pauses: bool = True, aborts: bool = True
+    ) -> AsyncGenerator[TurnItem, None]:
+        """Calls `begin`, which starts or continues the turn, and yields its items. With `pauses` the stream ends at an
+        approval; otherwise it waits until a user answers it. With `aborts` the turn is aborted if the client
+        disconnects."""
+        last: TurnItem | None = None
+        try:
+            async with aclosing(self._turn_items(session_id, begin, pauses=pauses)) as items:
+                async for item in items:
+                    last = item
+                    yield item
+        finally:
+            if aborts and not isinstance(last, ApprovalsNeeded | TurnFinished):
+                # The server cancels a disconnected request repeatedly; the separate task still aborts the turn.
+                closing = asyncio.create_task(self._engine.abort(session_id))
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
+                await asyncio.shield(closing)
+
+    async def _turn_items(
+        self, session_id: str, begin: Callable[[], Awaitable[object]], *, pauses: bool
+    ) -> AsyncGenerator[TurnItem, None]:
+        follower = _TurnFollower(session_id)
+        async with self._engine.bus.stream(follower.accepts_event) as events:
+            await begin()
+            end = self._turns.get(session_id)
+            if end is not None:
+                end.add_done_callback(lambda _: events.close())
+            waiting = await self.open_approvals(session_id) if pauses else ()
+            while not waiting and (event := await _next_event(events)) is not None:
+                for item in follower.event_items(event):
+                    yield item
+                if pauses and isinstance(event, ToolApprovalRequestedEvent):
+                    await asyncio.sleep(GATHER_SECONDS)
+                    waiting = await self.open_approvals(session_id)
+                if end is None and follower.completed is not None:
+                    break
+        result = end.result() if end is not None and not waiting else None
+        for item in [ApprovalsNeeded(waiting)] if waiting else follower.finish(result):
+            yield item
+
+
+async def _next_event(events: Any) -> Event | StillRunning | None:
+    try:
+        async with asyncio.timeout(KEEPALIVE_SECONDS):
+            return await anext(events)
+    except TimeoutError:
+        return StillRunning()
+    except StopAsyncIteration:
+        return None
+
+
+class _TurnFollower:
+    """Converts the events of a turn into items."""
+
+    def __init__(self, session_id: str) -> None:
+        self._session_id = session_id
+        self._user_messages: set[str] = set()
+        self._sent: dict[str, str] = {}  # text by part
+        self._step_texts: list[str] = []  # parts of the current step
+        self._calls: set[str] = set()  # ids of calls that have started
+        self.completed: TurnEnd | None = None
+
+    def accepts_event(self, event: Event) -> bool:
+        return event.session_id == self._session_id or isinstance(event, ToolApprovalRequestedEvent)
+
+    def event_items(self, event: Event | StillRunning) -> Iterator[TurnItem]:
+        match event:
+            case StillRunning():
+                yield event
+            case MessageAddedEvent(role="user"):
+                self._user_messages.add(event.message_id)
+            case LLMRequestEvent():
+                self._step_texts = []
+            case PartDeltaEvent(field="text" | "reasoning"):
+                yield from self._add_text(event.part_id, event.delta, is_reasoning=event.field == "reasoning")
+            case PartUpdatedEvent(part=TextPart() | ReasoningPart() as part):
+                yield from self._complete_text(part)
+            case PartUpdatedEvent(part=ToolPart() as part):
+                yield from self._call_items(part)
+            case LoopCompletedEvent() if event.session_id == self._session_id:
+                self.completed = TurnEnd(event.termination_reason, event.output)  # type: ignore[arg-type]
+            case _:
+                pass
+
+    def finish(self, end: TurnOutcome | None) -> Iterator[TurnItem]:
+        """Yields the output if it was not sent as text, and the end."""
+        ended = end or self.completed or TurnEnd("aborted")
+        sent = "".join(self._sent[part_id] for part_id in self._step_texts)
+        if ended.output and ended.output.strip() not in sent:
+            yield TextChunk("output", ended.output)
+        tokens = getattr(getattr(end, "usage", None), "tokens", Tokens())
+        yield TurnFinished(ended.reason, ended.output, ended.error, tokens)
+
+    def _add_text(self, part_id: str, text: str, *, is_reasoning: bool) -> Iterator[TurnItem]:
+        if part_id not in self._sent and not is_reasoning:
+            self._step_texts.append(part_id)
+        self._sent[part_id] = self._sent.get(part_id, "") + text
+        yield TextChunk(part_id, text, is_reasoning)
+
+    def _complete_text(self, part: TextPart | ReasoningPart) -> Iterator[TurnItem]:
+        """Sends what is missing: the bus may drop deltas, but never complete values."""
+        if part.message_id in self._user_messages or is_withdrawn(part) or getattr(part, "synthetic", False):
+            return
+        missing = part.text.removeprefix(self._sent.get(part.id, ""))
+        if missing and part.text.startswith(self._sent.get(part.id, "")):
+            yield from self._add_text(part.id, missing, is_reasoning=isinstance(part, ReasoningPart))
+
+    def _call_items(self, part: ToolPart) -> Iterator[TurnItem]:
+        state = part.state
+        if isinstance(state, ToolPending) and state.phase == "streaming":
+            return
+        if part.call_id not in self._calls and isinstance(state, ToolRunning):
+            self._calls.add(part.call_id)
+            yield CallStarted(part.call_id, part.tool, state.input)
+        if (result := tool_result(part)) is not None:
+            if part.call_id not in self._calls:
+                yield CallStarted(part.call_id, part.tool, state.input)
+            self._calls.add(part.call_id)
+            yield CallEnded(part.call_id, part.tool, state.input, str(result.content), result.is_error)

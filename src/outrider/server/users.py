@@ -1,0 +1,570 @@
+"""Users of a server: their roles, tokens, shared sessions, limits, and the log of what they did.
+
+Without users, the holder of the server's token is the one administrator and owns everything."""
+
+import hashlib
+import os
+import re
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from time import monotonic, time
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from outrider.config.paths import lock_file
+from outrider.config.stored_keys import KeyStore
+from outrider.engine.archive import SessionFilter, StoredSession
+from outrider.engine.engine import Engine
+from outrider.engine.frontend import archive_of
+from outrider.errors import ConfigurationError, LimitReachedError
+
+if TYPE_CHECKING:
+    from outrider.engine.session_tools import OwnerLimits
+
+Role = Literal["viewer", "operator", "admin"]
+ROLES: tuple[Role, ...] = ("viewer", "operator", "admin")
+ShareLevel = Literal["read", "write"]
+SERVER_USER = "server"  # the name under which the holder of the server's token acts
+EVERYONE = "*"
+TEAM_MARK = "team:"
+TOKEN_MARK = "otr_"
+TOKEN_BYTES = 32
+MAX_CLIENTS = 10_000
+_NO_SANDBOX_MARK = "no-sandbox"  # an empty file beside the users
+_NAME = re.compile(r"[A-Za-z0-9][\w.@+-]{0,99}", re.ASCII)
+
+
+class UserToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token of a user; only its hash is stored. Times are Unix time; `expires` is 0 for a token without an end."""
+
+    id: str
+    hash: str
+    label: str = ""
+    created: float = 0
+    expires: float = 0
+
+
+class ServerUser(msgspec.Struct, frozen=True, kw_only=True):
+    """A user. `workspace` is the folder that their sessions stay in; `budget` is in dollars per calendar month (UTC),
+    `rate` in requests per second. `subject` is the identity at the login provider. Logins from before `created` (Unix
+    time) are those of an earlier user of this name."""
+
+    name: str
+    role: Role = "operator"
+    team: str = ""
+    tokens: tuple[UserToken, ...] = ()
+    workspace: str = ""
+    budget: Decimal | None = None
+    rate: float | None = None
+    subject: str = ""
+    created: float = 0
+
+
+class ServerTeam(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits that the users of a team share."""
+
+    name: str
+    budget: Decimal | None = None
+    rate: float | None = None
+
+
+class SessionShare(msgspec.Struct, frozen=True, kw_only=True):
+    """Gives a user, a team ("team:NAME") or everyone ("*") access to a session and the sessions that it called."""
+
+    session_id: str
+    to: str
+    level: ShareLevel = "read"
+
+
+class DeletedCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What the deleted sessions of a user have cost since the start of a month, in Unix milliseconds."""
+
+    owner: str
+    since: int
+    cost: Decimal
+
+
+class _UserFile(msgspec.Struct, frozen=True, kw_only=True):
+    """`former` are removed users, whose names still own their sessions."""
+
+    users: tuple[ServerUser, ...] = ()
+    former: tuple[ServerUser, ...] = ()
+    teams: tuple[ServerTeam, ...] = ()
+    shares: tuple[SessionShare, ...] = ()
+    deleted_costs: tuple[DeletedCost, ...] = ()
+
+
+class Requester(msgspec.Struct, frozen=True):
+    """Who sends a request. The default is the holder of the server's token."""
+
+    name: str = SERVER_USER
+    role: Role = "admin"
+    team: str = ""
+
+    @property
+    def is_admin(self) -> bool:
+        return self.role == "admin"
+
+    @property
+    def owner(self) -> str:
+        """The owner of sessions that this requester creates; "" for the holder of the server's token."""
+        return "" if self.name == SERVER_USER else self.name
+
+
+SERVER_REQUESTER = Requester()
+
+
+class AccessDeniedError(Exception):
+    """The requester may not do this; the message says why."""
+
+
+class UserDirectory:
+    """The users in a file, which `outrider users` and running servers change; each request sees the newest state.
+    Users without a workspace have a folder of their name in `folders`, if it is given."""
+
+    def __init__(
+        self, path: Path | None = None, clock: Callable[[], float] = time, *, folders: Path | None = None
+    ) -> None:
+        self._path = path
+        self._clock = clock
+        self._folders = folders
+        self._limits: dict[str, OwnerLimits | None] = {}
+        self._keys: dict[str, tuple[int, dict[str, str]]] = {}
+        self._stamp: tuple[int, int, int] | None = None
+        self._content = _UserFile()
+        self._by_hash: dict[str, tuple[ServerUser, UserToken]] = {}
+
+    @property
+    def users(self) -> tuple[ServerUser, ...]:
+        return self._read().users
+
+    @property
+    def teams(self) -> tuple[ServerTeam, ...]:
+        return self._read().teams
+
+    def get(self, name: str) -> ServerUser | None:
+        return next((user for user in self.users if user.name == name), None)
+
+    def find_folder(self, name: str) -> Path | None:
+        """Returns the folder that sessions of a user stay in; None if that is the folder of the server."""
+        user = self.get(name)
+        if user is not None and user.workspace:
+            return Path(user.workspace)
+        return self._folders / name if self._folders is not None and _NAME.fullmatch(name) else None
+
+    def limits_of_owner(self, owner: str) -> "OwnerLimits | None":
+        """Returns the limits of the sessions of a user; None for administrators, and on a server without users."""
+        users = self.users
+        if not owner or not users:
+            return None
+        if owner not in self._limits:
+            self._limits[owner] = self._find_limits(owner, users)
+        return self._limits[owner]
+
+    def _find_limits(self, owner: str, users: Iterable[ServerUser]) -> "OwnerLimits | None":
+        from outrider.engine.session_tools import OwnerLimits  # lazy: `outrider users` does not need the tools
+
+        known = {user.name: user for user in users}
+        if owner in known and known[owner].role == "admin":
+            return None
+        own = self.find_folder(owner)
+        folders = [Path(user.workspace) for user in known.values() if user.workspace and user.name != owner]
+        hidden = {str(folder.resolve()) for folder in (*folders, *([self._folders] if self._folders else ()))}
+        return OwnerLimits(tuple(sorted(hidden - ({str(own.resolve())} if own is not None else set[str]()))))
+
+    @property
+    def has_operators(self) -> bool:
+        """Whether there are users whose commands run in a sandbox only."""
+        return any(user.role == "operator" for user in self.users)
+
+    def record_sandbox(self, *, declined: bool) -> None:
+        """Stores whether the server was started with `--no-sandbox`, for `outrider doctor`."""
+        if self._path is None:
+            return
+        mark = self._path.with_name(_NO_SANDBOX_MARK)
+        if declined:
+            mark.touch(mode=0o600)
+        else:
+            mark.unlink(missing_ok=True)
+
+    @property
+    def declined_sandbox(self) -> bool:
+        """Whether the server was last started with `--no-sandbox`."""
+        return self._path is not None and self._path.with_name(_NO_SANDBOX_MARK).exists()
+
+    def key_store(self, name: str) -> KeyStore | None:
+        """Returns the keys of models that belong to a user; None if nothing is stored on this server."""
+        if self._path is None or self.get(name) is None:
+            return None
+        return KeyStore(self._key_file(self._path, name), uses_keyring=False)
+
+    def _key_file(self, path: Path, name: str) -> Path:
+        return path.parent / "keys" / f"{name}.json"
+
+    def keys_of_owner(self, owner: str) -> Mapping[str, str]:
+        """Returns the keys of a user by provider; a file that has not changed is read once."""
+        if self._path is None or not _NAME.fullmatch(owner):
+            return {}
+        try:
+            stamp = self._key_file(self._path, owner).stat().st_mtime_ns
+        except OSError:
+            return {}
+        if self._keys.get(owner, (0, {}))[0] != stamp:
+            store = self.key_store(owner)
+            self._keys[owner] = stamp, dict(store.read_keys()) if store is not None else {}
+        return self._keys[owner][1]
+
+    def get_team(self, name: str) -> ServerTeam | None:
+        return next((team for team in self.teams if team.name == name), None) if name else None
+
+    def find_by_token(self, token: str) -> tuple[ServerUser, str] | None:
+        """Returns the user of a token that has not ended, and the id of the token."""
+        self._read()
+        found = self._by_hash.get(hash_secret(token))
+        return (found[0], found[1].id) if found is not None and self._is_valid(found[1]) else None
+
+    def has_token(self, name: str, token_id: str) -> bool:
+        """Returns whether the user has a token with this id that has not ended."""
+        user = self.get(name)
+        return user is not None and any(one.id == token_id and self._is_valid(one) for one in user.tokens)
+
+    def _is_valid(self, token: UserToken) -> bool:
+        return not token.expires or token.expires > self._clock()
+
+    def find_by_subject(self, subject: str) -> ServerUser | None:
+        return next((user for user in self.users if subject and user.subject == subject), None)
+
+    def find_former(self, *, name: str = "", subject: str = "") -> ServerUser | None:
+        """Returns a removed user, without tokens, by the name or by the identity at the login provider."""
+        matches = (user for user in self._read().former if user.name == name or (subject and user.subject == subject))
+        return next(matches, None)
+
+    def put(self, user: ServerUser) -> None:
+        """Adds or replaces a user; a new one gets the sessions of a former user of this name. Raises ConfigurationError
+        for an invalid name or role."""
+        if not _NAME.fullmatch(user.name) or user.name == SERVER_USER:
+            raise ConfigurationError(f"{user.name!r} cannot be the name of a user: use letters, digits and . _ @ + -")
+        if user.role not in ROLES:
+            raise ConfigurationError(f"{user.role!r} is not a role; use one of: {', '.join(ROLES)}")
+        with self._change() as content:
+            known = next((one for one in content.users if one.name == user.name), None)
+            user = msgspec.structs.replace(user, created=known.created if known else self._clock())
+            self._put(content, user)
+
+    def change(self, name: str, apply: Callable[[ServerUser], ServerUser]) -> ServerUser:
+        """Replaces a user by what `apply` returns, without losing a change that another process makes. Raises
+        ConfigurationError if there is no such user."""
+        with self._change() as content:
+            user = apply(self._require(name))
+            self._put(content, user)
+            return user
+
+    def _put(self, content: _UserFile, user: ServerUser) -> None:
+        others = [one for one in content.users if one.name != user.name]
+        former = tuple(one for one in content.former if one.name != user.name)
+        self._write(msgspec.structs.replace(content, users=(*others, user), former=former))
+
+    def remove(self, name: str, *, forget: bool = False) -> bool:
+        """Removes a user with all tokens, keys and shares; their sessions stay, for administrators. No other account
+        of the login provider gets the name, unless the user is forgotten. Returns False if there is none."""
+        with self._change() as content:
+            removed = [user for user in (*content.users, *content.former) if user.name == name]
+            users = tuple(user for user in content.users if user.name != name)
+            former = tuple(user for user in content.former if user.name != name)
+            if removed and not forget:
+                former = (*former, msgspec.structs.replace(removed[0], tokens=()))
+            shares = tuple(share for share in content.shares if share.to != name)
+            if removed and self._path is not None:
+                self._key_file(self._path, name).unlink(missing_ok=True)
+            self._write(msgspec.structs.replace(content, users=users, former=former, shares=shares))
+            return len(users) < len(content.users) or (forget and bool(removed))
+
+    def put_team(self, team: ServerTeam) -> None:
+        with self._change() as content:
+            others = [one for one in content.teams if one.name != team.name]
+            self._write(msgspec.structs.replace(content, teams=(*others, team)))
+
+    def create_token(self, name: str, *, label: str = "", days: float | None = None) -> str:
+        """Returns a new token of the user; it cannot be read again."""
+        token, now = TOKEN_MARK + secrets.token_urlsafe(TOKEN_BYTES), self._clock()
+        stored = UserToken(
+            id=secrets.token_hex(4),
+            hash=hash_secret(token),
+            label=label,
+            created=now,
+            expires=now + days * 86_400 if days else 0,
+        )
+        self.change(name, lambda user: msgspec.structs.replace(user, tokens=(*user.tokens, stored)))
+        return token
+
+    def revoke_token(self, name: str, token_id: str) -> bool:
+        before = self._require(name)
+
+        def revoke(user: ServerUser) -> ServerUser:
+            return msgspec.structs.replace(user, tokens=tuple(one for one in user.tokens if one.id != token_id))
+
+        return len(self.change(name, revoke).tokens) < len(before.tokens)
+
+    def shares_of(self, session_id: str) -> list[SessionShare]:
+        return [share for share in self._read().shares if share.session_id == session_id]
+
+    def share(self, share: SessionShare) -> None:
+        """Raises ConfigurationError if there is no such user or team."""
+        names = {user.name for user in self.users} | {f"{TEAM_MARK}{user.team}" for user in self.users if user.team}
+        if share.to != EVERYONE and share.to not in names:
+            raise ConfigurationError(f"there is no user or team {share.to!r}; a team is written as {TEAM_MARK}NAME")
+        with self._change() as content:
+            others = (one for one in content.shares if (one.session_id, one.to) != (share.session_id, share.to))
+            self._write(msgspec.structs.replace(content, shares=(*others, share)))
+
+    def unshare(self, session_id: str, to: str | None = None) -> bool:
+        """Ends a share, or all of a session. Returns False if there was none."""
+        with self._change() as content:
+            left = tuple(one for one in content.shares if one.session_id != session_id or to not in (None, one.to))
+            if len(left) < len(content.shares):
+                self._write(msgspec.structs.replace(content, shares=left))
+            return len(left) < len(content.shares)
+
+    def shared_with(self, requester: Requester) -> dict[str, ShareLevel]:
+        """Returns the level of access to each session that was shared with the requester."""
+        names = {requester.name, EVERYONE, f"{TEAM_MARK}{requester.team}" if requester.team else EVERYONE}
+        found: dict[str, ShareLevel] = {}
+        for share in self._read().shares:
+            if share.to in names and found.get(share.session_id) != "write":
+                found[share.session_id] = share.level
+        return found
+
+    def access_level(self, requester: Requester, session_id: str, owner: str) -> ShareLevel | None:
+        """Returns what the requester may do with a session that was not called by another one; None for nothing."""
+        if requester.is_admin or (owner and owner == requester.name):
+            return "write"
+        return self.shared_with(requester).get(session_id)
+
+    def deleted_cost(self, owner: str, since: int) -> Decimal:
+        found = (one.cost for one in self._read().deleted_costs if (one.owner, one.since) == (owner, since))
+        return next(found, Decimal(0))
+
+    def add_deleted_cost(self, owner: str, since: int, cost: Decimal) -> None:
+        """Adds to the cost of this month; those of earlier months are removed."""
+        with self._change() as content:
+            total = self.deleted_cost(owner, since) + cost
+            others = (one for one in content.deleted_costs if one.since == since and one.owner != owner)
+            costs = (*others, DeletedCost(owner=owner, since=since, cost=total))
+            self._write(msgspec.structs.replace(content, deleted_costs=costs))
+
+    def _require(self, name: str) -> ServerUser:
+        if (user := self.get(name)) is None:
+            raise ConfigurationError(f"there is no user {name!r}; `outrider users list` prints them")
+        return user
+
+    def _read(self) -> _UserFile:
+        if self._path is None:
+            return self._content
+        try:
+            status = self._path.stat()
+        except OSError:
+            self._stamp, self._content, self._by_hash, self._limits = None, _UserFile(), {}, {}
+            return self._content
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if stamp != self._stamp:
+            if os.name == "posix" and status.st_mode & 0o077:
+                raise ConfigurationError(f"{self._path} is readable by other users of this machine: chmod 600 it")
+            try:
+                self._set(msgspec.json.decode(self._path.read_bytes(), type=_UserFile))
+            except msgspec.DecodeError as error:
+                raise ConfigurationError(f"{self._path} is damaged: {error}") from error
+            self._stamp = stamp
+        return self._content
+
+    def _set(self, content: _UserFile) -> None:
+        self._content, self._limits = content, {}
+        self._by_hash = {token.hash: (user, token) for user in content.users for token in user.tokens}
+
+    @contextmanager
+    def _change(self) -> Generator[_UserFile]:
+        """Locks the file while it is read and written: servers and commands change it at the same time."""
+        if self._path is None:
+            yield self._content
+            return
+        with lock_file(self._path):
+            yield self._read()
+
+    def _write(self, content: _UserFile) -> None:
+        if self._path is not None:
+            temporary = self._path.with_suffix(".new")
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.write(msgspec.json.format(msgspec.json.encode(content)))
+            temporary.replace(self._path)
+            self._stamp = None
+        self._set(content)
+
+
+def hash_secret(secret: str) -> str:
+    """Secrets are long and random, so a plain hash cannot be inverted; comparing hashes reveals nothing of them."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+class RequestRateLimiter:
+    """A token bucket."""
+
+    def __init__(self, *, per_second: float, burst: float, clock: Callable[[], float] = monotonic) -> None:
+        self.per_second = per_second
+        self._burst = burst
+        self._clock = clock
+        self._tokens = float(burst)
+        self._refilled_at = clock()
+
+    def allow_request(self) -> bool:
+        """Takes one token from the bucket; returns False if it is empty."""
+        current = self._clock()
+        self._tokens = min(self._burst, self._tokens + (current - self._refilled_at) * self.per_second)
+        self._refilled_at = current
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class ClientRateLimits:
+    """A token bucket for each client address, or network of 64 bits; the oldest of too many are forgotten."""
+
+    def __init__(self, *, per_second: float, burst: float) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._buckets: OrderedDict[str, RequestRateLimiter] = OrderedDict()
+
+    def allow_request(self, client: str) -> bool:
+        name = ":".join(client.split(":")[:4])
+        bucket = self._buckets.setdefault(name, RequestRateLimiter(per_second=self._per_second, burst=self._burst))
+        self._buckets.move_to_end(name)
+        if len(self._buckets) > MAX_CLIENTS:
+            self._buckets.popitem(last=False)
+        return bucket.allow_request()
+
+
+class UserLimits:
+    """The rate limits and budgets of users and teams. What was spent is read from the store: sessions that have not
+    changed are read once."""
+
+    def __init__(self, directory: UserDirectory, engine: Engine) -> None:
+        self._directory = directory
+        self._engine = engine
+        self._rates: dict[str, RequestRateLimiter] = {}
+        self._costs: dict[str, tuple[int, int, Decimal]] = {}  # (sequence number, start of the month, cost)
+
+    def allow_request(self, requester: Requester) -> bool:
+        user, team = self._directory.get(requester.name), self._directory.get_team(requester.team)
+        is_allowed = [
+            self._bucket(name, rate).allow_request()
+            for name, rate in (
+                (requester.name, user.rate if user else None),
+                (f"{TEAM_MARK}{requester.team}", team.rate if team else None),
+            )
+            if rate is not None
+        ]
+        return all(is_allowed)
+
+    def _bucket(self, name: str, rate: float) -> RequestRateLimiter:
+        if name not in self._rates or self._rates[name].per_second != rate:
+            self._rates[name] = RequestRateLimiter(per_second=rate, burst=max(1.0, rate * 4))
+        return self._rates[name]
+
+    async def check_budget(self, requester: Requester, now: datetime | None = None) -> Decimal | None:
+        """Returns what is left of the budgets of the user and the team in this month, None without one. Raises
+        LimitReachedError if the user, or the users of the team together, spent their budget."""
+        user, team = self._directory.get(requester.name), self._directory.get_team(requester.team)
+        since, left = _month_start(now), list[Decimal]()
+        if user is not None and user.budget is not None:
+            left.append(await self._check(f"dollars per month for {user.name}", user.budget, [user.name], since))
+        if team is not None and team.budget is not None:
+            members = [one.name for one in self._directory.users if one.team == team.name]
+            what = f"dollars per month for the team {team.name}"
+            left.append(await self._check(what, team.budget, members, since))
+        return min(left, default=None)
+
+    async def _check(self, what: str, budget: Decimal, owners: Iterable[str], since: int) -> Decimal:
+        spent = Decimal(0)
+        for owner in owners:
+            spent += await self.spent_since(owner, since)
+        if spent >= budget:
+            raise LimitReachedError(what, f"{budget:.2f}", f"{spent:.2f}")
+        return budget - spent
+
+    async def spent_since(self, owner: str, since: int) -> Decimal:
+        """Returns the cost of the sessions of a user, with those of called agents and deleted ones, since a time in
+        milliseconds."""
+        total = self._directory.deleted_cost(owner, since)
+        selected = SessionFilter(owner=owner, active_since=since)
+        async for session in archive_of(self._engine).iterate_sessions(selected):
+            total += await self._session_cost(session, since)
+        return total
+
+    @asynccontextmanager
+    async def count_deleted(self, owner: str) -> AsyncGenerator[None]:
+        """Preserves the cost of the sessions that the block deletes: deleting them does not restore a budget."""
+        since = _month_start()
+        before = await self.spent_since(owner, since) if owner else Decimal(0)
+        yield
+        if owner and (lost := before - await self.spent_since(owner, since)) > 0:
+            self._directory.add_deleted_cost(owner, since, lost)
+
+    async def _session_cost(self, session: StoredSession, since: int) -> Decimal:
+        seq, known_since, cost = self._costs.get(session.id, (-1, -1, Decimal(0)))
+        if (seq, known_since) != (session.seq, since):
+            rows = await self._engine.store.statistics("model", since=since, session_id=session.id)
+            cost = sum((row.cost for row in rows), Decimal(0))
+            self._costs[session.id] = (session.seq, since, cost)
+        return cost
+
+
+def _month_start(now: datetime | None = None) -> int:
+    start = (now or datetime.now(UTC)).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return int(start.timestamp() * 1000)
+
+
+MAX_AUDIT_BYTES = 20 * 1024 * 1024
+MAX_AUDIT_FILES = 50
+
+
+class AuditLog:
+    """Appends one JSON object per denied request, per change and per answered approval. At MAX_AUDIT_BYTES a new file
+    is started; the old one is renamed to end with the time, and after MAX_AUDIT_FILES the oldest is removed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, action: str, **fields: object) -> None:
+        now = datetime.now(UTC)
+        entry = {"time": now.isoformat(timespec="milliseconds"), "action": action, **fields}
+        with suppress(OSError):  # a full disk must not stop the server
+            if self._path.exists() and self._path.stat().st_size > MAX_AUDIT_BYTES:
+                self._path.replace(self._path.with_name(f"{self._path.stem}.{now:%Y%m%dT%H%M%S%f}.jsonl"))
+                for old in self.list_files()[: -MAX_AUDIT_FILES - 1]:
+                    old.unlink(missing_ok=True)
+            handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(handle, "ab") as file:
+                file.write(msgspec.json.encode(entry) + b"\n")
+
+    def list_files(self) -> list[Path]:
+        """Returns the files, oldest first."""
+        older = sorted(self._path.parent.glob(f"{self._path.stem}.*.jsonl"))
+        return [*older, *([self._path] if self._path.exists() else [])]
+
+    def read(self) -> Generator[dict[str, object]]:
+        """Yields the entries, oldest first; a line that a crash cut off is left out."""
+        for path in self.list_files():
+            with path.open("rb") as file:
+                yield from _decode_lines(file)
+
+
+def _decode_lines(lines: Iterable[bytes]) -> Generator[dict[str, object]]:
+    for line in lines:
+        with suppress(msgspec.DecodeError):
+            yield msgspec.json.decode(line, type=dict[str, object])

@@ -11,8 +11,19 @@ export class ApiError extends Error {
   }
 }
 
+// Files of the page are served below page/, next to api/; a reverse proxy may serve both below a path.
+const serverUrl = new URL("..", import.meta.url);
+export const pageUrl = (name: string): URL => new URL(`page/${name}`, serverUrl);
+
 // The secret of this browser. Local storage belongs to this origin alone; cookies are sent to every port of the host.
-let credential = typeof localStorage === "undefined" ? "" : (localStorage.getItem("credential") ?? "");
+const CREDENTIAL_KEY = serverUrl.pathname === "/" ? "credential" : `credential ${serverUrl.pathname}`;
+let credential = typeof localStorage === "undefined" ? "" : (localStorage.getItem(CREDENTIAL_KEY) ?? "");
+
+export function storeCredential(secret: string): void {
+  if (secret) localStorage.setItem(CREDENTIAL_KEY, secret);
+  else localStorage.removeItem(CREDENTIAL_KEY);
+  credential = secret;
+}
 
 export function setCredential(secret: string): void {
   credential = secret;
@@ -32,7 +43,7 @@ async function send(method: string, path: string, body?: unknown, signal?: Abort
   }
   let response: Response;
   try {
-    response = await fetch(`/api${path}`, options);
+    response = await fetch(new URL(`api${path}`, serverUrl), options);
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new ApiError(0, { message: "the server cannot be reached" });

@@ -1,19 +1,22 @@
 // The page: which session or job is shown, the bar above it and the keys.
 import { signal, useSignalEffect } from "@preact/signals";
 import { useEffect, useLayoutEffect, useMemo, useState } from "preact/hooks";
-import { get, patch, post, sessionPath, ApiError } from "./api";
-import { Composer, type PageChoices, type PageCommand } from "./composer";
+import { get, patch, post, sessionPath, storeCredential, ApiError } from "./api";
+import { Composer, Controls, InputCard, toParts, type ChosenSettings, type PageChoices, type PageCommand } from "./composer";
 import { Conversation } from "./conversation";
+import { HOME_DRAFT, writeDraft, writeFiles, type AttachedFile } from "./drafts";
 import { feed } from "./feed";
 import { JobList, JobView } from "./jobs";
+import { type CheckKind, SessionCheck } from "./comparison";
 import { CommandPalette, type PaletteEntry } from "./palette";
 import { Panel, type PanelTab } from "./panel";
 import { Questions } from "./questions";
 import { SessionModel } from "./session-model";
-import { countWaiting, markSeen, Sidebar, switchTheme } from "./sidebar";
-import { FolderPicker } from "./settings";
+import { countWaiting, markSeen, Sidebar, STATE_TEXTS } from "./sidebar";
+import { switchTheme } from "./appearance";
+import { FirstKey, FolderPicker, TRUST_CHANGED } from "./settings";
 import type { MessageActions } from "./parts";
-import type { Notice, RestoreResult, Session } from "./types";
+import type { FolderTrust, Notice, RestoreResult, Session } from "./types";
 
 const pageError = signal<Error | null>(null);
 const reportError = (error: unknown): void => void (pageError.value = error as Error);
@@ -42,7 +45,9 @@ export function App({ choices }: { choices: PageChoices }) {
   const [isMenuOpen, setMenuOpen] = useState(false);
   const [isPaletteOpen, setPaletteOpen] = useState(false);
   const [isSignedOut, setSignedOut] = useState(false);
-  const [isPicking, setPicking] = useState(false);
+  const [picking, setPicking] = useState<"start" | "choose" | null>(null); // a folder for a new session, or for the message on the first page
+  const [check, setCheck] = useState<CheckKind | null>(null);
+  const [homeFolder, setHomeFolder] = useState("");
   const [jobTitle, setJobTitle] = useState<[string, string]>(["", ""]);
 
   useEffect(() => {
@@ -72,6 +77,17 @@ export function App({ choices }: { choices: PageChoices }) {
     if (place.messageId && model?.id === place.id && model.transcript.session.value) model.reveal(place.messageId).catch(model.report);
   }, [place]); // a search hit in the session that is already shown
 
+  const [user, setUser] = useState("");
+  const [isAdmin, setAdmin] = useState(false);
+  useEffect(() => {
+    get<{ name: string; role: string; has_users: boolean }>("/me").then(
+      ({ name, role, has_users }) => {
+        setUser(has_users ? `${name} (${role})` : "");
+        setAdmin(!has_users || role === "admin");
+      },
+      () => {}, // an older server has no users
+    );
+  }, []);
   useEffect(() => {
     const onSignedOut = (): void => setSignedOut(true);
     document.addEventListener("outrider-signed-out", onSignedOut);
@@ -79,12 +95,18 @@ export function App({ choices }: { choices: PageChoices }) {
   }, []);
 
   const createSession = async (workspace?: string): Promise<void> => {
-    setPicking(false);
+    setPicking(null);
     try {
       location.hash = `#/${(await post<Session>("/sessions", workspace ? { workspace } : {})).id}`;
     } catch (error) {
       reportError(error);
     }
+  };
+  const chooseFolder = (path: string): void => {
+    if (picking === "start") return void createSession(path);
+    setHomeFolder(path);
+    setPicking(null);
+    document.getElementById("start-input")?.focus();
   };
   const openPanel = (tab: PanelTab | null): void => {
     if (tab) setLastTab(tab);
@@ -102,6 +124,7 @@ export function App({ choices }: { choices: PageChoices }) {
       }
       if (event.key === "Escape") {
         if (isMenuOpen) setMenuOpen(false);
+        else if (target.id === "start-input") target.blur(); // then the keys of the page work
         else if (target.id === "input" || !isTyping) model?.stop();
         return;
       }
@@ -109,7 +132,7 @@ export function App({ choices }: { choices: PageChoices }) {
       const keys: Record<string, () => void> = {
         "/": () => document.getElementById("search")?.focus(),
         n: () => void createSession(),
-        f: () => setPicking(true),
+        f: () => setPicking("start"),
         d: () => openPanel(panel ? null : lastTab),
         i: () => (document.getElementById("input") ?? document.getElementById("start-input"))?.focus(),
         q: () => document.querySelector<HTMLElement>(".question")?.focus(),
@@ -129,37 +152,40 @@ export function App({ choices }: { choices: PageChoices }) {
 
   const palette: PaletteEntry[] = [
     { name: "New session", key: "n", run: () => void createSession() },
-    { name: "New session in a folder…", key: "f", run: () => setPicking(true) },
+    { name: "New session in a folder…", key: "f", run: () => setPicking("start") },
     { name: "Search sessions", key: "/", run: () => document.getElementById("search")?.focus() },
     { name: "Show or hide details", key: "d", run: () => openPanel(panel ? null : lastTab) },
     { name: "Review changes", run: () => openPanel("changes") },
     { name: "Background jobs", run: () => void (location.hash = "#/jobs") },
     { name: "Settings", run: () => openPanel("settings") },
     { name: "Light or dark", run: switchTheme },
-    { name: "Sign this browser out", run: () => void signOut().catch(reportError) },
+    { name: user ? `Sign out ${user}` : "Sign this browser out", run: () => void signOut().catch(reportError) },
+    ...(model ? ([["replay", "Replay this session"], ["what-if", "What if another model had answered…"], ["compare", "Compare with another session…"]] as const).map(([kind, name]) => ({ name, run: () => setCheck(kind) })) : []),
     ...(model ? [{ name: "Stop the turn", key: "Esc", run: () => model.stop() }, { name: "Go to the open question", key: "q", run: () => document.querySelector<HTMLElement>(".question")?.focus() }] : []),
   ];
   if (isSignedOut) return <SignedOut />;
   return (
     <>
       <a class="skip" href="#main" onClick={(event) => { event.preventDefault(); (document.getElementById("input") ?? document.getElementById("main"))?.focus(); }}>Skip to the input</a>
-      <Sidebar currentId={place.kind === "session" ? place.id : undefined} isJobs={place.kind === "jobs" || place.kind === "job"} onNew={() => void createSession()} onNewIn={() => setPicking(true)}
+      <Sidebar currentId={place.kind === "session" ? place.id : undefined} isJobs={place.kind === "jobs" || place.kind === "job"} onNew={() => void createSession()} onNewIn={() => setPicking("start")}
         onError={reportError} onUsage={() => openPanel("usage")} onSettings={() => openPanel("settings")} />
       <main id="main" tabIndex={-1} onClick={() => isMenuOpen && setMenuOpen(false)}>
         <header id="bar">
           <h1 class="visually-hidden">Outrider</h1>
-          <button id="menu" class="quiet" aria-label="Sessions" aria-controls="sidebar" aria-expanded={isMenuOpen} onClick={(event) => { event.stopPropagation(); setMenuOpen(!isMenuOpen); }}>☰</button>
+          <button id="menu" class="quiet" aria-label="Sessions" aria-controls="sidebar" aria-expanded={isMenuOpen} onClick={(event) => { event.stopPropagation(); setMenuOpen(!isMenuOpen); }}>☰<WaitingCount currentId={place.id} /></button>
           {model ? <SessionBar key={model.id} model={model} /> : <PlainBar place={place} job={jobTitle} />}
+          {user ? <span id="user" class="note">{user}</span> : null}
           <button id="panel-toggle" class="quiet" aria-controls="panel" aria-expanded={panel !== null} onClick={() => openPanel(panel ? null : lastTab)}>Details</button>
         </header>
         <ErrorNotice model={model} />
         {place.kind === "jobs" ? <JobList onError={reportError} /> : null}
         {place.kind === "job" ? <JobView key={place.id} id={place.id} onError={reportError} onTitle={(title, state) => setJobTitle([title, state])} /> : null}
-        {place.kind === "home" ? <Home onNew={() => void createSession()} onNewIn={() => setPicking(true)} /> : null}
-        {model ? <SessionView key={model.id} model={model} choices={choices} onPanel={openPanel} onFolder={() => setPicking(true)} /> : null}
+        {place.kind === "home" ? <Home choices={choices} folder={homeFolder} onFolder={() => setPicking("choose")} /> : null}
+        {model ? <SessionView key={model.id} model={model} choices={choices} isAdmin={isAdmin} onPanel={openPanel} onFolder={() => setPicking("start")} /> : null}
       </main>
       {panel ? <Panel model={model} tab={panel} onTab={openPanel} onClose={() => { openPanel(null); document.getElementById("panel-toggle")?.focus(); }} onError={reportError} /> : null}
-      {isPicking ? <FolderPicker recent={recentFolders()} onChoose={(path) => void createSession(path)} onClose={() => setPicking(false)} /> : null}
+      {picking ? <FolderPicker recent={recentFolders()} action={picking === "start" ? "Start here" : "Choose"} onChoose={(path) => chooseFolder(path)} onClose={() => setPicking(null)} /> : null}
+      {check && model ? <SessionCheck key={`${model.id} ${check}`} sessionId={model.id} kind={check} onClose={() => setCheck(null)} /> : null}
       {isPaletteOpen ? <CommandPalette entries={palette} more={sessionEntries} onClose={() => setPaletteOpen(false)} /> : null}
       <PageTitle model={model} title={place.kind === "job" ? jobTitle[0] : place.kind === "jobs" ? "Background jobs" : ""} />
     </>
@@ -176,12 +202,18 @@ function recentFolders(): string[] {
   return [...new Set(sessions.map(({ workspace }) => workspace).filter(Boolean))].slice(0, 6);
 }
 
+// How many other sessions wait, on the button that opens the list of sessions on a phone.
+function WaitingCount({ currentId }: { currentId: string }) {
+  const count = [...feed.sessions.value.values()].filter(({ id, state, deleted }) => state === "waiting" && id !== currentId && !deleted).length;
+  return count ? <span class="count" title={`${count} waiting for you`}>{count}</span> : null;
+}
+
 function SignedOut() {
   return (
     <main id="main">
       <div class="empty">
         <h2>This browser is signed out</h2>
-        <p>Run <code>outrider serve --link</code> where the server runs, and open the link that it prints.</p>
+        <p><a href="./">Sign in again</a>, if this server has a login page. Or run <code>outrider serve --link</code> where the server runs, and open the link that it prints.</p>
       </div>
     </main>
   );
@@ -189,47 +221,71 @@ function SignedOut() {
 
 async function signOut(): Promise<void> {
   await post("/sign-out");
-  localStorage.removeItem("credential");
+  storeCredential("");
   location.reload();
 }
 
-const HOME_DRAFT = "draft:home";
+const NO_CHOICES: ChosenSettings = { model: "", mode: "", approval: "", effort: "", agent: "" };
 
 // The start: a message begins a session. Commands need the session first, so they become its draft.
-function Home({ onNew, onNewIn }: { onNew: () => void; onNewIn: () => void }) {
-  const [text, setText] = useState(() => localStorage.getItem(HOME_DRAFT) ?? "");
+function Home({ choices, folder, onFolder }: { choices: PageChoices; folder: string; onFolder: () => void }) {
+  const [chosen, setChosen] = useState(NO_CHOICES);
   const [isSending, setSending] = useState(false);
-  const update = (value: string): void => {
-    setText(value);
-    localStorage.setItem(HOME_DRAFT, value);
-  };
-  const start = async (): Promise<void> => {
-    if (!text.trim() || isSending) return;
+  const start = async (text: string, files: AttachedFile[]): Promise<boolean> => {
     setSending(true);
     try {
-      const { id } = await post<Session>("/sessions", {});
-      if (/^[/!]/.test(text)) localStorage.setItem(`draft:${id}`, text);
-      else await post(`${sessionPath(id)}/prompt`, { parts: [{ type: "text", text }], id: crypto.randomUUID(), delivery: "queue" });
-      localStorage.removeItem(HOME_DRAFT);
+      const { mode, approval, agent, model, effort } = chosen;
+      const given = Object.entries({ mode, approval, agent, workspace: folder }).filter(([, value]) => value);
+      const { id } = await post<Session>("/sessions", Object.fromEntries(given));
+      if (model) await post(`${sessionPath(id)}/model`, { model });
+      if (effort) await post(`${sessionPath(id)}/effort`, { effort });
+      if (/^[/!]/.test(text)) {
+        writeDraft(id, text);
+        await writeFiles(id, files);
+      } else {
+        await post(`${sessionPath(id)}/prompt`, { parts: toParts(text, files), id: crypto.randomUUID(), delivery: "queue" });
+      }
       location.hash = `#/${id}`;
-    } catch (error) {
-      reportError(error);
+      return true;
+    } finally {
       setSending(false);
     }
   };
   return (
-    <section id="conversation" aria-label="Start" tabIndex={0}>
+    <section id="conversation" class="home" aria-label="Start" tabIndex={0}>
       <div class="empty">
         <h2>What should be done?</h2>
-        <p>Write a message, or choose a session. Everything you see here is stored on the machine that serves this page.</p>
-        <form class="start" onSubmit={(event) => { event.preventDefault(); void start(); }}>
-          <textarea id="start-input" aria-label="Message of a new session" placeholder="A message starts a session" value={text} onInput={(event) => update(event.currentTarget.value)}
-            onKeyDown={(event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !matchMedia("(pointer: coarse)").matches) { event.preventDefault(); void start(); } }} />
-          <button type="submit" class="primary" disabled={isSending || !text.trim()}>Start</button>
+        <FirstKey onDone={() => document.getElementById("start-input")?.focus()} />
+        <form class="start" onSubmit={(event) => event.preventDefault()}>
+          <InputCard id={HOME_DRAFT} inputId="start-input" label="Message of a new session" placeholder="A message starts a session" commands={[]} minRows={3}
+            onSend={start} onError={reportError}
+            controls={<Controls value={chosen} choices={choices} isNew folder={folder} onChange={(name, value) => setChosen({ ...chosen, [name]: value })} onFolder={onFolder} onError={reportError}
+              folderLabel={folder ? `Folder ${folder}. Choose another one` : "Choose a folder"} />}
+            buttons={(send, isEmpty) => <button type="button" class="primary" disabled={isSending || isEmpty} onClick={() => send()}>Start</button>} />
         </form>
-        <p><button onClick={onNew}>Empty session</button> <button onClick={onNewIn}>In a folder…</button></p>
+        <RecentSessions />
+        <p class="note">Everything you see here is stored on the machine that serves this page.</p>
       </div>
     </section>
+  );
+}
+
+const RECENT = 5;
+
+// The sessions that one probably returns to: those that wait, then the latest.
+function RecentSessions() {
+  const listed = [...feed.sessions.value.values()].filter(({ deleted, archived }) => !deleted && !archived);
+  const sessions = listed.sort((a, b) => Number(b.state === "waiting") - Number(a.state === "waiting") || b.updated - a.updated).slice(0, RECENT);
+  if (!sessions.length) return null;
+  return (
+    <nav class="recent" aria-label="Recent sessions">
+      {sessions.map(({ id, title, state, workspace }) => (
+        <a key={id} href={`#/${id}`}>
+          <span class="name">{title || "Untitled"}</span>
+          <span class="about">{state === "idle" ? null : <span class={`state ${state}`}>{STATE_TEXTS[state]} · </span>}{workspace.split("/").pop()}</span>
+        </a>
+      ))}
+    </nav>
   );
 }
 
@@ -292,11 +348,12 @@ function ErrorNotice({ model }: { model: SessionModel | null }) {
 interface SessionViewProps {
   model: SessionModel;
   choices: PageChoices;
+  isAdmin: boolean;
   onPanel: (tab: PanelTab) => void;
   onFolder: () => void;
 }
 
-function SessionView({ model, choices, onPanel, onFolder }: SessionViewProps) {
+function SessionView({ model, choices, isAdmin, onPanel, onFolder }: SessionViewProps) {
   const session = model.transcript.session.value;
   const summary = feed.sessions.value.get(model.id);
   useSignalEffect(() => {
@@ -304,9 +361,12 @@ function SessionView({ model, choices, onPanel, onFolder }: SessionViewProps) {
     const listed = feed.sessions.value.get(model.id);
     if (current && !document.hidden) markSeen(model.id, Math.max(current.seq, listed?.seq ?? 0));
   });
+  const asks = model.approvals.value.size + model.questions.value.size > 0;
   useEffect(() => {
-    if (summary) model.isBusy.value = summary.state === "working" || summary.state === "waiting";
-  }, [summary?.state]);
+    // A plan waits after its turn, everything else within one.
+    if (summary) model.isBusy.value = summary.state === "working" || (summary.state === "waiting" && (asks || summary.mode !== "plan"));
+  }, [summary?.state, asks]);
+  const hasQuestion = model.approvals.value.size > 0 || model.questions.value.size > 0 || model.plan.value !== null;
   const path = sessionPath(model.id);
   const restore = (direction: "undo" | "redo", to?: string): Promise<RestoreResult> => post(`${path}/files`, to ? { direction, to } : { direction });
   const fork = async (at?: string): Promise<Session> => post<Session>(`${path}/fork`, at ? { at } : {});
@@ -316,18 +376,20 @@ function SessionView({ model, choices, onPanel, onFolder }: SessionViewProps) {
       const text = message.parts.filter((part) => part.type === "text" && !part.synthetic).map((part) => part.text ?? "").join("\n\n");
       const before = model.transcript.messages[model.transcript.messages.indexOf(message) - 1];
       const created = before ? fork(before.id) : post<Session>("/sessions", { workspace: model.transcript.session.value?.workspace_directory });
-      created.then((copy) => {
-        localStorage.setItem(`draft:${copy.id}`, text);
+      const files = message.parts.flatMap(({ type, url, mime, filename }) => (type === "file" && url?.startsWith("data:") ? [{ url, mime: mime ?? "", filename: filename || "file" }] : []));
+      created.then(async (copy) => {
+        writeDraft(copy.id, text);
+        await writeFiles(copy.id, files);
         open(copy);
-      }, model.report);
+      }).catch(model.report);
     },
     fork: (message) => void fork(message.id).then(open, model.report),
     undo: (message) => void restore("undo", message.id).then((result) => model.addNotice(describeUndo(result)), model.report),
   }), [model]);
   const commands = useMemo((): PageCommand[] => [
-    { name: "compact", description: "Replace old messages with a summary", run: async () => void (await post(`${path}/compact`)) },
-    { name: "undo", description: "Undo the file changes of the last turn", run: async () => void (await restore("undo")) },
-    { name: "redo", description: "Restore what was undone", run: async () => void (await restore("redo")) },
+    { name: "compact", description: "Replace old messages with a summary", run: async () => model.addNotice(describeCompaction(await post<CompactionResult>(`${path}/compact`))) },
+    { name: "undo", description: "Undo the file changes of the last turn", run: async () => model.addNotice(describeUndo(await restore("undo"))) },
+    { name: "redo", description: "Restore what was undone", run: async () => model.addNotice(describeUndo(await restore("redo"), "Restored")) },
     { name: "continue", description: "Continue an interrupted turn", run: () => model.continueTurn() },
     { name: "rename", description: "Change the title: /rename TITLE", run: async (title) => void (await patch(path, { title })) },
     { name: "fork", description: "Continue in a copy of this session", run: async () => open(await fork()) },
@@ -339,6 +401,7 @@ function SessionView({ model, choices, onPanel, onFolder }: SessionViewProps) {
   return (
     <>
       <Conversation model={model} actions={actions} />
+      {session && isAdmin && !hasQuestion ? <TrustHint key={session.workspace_directory} workspace={session.workspace_directory} onReview={() => onPanel("settings")} /> : null}
       {model.isStopped() && model.transcript.messages.length ? <NextStep model={model} /> : null}
       <Questions model={model} />
       {session ? <Composer model={model} commands={commands} choices={choices} onFolder={onFolder} /> : null}
@@ -346,12 +409,47 @@ function SessionView({ model, choices, onPanel, onFolder }: SessionViewProps) {
   );
 }
 
+// Says that instructions and settings of the folder are not used, until it is trusted or the hint is closed.
+function TrustHint({ workspace, onReview }: { workspace: string; onReview: () => void }) {
+  const key = `trust-hint:${workspace}`;
+  const [items, setItems] = useState<FolderTrust["items"]>([]);
+  const [isClosed, setClosed] = useState(() => localStorage.getItem(key) === "closed");
+  useEffect(() => {
+    const load = (): void => void get<FolderTrust>("/trust", { path: workspace }).then((trust) => setItems(trust.state === "untrusted" ? trust.items : []), () => {}); // a server without extensions of folders
+    if (isClosed) return;
+    load();
+    document.addEventListener(TRUST_CHANGED, load);
+    return () => document.removeEventListener(TRUST_CHANGED, load);
+  }, [isClosed]);
+  if (isClosed || !items.length) return null;
+  const [first] = items;
+  const names = `${first!.name}${items.length > 1 ? ` and ${items.length - 1} more` : ""}`;
+  return (
+    <div class="hint-bar" role="status">
+      <span title={items.map(({ name }) => name).join(", ")}>{names} {items.length > 1 ? "are" : "is"} not used: this folder is not trusted.</span>
+      <button class="quiet" onClick={onReview}>Review</button>
+      <button class="quiet" aria-label="Close this hint" onClick={() => { localStorage.setItem(key, "closed"); setClosed(true); }}>✕</button>
+    </div>
+  );
+}
+
 // What an undo did; files that were changed since are left as they are.
-function describeUndo({ off, actions }: RestoreResult): Notice {
+function describeUndo({ off, actions }: RestoreResult, verb = "Undone"): Notice {
   if (off) return { level: "info", text: off };
+  if (!actions.length) return { level: "info", text: "There is nothing to change." };
   const left = actions.filter(({ action }) => action === "conflict" || action === "doubtful").map(({ path }) => path);
   if (left.length) return { level: "warning", text: `Changed since and left as they are: ${left.join(", ")}` };
-  return { level: "success", text: `Undone: ${actions.map(({ path }) => path).join(", ")}` };
+  return { level: "success", text: `${verb}: ${actions.map(({ path }) => path).join(", ")}` };
+}
+
+interface CompactionResult {
+  tokens_before?: number | null;
+  tokens_after?: number | null;
+}
+
+function describeCompaction({ tokens_before: before, tokens_after: after }: CompactionResult): Notice {
+  if (!before) return { level: "info", text: "There was nothing to summarize." };
+  return { level: "success", text: `Old messages were replaced with a summary: ${before} tokens before, ${after ?? "?"} after.` };
 }
 
 // After a failure, a limit or an interruption: continue, with the same or another model.

@@ -1,14 +1,11 @@
 // The input: drafts per session, attachments, `@` files, `/` commands, `!` shell commands and the input queue.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { get, patch, sessionPath } from "./api";
-import { FolderIcon } from "./parts";
+import type { ComponentChildren } from "preact";
+import { get, patch, post, sessionPath } from "./api";
+import { knownFiles, readDraft, readFiles, writeDraft, writeFiles, type AttachedFile } from "./drafts";
+import { ClipIcon, FolderIcon } from "./parts";
+import type { ServerOffers } from "./types";
 import type { SessionModel } from "./session-model";
-
-interface AttachedFile {
-  filename: string;
-  mime: string;
-  url: string;
-}
 
 export interface PageChoices {
   modes: Record<string, string>;
@@ -22,8 +19,15 @@ export interface PageCommand {
   run: (argument: string) => void | Promise<void>;
 }
 
+interface Offer {
+  name: string;
+  description: string;
+}
+
+// Names in the metadata of a session under which the server stores what was chosen for it.
+const CHOSEN_MODEL = "outrider.model";
+const CHOSEN_EFFORT = "outrider.effort";
 const MAX_FILE_BYTES = 8 * 1024 * 1024;
-const draftKey = (id: string): string => `draft:${id}`;
 
 function readFile(file: File): Promise<AttachedFile> {
   return new Promise((resolve, reject) => {
@@ -38,35 +42,109 @@ function readFile(file: File): Promise<AttachedFile> {
   });
 }
 
+// The prompts of MCP servers are commands too, and their resources are mentioned like files: the server replaces
+// `/SERVER:PROMPT ARGUMENTS` and `@SERVER:URI` in the input.
+let offered: { at: number; offers: Promise<ServerOffers> } | null = null;
+const OFFER_MS = 10_000;
+const MAX_RESOURCES = 8;
+
+function loadServerOffers(): Promise<ServerOffers> {
+  if (!offered || Date.now() - offered.at > OFFER_MS) {
+    offered = { at: Date.now(), offers: get<ServerOffers>("/mcp-servers/offers").catch(() => ({ prompts: [], resources: [] })) };
+  }
+  return offered.offers;
+}
+
+const loadPrompts = async (): Promise<Offer[]> =>
+  (await loadServerOffers()).prompts.map(({ server, name, description, arguments: given = [] }) => {
+    const words = given.map((one) => (one.required ? one.name.toUpperCase() : `[${one.name.toUpperCase()}]`)).join(" ");
+    return { name: `${server}:${name}`, description: [words, description].filter(Boolean).join(" · ") || "a prompt" };
+  });
+
+async function loadArguments(command: string): Promise<Offer[]> {
+  const prompt = (await loadServerOffers()).prompts.find(({ server, name }) => `${server}:${name}` === command);
+  return (prompt?.arguments ?? []).map(({ name, description, required }) => ({ name, description: description || (required ? "required" : "optional") }));
+}
+
+// A template has a place for a value, which the user fills in.
+async function loadResources(word: string): Promise<Offer[]> {
+  const sought = word.toLowerCase();
+  return (await loadServerOffers()).resources
+    .map(({ server, uri, name, description }) => ({ name: `${server}:${uri}`, description: [name, description].filter(Boolean).join(" · ") }))
+    .filter(({ name, description }) => `${name} ${description}`.toLowerCase().includes(sought))
+    .slice(0, MAX_RESOURCES);
+}
+
+// The commands that the user or the project defines in Markdown files; the server has their texts.
+const loadCustomCommands = (sessionId: string): Promise<Offer[]> =>
+  get<{ name: string; description: string; hint: string; origin: string }[]>(`${sessionPath(sessionId)}/custom-commands`).then(
+    (found) => found.map(({ name, description, hint, origin }) => ({ name, description: [hint, description, origin].filter(Boolean).join(" · ") })),
+    () => [],
+  );
+
 interface Suggestion {
   label: string;
   detail: string;
   insert: string;
+  isHint?: boolean; // Enter sends the input; only Tab or a click inserts it
 }
 
-// The word before the cursor that can be completed: `@path` anywhere, `/name` at the beginning.
-function completableWord(text: string, cursor: number): { kind: "@" | "/"; word: string; start: number } | null {
+// The word before the cursor that can be completed: `@path` anywhere, `/name` at the beginning, and then the names of
+// its arguments.
+interface CompletableWord {
+  kind: "@" | "/" | "=";
+  word: string;
+  start: number;
+  command: string; // whose argument it is
+}
+
+function completableWord(text: string, cursor: number): CompletableWord | null {
   const before = text.slice(0, cursor);
   const file = /(?:^|\s)@([^\s@]*)$/.exec(before);
-  if (file) return { kind: "@", word: file[1]!, start: cursor - file[1]!.length - 1 };
-  const command = /^\/(\w*)$/.exec(before);
-  return command ? { kind: "/", word: command[1]!, start: 0 } : null;
+  if (file) return { kind: "@", word: file[1]!, start: cursor - file[1]!.length - 1, command: "" };
+  const argument = /^\/([\w.-]+:[\w./-]+)\s(?:[^]*\s)?([\w.-]*)$/.exec(before);
+  if (argument) return { kind: "=", word: argument[2]!, start: cursor - argument[2]!.length, command: argument[1]! };
+  const command = /^\/([\w:./-]*)$/.exec(before);
+  return command ? { kind: "/", word: command[1]!, start: 0, command: "" } : null;
 }
 
-export function Composer({ model, commands, choices, onFolder }: { model: SessionModel; commands: PageCommand[]; choices: PageChoices; onFolder: () => void }) {
-  const [text, setText] = useState(() => localStorage.getItem(draftKey(model.id)) ?? "");
-  const [files, setFiles] = useState<AttachedFile[]>([]);
+export interface InputProps {
+  id: string; // of the session, for the draft
+  inputId: string;
+  label: string;
+  placeholder: string;
+  commands: Offer[]; // that the page carries out
+  loadOffers?: () => Promise<Offer[]>; // that the server expands
+  loadArguments?: (command: string) => Promise<Offer[]>;
+  loadPaths?: (word: string) => Promise<string[]>;
+  loadResources?: (word: string) => Promise<Offer[]>;
+  onSend: (text: string, files: AttachedFile[], options: { isQueued: boolean }) => Promise<boolean>; // whether the files were sent
+  onError: (error: unknown) => void;
+  controls: ComponentChildren;
+  buttons: (send: (isQueued?: boolean) => void, isEmpty: boolean) => ComponentChildren;
+  minRows?: number;
+}
+
+// The card with the input: attachments above the text, settings and buttons below it.
+export function InputCard({ id, inputId, label, placeholder, commands, loadOffers, loadArguments, loadPaths, loadResources, onSend, onError, controls, buttons, minRows = 1 }: InputProps) {
+  const [text, setText] = useState(() => readDraft(id));
+  const [files, setShownFiles] = useState<AttachedFile[]>(() => knownFiles(id));
   const [suggestions, setSuggestions] = useState<Suggestion[]>([]);
   const [selected, setSelected] = useState(0);
+  const [isDropping, setDropping] = useState(false);
   const input = useRef<HTMLTextAreaElement>(null);
   const chooser = useRef<HTMLInputElement>(null);
 
   const update = (value: string): void => {
     setText(value);
-    if (value) localStorage.setItem(draftKey(model.id), value);
-    else localStorage.removeItem(draftKey(model.id));
+    writeDraft(id, value);
+  };
+  const setFiles = (value: AttachedFile[]): void => {
+    setShownFiles(value);
+    void writeFiles(id, value);
   };
   useEffect(() => {
+    void readFiles(id).then(setShownFiles);
     if (!matchMedia("(pointer: coarse)").matches) input.current?.focus(); // on a phone this would open the keyboard
   }, []);
   useLayoutEffect(() => {
@@ -79,9 +157,9 @@ export function Composer({ model, commands, choices, onFolder }: { model: Sessio
     for (const file of added) {
       try {
         const read = await readFile(file);
-        setFiles((known) => [...known, read]);
+        setFiles([...knownFiles(id), read]);
       } catch (error) {
-        model.report(error);
+        onError(error);
       }
     }
   };
@@ -89,17 +167,28 @@ export function Composer({ model, commands, choices, onFolder }: { model: Sessio
   const suggest = async (): Promise<void> => {
     const element = input.current!;
     const found = completableWord(element.value, element.selectionStart);
-    if (!found) {
-      setSuggestions([]);
-    } else if (found.kind === "/") {
-      const fitting = commands.filter(({ name }) => name.startsWith(found.word));
-      setSuggestions(fitting.map(({ name, description }) => ({ label: `/${name}`, detail: description, insert: `/${name} ` })));
-    } else {
-      const paths = await get<string[]>(`${sessionPath(model.id)}/workspace`, { query: found.word, limit: 8 }).catch(() => []);
+    const isCurrent = (): boolean => {
       const now = completableWord(element.value, element.selectionStart);
-      if (now?.word === found.word) setSuggestions(paths.map((path) => ({ label: path, detail: "", insert: `@${path} ` })));
-    }
+      return now !== null && now.kind === found?.kind && now.word === found.word;
+    };
     setSelected(0);
+    if (found?.kind === "/") {
+      const listed = (known: Offer[]): Suggestion[] =>
+        known.filter(({ name }) => name.startsWith(found.word)).map(({ name, description }) => ({ label: `/${name}`, detail: description, insert: `/${name} ` }));
+      setSuggestions(listed(commands));
+      const offers = (await loadOffers?.()) ?? [];
+      if (offers.length && isCurrent()) setSuggestions([...listed(commands), ...listed(offers.filter(({ name }) => commands.every((own) => own.name !== name)))]);
+    } else if (found?.kind === "=") {
+      const given = new Set([...element.value.matchAll(/\s([\w.-]+)=/g)].map(([, name]) => name));
+      const offers = ((await loadArguments?.(found.command)) ?? []).filter(({ name }) => name.startsWith(found.word) && !given.has(name));
+      if (isCurrent()) setSuggestions(offers.map(({ name, description }) => ({ label: `${name}=`, detail: description, insert: `${name}=`, isHint: true })));
+    } else if (found && loadPaths) {
+      const [paths, resources] = await Promise.all([loadPaths(found.word).catch(() => []), loadResources?.(found.word) ?? []]);
+      const listed = paths.map((path) => ({ label: path, detail: "", insert: `@${path} ` }));
+      if (isCurrent()) setSuggestions([...listed, ...resources.map(({ name, description }) => ({ label: name, detail: description, insert: `@${name} ` }))]);
+    } else {
+      setSuggestions([]);
+    }
   };
   const accept = (suggestion: Suggestion): void => {
     const element = input.current!;
@@ -111,39 +200,39 @@ export function Composer({ model, commands, choices, onFolder }: { model: Sessio
     requestAnimationFrame(() => {
       element.focus();
       element.selectionStart = element.selectionEnd = found.start + suggestion.insert.length;
+      if (found.kind === "/") void suggest(); // the arguments of the command
     });
   };
 
-  const send = async ({ isQueued = false } = {}): Promise<void> => {
-    const value = text;
-    if (!value.trim() && !files.length) return;
+  const send = async (isQueued = false): Promise<void> => {
+    const [value, attached] = [text, files];
+    if (!value.trim() && !attached.length) return;
     setSuggestions([]);
-    const command = /^\/(\w+)\s*([^]*)$/.exec(value.trim());
-    const known = command && commands.find(({ name }) => name === command[1]);
-    const attached = files;
     update("");
+    setFiles([]);
     try {
-      if (known) return void (await known.run(command[2]!.trim()));
-      if (/^!\s*\S/.test(value)) return void (await model.runCommand(value.slice(1).trim()));
-      setFiles([]);
-      const parts = [...(value.trim() ? [{ type: "text", text: value }] : []), ...attached.map((file) => ({ type: "file", ...file }))];
-      await model.send(parts, { isQueued });
+      if (!(await onSend(value, attached, { isQueued })) && attached.length) setFiles(attached);
     } catch (error) {
       update(input.current?.value || value);
-      setFiles(attached);
-      model.report(error);
+      setFiles(knownFiles(id).length ? knownFiles(id) : attached);
+      onError(error);
     }
   };
 
   const onKeyDown = (event: KeyboardEvent): void => {
+    if (event.isComposing) return; // the keys belong to the input method
     if (suggestions.length) {
       const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
       if (step) {
         event.preventDefault();
-        setSelected((selected + step + suggestions.length) % suggestions.length);
+        const next = (selected + step + suggestions.length) % suggestions.length;
+        setSelected(next);
+        document.getElementById(`suggestion-${next}`)?.scrollIntoView({ block: "nearest" });
         return;
       }
-      if (event.key === "Tab" || (event.key === "Enter" && !event.shiftKey)) {
+      // Enter sends a command that is written completely.
+      const isComplete = event.key === "Enter" && suggestions[selected]!.label === input.current!.value;
+      if (event.key === "Tab" || (event.key === "Enter" && !event.shiftKey && !isComplete && !suggestions[selected]!.isHint)) {
         event.preventDefault();
         accept(suggestions[selected]!);
         return;
@@ -155,30 +244,20 @@ export function Composer({ model, commands, choices, onFolder }: { model: Sessio
       }
     }
     const isTouch = matchMedia("(pointer: coarse)").matches;
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing && !isTouch) {
+    if (event.key === "Enter" && !event.shiftKey && !isTouch) {
       event.preventDefault();
-      void send({ isQueued: event.altKey });
+      void send(event.altKey);
     }
   };
-  const busy = model.isBusy.value;
-  const hasCommand = model.commands.value.some((command) => !command.status);
   return (
-    <form id="composer" onSubmit={(event) => { event.preventDefault(); void send(); }}
-      onDragOver={(event) => event.preventDefault()}
-      onDrop={(event) => { event.preventDefault(); void addFiles(event.dataTransfer?.files ?? []); }}>
-      <ul id="queue" aria-label="Queued input">
-        {model.queue.value.map((item) => (
-          <li class="waiting" key={item.id}>
-            <span>queued: {item.text}</span>
-            <button type="button" class="quiet" aria-label={`Withdraw: ${item.text}`} onClick={() => model.withdraw(item).catch(model.report)}>✕</button>
-          </li>
-        ))}
-      </ul>
+    <div class={isDropping ? "card dropping" : "card"}
+      onDragOver={(event) => { event.preventDefault(); setDropping(true); }} onDragLeave={() => setDropping(false)}
+      onDrop={(event) => { event.preventDefault(); setDropping(false); void addFiles(event.dataTransfer?.files ?? []); }}>
       {files.length ? (
         <ul class="attachments" aria-label="Attached files">
           {files.map((file, index) => (
             <li>
-              {file.mime.startsWith("image/") ? <img src={file.url} alt="" /> : "📎 "}{file.filename}
+              {file.mime.startsWith("image/") ? <img src={file.url} alt="" /> : <ClipIcon />}<span class="name">{file.filename}</span>
               <button type="button" class="quiet" aria-label={`Remove ${file.filename}`} onClick={() => setFiles(files.filter((_, at) => at !== index))}>✕</button>
             </li>
           ))}
@@ -193,71 +272,158 @@ export function Composer({ model, commands, choices, onFolder }: { model: Sessio
           ))}
         </ul>
       ) : null}
+      <textarea id={inputId} class="input" ref={input} rows={minRows} aria-label={label} autocomplete="off" value={text}
+        aria-controls={suggestions.length ? "suggestions" : undefined} aria-autocomplete="list"
+        aria-activedescendant={suggestions.length ? `suggestion-${selected}` : undefined}
+        placeholder={placeholder}
+        onInput={(event) => { update(event.currentTarget.value); void suggest(); }}
+        onKeyDown={onKeyDown}
+        onBlur={() => setSuggestions([])}
+        onPaste={(event) => {
+          const pasted = [...(event.clipboardData?.files ?? [])];
+          if (!pasted.length) return;
+          event.preventDefault();
+          void addFiles(pasted);
+        }} />
       <div class="row">
-        <button type="button" class="quiet" aria-label="Attach files" title="Attach files" onClick={() => chooser.current?.click()}>+</button>
-        <input ref={chooser} type="file" multiple hidden aria-label="Files to attach" onChange={(event) => { void addFiles(event.currentTarget.files ?? []); event.currentTarget.value = ""; }} />
-        <textarea id="input" ref={input} rows={1} aria-label="Message" autocomplete="off" value={text}
-          aria-controls={suggestions.length ? "suggestions" : undefined} aria-autocomplete="list"
-          aria-activedescendant={suggestions.length ? `suggestion-${selected}` : undefined}
-          placeholder={busy ? "Steer the agent: it reads this before its next step" : "What should be done?"}
-          onInput={(event) => { update(event.currentTarget.value); void suggest(); }}
-          onKeyDown={onKeyDown}
-          onPaste={(event) => {
-            const pasted = [...(event.clipboardData?.files ?? [])];
-            if (!pasted.length) return;
-            event.preventDefault();
-            void addFiles(pasted);
-          }} />
-        <button type="submit" id="send" class="primary">{busy ? "Steer" : "Send"}</button>
-        {busy ? <button type="button" id="enqueue" title="Send this when the turn is done (Alt+Enter)" onClick={() => void send({ isQueued: true })}>Queue</button> : null}
-        {busy || hasCommand ? <button type="button" id="abort" class="danger" onClick={() => model.stop()}>Stop</button> : null}
+        <button type="button" class="quiet attach" aria-label="Attach files" title="Attach files" onClick={() => chooser.current?.click()}>+</button>
+        <input ref={chooser} type="file" multiple hidden aria-label="Files to attach" onChange={(event) => { void addFiles([...(event.currentTarget.files ?? [])]); event.currentTarget.value = ""; }} />
+        {controls}
+        <span class="sends">{buttons((isQueued) => void send(isQueued), !text.trim() && !files.length)}</span>
       </div>
-      <SessionControls model={model} choices={choices} onFolder={onFolder} />
-      <p class="hint">Enter sends, Shift+Enter starts a line, @ names a file, / lists commands, ! runs a shell command, Esc stops · Ctrl+K opens the command palette</p>
+    </div>
+  );
+}
+
+export const toParts = (text: string, files: AttachedFile[]): unknown[] =>
+  [...(text.trim() ? [{ type: "text", text }] : []), ...files.map((file) => ({ type: "file", ...file }))];
+
+export function Composer({ model, commands, choices, onFolder }: { model: SessionModel; commands: PageCommand[]; choices: PageChoices; onFolder: () => void }) {
+  const busy = model.isBusy.value;
+  const hasCommand = model.commands.value.some((command) => !command.status);
+  const loadOffers = async (): Promise<Offer[]> => (await Promise.all([loadCustomCommands(model.id), loadPrompts()])).flat();
+  const onSend = async (text: string, files: AttachedFile[], { isQueued }: { isQueued: boolean }): Promise<boolean> => {
+    const [, name = "", argument = ""] = /^\/([\w:.-]+)\s*([^]*)$/.exec(text.trim()) ?? [];
+    const known = commands.find((command) => command.name === name);
+    if (known) {
+      await known.run(argument.trim());
+      return false;
+    }
+    if (/^!\s*\S/.test(text)) {
+      void model.runCommand(text.slice(1).trim());
+      return false;
+    }
+    const custom = name && (await loadCustomCommands(model.id)).some((command) => command.name === name);
+    const words = custom ? (await post<{ text: string }>(`${sessionPath(model.id)}/custom-commands`, { name, argument: argument.trim() })).text : text;
+    await model.send(toParts(words, files), { isQueued });
+    return true;
+  };
+  return (
+    <form id="composer" onSubmit={(event) => event.preventDefault()}>
+      <ul id="queue" aria-label="Queued input">
+        {model.queue.value.map((item) => (
+          <li class="waiting" key={item.id}>
+            <span>queued: {item.text}</span>
+            <button type="button" class="quiet" aria-label={`Withdraw: ${item.text}`} onClick={() => model.withdraw(item).catch(model.report)}>✕</button>
+          </li>
+        ))}
+      </ul>
+      <InputCard id={model.id} inputId="input" label="Message" placeholder={busy ? "Steer the agent: it reads this before its next step" : "What should be done?"}
+        commands={commands} loadOffers={loadOffers} loadArguments={loadArguments} loadResources={loadResources} onSend={onSend} onError={model.report}
+        loadPaths={(word) => get<string[]>(`${sessionPath(model.id)}/workspace`, { query: word, limit: 8 })}
+        controls={<SessionControls model={model} choices={choices} onFolder={onFolder} />}
+        buttons={(send) => (
+          <>
+            {busy || hasCommand ? <button type="button" id="abort" class="danger" title="Stop the turn (Esc)" onClick={() => model.stop()}>Stop</button> : null}
+            {busy ? <button type="button" id="enqueue" title="Send this when the turn is done (Alt+Enter)" onClick={() => send(true)}>Queue</button> : null}
+            <button type="button" id="send" class="primary" title="Enter" onClick={() => send()}>{busy ? "Steer" : "Send"}</button>
+          </>
+        )} />
+      <p class="hint">@ files · / commands · ! shell command · Shift+Enter new line · Alt+Enter queue · Ctrl+K all actions</p>
     </form>
+  );
+}
+
+export interface AgentInfo {
+  name: string;
+  model: string; // PROVIDER/MODEL
+}
+
+let agentList: Promise<AgentInfo[]> | null = null;
+
+function useAgents(): AgentInfo[] {
+  const [agents, setAgents] = useState<AgentInfo[]>([]);
+  useEffect(() => {
+    agentList ??= get<AgentInfo[]>("/agents");
+    agentList.then(setAgents, () => (agentList = null));
+  }, []);
+  return agents;
+}
+
+const modelName = (name: string): string => name.split("/").slice(1).join("/") || name;
+
+export interface ChosenSettings {
+  model: string;
+  mode: string;
+  approval: string;
+  effort: string;
+  agent: string;
+}
+
+interface ControlProps {
+  value: ChosenSettings;
+  choices: PageChoices;
+  isNew?: boolean; // an empty value is the default of the server
+  folder: string;
+  folderLabel: string;
+  onChange: (name: keyof ChosenSettings, value: string) => void;
+  onFolder: () => void;
+  onError: (error: unknown) => void;
+}
+
+// The pickers below an input. The models are requested when the picker is opened.
+export function Controls({ value, choices, isNew = false, folder, folderLabel, onChange, onFolder, onError }: ControlProps) {
+  const [models, setModels] = useState<string[]>([]);
+  const agents = useAgents();
+  const agent = agents.find(({ name }) => name === value.agent) ?? agents[0];
+  const loadModels = (): void => {
+    if (!models.length) void get<string[]>("/models").then(setModels, onError);
+  };
+  const select = (name: keyof ChosenSettings, label: string, options: [string, string, string?][]) => (
+    <select id={isNew ? `new-${name}` : name} aria-label={label} title={label} value={value[name]} onChange={(event) => onChange(name, event.currentTarget.value)}>
+      {options.map(([key, text, title]) => <option value={key} title={title}>{text}</option>)}
+    </select>
+  );
+  const own = agent ? modelName(agent.model) : "model";
+  const others = models.filter((name) => name !== value.model);
+  return (
+    <div class="controls">
+      <select id={isNew ? "new-model" : "model"} aria-label="Model" title="Model" value={value.model} onFocus={loadModels} onPointerDown={loadModels} onChange={(event) => onChange("model", event.currentTarget.value)}>
+        <option value="">{own}</option>
+        {value.model ? <option value={value.model}>{modelName(value.model)}</option> : null}
+        {others.map((name) => <option value={name}>{name}</option>)}
+      </select>
+      {select("mode", "Mode", [...(isNew ? [["", "mode"] as [string, string]] : []), ...Object.entries(choices.modes).map(([name, text]): [string, string, string] => [name, name, text])])}
+      {isNew || value.mode === "agent" ? select("approval", "Approval level", [...(isNew ? [["", "approval"] as [string, string]] : []), ...Object.entries(choices.approvals).map(([name, text]): [string, string, string] => [name, name, `asks about ${text}`])]) : null}
+      {select("effort", "Reasoning effort", [["", "effort"], ...choices.efforts.map((name): [string, string] => [name, name])])}
+      {agents.length > 1 ? select("agent", "Agent", [...(isNew ? [["", "agent"] as [string, string]] : []), ...agents.map(({ name }): [string, string] => [name, name])]) : null}
+      <button type="button" id={isNew ? "new-folder" : "folder"} class="quiet folder" title={folder} aria-label={folderLabel} onClick={onFolder}><FolderIcon /> {folder.split("/").pop() || folder || "folder"}</button>
+    </div>
   );
 }
 
 function SessionControls({ model, choices, onFolder }: { model: SessionModel; choices: PageChoices; onFolder: () => void }) {
   const session = model.transcript.session.value!;
-  const [models, setModels] = useState<string[]>([]);
-  const usedModel = (void model.transcript.order.value, model.transcript.messages.findLast((message) => message.role === "assistant" && message.model)?.model?.model ?? "model");
-  const change = (fields: Record<string, unknown>): void => void patch(sessionPath(model.id), fields).catch(model.report);
-  const loadModels = (): void => {
-    void get<string[]>("/models").then(setModels, model.report);
+  const stored = session.metadata ?? {};
+  const value: ChosenSettings = {
+    model: String(stored[CHOSEN_MODEL] ?? ""), mode: session.mode, approval: session.approval, effort: String(stored[CHOSEN_EFFORT] ?? ""), agent: session.agent,
+  };
+  const onChange = (name: keyof ChosenSettings, chosen: string): void => {
+    const work = name === "model" ? model.setModel(chosen) : name === "effort" ? model.setEffort(chosen) : patch(sessionPath(model.id), { [name]: chosen });
+    work.catch(model.report);
   };
   return (
-    <div class="controls">
-      <select id="model" aria-label="Model" value={model.status.value?.model ?? ""} onFocus={loadModels} onPointerDown={loadModels} onChange={(event) => void model.setModel(event.currentTarget.value).catch(model.report)}>
-        <option value="">{model.status.value?.model.split("/").pop() ?? usedModel}</option>
-        {models.map((name) => <option value={name}>{name}</option>)}
-      </select>
-      <select id="mode" aria-label="Mode" value={session.mode} onChange={(event) => change({ mode: event.currentTarget.value })}>
-        {Object.entries(choices.modes).map(([name, text]) => <option value={name} title={text}>{name}</option>)}
-      </select>
-      {session.mode === "agent" ? (
-        <select id="approval" aria-label="Approval level" value={session.approval} onChange={(event) => change({ approval: event.currentTarget.value })}>
-          {Object.entries(choices.approvals).map(([name, text]) => <option value={name} title={`asks about ${text}`}>{name}</option>)}
-        </select>
-      ) : null}
-      <select id="effort" aria-label="Reasoning effort" value={model.status.value?.effort ?? ""} onChange={(event) => void model.setEffort(event.currentTarget.value).catch(model.report)}>
-        <option value="">effort</option>
-        {choices.efforts.map((name) => <option value={name}>{name}</option>)}
-      </select>
-      <AgentChoice model={model} />
-      <button type="button" id="folder" class="quiet" title={session.workspace_directory} aria-label={`Folder ${session.workspace_directory}. Start a session in another folder`} onClick={onFolder}><FolderIcon /> {session.workspace_directory.split("/").pop()}</button>
-    </div>
-  );
-}
-
-// The agent that answers, if there are several.
-function AgentChoice({ model }: { model: SessionModel }) {
-  const [agents, setAgents] = useState<string[]>([]);
-  useEffect(() => void get<{ name: string }[]>("/agents").then((found) => setAgents(found.map(({ name }) => name)), () => {}), []);
-  if (agents.length < 2) return null;
-  return (
-    <select id="agent" aria-label="Agent" value={model.transcript.session.value!.agent} onChange={(event) => void patch(sessionPath(model.id), { agent: event.currentTarget.value }).catch(model.report)}>
-      {agents.map((name) => <option value={name}>{name}</option>)}
-    </select>
+    <Controls value={value} choices={choices} folder={session.workspace_directory} onChange={onChange} onFolder={onFolder} onError={model.report}
+      folderLabel={`Folder ${session.workspace_directory}. Start a session in another folder`} />
   );
 }

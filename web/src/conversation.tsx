@@ -8,7 +8,8 @@ const ALWAYS_RENDERED = 80; // a conversation of at most this many messages is r
 const ESTIMATED_HEIGHT = 160; // pixels of a message that was not rendered yet
 const MARGIN = 1500; // pixels that are rendered above and below the visible area
 const REVEAL_FRAMES = 8; // in which the place of a search hit settles
-const END_DISTANCE = 80; // pixels from the end that count as its end
+const END_DISTANCE = 80; // pixels from the end in which scrolling down leads to the end
+const AT_END = 2; // pixels from the end that are its end: positions have fractions
 
 // `isNested` is set for a conversation inside a page that scrolls as a whole.
 export function Conversation({ model, actions, isNested = false }: { model: SessionModel; actions: MessageActions; isNested?: boolean }) {
@@ -17,6 +18,7 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
   const heights = useRef(new Map<string, number>());
   const isFollowing = useRef(true);
   const lastUserScroll = useRef(0);
+  const lastTop = useRef(0);
   const isLoading = useRef(false);
   const [range, setRange] = useState<[number, number]>([0, ALWAYS_RENDERED]);
   const [isDetached, setDetached] = useState(false);
@@ -76,9 +78,12 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
   const onScroll = (): void => {
     const element = area.current;
     if (!element) return; // the event may arrive after the conversation was left
-    const isAtEnd = element.scrollHeight - element.scrollTop - element.clientHeight < END_DISTANCE;
-    if (isAtEnd) isFollowing.current = true;
-    else if (Date.now() - lastUserScroll.current < 500) isFollowing.current = false; // layout changes also scroll
+    const distance = element.scrollHeight - element.scrollTop - element.clientHeight;
+    const isByUser = Date.now() - lastUserScroll.current < 500; // layout changes also scroll
+    const isUp = element.scrollTop < lastTop.current;
+    lastTop.current = element.scrollTop;
+    if (isByUser && distance > AT_END && (isUp || distance >= END_DISTANCE)) isFollowing.current = false;
+    else if (distance <= AT_END || (isByUser && !isUp && distance < END_DISTANCE)) isFollowing.current = true;
     setDetached(!isFollowing.current);
     updateRange();
     if (element.scrollTop < 400 && !isFollowing.current) void loadEarlier();
@@ -88,6 +93,9 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
   };
 
   useLayoutEffect(updateRange, [order]);
+  useEffect(() => {
+    if (model.sent.value) follow();
+  }, [model.sent.value]);
   // Heights of rendered messages are measured; the position of what is visible is kept when messages above it change.
   useLayoutEffect(() => {
     const element = area.current!;
@@ -146,8 +154,8 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
         {messages.length || extras ? null : <div class="empty"><p>{transcript.session.value ? "This session has no messages yet." : ""}</p></div>}
         <div class="messages">
           <div class="spacer" style={{ height: `${above}px` }} />
-          {messages.slice(start, end).map((message) => (
-            <div key={message.id} data-slot={message.id} class={message.id === model.revealed.value.id ? "found" : undefined}><MessageItem message={message} transcript={transcript} actions={actions} /></div>
+          {messages.slice(start, end).map((message, index) => (
+            <div key={message.id} data-slot={message.id} class={message.id === model.revealed.value.id ? "found" : undefined}><MessageItem message={message} transcript={transcript} actions={actions} previous={messages[start + index - 1]} /></div>
           ))}
           <div class="spacer" style={{ height: `${below}px` }} />
         </div>

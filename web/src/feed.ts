@@ -1,6 +1,6 @@
 // Changes and events of sessions for the components of this page.
 import { signal } from "@preact/signals";
-import { currentCredential } from "./api";
+import { currentCredential, pageUrl } from "./api";
 import { FeedConnection, type FeedMessage, type FeedRequest } from "./feed-connection";
 import type { Change, LiveEvent, SessionSummary } from "./types";
 
@@ -26,7 +26,7 @@ class Feed {
     if (typeof SharedWorker === "undefined") {
       this.send = new FeedConnection().subscribe(deliver);
     } else {
-      const worker = new SharedWorker("/page/feed-worker.js", { type: "module", name: "outrider-feed" });
+      const worker = new SharedWorker(pageUrl("feed-worker.js"), { type: "module", name: "outrider-feed" });
       worker.port.onmessage = (event: MessageEvent<FeedMessage>) => deliver(event.data);
       this.send = (request) => worker.port.postMessage(request);
     }

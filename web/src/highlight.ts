@@ -1,4 +1,5 @@
 // Syntax highlighting in a worker that is started with the first code block. A text that takes too long stays plain.
+import { pageUrl } from "./api";
 import type { HighlightRequest } from "./highlight-worker";
 
 const LIMIT_MS = 3000; // of one text
@@ -29,7 +30,7 @@ function takeNext(): void {
     finish(null);
   };
   const timer = setTimeout(giveUp, LIMIT_MS);
-  worker ??= new Worker("/page/highlight-worker.js", { type: "module", name: "highlight" });
+  worker ??= new Worker(pageUrl("highlight-worker.js"), { type: "module", name: "highlight" });
   worker.onmessage = ({ data }: MessageEvent<{ id: number; html: string | null }>) => { if (data.id === next.request.id) finish(data.html); };
   worker.onerror = giveUp;
   worker.postMessage(next.request);

@@ -1,18 +1,17 @@
 import { render } from "preact";
 import { App } from "./app";
+import { startAppearance } from "./appearance";
 import type { PageChoices } from "./composer";
-import { setCredential } from "./api";
+import { storeCredential } from "./api";
 import { feed } from "./feed";
 import { startNotifications } from "./notifications";
 
-const theme = localStorage.getItem("theme");
-if (theme) document.documentElement.dataset["theme"] = theme;
+startAppearance();
 const choices = JSON.parse(document.getElementById("choices")!.textContent) as PageChoices;
 const signIn = /^#\/sign-in\/([\w-]+)$/.exec(location.hash);
 if (signIn) {
-  localStorage.setItem("credential", signIn[1]!);
-  setCredential(signIn[1]!);
-  history.replaceState(null, "", "/");
+  storeCredential(signIn[1]!);
+  history.replaceState(null, "", location.pathname);
 }
 feed.start();
 startNotifications();

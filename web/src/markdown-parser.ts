@@ -41,7 +41,7 @@ export function createParser(): InstanceType<typeof MarkdownIt> {
     const source = String(token.attrGet("src") ?? "");
     const label = parser.utils.escapeHtml(token.content || "image");
     if (source.startsWith("data:")) return `<img src="${parser.utils.escapeHtml(source)}" alt="${label}">`;
-    return `<a href="${parser.utils.escapeHtml(source)}">🖼 ${label}</a>`;
+    return `<a href="${parser.utils.escapeHtml(source)}">image: ${label}</a>`;
   };
 
   parser.core.ruler.after("inline", "task_list", (state) => {

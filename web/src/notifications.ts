@@ -1,4 +1,5 @@
 // Browser notifications and the badge of the page's icon, from the states of all sessions.
+import { pageUrl } from "./api";
 import { effect } from "@preact/signals";
 import { feed } from "./feed";
 import type { SessionState, SessionSummary } from "./types";
@@ -45,5 +46,5 @@ export function startNotifications(): void {
 // The icon of the tab gets a dot while a session waits.
 function drawBadge(waiting: number): void {
   const link = document.querySelector<HTMLLinkElement>("link[rel=icon]");
-  if (link) link.href = waiting ? "/page/icon-waiting.svg" : "/page/icon.svg";
+  if (link) link.href = pageUrl(waiting ? "icon-waiting.svg" : "icon.svg").href;
 }

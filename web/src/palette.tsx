@@ -1,5 +1,5 @@
 // The command palette: every action of the page by name.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
 export interface PaletteEntry {
   name: string;
@@ -14,7 +14,7 @@ export function CommandPalette({ entries, more, onClose }: { entries: PaletteEnt
   const [query, setQuery] = useState("");
   const [selected, setSelected] = useState(0);
   const dialog = useRef<HTMLDialogElement>(null);
-  useEffect(() => dialog.current?.showModal(), []);
+  useLayoutEffect(() => dialog.current?.showModal(), []); // at once, so that it gets the next key
   const wanted = query.trim().toLowerCase();
   const fitting = [...entries, ...(wanted ? more() : [])].filter(({ name }) => name.toLowerCase().includes(wanted)).slice(0, SHOWN);
   const run = (entry: PaletteEntry | undefined): void => {

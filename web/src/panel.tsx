@@ -6,7 +6,7 @@ import { TodoList } from "./parts";
 import { Review } from "./review";
 import type { SessionModel } from "./session-model";
 import { Settings } from "./settings";
-import { SessionPlots, Waterfall } from "./timeline";
+import { ContextMap, SessionPlots, Waterfall } from "./timeline";
 import type { Process, UsageRow } from "./types";
 
 export type PanelTab = "session" | "changes" | "files" | "trace" | "processes" | "usage" | "settings";
@@ -81,6 +81,7 @@ function Facts({ model }: { model: SessionModel }) {
       </p>
       {todos ? <><h2>Tasks</h2><TodoList todos={todos} /></> : null}
       <SessionPlots model={model} />
+      <ContextMap key={model.id} model={model} />
     </>
   );
 }

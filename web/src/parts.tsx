@@ -3,6 +3,7 @@
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import type { ComponentChildren } from "preact";
 import { get, sessionPath } from "./api";
+import { appearance } from "./appearance";
 import { feed } from "./feed";
 import { copyText, MarkdownRenderer } from "./markdown";
 import { UNFINISHED } from "./session-model";
@@ -47,6 +48,10 @@ export function FolderIcon() {
   return <svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d="M1.5 3.5h4.4l1.5 1.6h7.1v7.4h-13z" /></svg>;
 }
 
+export function ClipIcon() {
+  return <svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><path d="M12.8 7.3 7.6 12.5a3 3 0 0 1-4.3-4.3L9 2.6a2 2 0 0 1 2.9 2.8L6.3 11a1 1 0 0 1-1.4-1.4l4.8-4.9" /></svg>;
+}
+
 export function NoticeLine({ notice, partId }: { notice: Notice; partId?: string }) {
   if (notice.body) {
     return (
@@ -69,7 +74,7 @@ function attachmentSource(file: Attachment): string {
 
 // A row that opens: a tool call, a command, or a kind that is newer than the page.
 function CallRow({ view, part, live }: { view: ItemView; part: Part; live: string | undefined }) {
-  const [isOpen, setOpen] = useState(false);
+  const [isOpen, setOpen] = useState(appearance.value.opensCalls);
   const hasText = Boolean(view.title || view.subject || view.status_text);
   return (
     <details class="call" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)} data-part={part.id}>
@@ -176,7 +181,7 @@ function ChildSession({ id, name, asker }: { id: string; name: string; asker: st
     <div class="inside" aria-label={`What ${name} does`} data-order={order}>
       {transcript.isComplete.value ? null : <button class="earlier quiet" onClick={loadEarlier}>Show earlier messages</button>}
       {error && !transcript.messages.length ? <p class="note">…</p> : null}
-      {transcript.messages.map((message) => <MessageItem key={message.id} message={message} transcript={transcript} asker={asker} />)}
+      {transcript.messages.map((message, index) => <MessageItem key={message.id} message={message} transcript={transcript} asker={asker} previous={transcript.messages[index - 1]} />)}
     </div>
   );
 }
@@ -191,7 +196,7 @@ function PartItem({ part, view, message, transcript }: { part: Part; view: ItemV
     case "agent":
       return <CalledAgent part={part} view={view} message={message} />;
     case "file":
-      return <p class="note" data-part={part.id}>{part.url?.startsWith("data:image/") ? <ImageOf source={part.url} name={part.filename} /> : `📎 ${view.subject}`}</p>;
+      return <p class="note" data-part={part.id}>{part.url?.startsWith("data:image/") ? <ImageOf source={part.url} name={part.filename} /> : <><ClipIcon /> {view.subject}</>}</p>;
     case "notice":
       return <NoticeLine notice={{ level: view.level ?? "info", text: view.subject ?? "", ...(view.body ? { body: view.body } : {}) }} partId={part.id} />;
     default:
@@ -200,7 +205,7 @@ function PartItem({ part, view, message, transcript }: { part: Part; view: ItemV
 }
 
 function Reasoning({ part, title, isFinal }: { part: Part; title: string; isFinal: boolean }) {
-  const [isOpen, setOpen] = useState(false);
+  const [isOpen, setOpen] = useState(appearance.value.opensReasoning);
   return (
     <details class="reasoning" open={isOpen} onToggle={(event) => setOpen(event.currentTarget.open)} data-part={part.id}>
       <summary>{title}</summary>
@@ -227,9 +232,14 @@ interface MessageProps {
   transcript: Transcript;
   asker?: string;
   actions?: MessageActions | undefined;
+  previous?: ShownMessage | undefined;
 }
 
-export function MessageItem({ message, transcript, asker = "you", actions }: MessageProps) {
+// Whether a message is a further step of the same answer: its author is not repeated.
+const isFurtherStep = (message: ShownMessage, previous: ShownMessage | undefined): boolean =>
+  message.role === "assistant" && previous?.role === "assistant" && message.agent === previous.agent && message.model?.model === previous.model?.model;
+
+export function MessageItem({ message, transcript, asker = "you", actions, previous }: MessageProps) {
   const version = message.version.value;
   const who = message.role === "user" ? asker : message.agent || "assistant";
   const model = message.role !== "user" && message.model ? ` · ${message.model.model}` : "";
@@ -243,9 +253,11 @@ export function MessageItem({ message, transcript, asker = "you", actions }: Mes
   const notices = transcript.messageViews.get(message.id)?.notices ?? [];
   const isLast = transcript.messages.at(-1) === message;
   const isCanceled = message.parts.some((part) => ["canceled", "interrupted"].includes(part.state?.reason ?? ""));
-  const isCut = message.role === "assistant" && (isCanceled || UNFINISHED.includes(message.finish ?? "") || (!isLast && !message.isDraft && !message.time?.completed));
+  // The last message may still be written; the state of the session says whether it is.
+  const isOver = isLast ? feed.sessions.value.get(transcript.session.value?.id ?? "")?.state === "interrupted" : !message.isDraft;
+  const isCut = message.role === "assistant" && (isCanceled || UNFINISHED.includes(message.finish ?? "") || (isOver && !message.time?.completed));
   return (
-    <article class={`message ${message.role}`} data-message={message.id} data-version={version} aria-label={who}>
+    <article class={`message ${message.role}${isFurtherStep(message, previous) ? " further" : ""}${messageText(message) ? "" : " silent"}`} data-message={message.id} data-version={version} aria-label={who}>
       <div class="who">
         <span>{who + model}</span>
         {actions ? <MessageMenu message={message} actions={actions} /> : null}
@@ -267,7 +279,7 @@ function MessageMenu({ message, actions }: { message: ShownMessage; actions: Mes
     <span class="message-menu">
       <button class="quiet" aria-label="Copy this message" title="Copy" onClick={(event) => void copyText(messageText(message), event.currentTarget)}>Copy</button>
       {isUser && actions.edit ? <button class="quiet" aria-label="Edit this message and send it again" onClick={() => actions.edit!(message)}>Edit</button> : null}
-      {actions.fork ? <button class="quiet" aria-label="Continue from here in a copy of the session" onClick={() => actions.fork!(message)}>Fork</button> : null}
+      {actions.fork ? <button class="quiet" aria-label="Fork: continue from here in a copy of the session" onClick={() => actions.fork!(message)}>Fork</button> : null}
       {isUser && actions.undo ? <button class="quiet" aria-label="Undo the file changes since this message" onClick={() => actions.undo!(message)}>Undo</button> : null}
     </span>
   );

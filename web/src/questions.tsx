@@ -100,36 +100,38 @@ function ApprovalBox({ approval, model }: { approval: Approval; model: SessionMo
   return (
     <section class="question" data-approval={approval.id} aria-label={title} tabIndex={-1} onKeyDown={onKeyDown}>
       <h2>{title}</h2>
-      {view.effects?.length ? <ul class="effects">{view.effects.map(({ text, risky }) => <li class={risky ? "risky" : undefined}>{text}</li>)}</ul> : null}
-      {view.input ? <pre tabIndex={0}>{view.input}</pre> : null}
-      {view.facts?.length ? <ul class="facts-list">{view.facts.map((fact) => <li>{fact}</li>)}</ul> : null}
-      {view.diff.length ? <Diff rows={view.diff} /> : null}
       <p class="why">{view.reason}</p>
+      <div class="body" tabIndex={0}>
+        {view.effects?.length ? <ul class="effects">{view.effects.map(({ text, risky }) => <li class={risky ? "risky" : undefined}>{text}</li>)}</ul> : null}
+        {view.input ? <pre tabIndex={0}>{view.input}</pre> : null}
+        {view.facts?.length ? <ul class="facts-list">{view.facts.map((fact) => <li>{fact}</li>)}</ul> : null}
+        {view.diff.length ? <Diff rows={view.diff} /> : null}
+        {isPicking ? (
+          <fieldset class="files">
+            <legend>Files to keep</legend>
+            {files.map((path) => (
+              <label class="option">
+                <input type="checkbox" value={path} checked={kept.has(path)} onChange={(event) => {
+                  const next = new Set(kept);
+                  if (event.currentTarget.checked) next.add(path);
+                  else next.delete(path);
+                  setKept(next);
+                }} /> {path}
+              </label>
+            ))}
+          </fieldset>
+        ) : null}
+      </div>
       {widths.length ? (
-        <>
-          <label class="why">A lasting answer covers{" "}
+        <p class="why">
+          <label>A lasting answer covers{" "}
             <select aria-label="What a lasting answer covers" value={width} onChange={(event) => setWidth(event.currentTarget.value)}>
               {widths.map(({ id, label }) => <option value={id}>{label}</option>)}
             </select>
-          </label>
-          <p class="why">{[chosenWidth?.rule_text, chosenWidth?.history].filter(Boolean).join(" · ")}</p>
-        </>
+          </label>{" "}
+          <span>{[chosenWidth?.rule_text, chosenWidth?.history].filter(Boolean).join(" · ")}</span>
+        </p>
       ) : view.rule_text ? <p class="why">What a lasting answer stores: {view.rule_text}</p> : null}
-      {isPicking ? (
-        <fieldset class="files">
-          <legend>Files to keep</legend>
-          {files.map((path) => (
-            <label class="option">
-              <input type="checkbox" value={path} checked={kept.has(path)} onChange={(event) => {
-                const next = new Set(kept);
-                if (event.currentTarget.checked) next.add(path);
-                else next.delete(path);
-                setKept(next);
-              }} /> {path}
-            </label>
-          ))}
-        </fieldset>
-      ) : null}
       {denial ? (
         <form onSubmit={(event) => { event.preventDefault(); void answer(denial, words); }}>
           <AutofocusArea label="A word to the model" placeholder="Why not? (the model reads this; Enter sends it)" value={words} onInput={setWords}
@@ -177,18 +179,20 @@ function QuestionBox({ question, model }: { question: Question; model: SessionMo
   return (
     <section class="question" data-question={question.id} aria-label="A question" tabIndex={-1} onKeyDown={chooseByNumber}>
       <h2>{question.agent ? `${question.agent} asks` : "A question"}</h2>
-      <Markdown text={question.text} />
-      {question.multiple ? question.options.map((option) => (
-        <label class="option">
-          <input type="checkbox" value={option} checked={checked.has(option)} onChange={(event) => {
-            const next = new Set(checked);
-            if (event.currentTarget.checked) next.add(option);
-            else next.delete(option);
-            setChecked(next);
-          }} /> {option}
-        </label>
-      )) : null}
-      <textarea aria-label="An answer of your own" placeholder="An answer of your own" value={own} onInput={(event) => setOwn(event.currentTarget.value)}
+      <div class="body" tabIndex={0}>
+        <Markdown text={question.text} />
+        {question.multiple ? question.options.map((option) => (
+          <label class="option">
+            <input type="checkbox" value={option} checked={checked.has(option)} onChange={(event) => {
+              const next = new Set(checked);
+              if (event.currentTarget.checked) next.add(option);
+              else next.delete(option);
+              setChecked(next);
+            }} /> {option}
+          </label>
+        )) : null}
+      </div>
+      <textarea aria-label="An answer of your own" rows={1} placeholder="An answer of your own" value={own} onInput={(event) => setOwn(event.currentTarget.value)}
         onKeyDown={(event) => {
           if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); answer(collected()); }
           if (event.key === "Escape") event.stopPropagation();
@@ -211,7 +215,9 @@ function PlanBox({ plan, model }: { plan: Plan; model: SessionModel }) {
   return (
     <section class="question" data-plan={plan.id} aria-label="Carry out this plan?" tabIndex={-1} onKeyDown={chooseByNumber}>
       <h2>Carry out this plan?</h2>
-      {isEditing ? <AutofocusArea label="The plan" placeholder="The plan" rows={Math.min(24, text.split("\n").length + 2)} value={text} onInput={setText} onCancel={() => setEditing(false)} /> : <Markdown text={text} />}
+      <div class="body" tabIndex={0}>
+        {isEditing ? <AutofocusArea label="The plan" placeholder="The plan" rows={Math.min(24, text.split("\n").length + 2)} value={text} onInput={setText} onCancel={() => setEditing(false)} /> : <Markdown text={text} />}
+      </div>
       {isRefusing ? <AutofocusArea label="What is wrong with the plan" placeholder="What is wrong with it? (the model reads this)" value={words} onInput={setWords} onSend={() => answer({ accept: false, words })} onCancel={() => setRefusing(false)} /> : null}
       <div class="buttons">
         <button class="primary" onClick={() => answer(text.trim() && text !== plan.text ? { accept: true, changed: text } : { accept: true })}>Accept</button>

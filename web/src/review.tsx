@@ -256,17 +256,19 @@ function CommitForm({ model, files, onDone }: { model: SessionModel; files: Revi
   const [message, setMessage] = useState("");
   const [left, setLeft] = useState<ReadonlySet<string>>(new Set());
   const [isSending, setSending] = useState(false);
+  const [problem, setProblem] = useState("");
   const chosen = files.filter(({ path }) => !left.has(path)).map(({ path }) => path);
   const commit = async (event: Event): Promise<void> => {
     event.preventDefault();
     if (!message.trim() || !chosen.length) return;
     setSending(true);
+    setProblem("");
     try {
       const made = await post<{ hash: string }>(`${sessionPath(model.id)}/review/commit`, { message: message.trim(), paths: chosen });
       setMessage("");
       onDone(`Committed as ${made.hash}.`);
     } catch (error) {
-      model.report(error);
+      setProblem((error as Error).message);
     } finally {
       setSending(false);
     }
@@ -287,6 +289,7 @@ function CommitForm({ model, files, onDone }: { model: SessionModel; files: Revi
           }} /> {path}</label>
         ))}
       </fieldset>
+      {problem ? <p class="failure" role="alert">{problem}</p> : null}
       <button type="submit" class="primary" disabled={isSending || !chosen.length || !message.trim()}>Commit {chosen.length} {chosen.length === 1 ? "file" : "files"}</button>
     </form>
   );

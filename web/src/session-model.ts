@@ -39,6 +39,7 @@ export class SessionModel {
   readonly notices = signal<Notice[]>([]); // live notices, shown below the messages until the next prompt
   readonly commands = signal<UserCommand[]>([]);
   readonly error = signal<Error | null>(null);
+  readonly sent = signal(0); // messages that were sent here; each of them shows the end of the conversation
   readonly revealed = signal({ id: "" }); // the message that a search found; another object reveals it again
   private readonly path: string;
   private unfollow: (() => void) | null = null;
@@ -98,6 +99,7 @@ export class SessionModel {
       metadata: { command: command.command, output: command.output },
     }));
     const delivery = this.isBusy.value && !isQueued ? "steer" : "queue";
+    this.sent.value += 1;
     await post(`${this.path}/prompt`, { parts: [...told, ...parts], id: crypto.randomUUID(), delivery });
     this.commands.value = this.commands.value.filter((command) => !commands.includes(command));
     this.notices.value = [];
@@ -340,7 +342,7 @@ export class SessionModel {
     const isAsking = (part: Part) => Boolean(part.metadata?.["asks"]) && ["pending", "running"].includes(part.state?.status ?? "");
     if (!this.transcript.messages.at(-1)?.parts.some(isAsking)) return;
     await post(`${this.path}/open`, {}).catch((error: ApiError) => {
-      if (error.status !== 409) throw error;
+      if (error.status !== 409 && error.status !== 403) throw error; // viewers do not open sessions
     });
     await this.loadQuestions();
   }

@@ -1,11 +1,14 @@
-// Settings: lasting answers and rules, trust of the folder, MCP servers, models and keys, agents, schedules, notifications.
+// Settings: appearance, lasting answers and rules, trust of the folder, MCP servers, models and keys, agents, schedules, notifications.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, post, remove } from "./api";
+import { appearance, changeAppearance, type Appearance } from "./appearance";
 import { areNotificationsOn, switchNotifications } from "./notifications";
 import { SureButton } from "./review";
 import type { Approval, FolderChoice, FolderTrust, McpServerState, Schedule, SettingsOverview } from "./types";
 
 type Report = (error: unknown) => void;
+
+export const TRUST_CHANGED = "outrider-trust-changed"; // an event of the document
 
 export function Settings({ workspace, onError }: { workspace: string | undefined; onError: Report }) {
   const [overview, setOverview] = useState<SettingsOverview | null>(null);
@@ -24,6 +27,7 @@ export function Settings({ workspace, onError }: { workspace: string | undefined
       {overview ? <Providers overview={overview} onChange={load} onError={onError} /> : null}
       <Agents onError={onError} />
       {overview?.has_jobs ? <Schedules onError={onError} /> : null}
+      <AppearanceSettings />
       <Notifications />
     </div>
   );
@@ -69,7 +73,10 @@ function Trust({ workspace, onError }: { workspace: string; onError: Report }) {
   const [trust, setTrust] = useState<FolderTrust | null>(null);
   useEffect(() => void get<FolderTrust>("/trust", { path: workspace }).then(setTrust, onError), [workspace]);
   if (!trust) return null;
-  const decide = (trusted: boolean): void => void post<FolderTrust>("/trust", { path: workspace, trusted, digest: trust.digest }).then(setTrust, onError);
+  const decide = (trusted: boolean): void => void post<FolderTrust>("/trust", { path: workspace, trusted, digest: trust.digest }).then((decided) => {
+    setTrust(decided);
+    document.dispatchEvent(new Event(TRUST_CHANGED));
+  }, onError);
   return (
     <section aria-label="Trust">
       <h2>Trust</h2>
@@ -119,8 +126,9 @@ function ServerRow({ server, onChange, onError }: { server: McpServerState; onCh
   const canLogIn = login === "none" || login === "stored" || login === "more rights needed";
   return (
     <li class="server">
-      <strong>{name}</strong> <span class="badge" data-state={state === "ready" ? "done" : state === "failed" ? "failed" : "running"}>{state}</span>{" "}
+      <strong>{name}</strong> <span class="badge" data-state={!server.enabled ? "canceled" : state === "ready" ? "done" : state === "failed" ? "failed" : "running"}>{server.enabled ? state : "off"}</span>{" "}
       <span class="about">{server.address}{login === "stored" ? " · logged in" : login === "more rights needed" ? " · needs more rights" : ""}</span>
+      <button class="quiet" aria-pressed={!server.enabled} aria-label={`Switch ${name} ${server.enabled ? "off" : "on"}`} title="From the next turn on, until this server is restarted" onClick={() => send("switch", { enabled: !server.enabled })}>{server.enabled ? "Switch off" : "Switch on"}</button>
       {state === "failed" ? <button class="quiet" aria-label={`Connect to ${name} again`} onClick={() => send("reconnect")}>Reconnect</button> : null}
       {canLogIn && (login !== "none" || state === "failed") ? <button class={login === "stored" ? "quiet" : "primary"} aria-label={`Log in to ${name}`} onClick={logIn}>{login === "stored" ? "Log in again" : "Log in"}</button> : null}
       {login === "stored" || login === "more rights needed" ? <SureButton label="Log out" name={`Log out of ${name}`} question="Really log out?" onSure={() => send("logout")} /> : null}
@@ -210,6 +218,30 @@ function Schedules({ onError }: { onError: Report }) {
   );
 }
 
+const THEMES: [Appearance["theme"], string][] = [["system", "as the system"], ["light", "light"], ["dark", "dark"]];
+const SIZES: [Appearance["size"], string][] = [["small", "small"], ["normal", "normal"], ["large", "large"], ["largest", "very large"]];
+const WIDTHS: [Appearance["width"], string][] = [["normal", "normal"], ["wide", "wide"]];
+
+function AppearanceSettings() {
+  const { theme, size, width, wrapsCode, opensReasoning, opensCalls } = appearance.value;
+  const select = <Name extends "theme" | "size" | "width">(name: Name, label: string, value: Appearance[Name], options: [Appearance[Name], string][]) => (
+    <label>{label} <select value={value} onChange={(event) => changeAppearance({ [name]: event.currentTarget.value })}>{options.map(([key, text]) => <option value={key}>{text}</option>)}</select></label>
+  );
+  const box = (name: "wrapsCode" | "opensReasoning" | "opensCalls", label: string, isOn: boolean) => (
+    <label class="option"><input type="checkbox" checked={isOn} onChange={(event) => changeAppearance({ [name]: event.currentTarget.checked })} /> {label}</label>
+  );
+  return (
+    <section aria-label="Appearance">
+      <h2>Appearance</h2>
+      <p class="choices">{select("theme", "Colours", theme, THEMES)} {select("size", "Text", size, SIZES)} {select("width", "Conversation", width, WIDTHS)}</p>
+      {box("wrapsCode", "Break long lines of code", wrapsCode)}
+      {box("opensReasoning", "Open reasoning", opensReasoning)}
+      {box("opensCalls", "Open tool calls", opensCalls)}
+      <p class="note">Stored in this browser.</p>
+    </section>
+  );
+}
+
 function Notifications() {
   const [isOn, setOn] = useState(areNotificationsOn());
   return (
@@ -221,7 +253,7 @@ function Notifications() {
 }
 
 // A dialog that chooses the folder of a new session: recent ones, a path, or folders of the server's machine.
-export function FolderPicker({ recent, onChoose, onClose }: { recent: string[]; onChoose: (path: string) => void; onClose: () => void }) {
+export function FolderPicker({ recent, action, onChoose, onClose }: { recent: string[]; action: string; onChoose: (path: string) => void; onClose: () => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const [path, setPath] = useState(recent[0] ?? "");
   const [choice, setChoice] = useState<FolderChoice | null>(null);
@@ -248,7 +280,7 @@ export function FolderPicker({ recent, onChoose, onClose }: { recent: string[]; 
       onKeyDown={(event) => { if (event.key === "Escape") event.stopPropagation(); }}>
       <form onSubmit={(event) => { event.preventDefault(); onChoose(path.trim()); }}>
         <label>Folder <input aria-label="Path of the folder" value={path} autocomplete="off" onInput={(event) => { isUntouched.current = false; request.current += 1; setPath(event.currentTarget.value); }} /></label>
-        <div class="buttons"><button type="submit" class="primary">Start here</button><button type="button" onClick={() => browse(path)}>Open</button><button type="button" onClick={onClose}>Cancel</button></div>
+        <div class="buttons"><button type="submit" class="primary">{action}</button><button type="button" onClick={() => browse(path)}>Open</button><button type="button" onClick={onClose}>Cancel</button></div>
       </form>
       {error ? <p class="failure">{error}</p> : null}
       {recent.length ? <><h2>Recent</h2><ul class="folders">{recent.map((folder) => <li><button class="quiet" onClick={() => onChoose(folder)}>{folder}</button></li>)}</ul></> : null}
@@ -262,5 +294,47 @@ export function FolderPicker({ recent, onChoose, onClose }: { recent: string[]; 
         </>
       ) : null}
     </dialog>
+  );
+}
+
+// The first set-up: without a key no message can be answered. The key is checked with the vendor and stored on the server.
+export function FirstKey({ onDone }: { onDone: () => void }) {
+  const [providers, setProviders] = useState<SettingsOverview["providers"]>([]);
+  const [isNeeded, setNeeded] = useState(false);
+  const [variable, setVariable] = useState("");
+  const [key, setKey] = useState("");
+  const [problem, setProblem] = useState("");
+  const [isSending, setSending] = useState(false);
+  useEffect(() => void get<SettingsOverview>("/settings").then((overview) => {
+    const usable = overview.providers.filter((provider) => provider.variable);
+    setProviders(usable);
+    setVariable(usable[0]?.variable ?? "");
+    setNeeded(Boolean(overview.needs_key) && usable.length > 0);
+  }, () => undefined), []);
+  if (!isNeeded) return null;
+  const store = (): void => {
+    if (!key.trim() || isSending) return;
+    setSending(true);
+    setProblem("");
+    post("/keys", { variable, key: key.trim() }).then(() => {
+      setKey("");
+      setNeeded(false);
+      onDone();
+    }, (error: Error) => setProblem(error.message)).finally(() => setSending(false));
+  };
+  return (
+    <form class="first-key" aria-label="First set-up" onSubmit={(event) => { event.preventDefault(); store(); }}>
+      <h3>A model is needed first</h3>
+      <p>Enter the API key of a vendor. It is stored on the machine that serves this page and never shown again.</p>
+      <p>
+        <select aria-label="Vendor" value={variable} onChange={(event) => setVariable(event.currentTarget.value)}>
+          {providers.map((provider) => <option value={provider.variable}>{provider.name}</option>)}
+        </select>{" "}
+        <input type="password" aria-label="API key" autocomplete="off" placeholder="API key" value={key} onInput={(event) => setKey(event.currentTarget.value)} />{" "}
+        <button type="submit" class="primary" disabled={isSending || !key.trim()}>{isSending ? "Checking…" : "Store"}</button>
+      </p>
+      {problem ? <p class="failure" role="alert">{problem}</p> : null}
+      <p class="note">Without a key: start the server with <code>--model local</code>, or with OPENAI_BASE_URL for a server of your own.</p>
+    </form>
   );
 }

@@ -3,22 +3,37 @@ import { signal } from "@preact/signals";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, patch, post, remove, sessionPath } from "./api";
 import { feed } from "./feed";
+import { switchTheme } from "./appearance";
+import { forgetDraft } from "./drafts";
 import { FolderIcon } from "./parts";
 import type { SearchHit, Session, SessionState, SessionSummary } from "./types";
 
-const STATE_TEXTS: Record<SessionState, string> = {
+export const STATE_TEXTS: Record<SessionState, string> = {
   idle: "", working: "working", waiting: "waiting for you", failed: "failed", interrupted: "interrupted",
 };
 const PAGE = 100;
 
-// The last change of each session that was shown, to mark sessions with news. It survives a reload.
-const seen = signal<Record<string, number>>(JSON.parse(localStorage.getItem("seen") ?? "{}") as Record<string, number>);
+// The last change of each session that was shown, to mark sessions with news. It survives a reload, and all tabs share it.
+const SEEN_KEY = "seen";
+
+function readSeen(): Record<string, number> {
+  try {
+    return JSON.parse(localStorage.getItem(SEEN_KEY) ?? "{}") as Record<string, number>;
+  } catch {
+    return {};
+  }
+}
+
+const seen = signal(readSeen());
+addEventListener("storage", (event) => {
+  if ((event as StorageEvent).key === SEEN_KEY) seen.value = readSeen();
+});
 
 export function markSeen(id: string, seq: number): void {
   if ((seen.value[id] ?? -1) >= seq) return;
-  const entries = Object.entries({ ...seen.value, [id]: seq }).slice(-1000);
-  seen.value = Object.fromEntries(entries);
-  localStorage.setItem("seen", JSON.stringify(seen.value));
+  const { [id]: before = -1, ...others } = readSeen(); // another tab may have written meanwhile
+  seen.value = Object.fromEntries([...Object.entries(others), [id, Math.max(before, seq)]].slice(-1000));
+  localStorage.setItem(SEEN_KEY, JSON.stringify(seen.value));
 }
 
 export function countWaiting(): number {
@@ -78,9 +93,12 @@ export function Sidebar({ currentId, isJobs, onNew, onNewIn, onError, onUsage, o
         <span class="visually-hidden">Search sessions</span>
         <input id="search" type="search" placeholder="Search sessions  ( / )" autocomplete="off" value={query}
           onInput={(event) => setQuery(event.currentTarget.value)}
-          onKeyDown={(event) => { if (event.key === "Escape") { event.stopPropagation(); setQuery(""); } }} />
+          onKeyDown={(event) => {
+            if (event.key === "Escape") { event.stopPropagation(); setQuery(""); }
+            if (event.key === "ArrowDown") { event.preventDefault(); document.querySelector<HTMLElement>("#sessions a")?.focus(); }
+          }} />
       </label>
-      <nav id="sessions" aria-label="List of sessions">
+      <nav id="sessions" aria-label="List of sessions" onKeyDown={moveFocus}>
         {hits ? <Hits hits={hits} currentId={currentId} /> : <SessionList sessions={sessions} currentId={currentId} onError={onError} />}
         {!hits && next ? <button class="quiet more" onClick={() => loadMore().catch(onError)}>More sessions</button> : null}
       </nav>
@@ -93,6 +111,16 @@ export function Sidebar({ currentId, isJobs, onNew, onNewIn, onError, onUsage, o
       </footer>
     </aside>
   );
+}
+
+// The arrow keys move between the sessions, or between the hits of a search, and back to the search.
+function moveFocus(event: KeyboardEvent & { currentTarget: HTMLElement }): void {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const links = [...event.currentTarget.querySelectorAll<HTMLElement>("a")];
+  const at = links.indexOf(event.target as HTMLElement);
+  if (!step || at < 0) return;
+  event.preventDefault();
+  (links[at + step] ?? (step < 0 ? document.getElementById("search") : null))?.focus();
 }
 
 const toSummary = (session: Session): SessionSummary => ({
@@ -129,12 +157,20 @@ function Hits({ hits, currentId }: { hits: SearchHit[]; currentId: string | unde
   );
 }
 
+function dayName(date: Date): string {
+  const today = new Date();
+  const days = Math.round((new Date(today.toDateString()).getTime() - new Date(date.toDateString()).getTime()) / 86_400_000);
+  if (days === 0 || days === 1) return days ? "Yesterday" : "Today";
+  const year = date.getFullYear() === today.getFullYear() ? {} : { year: "numeric" as const };
+  return date.toLocaleDateString(undefined, { weekday: "long", month: "short", day: "numeric", ...year });
+}
+
 function SessionList({ sessions, currentId, onError }: { sessions: SessionSummary[]; currentId: string | undefined; onError: (error: unknown) => void }) {
   if (!sessions.length) return <p class="note">No sessions.</p>;
   const rows = [];
   let day = "";
   for (const session of sessions) {
-    const name = new Date(session.updated).toLocaleDateString(undefined, { weekday: "long", month: "short", day: "numeric" });
+    const name = dayName(new Date(session.updated));
     if (name !== day) rows.push(<h2 key={name}>{(day = name)}</h2>);
     rows.push(<SessionRow key={session.id} session={session} isCurrent={session.id === currentId} onError={onError} />);
   }
@@ -179,16 +215,9 @@ function SessionRow({ session, isCurrent, onError }: { session: SessionSummary; 
           <button class="quiet" onClick={() => { setTitle(session.title); setOpen(false); }}>Rename</button>
           <button class="quiet" onClick={() => act(post<Session>(`${path}/fork`, {}).then(({ id }) => (location.hash = `#/${id}`)))}>Fork</button>
           <button class="quiet" onClick={() => act(patch(path, { archived: !session.archived }).then(() => feed.put({ ...session, archived: !session.archived })))}>{session.archived ? "Unarchive" : "Archive"}</button>
-          <button class="quiet danger" onClick={() => (isSure ? act(remove(path).then(() => feed.put({ ...session, deleted: true }))) : setSure(true))}>{isSure ? "Really delete?" : "Delete"}</button>
+          <button class="quiet danger" onClick={() => (isSure ? act(remove(path).then(() => { forgetDraft(session.id); feed.put({ ...session, deleted: true }); })) : setSure(true))}>{isSure ? "Really delete?" : "Delete"}</button>
         </div>
       ) : null}
     </div>
   );
-}
-
-export function switchTheme(): void {
-  const root = document.documentElement;
-  const isDark = (root.dataset["theme"] ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-  root.dataset["theme"] = isDark ? "light" : "dark";
-  localStorage.setItem("theme", root.dataset["theme"]);
 }

@@ -2,9 +2,9 @@
 import { useEffect, useState } from "preact/hooks";
 import { get, sessionPath } from "./api";
 import type { SessionModel } from "./session-model";
-import type { TimelineEntry } from "./types";
+import type { ContextReport, SourceShare, TimelineEntry } from "./types";
 
-const LONGEST_GAP = 1000; // milliseconds; a longer pause between two steps is shortened to this
+const LONGEST_GAP = 0.01; // of the time in which something ran; a longer pause is shortened to this
 const REFRESH = 2000; // milliseconds between two requests while a turn runs
 
 // The timeline of the whole session. It is requested again while a turn runs.
@@ -37,7 +37,7 @@ export function Waterfall({ model }: { model: SessionModel }) {
   if (!entries) return <p class="note">…</p>;
   if (!entries.length) return <p class="note">Nothing has run yet.</p>;
   const now = Date.now();
-  const { position, total } = compressIdle(entries.map(({ start, end }) => ({ start, end: end ?? now })));
+  const { position, total, worked } = compressIdle(entries.map(({ start, end }) => ({ start, end: end ?? now })));
   return (
     <>
       <div class="waterfall">
@@ -45,7 +45,7 @@ export function Waterfall({ model }: { model: SessionModel }) {
           const end = entry.end ?? now;
           const took = entry.end === undefined || entry.end === null ? "running" : formatTime(end - entry.start);
           const depth = entry.depth ?? 0;
-          const facts = entry.kind === "model" ? `, ${formatTokens(entry.prompt_tokens ?? 0)} tokens in, ${formatTokens(entry.output_tokens ?? 0)} out${entry.cost ? `, $${Number(entry.cost).toFixed(4)}` : ""}` : "";
+          const facts = entry.kind === "model" ? `, ${formatTokens(entry.prompt_tokens ?? 0)} tokens in, ${formatTokens(entry.output_tokens ?? 0)} out${entry.cost ? `, ${formatDollars(Number(entry.cost))}` : ""}` : "";
           return (
             <button class="span" title={`${entry.agent ? `${entry.agent}: ` : ""}${entry.name}, ${took}${facts}`} onClick={() => void model.reveal(entry.message_id).catch(model.report)}>
               <span class="label" style={{ paddingLeft: `${depth + (entry.kind === "tool" ? 0.8 : 0)}rem` }}>{depth && entry.kind === "model" ? `${entry.agent} · ` : ""}{entry.name}</span>
@@ -55,10 +55,12 @@ export function Waterfall({ model }: { model: SessionModel }) {
           );
         })}
       </div>
-      <p class="axis">{`${formatTime(total)} of work; pauses are left out`}</p>
+      <p class="axis">{`${formatTime(worked)} of work; pauses are left out`}</p>
     </>
   );
 }
+
+const formatDollars = (cost: number): string => (cost > 0 && cost < 0.0001 ? "<$0.0001" : `$${cost.toFixed(4)}`);
 
 const formatTokens = (count: number): string => (count < 1000 ? String(count) : count < 1_000_000 ? `${(count / 1000).toFixed(count < 10_000 ? 1 : 0)}k` : `${(count / 1_000_000).toFixed(1)}M`);
 
@@ -67,25 +69,26 @@ interface Interval {
   end: number;
 }
 
-// Maps times to positions without the pauses in which nothing ran, so that bars keep a readable width.
-export function compressIdle(spans: Interval[]): { position: (time: number) => number; total: number } {
+// Maps times to positions without the pauses in which nothing ran, so that bars keep a readable width. `worked` is the
+// time in which something ran.
+export function compressIdle(spans: Interval[]): { position: (time: number) => number; total: number; worked: number } {
   const busy: { start: number; end: number; at: number }[] = [];
-  let at = 0;
-  for (const span of [...spans].sort((a, b) => a.start - b.start)) {
+  for (const { start, end } of [...spans].sort((a, b) => a.start - b.start)) {
     const last = busy.at(-1);
-    if (last && span.start <= last.end) {
-      last.end = Math.max(last.end, span.end);
-      continue;
-    }
-    if (last) at += last.end - last.start + Math.min(span.start - last.end, LONGEST_GAP);
-    busy.push({ start: span.start, end: span.end, at });
+    if (last && start <= last.end) last.end = Math.max(last.end, end);
+    else busy.push({ start, end, at: 0 });
   }
+  const worked = busy.reduce((sum, { start, end }) => sum + end - start, 0);
+  busy.forEach((span, index) => {
+    const before = busy[index - 1];
+    if (before) span.at = before.at + before.end - before.start + Math.min(span.start - before.end, LONGEST_GAP * worked);
+  });
   const position = (time: number): number => {
     const found = busy.findLast(({ start }) => start <= time) ?? busy[0]!;
     return found.at + Math.min(time, found.end) - found.start;
   };
   const last = busy.at(-1)!;
-  return { position, total: Math.max(1, last.at + last.end - last.start) };
+  return { position, total: Math.max(1, last.at + last.end - last.start), worked };
 }
 
 // Context and cost of the session, one point for each answer; called agents count towards the cost.
@@ -100,7 +103,7 @@ export function SessionPlots({ model }: { model: SessionModel }) {
   return (
     <>
       <LinePlot name="Context" values={own.map((entry) => entry.prompt_tokens!)} limit={limit} text={`${formatTokens(own.at(-1)!.prompt_tokens!)} tokens${limit ? ` of ${formatTokens(limit)}` : ""} in the last request`} />
-      {sum ? <LinePlot name="Cost" values={costs} limit={null} text={`$${sum.toFixed(4)} so far`} /> : null}
+      {sum ? <LinePlot name="Cost" values={costs} limit={null} text={`${formatDollars(sum)} so far`} /> : null}
     </>
   );
 }
@@ -120,4 +123,59 @@ function LinePlot({ name, values, limit, text }: { name: string; values: number[
       </svg>
     </figure>
   );
+}
+
+// What fills the last request, by source: the area of a box is its number of bytes. Built on demand, because the server builds the requests again.
+export function ContextMap({ model }: { model: SessionModel }) {
+  const [report, setReport] = useState<ContextReport | null>(null);
+  const isBusy = model.isBusy.value;
+  const [isOpen, setOpen] = useState(false);
+  useEffect(() => {
+    if (isOpen && !isBusy) get<ContextReport>(`${sessionPath(model.id)}/context`).then(setReport, model.report);
+  }, [model.id, isOpen, isBusy]);
+  const last = report?.steps.findLast(({ recorded }) => recorded !== false);
+  const shares = [...(last?.sources ?? [])].sort((a, b) => b.bytes - a.bytes);
+  const areas = splitArea(shares.map(({ bytes }) => bytes), { x: 0, y: 0, width: 100, height: 60 });
+  const kinds = [...new Set(shares.map(({ kind }) => kind))];
+  return (
+    <details class="context-map" onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>What fills the context</summary>
+      {report && !shares.length ? <p class="note">No request of this session was recorded.</p> : null}
+      {shares.length ? (
+        <>
+          <div class="treemap" role="img" aria-label={`Sources of the last request: ${shares.slice(0, 5).map((share) => `${sourceName(share)} ${formatTokens(share.tokens)} tokens`).join(", ")}`}>
+            {shares.map((share, index) => {
+              const { x, y, width, height } = areas[index]!;
+              const text = `${sourceName(share)} · ${formatTokens(share.tokens)} tokens${share.cost ? ` · ${formatDollars(Number(share.cost))}` : ""}`;
+              return <div title={text} style={{ left: `${x}%`, top: `${y / 0.6}%`, width: `${width}%`, height: `${height / 0.6}%`, background: `hsl(${Math.round((360 * kinds.indexOf(share.kind)) / kinds.length)} 45% 32%)` }}>{text}</div>;
+            })}
+          </div>
+          <p class="note">The last request: {formatTokens(shares.reduce((sum, { tokens }) => sum + tokens, 0))} tokens. `outrider context` shows the others.</p>
+        </>
+      ) : null}
+    </details>
+  );
+}
+
+const sourceName = ({ kind, name }: SourceShare): string => (name ? `${kind}: ${name}` : kind);
+
+interface Area {
+  x: number;
+  y: number;
+  width: number;
+  height: number;
+}
+
+// Splits a rectangle into one rectangle per size: halves the sum along the longer side, again and again.
+export function splitArea(sizes: number[], area: Area): Area[] {
+  if (sizes.length < 2) return sizes.map(() => area);
+  const total = sizes.reduce((sum, size) => sum + size, 0) || 1;
+  let [count, first] = [1, sizes[0]!];
+  while (count < sizes.length - 1 && first + sizes[count]! / 2 < total / 2) first += sizes[count++]!;
+  const share = first / total;
+  const { x, y, width, height } = area;
+  const [a, b] = width >= height
+    ? [{ ...area, width: width * share }, { ...area, x: x + width * share, width: width * (1 - share) }]
+    : [{ ...area, height: height * share }, { ...area, y: y + height * share, height: height * (1 - share) }];
+  return [...splitArea(sizes.slice(0, count), a), ...splitArea(sizes.slice(count), b)];
 }

@@ -11,6 +11,7 @@ export interface Session {
   agent: string;
   approval: ApprovalLevel;
   parent_id: string | null;
+  metadata?: Record<string, unknown>;
   seq: number;
   time: { created: number; updated: number; archived?: number | null } | null;
 }
@@ -368,12 +369,19 @@ export interface McpServerState {
   login: "" | "none" | "stored" | "by header" | "more rights needed";
   is_logging_in: boolean;
   login_error: string;
+  enabled: boolean;
+}
+
+export interface ServerOffers {
+  prompts: { server: string; name: string; description?: string; arguments?: { name: string; description?: string; required?: boolean }[] }[];
+  resources: { server: string; uri: string; name: string; description?: string }[];
 }
 
 export interface SettingsOverview {
   rules: { allow: string[]; ask: string[]; deny: string[] };
   servers: McpServerState[];
   server_notices: string[];
+  needs_key?: boolean;
   providers: { name: string; kind: string; base_url: string | null; has_key: boolean; variable: string; is_stored: boolean }[];
   has_jobs: boolean;
 }
@@ -383,4 +391,28 @@ export interface FolderTrust {
   state: "trusted" | "untrusted" | "nothing to trust";
   items: { kind: string; name: string; content: string; executable: boolean }[];
   digest: string;
+}
+
+export interface ReplayReport {
+  same: boolean;
+  text: string;
+}
+
+export interface Comparison {
+  same: boolean;
+  shared: number;
+  session_id: string;
+  rows: { name: string; a: string; b: string; difference?: string }[];
+}
+
+export interface SourceShare {
+  kind: string;
+  name: string;
+  bytes: number;
+  tokens: number;
+  cost?: string | null;
+}
+
+export interface ContextReport {
+  steps: { step: number; recorded?: boolean; sources?: SourceShare[] }[];
 }

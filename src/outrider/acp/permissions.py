@@ -1,15 +1,27 @@
-"""Asks the editor's user through permission requests: approvals, plans and questions of a model."""
+"""Asks the editor's user: approvals and plans through permission requests, questions of a model through forms."""
 
 import asyncio
 import logging
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import acp
 import msgspec
 from acp import RequestError
-from acp.schema import AllowedOutcome, PermissionOption, PermissionOptionKind, ToolCallUpdate
+from acp.schema import (
+    AcceptElicitationResponse,
+    AllowedOutcome,
+    ElicitationFormSessionMode,
+    ElicitationMultiSelectPropertySchema,
+    ElicitationSchema,
+    ElicitationStringPropertySchema,
+    EnumOption,
+    PermissionOption,
+    PermissionOptionKind,
+    TitledMultiSelectItems,
+    ToolCallUpdate,
+)
 
 from outrider.acp.tool_calls import ToolCallView, replace_surrogates, to_single_line
 from outrider.engine.engine import Engine
@@ -44,11 +56,20 @@ class PermissionRequests:
     """The permission requests of one session. `session_id` is the id that the client knows, also for calls of child
     sessions."""
 
-    def __init__(self, session_id: str, engine: Engine, client: acp.Client, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        engine: Engine,
+        client: acp.Client,
+        tasks: asyncio.TaskGroup,
+        *,
+        has_forms: bool = False,
+    ) -> None:
         self._session_id = session_id
         self._engine = engine
         self._client = client
         self._tasks = tasks
+        self._has_forms = has_forms
         self._requests: dict[str, asyncio.Task[None]] = {}
 
     def request_approval(self, view: PermissionView) -> None:
@@ -66,9 +87,12 @@ class PermissionRequests:
         for approval_id in list(self._requests):
             self.cancel_request(approval_id)
 
-    async def ask_model_question(self, question: UserQuestion) -> tuple[str, ...] | None:
-        """Asks a question with options and a single choice; the protocol supports no other answers. Returns None for
-        others."""
+    async def ask_model_question(self, question: UserQuestion, call_id: str = "") -> tuple[str, ...] | None:
+        """Asks a question through a form, if the client has forms. Otherwise a question with a single choice is a
+        permission request, and others return None, because no one can answer them. `call_id` is the client's id of the
+        call that asks."""
+        if self._has_forms:
+            return await self._ask_with_form(question, call_id)
         if not question.options or question.multiple:
             return None
         options = [_permission_option(str(number), text, "allow_once") for number, text in enumerate(question.options)]
@@ -83,6 +107,22 @@ class PermissionRequests:
         except ConnectionError:
             return await _wait_forever()
         return (question.options[int(chosen)],) if chosen is not None and chosen != NO_ANSWER else None
+
+    async def _ask_with_form(self, question: UserQuestion, call_id: str) -> tuple[str, ...] | None:
+        """Returns the chosen options and the free text; nothing if the user declines."""
+        mode = ElicitationFormSessionMode(
+            session_id=self._session_id, tool_call_id=call_id or None, requested_schema=_question_form(question)
+        )
+        try:
+            answer = await self._client.create_elicitation(replace_surrogates(question.text), mode)
+        except ConnectionError:
+            return await _wait_forever()
+        except (RequestError, ValueError) as error:
+            _log.error("the editor could not show a form: %s", error)
+            return None
+        if not isinstance(answer, AcceptElicitationResponse):
+            return ()
+        return _form_answers(question, answer.content or {})
 
     async def request_choice(self, call: ToolCallUpdate, options: Sequence[PermissionOption]) -> str | None:
         """Returns the id of the chosen option; None if the turn is cancelled. Raises OutriderError if the client cannot
@@ -122,6 +162,36 @@ class PermissionRequests:
 async def _wait_forever() -> None:
     """The editor has disconnected and the program is ending: leaves the question open for the next client."""
     await asyncio.Event().wait()
+
+
+_CHOICE, _TEXT = "choice", "text"
+
+
+def _question_form(question: UserQuestion) -> ElicitationSchema:
+    """A text field; with options also one or several choices, and then the text is optional. Options are sent as their
+    numbers, because their texts may be long."""
+    fields: dict[str, Any] = {}
+    choices = [
+        EnumOption(const=str(number), title=to_single_line(text)) for number, text in enumerate(question.options)
+    ]
+    if choices and question.multiple:
+        items = TitledMultiSelectItems(any_of=choices)
+        fields[_CHOICE] = ElicitationMultiSelectPropertySchema(type="array", title="Answers", items=items)
+    elif choices:
+        fields[_CHOICE] = ElicitationStringPropertySchema(type="string", title="Answer", one_of=choices)
+    title = "Another answer" if choices else "Answer"
+    fields[_TEXT] = ElicitationStringPropertySchema(type="string", title=title)
+    return ElicitationSchema(type="object", properties=fields, required=None if choices else [_TEXT])
+
+
+def _form_answers(question: UserQuestion, content: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns what the user filled in. Clients are not trusted to return only what the form offers."""
+    chosen = content.get(_CHOICE)
+    numbers = chosen if isinstance(chosen, list) else [chosen]  # pyright: ignore[reportUnknownVariableType]
+    known = {str(number): text for number, text in enumerate(question.options)}
+    answers = [known[str(number)] for number in numbers if str(number) in known]  # pyright: ignore
+    text = content.get(_TEXT)
+    return (*answers, text) if isinstance(text, str) and text.strip() else tuple(answers)
 
 
 def question_text(question: ApprovalView) -> str:

@@ -1,6 +1,7 @@
 """One open session of a client: prompts, updates, options, slash commands and permission requests."""
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from acp.schema import (
     AvailableCommand,
     AvailableCommandInput,
     AvailableCommandsUpdate,
+    ClientCapabilities,
     ConfigOptionUpdate,
     CurrentModeUpdate,
     PermissionOption,
@@ -18,11 +20,14 @@ from acp.schema import (
     SessionConfigSelectOption,
     SessionMode,
     SessionModeState,
+    ToolCallProgress,
+    ToolCallStart,
     ToolCallUpdate,
     UnstructuredCommandInput,
     UsageUpdate,
 )
 
+from outrider.acp.client import ClientBuffers, CommandTerminals, has_terminals, shows_output_messages
 from outrider.acp.engines import OpenedEngine
 from outrider.acp.permissions import EDITOR_SENDER, PermissionRequests, PermissionView
 from outrider.acp.tool_calls import replace_surrogates, show_planned_changes, view_tool_call
@@ -31,16 +36,27 @@ from outrider.config.providers import expand_model_name
 from outrider.config.settings import Settings, parse_effort
 from outrider.engine.archive import TurnEnd, TurnOutcome
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import catalog_models, describe_model, list_models, list_offers
+from outrider.engine.frontend import (
+    ToolContext,
+    UserQuestion,
+    catalog_models,
+    describe_model,
+    list_models,
+    list_offers,
+)
 from outrider.errors import ConfigurationError
 from outrider.presentation.approvals import requested_approval_view
 from outrider.presentation.formats import clean_line
+from outrider.project.extensions import CustomCommand, find_custom_commands
+from outrider.project.trust import WorkspaceTrust, find_project
 from outrider.types.events import (
+    DeltasDroppedEvent,
     Event,
     LLMResponseEvent,
     SessionUpdatedEvent,
     ToolApprovalRequestedEvent,
     ToolApprovalResultEvent,
+    ToolOutputEvent,
 )
 from outrider.types.ids import new_id
 from outrider.types.modes import APPROVAL_LEVELS, MODE_DESCRIPTIONS, MODES, REASONING_EFFORTS, Mode
@@ -193,22 +209,57 @@ COMMAND_DESCRIPTIONS: dict[CommandName, str] = {
 }
 
 
-def available_commands(offers: "ServerOffers | None" = None) -> AvailableCommandsUpdate:
+def load_custom_commands(settings: Settings) -> tuple[CustomCommand, ...]:
+    """Returns the commands in files of the user and of the folder, if it is trusted."""
+    folders = settings.folders
+    trust = WorkspaceTrust(find_project(settings.workspace, folders.home), folders.trust_file)
+    return find_custom_commands(trust.project, folders.commands_folder, folders.home, trusted=trust.trusted)
+
+
+def expand_custom_command(parts: Sequence[PartBase], settings: Settings) -> Sequence[PartBase]:
+    """Returns the parts of a prompt; a command that a file defines is replaced by its text."""
+    first = parts[0] if parts else None
+    if not isinstance(first, TextPart) or not first.text.startswith("/"):
+        return parts
+    name, _, argument = first.text[1:].partition(" ")
+    found = next((command for command in load_custom_commands(settings) if command.name == name.strip()), None)
+    return parts if found is None else [TextPart(found.expand(argument.strip()).rstrip()), *parts[1:]]
+
+
+def _name_folders(folders: Sequence[str]) -> list[TextPart]:
+    """Returns what the model reads about folders besides the workspace, as far as they exist."""
+    listed = "\n".join(f"- {replace_surrogates(folder)}" for folder in folders if os.path.isdir(folder))  # noqa: PTH112
+    text = (
+        "The user's editor has further folders open besides the workspace. Read them by absolute path; changes there "
+        f"need an approval:\n{listed}"
+    )
+    return [TextPart(text, synthetic=True)] if listed else []
+
+
+def available_commands(
+    custom: Sequence[CustomCommand] = (), offers: "ServerOffers | None" = None
+) -> AvailableCommandsUpdate:
     commands = [
         AvailableCommand(name=name, description=description)
         for name, description in COMMAND_DESCRIPTIONS.items()
         if " " not in name  # editors list the command; its argument is typed
     ]
+    for command in custom:
+        if command.name not in COMMAND_DESCRIPTIONS:
+            commands.append(_command_entry(command.name, command.description or command.origin, command.hint))
     for prompt in offers.prompts if offers else ():
         hint = " ".join(one.name if one.required else f"[{one.name}]" for one in prompt.arguments)
-        commands.append(
-            AvailableCommand(
-                name=f"{prompt.server}:{prompt.name}",
-                description=clean_line(prompt.description or f"a prompt of {prompt.server}", 200),
-                input=AvailableCommandInput(UnstructuredCommandInput(hint=hint)) if hint else None,
-            )
-        )
+        name = f"{prompt.server}:{prompt.name}"
+        commands.append(_command_entry(name, prompt.description or f"a prompt of {prompt.server}", hint))
     return AvailableCommandsUpdate(session_update="available_commands_update", available_commands=commands)
+
+
+def _command_entry(name: str, description: str, hint: str) -> AvailableCommand:
+    return AvailableCommand(
+        name=replace_surrogates(name),
+        description=clean_line(description, 200),
+        input=AvailableCommandInput(UnstructuredCommandInput(hint=clean_line(hint, 200))) if hint else None,
+    )
 
 
 def parse_command(parts: Sequence[PartBase]) -> CommandName | None:
@@ -219,7 +270,7 @@ def parse_command(parts: Sequence[PartBase]) -> CommandName | None:
     return next((name for name in COMMAND_DESCRIPTIONS if text == f"/{name}"), None)
 
 
-async def run_command(name: CommandName, engine: Engine, session_id: str) -> str:
+async def run_command(name: CommandName, engine: Engine, session_id: str, buffers: ClientBuffers | None = None) -> str:
     """Runs a slash command and returns a sentence about the result."""
     match name:
         case "compact":
@@ -231,14 +282,23 @@ async def run_command(name: CommandName, engine: Engine, session_id: str) -> str
             undone = await engine.undo_compaction(session_id)
             return "The summarised messages are used again." if undone else "No summary is in effect."
         case "undo":
-            return await _restore_files(engine, session_id, "undo")
+            return await _restore_files(engine, session_id, "undo", buffers)
         case "redo":
-            return await _restore_files(engine, session_id, "redo")
+            return await _restore_files(engine, session_id, "redo", buffers)
 
 
-async def _restore_files(engine: Engine, session_id: str, direction: Literal["undo", "redo"]) -> str:
-    changes = engine.file_changes(session_id)
+async def _restore_files(
+    engine: Engine, session_id: str, direction: Literal["undo", "redo"], buffers: ClientBuffers | None
+) -> str:
+    """Restores files, unless the client has unsaved text in one of them. The client shows the restored text."""
+    changes, folder = engine.file_changes(session_id), Path(engine.live[session_id].session.workspace_directory)
+    if buffers is not None:
+        planned = await changes.preview(direction)
+        if unsaved := await buffers.find_unsaved([folder / path for path in planned.changed]):
+            return f"Nothing was restored: {', '.join(unsaved)} has unsaved changes. Save or revert them first."
     restored = await (changes.undo() if direction == "undo" else changes.redo())
+    if buffers is not None:
+        await buffers.show_saved([folder / path for path in restored.changed])
     result = f"Restored: {', '.join(restored.changed)}." if restored.changed else restored.off or "Nothing changed."
     if restored.conflicts:
         result += f" Not restored, because another program changed them: {', '.join(restored.conflicts)}."
@@ -253,18 +313,42 @@ _KEEP_PLANNING = PermissionOption(option_id="refuse", name="No, keep planning", 
 class EditorSession:
     """Subscribes to the engine's events from construction until `close`, and sends them to the client."""
 
-    def __init__(self, session_id: str, opened: OpenedEngine, client: acp.Client, tasks: asyncio.TaskGroup) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        opened: OpenedEngine,
+        client: acp.Client,
+        tasks: asyncio.TaskGroup,
+        capabilities: ClientCapabilities,
+        buffers: ClientBuffers | None = None,
+    ) -> None:
         self.session_id = session_id
         self.engine = opened.engine
+        self._settings = opened.settings
+        self._readable = opened.readable
         self._client = client
+        self._buffers = buffers
         self._folder = Path()
         self._updates = UpdateBuilder(session_id, self._folder)
         self.options = SessionOptions(session_id, opened.engine, opened.settings)
         self.usage = UsageTracker(session_id, opened.engine)
-        self.permissions = PermissionRequests(session_id, opened.engine, client, tasks)
+        has_forms = capabilities.elicitation is not None and capabilities.elicitation.form is not None
+        self.permissions = PermissionRequests(session_id, opened.engine, client, tasks, has_forms=has_forms)
+        self._terminals = (
+            CommandTerminals(
+                session_id,
+                client,
+                tasks,
+                self._send_update,
+                with_messages=shows_output_messages(capabilities),
+            )
+            if has_terminals(capabilities)
+            else None
+        )
         self._send_lock = asyncio.Lock()  # held during replay, so that live updates follow the stored messages
         self._inputs: set[str] = set()
         self._cancel_count = 0
+        self._has_named_folders = False  # whether the model knows the folders besides the workspace
         self._unsubscribe = opened.engine.bus.subscribe_all(self._handle_event)
 
     async def open(self, *, replay: bool) -> None:
@@ -283,9 +367,15 @@ class EditorSession:
     def close(self) -> None:
         self._unsubscribe()
         self.permissions.close()
+        if self._terminals is not None:
+            self._terminals.close()
 
     def includes_session(self, session_id: str) -> bool:
         return self._updates.includes_session(session_id)
+
+    async def ask_model_question(self, question: UserQuestion, context: ToolContext) -> tuple[str, ...] | None:
+        call = self._updates.view_call(context.session_id, context.call_id)
+        return await self.permissions.ask_model_question(question, call.id if call is not None else "")
 
     async def run_prompt(self, parts: Sequence[PartBase]) -> TurnOutcome:
         """Runs a turn and returns its end after all its updates were sent to the client."""
@@ -293,6 +383,9 @@ class EditorSession:
         if (command := parse_command(parts)) is not None:
             return await self._run_command(command)
         cancels_before, input_id = self._cancel_count, new_id()
+        parts = await asyncio.to_thread(expand_custom_command, parts, self._settings)
+        if not self._has_named_folders:
+            parts, self._has_named_folders = [*parts, *_name_folders(self._readable)], True
         self._inputs.add(input_id)
         try:
             turn_end = await self.engine.put(self.session_id, parts, input_id=input_id, sender=EDITOR_SENDER)
@@ -308,23 +401,26 @@ class EditorSession:
         """Sends the commands, then the models that the servers list. Waits shortly: a client accepts updates only after
         it has read the response with the session id."""
         await asyncio.sleep(COMMANDS_DELAY_SECONDS)
-        await self._send_update(available_commands())
+        custom = await asyncio.to_thread(load_custom_commands, self._settings)
+        await self._send_update(available_commands(custom))
         if (servers := self.engine.runtime.mcp_servers) is not None:
             await servers.wait_until_settled()
             offers = await list_offers(self.engine, Path(self._folder))
             if offers.prompts:
-                await self._send_update(available_commands(offers))
+                await self._send_update(available_commands(custom, offers))
         if await self.options.load_models() and self.session_id in self.engine.live:
             await self._send_config_options()
 
     async def _run_command(self, command: CommandName) -> TurnOutcome:
-        message = await run_command(command, self.engine, self.session_id)
+        message = await run_command(command, self.engine, self.session_id, self._buffers)
         await self.engine.bus.settled()
         await self._send_update(acp.update_agent_message(acp.text_block(replace_surrogates(message))))
         return TurnEnd("completed", message)
 
     async def cancel(self) -> None:
         self._cancel_count += 1
+        if self._buffers is not None:
+            self._buffers.cancel_writes()
         await self._stop_turn()
 
     async def _stop_turn(self) -> None:
@@ -363,9 +459,22 @@ class EditorSession:
 
     async def _handle_event(self, event: Event) -> None:
         async with self._send_lock:
-            for update in self._updates.event_updates(event):
+            updates = list(self._updates.event_updates(event))
+            if self._terminals is not None:
+                self._add_terminal_output(self._terminals, event)
+            for update in updates:
+                if self._terminals is not None and isinstance(update, ToolCallStart | ToolCallProgress):
+                    update = self._terminals.show(update)  # noqa: PLW2901
                 await self._send_update(update)
             await self._react_to_event(event)
+
+    def _add_terminal_output(self, terminals: CommandTerminals, event: Event) -> None:
+        if isinstance(event, DeltasDroppedEvent):
+            terminals.note_loss()
+        elif isinstance(event, ToolOutputEvent) and event.tool_name == "shell":
+            call = self._updates.view_call(event.session_id, event.call_id)
+            if call is not None:
+                terminals.add_output(call.id, self._folder, event.output)
 
     async def _react_to_event(self, event: Event) -> None:
         """Handles events that need more than updates of the transcript, which `UpdateBuilder` makes of every event."""

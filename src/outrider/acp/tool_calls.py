@@ -93,6 +93,8 @@ class ToolCallView(msgspec.Struct, frozen=True, kw_only=True):
     content: list[ToolCallContent]
     locations: list[ToolCallLocation]
     raw_input: dict[str, Any] | None
+    raw_output: dict[str, Any] | None = None
+    meta: dict[str, Any] | None = None
 
     def to_start(self) -> ToolCallStart:
         return ToolCallStart(session_update="tool_call", tool_call_id=self.id, **self._common_fields())
@@ -108,8 +110,8 @@ class ToolCallView(msgspec.Struct, frozen=True, kw_only=True):
         return ToolCallUpdate(tool_call_id=self.id, **fields)
 
     def _common_fields(self) -> dict[str, Any]:
-        names = ("title", "kind", "status", "content", "locations", "raw_input")
-        return {name: getattr(self, name) for name in names}
+        names = ("title", "kind", "status", "content", "locations", "raw_input", "raw_output")
+        return {"field_meta": self.meta, **{name: getattr(self, name) for name in names}}
 
 
 def view_tool_call(call: ToolPart, folder: Path, output: str = "", agent: str = "") -> ToolCallView:
@@ -125,6 +127,7 @@ def view_tool_call(call: ToolPart, folder: Path, output: str = "", agent: str = 
         content=[*_diff_content(changes, folder), *_text_content(call, output, changes)],
         locations=_call_locations(call, changes, folder),
         raw_input=to_json_value(call.state.input) or None,
+        raw_output=_raw_output(call),
     )
 
 
@@ -154,6 +157,13 @@ def _call_status(call: ToolPart) -> ToolCallStatus:
             return "completed"
         case ToolError():
             return "failed"
+
+
+def _raw_output(call: ToolPart) -> dict[str, Any] | None:
+    """Returns the exit code of a command that has ended."""
+    state = call.state
+    code = state.metadata.get("exit_code") if isinstance(state, ToolCompleted | ToolError) else None
+    return {"exit_code": code} if isinstance(code, int) else None
 
 
 def _diff_content(changes: Sequence[FileDiff], folder: Path) -> Iterator[FileEditToolCallContent]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import assert_never
 
 import acp
+import msgspec
 from acp.helpers import ContentBlock
 from acp.schema import (
     AgentMessageChunk,
@@ -75,7 +76,7 @@ class UpdateBuilder:
         self._session_id = session_id
         self._folder = folder
         self._transcript = TranscriptView(session_id, follow_children=True)
-        self._sent_calls: set[str] = set()  # ids of items that were sent
+        self._sent_calls: dict[str, ToolCallView] = {}  # what was sent last, by item id
         self._sent_texts: dict[str, str] = {}  # text that was sent, by item id
         self._deltas_dropped = False  # whether the bus dropped deltas of the current text
 
@@ -86,7 +87,7 @@ class UpdateBuilder:
         own = session_id == self._session_id
         transcript = self._transcript if own else self._transcript.children.get(session_id)
         item = transcript.find_call(call_id) if transcript is not None else None
-        return self._view_item(item, self._agent_name(session_id)) if item is not None else None
+        return self._view_item(item, "" if own else session_id) if item is not None else None
 
     def replay_messages(self, messages: Iterable[Message]) -> Iterator[Update]:
         """Yields the updates of stored messages."""
@@ -107,7 +108,7 @@ class UpdateBuilder:
         else:
             for item in items:
                 yield from self._child_item_updates(item, event.session_id)
-        if (notice := _notice_without_item(event)) is not None:
+        if (notice := _notice_without_item(event, items)) is not None:
             yield from self._notice_updates(notice, self._agent_name(event.session_id))
         if isinstance(event, SessionUpdatedEvent) and event.session_id == self._session_id:
             yield from _title_updates(event)
@@ -132,10 +133,10 @@ class UpdateBuilder:
         """Texts of a child session are for its caller, which receives them as the output of its call."""
         match item:
             case ToolCallItem() if self._transcript.find_call(item.part.call_id) is item:
-                yield self._call_update(item)  # the call of the child, which says what the child is doing
+                yield from self._view_updates(item)  # the call of the child, which says what the child is doing
             case ToolCallItem():
                 if item.part.tool != FINISH_TOOL:
-                    yield self._call_update(item, self._agent_name(session_id))
+                    yield from self._view_updates(item, session_id)
             case NoticeItem():
                 yield from self._notice_updates(item.notice, self._agent_name(session_id))
             case UserItem() | CommandItem() | TextItem() | FileItem():
@@ -177,16 +178,18 @@ class UpdateBuilder:
                 self._sent_texts[item.id] = answer
                 yield _text_chunk(answer, item.message_id)
             return
-        yield self._call_update(item)
+        yield from self._view_updates(item)
         if (todos := call_todos(item.part)) is not None:
             yield plan_from_todos(todos)
 
-    def _call_update(self, item: ToolCallItem, agent: str = "") -> ToolCallStart | ToolCallProgress:
-        view = self._view_item(item, agent)
-        if item.id in self._sent_calls:
-            return view.to_progress()
-        self._sent_calls.add(item.id)
-        return view.to_start()
+    def _view_updates(self, item: ToolCallItem, child_id: str = "") -> Iterator[ToolCallStart | ToolCallProgress]:
+        """Yields the update of a call, nothing for input that arrives and changes nothing that is shown."""
+        view, sent = self._view_item(item, child_id), self._sent_calls.get(item.id)
+        self._sent_calls[item.id] = view
+        if sent is None:
+            yield view.to_start()
+        elif view != sent or view.status != "pending":
+            yield view.to_progress()
 
     def _notice_updates(self, notice: Notice, agent: str = "") -> Iterator[Update]:
         """Sends a notice as a thought: the program wrote it, so it must not become part of the model's answer."""
@@ -194,16 +197,31 @@ class UpdateBuilder:
             text = f"{agent}: {notice.text}" if agent else notice.text
             yield _text_chunk(f"{text}\n\n{notice.body}".rstrip() + "\n\n", thought=True)
 
-    def _view_item(self, item: ToolCallItem, agent: str) -> ToolCallView:
-        return view_tool_call(item.part, self._folder, item.child_activity or "\n".join(item.live_output), agent)
+    def _view_item(self, item: ToolCallItem, child_id: str) -> ToolCallView:
+        """Returns the view of a call. A call of a child session names its agent, and in `_meta` the session and the
+        call that started it."""
+        output = item.child_activity or "\n".join(item.live_output)
+        child = self._transcript.side.agents.get(child_id)
+        if child is None:
+            return view_tool_call(item.part, self._folder, output)
+        caller = self._transcript.find_call(child.call_id)
+        origin = {
+            "agent": replace_surrogates(child.name),
+            "session_id": child_id,
+            "parent_tool_call_id": caller.part.id if caller is not None else None,
+        }
+        view = view_tool_call(item.part, self._folder, output, child.name)
+        return msgspec.structs.replace(view, meta={"outrider": origin})
 
     def _agent_name(self, session_id: str) -> str:
         agent = self._transcript.side.agents.get(session_id)
         return agent.name if agent is not None else ""
 
 
-def _notice_without_item(event: Event) -> Notice | None:
-    """The notice of an event that changes no item. A new event class is shown by default."""
+def _notice_without_item(event: Event, items: Iterable[TranscriptItem]) -> Notice | None:
+    """The notice of an event for which the transcript has no item. A new event class is shown by default."""
+    if any(isinstance(item, NoticeItem) for item in items):
+        return None
     match event:
         case ErrorEvent() | BudgetExceededEvent() | LoopCompletedEvent():
             return None  # an item of the transcript shows it

@@ -1,6 +1,7 @@
-"""An editor for tests: the SDK's own client, which starts the real program and remembers everything that it is told."""
+"""An editor for tests: the client of the SDK, which starts the real program and records all messages."""
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -12,16 +13,23 @@ from typing import Any
 import acp
 from acp.client import ClientSideConnection
 from acp.schema import (
+    AcceptElicitationResponse,
     AgentMessageChunk,
     AgentThoughtChunk,
     AllowedOutcome,
+    ClientCapabilities,
+    CreateTerminalResponse,
+    DeclineElicitationResponse,
     DeniedOutcome,
+    InitializeResponse,
     PermissionOption,
+    ReadTextFileResponse,
     RequestPermissionResponse,
     ToolCallProgress,
     ToolCallStart,
     ToolCallUpdate,
     UserMessageChunk,
+    WaitForTerminalExitResponse,
 )
 
 SECONDS = 60
@@ -36,10 +44,20 @@ class Editor(acp.Client):
 
     def __init__(self) -> None:
         self.agent: ClientSideConnection
+        self.offered: InitializeResponse
         self.process: asyncio.subprocess.Process
         self.updates: list[Any] = []
         self.answers: list[str] = []
         self.asked: list[tuple[ToolCallUpdate, list[PermissionOption]]] = []
+        self.forms: list[tuple[str, Any]] = []  # what it was asked in forms
+        self.filled: list[dict[str, Any] | None] = []  # what its user fills in; None declines
+        self.buffers: dict[str, str] = {}  # unsaved text by path
+        self.refuses_writes = self.hangs_on_writes = self.refuses_terminals = self.has_remote_terminals = False
+        self.written: list[str] = []  # paths that were written through it
+        self.terminals: dict[str, asyncio.subprocess.Process] = {}
+        self.printed: dict[str, str] = {}  # what its terminals show, by id
+        self.released: list[str] = []
+        self._readers: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
 
     async def session_update(self, session_id: str, update: Any, **kwargs: Any) -> None:
@@ -57,6 +75,67 @@ class Editor(acp.Client):
         if answer == CANCELLED:
             return RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled"))
         return RequestPermissionResponse(outcome=AllowedOutcome(outcome="selected", option_id=answer))
+
+    async def create_elicitation(self, message: str, mode: Any, **kwargs: Any) -> Any:
+        self.forms.append((message, mode))
+        self._news.set()
+        if not self.filled:
+            await asyncio.Event().wait()
+        content = self.filled.pop(0)
+        if content is None:
+            return DeclineElicitationResponse(action="decline")
+        return AcceptElicitationResponse(action="accept", content=content)
+
+    async def read_text_file(
+        self, session_id: str, path: str, line: int | None = None, limit: int | None = None, **kwargs: Any
+    ) -> ReadTextFileResponse:
+        if path in self.buffers:
+            return ReadTextFileResponse(content=self.buffers[path])
+        if not Path(path).exists():
+            raise acp.RequestError.resource_not_found(path)
+        return ReadTextFileResponse(content=Path(path).read_bytes().decode())
+
+    async def write_text_file(self, session_id: str, path: str, content: str, **kwargs: Any) -> None:
+        """Replaces the text of the buffer and saves it, as editors do."""
+        if self.refuses_writes:
+            raise acp.RequestError(-32603, "the file is locked")
+        self.written.append(path)
+        self._news.set()
+        if self.hangs_on_writes:
+            await asyncio.Event().wait()
+        self.buffers.pop(path, None)
+        Path(path).write_bytes(content.encode())
+
+    async def create_terminal(self, session_id: str, command: str, args: Any = None, **kwargs: Any) -> Any:
+        if self.refuses_terminals:
+            raise acp.RequestError(-32603, "no terminals here")
+        if self.has_remote_terminals:
+            command, args = "true", ()
+        terminal_id, pipe = f"terminal-{len(self.terminals)}", asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(command, *(args or ()), stdout=pipe, stderr=pipe)
+        self.terminals[terminal_id] = process
+        self.printed[terminal_id] = ""
+        self._readers.append(asyncio.create_task(self._read_terminal(terminal_id, process)))
+        return CreateTerminalResponse(terminal_id=terminal_id)
+
+    async def _read_terminal(self, terminal_id: str, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while chunk := await process.stdout.read(1000):
+            self.printed[terminal_id] += chunk.decode()
+            self._news.set()
+        await process.wait()
+        self._news.set()
+
+    async def wait_for_terminal_exit(self, session_id: str, terminal_id: str, **kwargs: Any) -> Any:
+        return WaitForTerminalExitResponse(exit_code=await self.terminals[terminal_id].wait())
+
+    async def release_terminal(self, session_id: str, terminal_id: str, **kwargs: Any) -> None:
+        self.released.append(terminal_id)
+        self._news.set()
+        process = self.terminals[terminal_id]
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
 
     async def until(self, true: Callable[[], object]) -> None:
         """Wait for news that make it true."""
@@ -112,8 +191,8 @@ class Desk:
         )
 
     @asynccontextmanager
-    async def editor(self, *flags: str) -> AsyncIterator[Editor]:
-        """Open, and introduced; the program has to end by itself when the editor goes."""
+    async def editor(self, *flags: str, able: dict[str, Any] | None = None) -> AsyncIterator[Editor]:
+        """Open, and introduced; the program has to end by itself when the editor goes. `able` is what it declares."""
         editor = Editor()
         options = {"stderr": None, "limit": 1 << 24, "shutdown_timeout": SECONDS}
         async with acp.spawn_agent_process(
@@ -127,7 +206,10 @@ class Desk:
         ) as (agent, process):
             editor.agent, editor.process = agent, process
             async with asyncio.timeout(SECONDS):
-                await agent.initialize(protocol_version=acp.PROTOCOL_VERSION)
+                editor.offered = await agent.initialize(
+                    protocol_version=acp.PROTOCOL_VERSION,
+                    client_capabilities=ClientCapabilities.model_validate(able or {}),
+                )
             yield editor
         assert process.returncode == 0
 

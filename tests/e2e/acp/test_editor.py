@@ -1,4 +1,4 @@
-"""Somebody works with Outrider in an editor: talks, approves, refuses, cancels, and comes back."""
+"""Sessions in an editor: prompts, approvals, denials, cancellation and resume."""
 
 import asyncio
 import json
@@ -305,7 +305,7 @@ async def test_stdout_carries_the_protocol_and_nothing_else(desk: Desk):
 
 
 async def test_a_server_that_the_editor_brings_along_has_its_tools_used(desk: Desk):
-    script = Path(__file__).parents[1] / "mcp_servers" / "plain.py"
+    script = Path(__file__).parents[1] / "mcp_servers" / "raw_server.py"
     own = McpServerStdio(name="own", command=sys.executable, args=["-S", str(script)], env=[])
     desk.write_script(*([call("mcp__own__echo", text="to and fro")], "Said.") * 100)
     async with desk.editor("--allow", "mcp__own__*") as editor:

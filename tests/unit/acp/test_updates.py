@@ -1,4 +1,4 @@
-"""What happens in a session in the protocol's words: texts, calls, differences and plans."""
+"""Messages, calls, diffs and plans as updates of the Agent Client Protocol."""
 
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from outrider.acp.updates import UpdateBuilder, plan_from_text
 from outrider.errors import ConfigurationError
 from outrider.presentation.approvals import ApprovalView
 from outrider.presentation.formats import replace_surrogates
-from outrider.tools.text.diff import diff_texts
+from outrider.tools.text.replace import diff_texts
 from outrider.types.events import (
     AgentCalledEvent,
     BudgetExceededEvent,
@@ -43,6 +43,7 @@ from outrider.types.events import (
     PartDeltaEvent,
     PartUpdatedEvent,
     RetryScheduledEvent,
+    SessionUpdatedEvent,
     ToolExecutionStartedEvent,
     ToolOutputEvent,
 )
@@ -169,6 +170,13 @@ def test_other_sessions_are_not_received_and_agents_that_were_called_are_seen_by
     assert told(whole(call, "child"), delta("x", "p", session_id="other"), telling=telling) == []
     updates = told(called, delta("x", "p", session_id="child"), whole(call, "child"), telling=telling)
     assert [update.title for update in updates] == ["helper: ls"]
+    assert updates[0].field_meta["outrider"]["agent"] == "helper"
+    assert updates[0].field_meta["outrider"]["session_id"] == "child"
+
+
+def test_input_that_changes_nothing_that_is_shown_is_not_reported():
+    calls = [ToolPart("c", "shell", ToolPending({"command": "ls"}, raw), id="p") for raw in ("{", '{"com', '{"command')]
+    assert [type(update) for update in told(*map(whole, calls))] == [ToolCallStart]
 
 
 def test_a_running_call_shows_the_end_of_its_output():
@@ -208,6 +216,7 @@ def test_notices_reach_the_editor_as_thoughts_once_each():
         whole(RetryPart(1, "busy", RetryTime(1))),
         ContextCompactionEvent(session_id="s", tokens_before=9000, tokens_after=1000),
         BudgetExceededEvent(session_id="s", limit="steps", maximum="3"),
+        SessionUpdatedEvent(session_id="s", changes={"mcp_servers": []}),
         LoopCompletedEvent(session_id="s", termination_reason="length"),
         LoopStartedEvent(session_id="s"),
     )
@@ -216,6 +225,7 @@ def test_notices_reach_the_editor_as_thoughts_once_each():
         "retrying in 1.0s: attempt 1 failed: busy",
         "earlier messages were summarised (9.0k → 1.0k tokens)",
         'stopped: the limit of 3 steps is reached; raise the limit, then send "continue"',
+        "all MCP servers are ready",
         'the answer was cut off: the model\'s output limit is reached; send "continue" to get the rest',
     ]
 

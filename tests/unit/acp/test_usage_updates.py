@@ -1,4 +1,4 @@
-"""How full a context is, told to an editor."""
+"""The context usage that an editor receives."""
 
 from decimal import Decimal
 

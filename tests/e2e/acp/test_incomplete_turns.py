@@ -1,11 +1,12 @@
-"""Editors learn what to do after a turn that did not complete, and "continue" works in the same session."""
+"""An editor receives the next step after an incomplete turn, and "continue" works in the same session."""
 
 from typing import Any
 
 import acp
 import pytest
 
-from outrider.testing.simulator import SIMULATED_APIS, BrokenConnection, Refusal, Simulator
+from outrider.testing.simulator import Simulator
+from outrider.testing.simulator_answers import SIMULATED_APIS, BrokenConnection, Refusal
 from outrider.types.parts import ToolUsePart
 from tests.e2e.acp.editor import Desk, say
 

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from outrider.event_bus import EventBus, EventStream, get_event_bus
     from outrider.models.complete import async_complete, complete
     from outrider.permissions import Containment, Decision
+    from outrider.server import ServerApp, async_serve, serve, server_app
     from outrider.session_replay.recorded_session import (
         AnswerDiffers,
         CallsDiffer,
@@ -72,7 +73,7 @@ if TYPE_CHECKING:
     from outrider.sessions.records import SessionFilter
     from outrider.sessions.session import ForkPoint, Session, SessionTime
     from outrider.sessions.store import Store
-    from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult
+    from outrider.tools.tool import Policy, Progress, Tool, ToolContext, ToolResult
     from outrider.tracing.console import EventLogger
     from outrider.tracing.event_log import AgentEvent, EventLog
     from outrider.tracing.otel import OpenTelemetry
@@ -161,7 +162,7 @@ if TYPE_CHECKING:
         validate_part,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Agent",
@@ -233,6 +234,7 @@ __all__ = [
     "PartValidationError",
     "PatchPart",
     "PermissionRefusedError",
+    "Policy",
     "Progress",
     "Prompt",
     "Provider",
@@ -254,6 +256,7 @@ __all__ = [
     "RunResult",
     "RunStream",
     "RunningTime",
+    "ServerApp",
     "ServerError",
     "Session",
     "SessionContext",
@@ -302,6 +305,7 @@ __all__ = [
     "async_complete",
     "async_run",
     "async_run_stream",
+    "async_serve",
     "compare",
     "complete",
     "decode_part",
@@ -332,6 +336,8 @@ __all__ = [
     "replay",
     "run",
     "run_stream",
+    "serve",
+    "server_app",
     "validate_part",
     "what_if",
 ]
@@ -364,10 +370,11 @@ __getattr__, __dir__ = lazy_names(
             StoreVersionError ToolFailure
         """,
         "outrider.permissions": "Containment Decision",
+        "outrider.server": "ServerApp async_serve serve server_app",
         "outrider.sessions.records": "SessionFilter",
         "outrider.sessions.session": "ForkPoint Session SessionTime",
         "outrider.sessions.store": "Store",
-        "outrider.tools.tool": "Progress Tool ToolContext ToolResult",
+        "outrider.tools.tool": "Policy Progress Tool ToolContext ToolResult",
         "outrider.tracing.event_log": "AgentEvent EventLog",
         "outrider.tracing.console": "EventLogger",
         "outrider.tracing.otel": "OpenTelemetry",

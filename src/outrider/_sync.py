@@ -1,4 +1,5 @@
-"""Run a coroutine from synchronous code, whether or not an event loop is running in the caller's thread."""
+"""Run a coroutine from synchronous code, whether or not an event loop is running in the caller's thread, and tell the
+exceptions of functions of the program from those that end a task."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -6,7 +7,7 @@ from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import copy_context
 from threading import Thread
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -68,3 +69,44 @@ def _run_in_thread(work: Callable[[], Awaitable[T]]) -> T:
 def _cancel_work(canceller: "Future[Callable[[], object]]") -> None:
     with suppress(RuntimeError):  # the loop is closed: the work has already finished
         canceller.result()()
+
+
+def describe_exception(error: BaseException) -> str:
+    """Returns the class and the text of an exception of the program; its text may itself fail."""
+    try:
+        text = str(error).strip()
+    except Exception:  # noqa: BLE001  __str__ is a function of the program too
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+_SHOWN_CHARACTERS = 200
+
+
+def describe_value(value: object) -> str:
+    """Returns the start of the representation of a value of the program; its representation may itself fail."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001  __repr__ is a function of the program too; RecursionError: nested too deeply
+        return f"a {type(value).__name__}"
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+
+
+def is_interruption(error: BaseException, task: "asyncio.Task[Any] | None") -> bool:
+    """Returns whether an exception that came out of a function of the program, called in `task`, was not raised by it:
+    Ctrl-C, a cancellation of the task, or the end of a coroutine that is closed."""
+    match error:
+        case asyncio.CancelledError():
+            return task is None or task.cancelling() > 0
+        case GeneratorExit():
+            return not _is_current_task(task)
+        case _:
+            return isinstance(error, KeyboardInterrupt)
+
+
+def _is_current_task(task: "asyncio.Task[Any] | None") -> bool:
+    """Returns whether this task runs now; GeneratorExit is also raised in one whose coroutine is closed by others."""
+    try:
+        return asyncio.current_task() is task
+    except RuntimeError:  # no event loop runs
+        return False

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager
 from functools import cache, reduce
 from typing import Any, Self, TypeVar
 
+from outrider._sync import is_interruption
 from outrider.errors import ConfigurationError, ListenerOverflow
 from outrider.types.events import DeltasDroppedEvent, Event
 
@@ -88,7 +89,9 @@ class EventBus:
     def _apply_transform(self, event: Event, transform: EventTransform) -> Iterable[Event]:
         try:
             return tuple(transform(event))
-        except Exception:  # noqa: BLE001  an event that cannot be redacted is dropped; the publisher continues
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001  an event that cannot be redacted is dropped; the publisher continues
             _log.exception("%s was dropped: a transform failed", type(event).__name__)
             return ()
 
@@ -98,17 +101,20 @@ class EventBus:
                 outcome = handler(event)
                 if outcome is not None and inspect.isawaitable(outcome):
                     self._returned_awaitables.add(outcome)
-            except Exception:  # noqa: BLE001  an error of a listener must not reach the publisher
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001  an error of a listener must not reach the publisher
                 _log.exception("a listener failed on %s", type(event).__name__)
 
-    def subscribe(self, event_class: type[E], handler: Handler[E]) -> Unsubscribe:
-        """Calls `handler`, a sync or async function, for every event of a class. Returns a function that
-        unsubscribes."""
-        if not isinstance(event_class, type) or not callable(handler):  # pyright: ignore[reportUnnecessaryIsInstance]
+    def subscribe(self, event_class: type[E] | tuple[type[E], ...], handler: Handler[E]) -> Unsubscribe:
+        """Calls `handler`, a sync or async function, for every event of a class, or of several classes. Returns a
+        function that unsubscribes."""
+        classes = event_class if isinstance(event_class, tuple) else (event_class,)
+        if not all(isinstance(cls, type) for cls in classes) or not callable(handler):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
                 f"subscribe() takes a class of outrider.events and a function, got {event_class!r} and {handler!r}"
             )
-        entry = (event_class, _AsyncHandler(event_class, handler) if _is_async(handler) else handler)
+        entry = (classes, _AsyncHandler(classes, handler) if _is_async(handler) else handler)
         with self._lock:
             self._replace_subscriptions([*self._subscriptions, entry])
 
@@ -142,6 +148,8 @@ class EventBus:
         """Waits until the async handlers of this loop have handled every published event, at most for `seconds`. A
         handler that takes longer continues by itself."""
         handlers = [handler for _, handler in self._subscriptions if isinstance(handler, _AsyncHandler)]
+        if not handlers and self._returned_awaitables.is_empty:
+            return
         try:
             async with asyncio.timeout(seconds):
                 for handler in (*handlers, self._returned_awaitables):
@@ -160,7 +168,7 @@ class EventBus:
         self.call_scopes.append(scope)
         return lambda: self.call_scopes.remove(scope)
 
-    def _replace_subscriptions(self, subscriptions: list[tuple[type[Event], Handler[Any]]]) -> None:
+    def _replace_subscriptions(self, subscriptions: list[tuple[tuple[type[Event], ...], Handler[Any]]]) -> None:
         """Creates a new list and a new table each time, so that a delivery in progress is not affected."""
         self._subscriptions = subscriptions
         self._handlers = _HandlerTable(self._find_handlers)
@@ -309,8 +317,8 @@ class _AsyncHandler:
     The handler runs in the loop that was running when it subscribed, else in the publisher's loop, else (in a script
     without a loop) in a new loop before `publish` returns."""
 
-    def __init__(self, event_class: type[Event], handler: Callable[[Any], Awaitable[Any]]) -> None:
-        self._event_class = event_class
+    def __init__(self, event_classes: tuple[type[Event], ...], handler: Callable[[Any], Awaitable[Any]]) -> None:
+        self._event_classes = event_classes
         self._handler = handler
         self._queue = _BoundedEventQueue(QUEUE_LIMIT)
         self._task: asyncio.Task[None] | None = None
@@ -337,14 +345,16 @@ class _AsyncHandler:
 
     async def _handle_queued(self) -> None:
         while (event := self._queue.take()) is not None:
-            if not isinstance(event, self._event_class):
+            if not isinstance(event, self._event_classes):
                 _log.warning(
                     "a listener was too slow: %s", event
                 )  # a DeltasDroppedEvent, which it did not subscribe to
                 continue
             try:
                 await self._handler(event)
-            except Exception:  # noqa: BLE001  as in publish
+            except BaseException as error:
+                if is_interruption(error, asyncio.current_task()):
+                    raise
                 _log.exception("a listener failed on %s", type(event).__name__)
         if self._queue.overflowed:
             _log.error("a listener is too far behind and was removed")
@@ -373,6 +383,10 @@ class _ReturnedAwaitables:
             if inspect.iscoroutine(outcome):
                 outcome.close()
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._tasks
+
     async def settled(self) -> None:
         _, work = self._tasks.get(asyncio.get_running_loop(), (None, None))
         if work is not None and work is not asyncio.current_task():
@@ -383,7 +397,9 @@ async def _await_all(waiting: deque[Awaitable[Any]]) -> None:
     while waiting:
         try:
             await waiting.popleft()
-        except Exception:  # noqa: BLE001  as in publish
+        except BaseException as error:
+            if is_interruption(error, asyncio.current_task()):
+                raise
             _log.exception("an awaitable of a listener failed")
 
 

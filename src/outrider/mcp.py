@@ -12,7 +12,7 @@ from typing import Self
 from outrider.config.environment import proxy_for
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.processes.launch import child_environment
-from outrider.tools.mcp.config import HttpServer, ServerConfig, ServerLimits, StdioServer, parse_config
+from outrider.tools.mcp.config import HttpServer, OAuthClient, ServerConfig, ServerLimits, StdioServer, parse_config
 from outrider.tools.mcp.connection import AskUser, Elicitation, ElicitationReply, McpHost, ServerFault, has_changed
 from outrider.tools.mcp.server import McpServer, ServerStatus
 from outrider.tools.mcp.toolset import McpServers, McpTool, make_mcp_tool, resource_tools, tool_names
@@ -24,6 +24,7 @@ __all__ = [
     "HttpServer",
     "McpTool",
     "McpToolset",
+    "OAuthClient",
     "ServerFault",
     "ServerLimits",
     "ServerStatus",

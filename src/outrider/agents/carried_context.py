@@ -9,9 +9,9 @@ searches the removed messages.
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
 from itertools import accumulate
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 
@@ -74,6 +74,23 @@ _NAMES = re.compile(
     r"|\bv?\d+\.\d+(?:\.\d+)*\b|\b[0-9a-f]{7,40}\b"  # versions and hashes
 )
 _WORD = re.compile(r"[^\W_]+(?:[-_.][^\W_]+)*")
+
+_DIGITS = re.compile(r"\d+")
+MAX_CACHED_LENGTH = 1024  # characters of a text whose results are cached
+MAX_CACHED_TEXTS = 16_384
+Found = TypeVar("Found")
+
+
+def _cache_short_texts(read: Callable[[str], Found]) -> Callable[[str], Found]:
+    """Caches the results for short texts: every compaction of a session reads the same texts again, so its cost would
+    grow with the age of the session. Long texts are not cached, to limit the memory."""
+    cached = lru_cache(MAX_CACHED_TEXTS)(read)
+
+    @wraps(read)
+    def read_text(text: str) -> Found:
+        return cached(text) if len(text) < MAX_CACHED_LENGTH else read(text)
+
+    return read_text
 
 
 def carried_budget(context_limit: int | None) -> int:
@@ -151,7 +168,7 @@ def _select_entries(entries: Sequence[str], characters: int) -> list[str]:
     words are rare among the entries: a rule occurs once, "next" occurs often."""
     if sum(map(len, entries)) <= characters:
         return list(entries)
-    words = [frozenset(_WORD.findall(re.sub(r"\d+", "0", entry.lower()))) for entry in entries]
+    words = [_words(entry) for entry in entries]
     spread = Counter(word for found in words for word in found)
     rarity = [sum(1 / spread[word] for word in found) / (len(found) or 1) for found in words]
     newest = range(len(entries) - 1, -1, -1)
@@ -165,6 +182,12 @@ def _select_entries(entries: Sequence[str], characters: int) -> list[str]:
     return [entries[position] for position in sorted(chosen)]
 
 
+@_cache_short_texts
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(_DIGITS.sub("0", text.lower())))
+
+
+@_cache_short_texts
 def _normalize(text: str) -> str:
     return " ".join(text.lower().split())
 
@@ -175,18 +198,10 @@ def _spoken_text(message: Message) -> str:
     return "\n".join(part.text for part in parts if not part.synthetic and not part.ignored)
 
 
-def _sentences(text: str) -> Sequence[str]:
-    return _known_sentences(text) if len(text) < MAX_REMEMBERED else _split_sentences(text)
-
-
-def _split_sentences(text: str) -> tuple[str, ...]:
+@_cache_short_texts
+def _sentences(text: str) -> tuple[str, ...]:
     found = (sentence.strip() for sentence in _SENTENCE_END.split(_FENCE.sub("\n", text)))
     return tuple(sentence[:MAX_SENTENCE] for sentence in found if sentence)
-
-
-# Every compaction of a session reads the same texts again. Long ones are not remembered, to limit the memory.
-MAX_REMEMBERED = 4096
-_known_sentences = lru_cache(8192)(_split_sentences)
 
 
 def _shorten(text: str) -> str:
@@ -197,8 +212,13 @@ def _shorten(text: str) -> str:
 
 def _constraints(by_user: Iterable[str]) -> Iterator[str]:
     for text in by_user:
-        found = [sentence for sentence in _sentences(text) if _CONSTRAINT.search(sentence)]
+        found = [sentence for sentence in _sentences(text) if _is_constraint(sentence)]
         yield from found[:MAX_SENTENCES_PER_MESSAGE]
+
+
+@_cache_short_texts
+def _is_constraint(sentence: str) -> bool:
+    return _CONSTRAINT.search(sentence) is not None
 
 
 def _distinct_sentences(by_user: Iterable[str]) -> Iterator[str]:
@@ -211,12 +231,13 @@ def _distinct_sentences(by_user: Iterable[str]) -> Iterator[str]:
         surplus = len(single) > MAX_SENTENCES_PER_MESSAGE
         half = MAX_SENTENCES_PER_MESSAGE // 2
         for sentence in [*single[:half], *single[-half:]] if surplus else single:
-            if not _CONSTRAINT.search(sentence):
+            if not _is_constraint(sentence):
                 yield sentence
 
 
+@_cache_short_texts
 def _shape(sentence: str) -> str:
-    return re.sub(r"\d+", "0", _normalize(sentence))
+    return _DIGITS.sub("0", _normalize(sentence))
 
 
 def _statements(by_agent: Iterable[str]) -> Iterator[str]:
@@ -315,20 +336,14 @@ def _newest_start(sizes: Iterable[int]) -> int:
 
 def _names(by_user: Iterable[str], by_agent: Iterable[str]) -> list[str]:
     """Returns paths, identifiers, versions and the like, most frequent first; those of the user before others."""
-    counts = [
-        Counter(
-            name for text in texts for name in (_known_names(text) if len(text) < MAX_REMEMBERED else _find_names(text))
-        )
-        for texts in (by_user, by_agent)
-    ]
+    counts = [Counter(name for text in texts for name in _find_names(text)) for texts in (by_user, by_agent)]
     return list(dict.fromkeys(name for count in counts for name, _ in count.most_common() if 2 < len(name) < 200))
 
 
+@_cache_short_texts
 def _find_names(text: str) -> tuple[str, ...]:
     return tuple(name.rstrip(".,:;") for name in _NAMES.findall(text))
 
-
-_known_names = lru_cache(8192)(_find_names)
 
 EXCERPT = 600
 MIN_STEM = 4

@@ -4,6 +4,7 @@ Stored messages are not deleted."""
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
+from functools import partial
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from outrider.agents.instructions import renew_system_prompt
 from outrider.agents.run_context import AgentContext, RunContext, fallback_agent
 from outrider.context.lower import PromptProjection, apply_compaction, end_with_user, has_compaction, lower
 from outrider.context.prompts import render_prompt
+from outrider.context.request_ledger import record_single
 from outrider.errors import CallbackError, ConfigurationError, ContextOverflowError, ProviderError
 from outrider.providers.assembler import AnswerAssembler, AnswerPart
 from outrider.providers.provider import ModelClient
@@ -29,11 +31,13 @@ from outrider.types.parts import (
     ModelRef,
     ReasoningPart,
     RetryPart,
+    SentRequestRecord,
+    StepStartPart,
     TextPart,
     ToolPart,
     is_withdrawn,
 )
-from outrider.types.request import Allowance, BodyLayout, ModelSettings, Request, ToolChoice
+from outrider.types.request import Allowance, BodyLayout, ModelSettings, Prompt, Request, ToolChoice
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, ToolState
 from outrider.types.usage import Tokens
 
@@ -244,7 +248,8 @@ def _reserve_budget(context: AgentContext) -> BudgetReservation:
         raise ConfigurationError(
             f"Limits(cost={run.budget.limits.cost}) cannot be enforced: agent {agent.name!r} uses the model "
             f"{agent.model!r}, whose price is not known. Use Limits(tokens=…) instead, or a model with a known price, "
-            f'or set it in the configuration: [models."{agent.model}"], prices = {{ input = "0.2", output = "0.6" }}'
+            f'or set it in the configuration: [models."{agent.model}"], prices = {{ input = "0.2", output = "0.6" }}; '
+            f"in a program: Engine(catalog=ModelCatalog.from_config({{{agent.model!r}: {{'prices': {{…}}}}}}))"
         )
     return run.budget.reserve(estimate_prompt_tokens(context), _max_output_tokens(agent, run), price)
 
@@ -282,6 +287,7 @@ class ContextCompactor:
     def __init__(self, context: AgentContext) -> None:
         self._context = context
         self._run = context.run
+        self._sent: SentRequestRecord | None = None
 
     def is_due(self) -> bool:
         """Return whether the prompt is close to the context limit of the model."""
@@ -365,6 +371,7 @@ class ContextCompactor:
         if not self.can_compact(auto=auto, whole=whole):
             raise ContextOverflowError("the context is full, and the last messages alone fill it")
         await self._call_hook(auto=auto)
+        self._sent = None
         answer = await self._request_summary(history[:start], overflow=overflow)
         part = await self._build_part(answer.join_text().strip(), start, before)
         if part is None:
@@ -414,10 +421,11 @@ class ContextCompactor:
         return None
 
     def _summary_message(self, part: CompactionPart, answer: Message) -> Message:
-        """Return the message that carries the summary. It has the user role, and the usage of the summary request."""
+        """Return the message that carries the summary. It has the user role, the summary request and its usage."""
         agent = self._context.agent
         model = ModelRef(agent.provider, agent.model)
-        message = Message("user", [part], agent=agent.name, model=model, tokens=answer.tokens, cost=answer.cost)
+        parts = [StepStartPart(request=self._sent), part] if self._sent else [part]
+        message = Message("user", parts, agent=agent.name, model=model, tokens=answer.tokens, cost=answer.cost)
         message.summary = _first_line(part.summary)
         return message
 
@@ -488,7 +496,8 @@ class ContextCompactor:
             family=client.model_family(request.model),
         )
         settings = replace(request.settings, tool_choice=ToolChoice("none"), output=None)
-        summary_request = replace(request, prompt=prompt, settings=settings, allowance=Allowance)
+        on_sent = partial(self._record_request, request.prompt)
+        summary_request = replace(request, prompt=prompt, settings=settings, allowance=Allowance, on_sent=on_sent)
         assembler = AnswerAssembler(client.model_family(request.model))
         used = Tokens()
         try:
@@ -510,6 +519,10 @@ class ContextCompactor:
             self._run.budget.settle(reservation, used, cost)
         text = _summary_text(assembler) or NO_SUMMARY
         return Message("assistant", [TextPart(text)], tokens=used, cost=cost, finish=assembler.finish or "other")
+
+    def _record_request(self, prompt: Prompt, body: bytes, layout: BodyLayout) -> None:
+        """Create what is needed to build the body of the summary request again."""
+        self._sent = record_single(body, layout, prompt, self._context.session.id)
 
     async def _read_summary(self, client: ModelClient, request: Request, assembler: AnswerAssembler) -> Tokens:
         """Read the stream into the assembler; return the tokens of attempts that failed."""

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Annotated
+from typing import Annotated, Any, Unpack
 
 from msgspec import UNSET
 
@@ -21,7 +21,7 @@ from outrider.errors import LimitReachedError, ToolFailure
 from outrider.permissions.modes import stricter_mode
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
-from outrider.tools.tool import OnDemandTool, Progress, Tool, ToolContext, tools_by_name
+from outrider.tools.tool import OnDemandTool, Progress, Tool, ToolContext, ToolKeywords, replace_function, tools_by_name
 from outrider.types.agents import Agent, AgentMessage, Mode
 from outrider.types.events import AgentCalledEvent, AgentReturnedEvent
 from outrider.types.messages import Message
@@ -38,7 +38,6 @@ def build_delegation_tools(caller: AgentContext, open_context: OpenContext) -> d
     """Build the tools that need the loop. `open_context` is passed in to break a cycle: opening a context builds these
     tools, and these tools open contexts."""
 
-    @Tool(delegates=True)
     async def call_agent(
         agent_name: Annotated[str, "the agent to call"],
         message: Annotated[str, "all it needs to know"],
@@ -47,7 +46,6 @@ def build_delegation_tools(caller: AgentContext, open_context: OpenContext) -> d
         """Ask another agent and get its answer."""
         return await AgentDelegation(caller, open_context, context).run(agent_name, message)
 
-    @Tool(declares=ToolDeclaration("talk"))
     async def finish(message: Annotated[str, "the result, in full"]) -> str:
         """End your work with this result."""
         caller.finish_output = message
@@ -60,7 +58,19 @@ def build_delegation_tools(caller: AgentContext, open_context: OpenContext) -> d
     roles = {caller.agent.name: OWN_COPY_ROLE}
     for agent in caller.run.agents.values():
         roles.setdefault(agent.name, role_of(agent))
-    return tools_by_name([call_agent, finish, *([make(roles, run_task)] if make else [])])
+    tools = [_make_tool(call_agent, delegates=True), _make_tool(finish, declares=ToolDeclaration("talk"))]
+    return tools_by_name([*tools, *([make(roles, run_task)] if make else [])])
+
+
+_made_tools: dict[str, Tool] = {}
+
+
+def _make_tool(function: Callable[..., Any], **options: Unpack[ToolKeywords]) -> Tool:
+    """Make a tool of a nested function. Its definition is read once, because each run makes these tools."""
+    made = _made_tools.get(function.__name__)
+    if made is None:
+        made = _made_tools[function.__name__] = Tool(function, **options)
+    return replace_function(made, function)
 
 
 class AgentDelegation:
@@ -137,6 +147,7 @@ class AgentDelegation:
             title=f"{self._context.agent.name} → {callee.name}",
             workspace_directory=parent.workspace_directory,
             mode=stricter_mode(self._context.effective_mode, callee.mode),
+            approval=self._context.effective_level,
             agent=callee.name,
             parent_id=parent.id,
             owner=parent.owner,

@@ -15,6 +15,7 @@ from outrider.types.events import RequestChangedEvent
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
+from outrider.types.validate import ArgumentsMeta
 
 
 class HookedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,10 +103,9 @@ _OnPrompt = str | HookDecision | None
 _BeforeRequest = HookedRequest | None
 
 
-class Hooks(msgspec.Struct, frozen=True, kw_only=True):
-    """Functions, plain or async, that observe or change a run. Plain ones run in the event loop and must not block. An
-    exception in a hook is published as an error event and never ends a turn. Agents that other agents call have the
-    same hooks.
+class Hooks(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
+    """Functions, plain or async, that observe or change a run. Plain ones run in a thread, one at a time. An exception
+    in a hook is published as an error event and never ends a turn. Agents that other agents call have the same hooks.
 
     `before_call` returns None, another input, a string or a HookDecision. A string denies the call, and the model reads
     it as the reason; a HookDecision denies it or requires an approval. An exception denies the call too. The input that

@@ -9,6 +9,7 @@ prompt follows its current mode, as it did there.
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -85,7 +86,7 @@ def _note_settings(message: Message, session: Session, agent: Agent, run: Callab
     """Return whether the settings were added."""
     model = f"{agent.provider}/{agent.model}"
     now = PromptSettings(agent=agent.name, mode=session.mode, approval=session.approval, model=model)
-    found = list(_find_settings(session.messages))
+    found = [settings for _, settings in _find_settings(session)]
     of_agent = [settings for settings in found if settings.agent == agent.name]
     before = next((settings for settings in reversed(found) if settings.announced), of_agent[0] if of_agent else now)
     texts = _describe_changes(before, of_agent[-1].model if of_agent else model, now, agent, run)
@@ -114,28 +115,48 @@ def _describe_changes(
     return texts
 
 
-def _find_settings(messages: Sequence[Message]) -> list[PromptSettings]:
-    stored = [message.metadata[SETTINGS] for message in messages if SETTINGS in message.metadata]
-    found = list[PromptSettings]()
-    for value in stored:
-        try:
-            found.append(msgspec.convert(value, PromptSettings))
-        except msgspec.ValidationError:  # another program or version wrote it
-            continue
-    return found
+class _FoundSettings:
+    """The settings in the messages of a session, with their positions. Only new messages are read: a long session has
+    many, and inputs get their settings before they are added."""
+
+    def __init__(self, messages: list[Message]) -> None:
+        self.found: list[tuple[int, PromptSettings]] = []
+        self._messages = messages
+        self._read = 0
+        self._last: Message | None = None
+
+    def covers(self, messages: list[Message]) -> bool:
+        if self._messages is not messages or len(messages) < self._read:
+            return False
+        return self._read == 0 or messages[self._read - 1] is self._last
+
+    def read_new(self) -> None:
+        for position in range(self._read, len(self._messages)):
+            self._last = self._messages[position]
+            if (value := self._last.metadata.get(SETTINGS)) is None:
+                continue
+            with suppress(msgspec.ValidationError):  # another program or version wrote it
+                self.found.append((position, msgspec.convert(value, PromptSettings)))
+        self._read = len(self._messages)
+
+
+def _find_settings(session: Session) -> list[tuple[int, PromptSettings]]:
+    index = session.derived.get(SETTINGS)
+    if not isinstance(index, _FoundSettings) or not index.covers(session.messages):
+        index = session.derived[SETTINGS] = _FoundSettings(session.messages)
+    index.read_new()
+    return index.found
 
 
 def base_mode(agent: str, session: Session) -> Mode:
     """Return the mode that the system prompt of an agent describes: that of its first turn, or that at the last
     compaction, which starts a new prefix; the current one for sessions of earlier versions."""
-    messages = session.messages
-    compacted = _last_compaction(messages)
-    if compacted:
-        before = _find_settings(messages[:compacted])
-        visible = [settings for settings in before if settings.announced or settings.agent == agent]
-        if visible:
-            return visible[-1].mode
-    first = next((settings for settings in _find_settings(messages[compacted:]) if settings.agent == agent), None)
+    found, compacted = _find_settings(session), _last_compaction(session.messages)
+    for position, settings in reversed(found):
+        if position < compacted and (settings.announced or settings.agent == agent):
+            return settings.mode
+    later = (settings for position, settings in found if position >= compacted and settings.agent == agent)
+    first = next(later, None)
     return first.mode if first is not None else session.mode
 
 
@@ -143,7 +164,7 @@ def widest_mode(agent: str, session: Session) -> Mode:
     """Return the mode whose tools are sent to the model: the one with the most rights that its prompts had. Calls of
     tools that the current mode does not have are denied."""
     modes: list[Mode] = [
-        settings.mode for settings in _find_settings(session.messages) if settings.announced or settings.agent == agent
+        settings.mode for _, settings in _find_settings(session) if settings.announced or settings.agent == agent
     ]
     return max(modes, key=lambda mode: MODE_TABLE[mode].rank) if modes else session.mode
 

@@ -3,7 +3,7 @@ valid answer."""
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -157,8 +157,29 @@ def _adapter_of(wanted: Any) -> TypeAdapter:
         ) from error
 
 
+_SCHEMA_TYPES = {"object", "array", "string", "number", "integer", "boolean", "null"}
+
+
 def _as_schema(output_type: Any) -> dict[str, Any]:
-    return output_type if is_object(output_type) else {}
+    schema = output_type if is_object(output_type) else {}
+    if wrong := next(_find_wrong_types(schema), None):
+        raise ConfigurationError(
+            f"the output_type is a JSON schema with the type {wrong!r}; types: {', '.join(sorted(_SCHEMA_TYPES))}"
+        )
+    return schema
+
+
+def _find_wrong_types(schema: Any) -> Iterator[Any]:
+    if not is_object(schema):
+        return
+    if "type" in schema:
+        given: Any = schema["type"]
+        kinds: list[Any] = cast("list[Any]", given) if isinstance(given, list) else [given]
+        yield from (kind for kind in kinds if not isinstance(kind, str) or kind not in _SCHEMA_TYPES)
+    fields = schema.get("properties")
+    inner: list[Any] = [*fields.values()] if is_object(fields) else []
+    for one in (*inner, schema.get("items")):
+        yield from _find_wrong_types(one)
 
 
 def _takes_context(function: OutputValidator) -> bool:

@@ -8,6 +8,7 @@ from contextvars import Context
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakSet
 
 import msgspec
 from msgspec.structs import replace
@@ -129,7 +130,7 @@ class RunContext(msgspec.Struct, kw_only=True):
     derives the origins of tool results. `confirm` asks whether an agent may continue to repeat a call; it returns None
     if no one can be asked. `deps` is the program's value for its tools and functions;
     `callbacks` calls such functions. `provider_names` are the names of providers in the
-    OpenTelemetry conventions.
+    OpenTelemetry conventions. `tasks` are those in which the functions of the program run.
     """
 
     agents: Mapping[str, Agent]
@@ -159,6 +160,7 @@ class RunContext(msgspec.Struct, kw_only=True):
     callbacks: Callbacks = msgspec.field(default_factory=Callbacks)
     provider_names: Mapping[str, str] = {}
     sent_requests: SentRequests = msgspec.field(default_factory=SentRequests)
+    tasks: "WeakSet[asyncio.Task[Any]]" = msgspec.field(default_factory=WeakSet)
 
     def client_for(self, agent: Agent) -> ModelClient:
         """Return the client of the agent's provider. The requests of every client are repeated after an error, and go

@@ -9,15 +9,16 @@ from typing import Any
 
 import msgspec
 
+from outrider._sync import describe_exception
 from outrider.agents.hooks import HOOK_ASKS, HookDecision, HookedCall, HookedStop
 from outrider.agents.run_context import AgentContext, ApprovalVerdict
 from outrider.agents.turn_state import TurnEnd, turn_start
-from outrider.errors import CallbackError, OutriderError
+from outrider.errors import CallbackError, OutriderError, PartValidationError
 from outrider.sessions.failpoints import failpoint
 from outrider.tools.runner import ToolRunner, unknown_tool_message
 from outrider.tools.schema import InvalidArguments
 from outrider.tools.threads import Callbacks
-from outrider.tools.tool import ForwardingTool, Progress, Tool, ToolContext
+from outrider.tools.tool import ForwardingTool, Progress, Tool, ToolContext, find_json_problem
 from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message
 from outrider.types.origins import describe_origins
@@ -60,9 +61,11 @@ class HookRunner:
             return returned if returned.effect == "ask" else f"This call was refused: {returned.reason}"
         if isinstance(returned, str):
             return f"This call was refused: {returned}"
-        if is_object(returned):
+        problem = find_json_problem(returned) if is_object(returned) else ""
+        if is_object(returned) and not problem:
             return returned
-        return f"This call was refused: the hook before_call returned a {type(returned).__name__}. It was not run."
+        wrong = f"arguments {problem}" if problem else f"a {type(returned).__name__}"
+        return f"This call was refused: the hook before_call returned {wrong}. It was not run."
 
     async def run_after_call(self, call: ToolPart, output: str, *, is_error: bool) -> str:
         """Return the result text that the model reads: the output, or the hook's replacement for it."""
@@ -163,7 +166,7 @@ async def _prepare_input(
         prepared = await tool.preprocess(pending.input, callbacks)
     except CallbackError as error:  # the model reads the error and can retry
         cause = error.__cause__
-        message = f"{type(cause).__name__}: {cause}" if cause and not isinstance(cause, TimeoutError) else error.message
+        message = describe_exception(cause) if cause and not isinstance(cause, TimeoutError) else error.message
         return call.with_state(pending.fail(message, clock(), reason="invalid_input"))
     return call if prepared == call.state.input else call.update_state(pending.ready(prepared))
 
@@ -265,7 +268,8 @@ class ToolCallRunner:
         try:
             async with asyncio.TaskGroup() as tasks:
                 for call in group:
-                    tasks.create_task(self._run_call(call), context=variables.copy() if variables else None)
+                    task = tasks.create_task(self._run_call(call), context=variables.copy() if variables else None)
+                    self._run.tasks.add(task)
         except BaseExceptionGroup as errors:
             raise next((error for error in errors.exceptions if isinstance(error, OutriderError)), errors) from None
 
@@ -294,6 +298,18 @@ class ToolCallRunner:
         except asyncio.CancelledError:
             await asyncio.shield(self._cancel_call(call.id))
             raise
+        except Exception as error:
+            if isinstance(error, OutriderError) and not isinstance(error, PartValidationError):
+                raise  # of the store
+            await self._fail_call(call.id, error)
+
+    async def _fail_call(self, part_id: str, error: Exception) -> None:
+        """End a call that cannot be run or stored, for example because of a value of the program. Every call ends."""
+        _log.error("a call failed in the engine", exc_info=error)
+        call = next(part for part in self._message.get_calls() if part.id == part_id)
+        if isinstance(call.state, ToolPending | ToolRunning):
+            message = f"The call failed: {describe_exception(error)}"
+            await self._record_call(call.with_state(call.state.fail(message, self._run.clock(), reason="failed")))
 
     def _concurrency_slot(self, call: ToolPart) -> AbstractAsyncContextManager[Any]:
         """Return the semaphore of parallel calls. Delegating calls do not take a slot: the calls of their callee would

@@ -117,6 +117,11 @@ class Background:
         self._engine.background = None
         await self._exit_stack.aclose()
 
+    @property
+    def jobs(self) -> "JobClient":
+        """The client of the queue, while it is open."""
+        return self._job_client
+
     @overload
     async def submit(
         self, prompt: str, *, output_type: None = None, **order: "Unpack[JobOptions]"

@@ -83,6 +83,7 @@ _CHOICE_STATEMENTS = (
     "CREATE INDEX IF NOT EXISTS entries_started ON {}entries (id) WHERE state <> 'released' AND attempts > 0",
     "CREATE INDEX IF NOT EXISTS notices_due ON {}notices (due)",
 )
+_DBOS_TABLES = ("workflow_status", "dbos_migrations")
 _POOL_TIMEOUT_SECONDS = 60
 _LONGEST_PAUSE_SECONDS = 5.0
 _POOL_SIZE = 3  # connections of the engine, which DBOS and all tables of runs share
@@ -176,12 +177,24 @@ class RunDatabase:
         SQLite file cannot be used, for example because it is damaged or the disk is full."""
         self._make_private()
         with self._migration_lock(), self.translate_errors():
+            self._reject_foreign_database()
             DBOS.migrate(self.url.render_as_string(hide_password=False), schema=SCHEMA)
             with self._begin_migration() as db:
                 for statement in _TABLE_STATEMENTS:
                     db.execute(sa.text(statement.format(self.table_prefix)))
             self._create_entries()
             self._add_entry_columns()
+
+    def _reject_foreign_database(self) -> None:
+        """Raises StoreError for an SQLite file of another program."""
+        names = [] if self.is_postgres else sa.inspect(self.engine).get_table_names()
+        if names and not any(name.startswith(self.table_prefix) or name in _DBOS_TABLES for name in names):
+            path, found = self.url.database, ", ".join(names[:3])
+            raise StoreError(
+                f"the runs database {path} is a database of another program (tables: {found}), so it was not changed; "
+                "move it away",
+                path=str(path),
+            )
 
     def _make_private(self) -> None:
         """Creates the SQLite file readable by its owner only: it has prompts and answers. SQLite gives side files the
@@ -275,7 +288,8 @@ class RunDatabase:
             # Events, streams and schedules of DBOS are not used. Without these settings it has a connection for LISTEN
             # and a thread that wakes every 10 ms. `migrate` uses the default of `use_listen_notify`, as always.
             use_listen_notify=False,
-            notification_listener_polling_interval_sec=60.0,
+            # The thread sleeps that long also when DBOS is stopped, which waits for it.
+            notification_listener_polling_interval_sec=0.25,
             scheduler_polling_interval_sec=3600.0,
         )
 

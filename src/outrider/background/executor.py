@@ -47,18 +47,31 @@ class RunUsage(msgspec.Struct, frozen=True):
 
 async def compute_run_usage(store: Store, run_id: str, known: Sequence[Message] | None = None) -> RunUsage:
     """Returns the usage of a run and of all its child sessions. Only the run's own session adds seconds, because a
-    child works while a call of its parent runs. `known` are the messages of the run's session, if it is open."""
-    steps, usage, seconds = 0, Usage(), 0.0
+    child works while a call of its parent runs. `known` are all messages of the run's session, if they are in
+    memory."""
+    steps, usage, intervals = 0, Usage(), list[tuple[int, int]]()
     async for session_id in iterate_session_tree(store, run_id):
-        is_open = known is not None and session_id == run_id
-        messages = known if is_open and known is not None else (await store.load(session_id)).messages
-        answers = [message for message in messages if message.role == "assistant"]
-        steps += len(answers)
-        for message in answers:
-            usage = usage.plus(message.tokens, message.cost)
-        if session_id == run_id:
-            seconds = _merged_duration(_work_intervals(answers)) / 1000
-    return RunUsage(steps, usage, seconds)
+        is_known = known is not None and session_id == run_id
+        async for messages in _known_page(known or ()) if is_known else _iterate_pages(store, session_id):
+            answers = [message for message in messages if message.role == "assistant"]
+            steps += len(answers)
+            for message in answers:
+                usage = usage.plus(message.tokens, message.cost)
+            if session_id == run_id:
+                intervals += _work_intervals(answers)
+    return RunUsage(steps, usage, _merged_duration(intervals) / 1000)
+
+
+async def _known_page(messages: Sequence[Message]) -> AsyncIterator[Sequence[Message]]:
+    yield messages
+
+
+async def _iterate_pages(store: Store, session_id: str) -> AsyncIterator[Sequence[Message]]:
+    """Yields the messages of a stored session page by page: a long run may have more than fits into memory."""
+    after = ""
+    while messages := (await store.load(session_id, after=after, limit=_USAGE_PAGE)).messages:
+        yield messages
+        after = messages[-1].id
 
 
 async def iterate_session_tree(store: Store, run_id: str) -> AsyncIterator[str]:
@@ -171,6 +184,7 @@ def _measure_progress(engine: Engine, run_id: str) -> tuple[int, int]:
     return len(messages), sum(call.ended for call in calls)
 
 
+_USAGE_PAGE = 200
 _DRAIN_POLL_SECONDS = 0.05
 FULL_DISK_SECONDS = 5.0  # until a run is tried again that a full disk has stopped
 APPROVAL_POLL_SECONDS = 0.25  # interval at which a running turn is checked for waiting on an approval
@@ -423,7 +437,8 @@ class RunExecutor:
         self, run_id: str, reason: EndReason, end: TurnOutcome | None = None, engine: Engine | None = None
     ) -> RunOutcome:
         live = engine.live.get(run_id) if engine else None
-        used = await compute_run_usage(self._engine.store, run_id, live.journal.session.messages if live else None)
+        known = live.journal.session.messages if live and live.journal.has_all_messages else None
+        used = await compute_run_usage(self._engine.store, run_id, known)
         return RunOutcome(
             reason=reason,
             output=_text_of(end) if end else "",

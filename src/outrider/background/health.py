@@ -1,4 +1,4 @@
-"""Health and metrics of a worker: counters, the endpoints /livez, /readyz and /metrics, and JSON log lines."""
+"""Health and metrics of workers and servers: the endpoints /livez, /readyz and /metrics, and JSON log lines."""
 
 import asyncio
 import contextlib
@@ -8,14 +8,17 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Itera
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 import msgspec
 
 from outrider._posix import resource
-from outrider.background.heartbeat import WorkerStatus
+
+if TYPE_CHECKING:
+    from outrider.background.heartbeat import WorkerStatus  # its module imports the database
 
 _LIVE_SECONDS = 60.0  # a worker whose heartbeat task has not run for longer hangs
+_AGENDA_SECONDS = 300.0  # a worker that has not done what heartbeats find for longer hangs
 _READY_SECONDS = 10.0  # a worker that has not reached the database for longer is not ready
 _REQUEST_SECONDS = 5.0
 _MAX_HEAD_BYTES = 16 << 10
@@ -34,7 +37,7 @@ class WorkerMetrics:
         self.ended_runs = Counter[str]()
         self.run_seconds = 0.0
         self.failed_tasks = 0
-        self.last_attempt = self.last_heartbeat = monotonic()
+        self.last_attempt = self.last_heartbeat = self.last_agenda = monotonic()
 
     def record_run(self, state: str, seconds: float) -> None:
         """Counts an execution that ended with the given state of its run."""
@@ -43,17 +46,21 @@ class WorkerMetrics:
 
     def find_hang(self) -> str:
         """Returns why the process should be restarted; "" if it should not. An outage of the database is no reason."""
-        age = monotonic() - self.last_attempt
-        return f"the heartbeat task has not run for {age:.0f} s" if age > _LIVE_SECONDS else ""
+        now = monotonic()
+        if (age := now - self.last_attempt) > _LIVE_SECONDS:
+            return f"the heartbeat task has not run for {age:.0f} s"
+        if (age := now - self.last_agenda) > _AGENDA_SECONDS and now - self.last_heartbeat < _READY_SECONDS:
+            return f"the worker has not attended to what its heartbeats find for {age:.0f} s"
+        return ""
 
-    def find_obstacle(self, status: WorkerStatus) -> str:
+    def find_obstacle(self, status: "WorkerStatus") -> str:
         """Returns why the worker takes no runs now; "" if it does."""
         if status.is_draining:
             return "draining"
         age = monotonic() - self.last_heartbeat
         return f"waiting for database for {age:.0f} s" if age > _READY_SECONDS or status.waits else ""
 
-    def samples(self, status: WorkerStatus) -> Iterator[Sample]:
+    def samples(self, status: "WorkerStatus") -> Iterator[Sample]:
         """Yields the metrics of this process."""
         gauge, counter = "gauge", "counter"
         yield "outrider_worker_runs", gauge, "Runs that this worker executes.", {}, status.runs
@@ -73,9 +80,14 @@ class WorkerMetrics:
         for state, count in sorted(self.ended_runs.items()):
             yield "outrider_worker_runs_total", counter, "Executions by the state they left.", {"state": state}, count
         yield "outrider_worker_run_seconds_total", counter, "Time of all executions.", {}, self.run_seconds
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        yield "process_cpu_seconds_total", counter, "CPU time of the process.", {}, used.ru_utime + used.ru_stime
-        yield "process_max_resident_memory_bytes", gauge, "Largest resident memory.", {}, used.ru_maxrss * 1024
+        yield from process_samples()
+
+
+def process_samples() -> Iterator[Sample]:
+    """Yields the CPU time and memory of this process."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    yield "process_cpu_seconds_total", "counter", "CPU time of the process.", {}, used.ru_utime + used.ru_stime
+    yield "process_max_resident_memory_bytes", "gauge", "Largest resident memory.", {}, used.ru_maxrss * 1024
 
 
 def format_metrics(samples: Iterable[Sample]) -> str:
@@ -95,14 +107,59 @@ def _escape_label(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+class HealthSource(Protocol):
+    """What the endpoints report about a process."""
+
+    def find_hang(self) -> str:
+        """Returns why the process should be restarted; "" if it should not."""
+        ...
+
+    async def find_obstacle(self) -> str:
+        """Returns why the process takes no work now; "" if it does."""
+        ...
+
+    async def read_samples(self) -> Iterable[Sample]:
+        """Returns its metrics."""
+        ...
+
+
+class WorkerHealth:
+    """The health of a worker, and the gauges of the queue that it shares."""
+
+    def __init__(self, metrics: WorkerMetrics, status: "Callable[[], WorkerStatus]", read_queue: QueueReader) -> None:
+        self._metrics = metrics
+        self._status = status
+        self._read_queue = read_queue
+
+    def find_hang(self) -> str:
+        return self._metrics.find_hang()
+
+    async def find_obstacle(self) -> str:
+        return self._metrics.find_obstacle(self._status())
+
+    async def read_samples(self) -> Iterable[Sample]:
+        return [*self._metrics.samples(self._status()), *await self._queue_samples()]
+
+    async def _queue_samples(self) -> list[Sample]:
+        """Returns the gauges of the shared queue; none while the database is not available."""
+        try:
+            async with asyncio.timeout(_REQUEST_SECONDS / 2):
+                gauges = await self._read_queue()
+        except Exception:  # noqa: BLE001  a scrape must not fail for an outage
+            return []
+        return [
+            (name, "gauge", "State of the shared queue.", {name.rpartition("_")[2]: label}, value)
+            for name, values in gauges.items()
+            for label, value in values.items()
+        ]
+
+
 class HealthServer:
     """Answers GET requests for /livez, /readyz and /metrics. It reads nothing else and changes nothing, so it needs no
     token; it listens only on the address that the user names."""
 
-    def __init__(self, metrics: WorkerMetrics, status: Callable[[], WorkerStatus], read_queue: QueueReader) -> None:
-        self._metrics = metrics
-        self._status = status
-        self._read_queue = read_queue
+    def __init__(self, source: HealthSource) -> None:
+        self._source = source
 
     @asynccontextmanager
     async def serve(self, host: str, port: int) -> AsyncGenerator[int, None]:
@@ -124,39 +181,27 @@ class HealthServer:
     async def _answer(self, line: str) -> bytes:
         method, _, rest = line.partition(" ")
         path = rest.partition(" ")[0].partition("?")[0]
-        status, kind, body = await self._respond(method, path)
+        status, kind, body = await answer_health(self._source, method, path)
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
             "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
         )
         return head.encode() + (b"" if method == "HEAD" else body)
 
-    async def _respond(self, method: str, path: str) -> tuple[HTTPStatus, str, bytes]:
-        if method not in ("GET", "HEAD"):
-            return HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"only GET\n"
-        match path:
-            case "/livez":
-                return _judge(self._metrics.find_hang())
-            case "/readyz":
-                return _judge(self._metrics.find_obstacle(self._status()))
-            case "/metrics":
-                samples = [*self._metrics.samples(self._status()), *await self._queue_samples()]
-                return HTTPStatus.OK, _METRICS_TYPE, format_metrics(samples).encode()
-            case _:
-                return HTTPStatus.NOT_FOUND, "text/plain", b"/livez, /readyz or /metrics\n"
 
-    async def _queue_samples(self) -> list[Sample]:
-        """Returns the gauges of the shared queue; none while the database is not available."""
-        try:
-            async with asyncio.timeout(_REQUEST_SECONDS / 2):
-                gauges = await self._read_queue()
-        except Exception:  # noqa: BLE001  a scrape must not fail for an outage
-            return []
-        return [
-            (name, "gauge", "State of the shared queue.", {name.rpartition("_")[2]: label}, value)
-            for name, values in gauges.items()
-            for label, value in values.items()
-        ]
+async def answer_health(source: HealthSource, method: str, path: str) -> tuple[HTTPStatus, str, bytes]:
+    """Returns status, media type and body of the response to a request of the endpoints."""
+    if method not in ("GET", "HEAD"):
+        return HTTPStatus.METHOD_NOT_ALLOWED, "text/plain", b"only GET\n"
+    match path:
+        case "/livez":
+            return _judge(source.find_hang())
+        case "/readyz":
+            return _judge(await source.find_obstacle())
+        case "/metrics":
+            return HTTPStatus.OK, _METRICS_TYPE, format_metrics(await source.read_samples()).encode()
+        case _:
+            return HTTPStatus.NOT_FOUND, "text/plain", b"/livez, /readyz or /metrics\n"
 
 
 def _judge(problem: str) -> tuple[HTTPStatus, str, bytes]:
@@ -174,6 +219,19 @@ class JsonLogFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        line |= getattr(record, "fields", {})  # `extra={"fields": …}` of the logging call
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return msgspec.json.encode(line).decode()
+
+
+def configure_log(stream: TextIO, *loggers: str, json: bool) -> None:
+    """Writes the records of the loggers to the stream: each line with a timestamp, or as a JSON object."""
+    handler = logging.StreamHandler(stream)
+    plain = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    handler.setFormatter(JsonLogFormatter() if json else plain)
+    for name in loggers:
+        log = logging.getLogger(name)
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        log.propagate = False

@@ -37,6 +37,15 @@ from outrider.types.outcomes import OutcomeChoice
 from outrider.types.parts import TextPart
 
 _PAGE_SIZE = 500
+# The statuses of DBOS that runs in a state can have; a worker ends most runs with a stored outcome, which is a success.
+_WORKFLOW_STATUSES = {
+    "failed": ("SUCCESS", "ERROR", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"),
+    "canceled": ("SUCCESS", "CANCELLED"),
+    "done": ("SUCCESS",),
+    "waiting": ("SUCCESS",),
+    "queued": ("DELAYED", "ENQUEUED", "PENDING"),
+    "running": ("PENDING",),
+}
 _ENTRY_STATES = {"queued": "queued", "running": "assigned"}  # other states do not follow from the queue's table
 WORKER_START_MS = 15_000  # how long a worker may take to start
 
@@ -68,6 +77,7 @@ class JobOptions(TypedDict, total=False):
     webhook: str
     terms: JobOverrides
     output_schema: dict[str, Any] | None
+    metadata: dict[str, Any]
 
 
 class JobClient:
@@ -99,6 +109,8 @@ class JobClient:
             agent=order.get("agent", ""),
             workspace_directory=order.get("workspace", ""),
             title=first_line_title(Message("user", [TextPart(prompt)])),  # else the worker stores it: one more write
+            owner=placement.user,
+            metadata=order.get("metadata", {}),
         )
         await self._store_session(session, prompt)
         options = EnqueueOptions(
@@ -144,10 +156,10 @@ class JobClient:
     async def find_runs(self, selection: RunFilter, *, limit: int | None = None) -> Sequence[Run]:
         """Returns the runs that match, newest first."""
         found: list[Run] = []
-        offset, size = 0, limit if limit and selection == RunFilter() else _PAGE_SIZE
+        offset, size = 0, min(limit or _PAGE_SIZE, _PAGE_SIZE)
         while page := await self._list_page(selection, size, offset):
             found += [run for run in page if selection.matches(run)]
-            offset += size
+            offset, size = offset + size, min(size * 4, _PAGE_SIZE)
             if limit is not None and len(found) >= limit:
                 break
         return found[:limit]
@@ -156,11 +168,18 @@ class JobClient:
         """Returns a page of the runs that may match. Runs in the queue are found by an index of the queue's table."""
         states = {_ENTRY_STATES.get(state, "") for state in selection.states} or {""}
         if "" in states:
-            return await self.list_runs(limit=limit, offset=offset)
+            known = [_WORKFLOW_STATUSES.get(state) for state in selection.states]
+            if not known or None in known:
+                return await self.list_runs(limit=limit, offset=offset)
+            statuses = sorted({status for group in known for status in group or ()})
+            return await self._load_runs(
+                name=WORKFLOW_NAME, status=statuses, limit=limit, offset=offset, sort_desc=True
+            )
         ids = await asyncio.to_thread(
             self._queue.list_active, states, selection.queue, selection.user, limit=limit, offset=offset
         )
-        return await self._load_runs(workflow_ids=list(ids), sort_desc=True) if ids else ()
+        found = {run.id: run for run in await self._load_runs(workflow_ids=list(ids))} if ids else {}
+        return [found[run_id] for run_id in ids if run_id in found]
 
     async def find_run_ids(self, ending: str) -> Sequence[str]:
         """Returns up to two runs whose ids end with the text."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import logging
 import os
 import shutil
 import signal
@@ -17,7 +16,7 @@ from typing import TextIO
 import msgspec
 
 from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl
-from outrider.background.health import JsonLogFormatter
+from outrider.background.health import configure_log
 from outrider.background.jobs import JobClient
 from outrider.config.paths import AppFolders, make_private_folder
 from outrider.errors import ProcessError
@@ -31,14 +30,7 @@ STORE_LOGGER_NAME = "outrider.sessions"
 
 def configure_worker_log(stream: TextIO, *, json: bool = False) -> None:
     """Writes the worker's log records to the stream: each line with a timestamp, or as a JSON object."""
-    handler = logging.StreamHandler(stream)
-    plain = logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
-    handler.setFormatter(JsonLogFormatter() if json else plain)
-    for name in (LOGGER_NAME, STORE_LOGGER_NAME):
-        log = logging.getLogger(name)
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
-        log.propagate = False
+    configure_log(stream, LOGGER_NAME, STORE_LOGGER_NAME, json=json)
 
 
 def worker_log_path(folders: AppFolders) -> Path:

@@ -55,7 +55,7 @@ def next_due_time(cron: str, timezone: str, after: int) -> int:
         )
     times = croniter(cron, datetime.fromtimestamp(after / 1000, zone))
     due: float = times.get_next(float)
-    while cron.split()[1] != "*" and datetime.fromtimestamp(due, zone).fold:
+    while cron.split()[1] not in ("*", "*/1") and datetime.fromtimestamp(due, zone).fold:
         due = times.get_next(float)
     return round(due * 1000)
 

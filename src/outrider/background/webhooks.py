@@ -1,6 +1,8 @@
 """Webhooks for ended runs: an outbox table written with the report, and retries until the receiver accepts."""
 
 import asyncio
+import base64
+import hmac
 import logging
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -24,12 +26,26 @@ TIMEOUT_SECONDS = 10.0
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
-async def post_notice(url: str, body: str, key: str, hosts: Sequence[str] = ()) -> None:
-    """Posts a notice. `hosts` lists private addresses that the user allows. Raises ToolFailure unless the status is
-    2xx."""
+def sign_notice(secret: str, key: str, body: str, seconds: int) -> dict[str, str]:
+    """Returns the headers of the Standard Webhooks specification. A secret that starts with `whsec_` is base64."""
+    raw = (
+        base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+        if secret.startswith("whsec_")
+        else secret.encode()
+    )
+    signature = hmac.digest(raw, f"{key}.{seconds}.{body}".encode(), "sha256")
+    encoded = base64.b64encode(signature).decode()
+    return {"webhook-id": key, "webhook-timestamp": str(seconds), "webhook-signature": f"v1,{encoded}"}
+
+
+async def post_notice(url: str, body: str, key: str, hosts: Sequence[str] = (), secret: str = "") -> None:
+    """Posts a notice, signed if there is a secret. `hosts` lists private addresses that the user allows. Raises
+    ToolFailure unless the status is 2xx."""
     is_allowed = _allow_any if _is_allowed_host(check_url(url), hosts) else is_public
     headers = {"content-type": "application/json", "user-agent": "outrider", "idempotency-key": key}
     try:
+        if secret:
+            headers |= sign_notice(secret, key, body, now_ms() // 1000)
         async with asyncio.timeout(TIMEOUT_SECONDS), aclosing(HttpClient(is_allowed=is_allowed)) as client:
             response = await client.send(HttpRequest(url.strip(), headers, body.encode()))
             response.close()
@@ -95,26 +111,26 @@ class WebhookOutbox:
         with self._engine.connect() as db:
             return db.execute(sa.text(statement)).first() is not None
 
-    async def post_due(self, hosts: Sequence[str]) -> None:
+    async def post_due(self, hosts: Sequence[str], secret: str = "") -> None:
         """Posts the due notices. If the caller is cancelled, it first waits for posts in progress: an interrupted post
         would be sent twice."""
-        posting = asyncio.ensure_future(self._post_claimed(hosts))
+        posting = asyncio.ensure_future(self._post_claimed(hosts, secret))
         try:
             await asyncio.shield(posting)
         except asyncio.CancelledError:
             await posting
             raise
 
-    async def _post_claimed(self, hosts: Sequence[str]) -> None:
+    async def _post_claimed(self, hosts: Sequence[str], secret: str) -> None:
         """Posts in parallel, so that a slow receiver does not delay the others."""
         due = await asyncio.to_thread(self.claim_due, now_ms())
         async with asyncio.TaskGroup() as posting:
             for notice in due:
-                posting.create_task(self.deliver_notice(notice, hosts))
+                posting.create_task(self.deliver_notice(notice, hosts, secret))
 
-    async def deliver_notice(self, notice: WebhookNotice, hosts: Sequence[str]) -> None:
+    async def deliver_notice(self, notice: WebhookNotice, hosts: Sequence[str], secret: str = "") -> None:
         try:
-            await post_notice(notice.url, notice.body, notice.id, hosts)
+            await post_notice(notice.url, notice.body, notice.id, hosts, secret)
         except ToolFailure as problem:
             last = notice.tries >= MAX_ATTEMPTS
             consequence = "no further attempt" if last else "will retry"

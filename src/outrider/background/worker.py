@@ -132,6 +132,7 @@ class Worker:
         self._runtime = WorkflowRuntime(database, self.id, self._run_workflow)
         self._assigning = asyncio.Lock()  # no run is assigned while the worker releases the runs that it has lost
         self._wake, self._post, self._beat = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._agendas: asyncio.Queue[Agenda] = asyncio.Queue()
         self._listener: QueueListener | None = None
         if database.is_postgres:
             self._listener = QueueListener(database, self._handle_notification, listen_url)
@@ -161,6 +162,7 @@ class Worker:
         await asyncio.to_thread(self._workers.record_heartbeat)
         self._tasks = [
             asyncio.create_task(self._beat_forever(), name="the worker's heart"),
+            asyncio.create_task(self._repeat_forever(self._attend_agenda), name="the worker's agenda"),
             asyncio.create_task(self._dequeue_forever(), name="the worker's hand"),
             asyncio.create_task(self._repeat_forever(self._post_webhooks), name="the worker's voice"),
         ]
@@ -418,7 +420,7 @@ class Worker:
     async def _post_webhooks(self) -> None:
         await self._post.wait()
         self._post.clear()
-        await self._reports.outbox.post_due(self._limits.webhooks)
+        await self._reports.outbox.post_due(self._limits.webhooks, self._limits.webhook_secret)
 
     async def _finish_orphans(self) -> None:
         """Stores the reports of ended runs whose workers could not; a run that fails here is found again later."""
@@ -441,18 +443,27 @@ class Worker:
             return ""  # the run itself fails with this error
 
     async def _run_heartbeat(self) -> None:
+        """Stores the heartbeat and nothing more: what it finds may take longer than others wait for the next one."""
         agenda = await asyncio.to_thread(self._workers.beat, self.status)
         if self._is_cut_off:
             self._is_cut_off = False
             _log.warning("the database is available again")
         self.metrics.last_heartbeat = monotonic()
         self._is_removed |= not agenda.is_known
-        if self._is_removed:
-            await self._rejoin_workers()
         if agenda.startable:
             self._wake.set()
         if agenda.noticed:
             self._post.set()
+        self._agendas.put_nowait(agenda)
+
+    async def _attend_agenda(self) -> None:
+        """Does what the last heartbeat has found."""
+        agenda = await self._agendas.get()
+        while not self._agendas.empty():
+            agenda = self._agendas.get_nowait()
+        self.metrics.last_agenda = monotonic()
+        if self._is_removed:
+            await self._rejoin_workers()
         await self._find_dead_workers(agenda)
         if agenda.started:
             await self._abort_canceled_runs()

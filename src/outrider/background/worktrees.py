@@ -6,8 +6,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from socket import gethostname
@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
+from outrider._posix import O_CLOEXEC, fcntl
 from outrider.background.records import JobSpec
 from outrider.background.workspace_snapshots import SnapshotInfo, SnapshotTable, capture_files, restore_files
 from outrider.config.file import BackgroundTable
@@ -35,6 +36,30 @@ from outrider.types.parts import TextPart
 _AUTHOR_OPTIONS = ("-c", "user.name=Outrider", "-c", "user.email=outrider@localhost")
 _DIFF_COMMAND = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=all")
 _NOT_IN_SLUG = re.compile(r"[^a-z0-9]+")
+
+
+_ADD_ATTEMPTS = 5
+_LOCK_SECONDS = 600.0  # a checkout of a large repository takes minutes
+
+
+@contextmanager
+def _lock_repository(common: str) -> Generator[None]:
+    """Holds a lock on the git folder of a repository, between processes too. Git removes the folder `worktrees` with
+    the last worktree, also while another process is about to add one there. Without the lock after a long time, or on
+    a file system without locks, the work is done nevertheless."""
+    descriptor, until = os.open(common, os.O_RDONLY | O_CLOEXEC), monotonic() + _LOCK_SECONDS
+    try:
+        while monotonic() < until:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                sleep(0.05)
+            except OSError:
+                break
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class WorktreeChanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,9 +154,10 @@ class WorktreeManager:
 
     def remove_worktree(self, tree: RunWorktree, *, branch: bool = False) -> None:
         """Removes the folder; with `branch` also the branch and its commits."""
-        self._git.run(
-            tree.repository, "worktree", "remove", "--force", tree.path, writable=(self._root, *_git_writes(tree))
-        )
+        with _lock_repository(tree.common):
+            self._git.run(
+                tree.repository, "worktree", "remove", "--force", tree.path, writable=(self._root, *_git_writes(tree))
+            )
         worktree_record(Path(tree.path)).unlink(missing_ok=True)
         self._workspace_trust(tree.path).revoke_trust()
         if branch:
@@ -140,6 +166,16 @@ class WorktreeManager:
     def _check_out(self, requested: RunWorktree) -> RunWorktree:
         make_private_folder(self._folders.data)
         make_private_folder(self._root)
+        with _lock_repository(requested.common):
+            self._add_worktree(requested)
+        own = self._git.run(requested.path, "rev-parse", "--path-format=absolute", "--git-dir").strip()
+        tree = self._save_record(requested, own=own, host=self._host)
+        self.create_branch_folders(tree)
+        if self._workspace_trust(tree.repository).trusted:
+            self._workspace_trust(tree.path).trust()
+        return tree
+
+    def _add_worktree(self, requested: RunWorktree) -> None:
         self._git.run(requested.repository, "worktree", "prune")
         writable = (self._root, *_git_writes(requested))
         for path in (requested.path, *self._other_checkouts(requested)):
@@ -149,22 +185,22 @@ class WorktreeManager:
                     *("worktree", "remove", "--force", "--force", path),
                     writable=(Path(path).parent, *writable),
                 )
-        command = ["worktree", "add", "--quiet"]
-        Path(requested.common, "worktrees").mkdir(exist_ok=True)  # a sandbox can grant only folders that exist
-        if self._branch_exists(requested):
-            self._git.run(requested.repository, *command, requested.path, requested.branch, writable=writable)
-        else:
-            self._git.run(
-                requested.repository,
-                *(*command, "-b", requested.branch, requested.path, requested.base),
-                writable=writable,
-            )
-        own = self._git.run(requested.path, "rev-parse", "--path-format=absolute", "--git-dir").strip()
-        tree = self._save_record(requested, own=own, host=self._host)
-        self.create_branch_folders(tree)
-        if self._workspace_trust(tree.repository).trusted:
-            self._workspace_trust(tree.path).trust()
-        return tree
+        folder = Path(requested.common, "worktrees")
+        for attempt in range(_ADD_ATTEMPTS):
+            folder.mkdir(exist_ok=True)  # a sandbox can grant only folders that exist
+            place = folder.stat().st_ino
+            if self._branch_exists(requested):
+                names = [requested.path, requested.branch]
+            else:
+                names = ["-b", requested.branch, requested.path, requested.base]
+            try:
+                self._git.run(requested.repository, "worktree", "add", "--quiet", *names, writable=writable)
+            except ProcessError:
+                is_replaced = not folder.exists() or folder.stat().st_ino != place
+                if attempt == _ADD_ATTEMPTS - 1 or not is_replaced:  # else another program has pruned the worktrees
+                    raise
+            else:
+                return
 
     def _save_record(self, tree: RunWorktree, **updates: str) -> RunWorktree:
         tree = msgspec.structs.replace(tree, **updates)

@@ -1,4 +1,4 @@
-"""Declares the arguments of every command; `registry.py` refers to these functions by name.
+"""Declares the arguments of most commands; `cli/parser.py` refers to these functions by name.
 
 A command's `execute` default names the function that runs it, so that the implementation is imported only when needed.
 """
@@ -12,14 +12,13 @@ from outrider.cli.parser import (
     add_agent_options,
     add_cwd_option,
     add_database_option,
+    add_health_options,
     add_server_options,
     add_session_options,
     format_examples,
-    parse_address,
     parse_database_url,
     parse_duration,
     parse_folder,
-    parse_port,
     parse_positive_int,
     parse_prompt,
     parse_web_url,
@@ -181,25 +180,6 @@ def declare_redo(parser: ArgumentParser) -> None:
     parser.description = "Apply the file changes again that `outrider undo` reverted."
     parser.epilog = format_examples("outrider redo")
     _add_restore_options(parser, "redo")
-
-
-def declare_what_if(parser: ArgumentParser) -> None:
-    parser.description = "Rerun a copy of a session from one of its steps with a change, and compare the results."
-    parser.epilog = format_examples(
-        "outrider what-if last --at-step 3 --model openai/gpt-5.4",
-        "outrider what-if 1a2b3c4d --instructions @shorter.md",
-        "outrider what-if last --result CALL_ID='no such file'",
-    )
-    add_cwd_option(parser)
-    parser.add_argument("session", metavar="SESSION", help="an id, the end of one, or `last`")
-    parser.add_argument(
-        "--at-step", metavar="N", type=int, help="keep the first N model responses (default: as many as possible)"
-    )
-    parser.add_argument("--model", metavar="PROVIDER/MODEL", help="use another model")
-    parser.add_argument("--agent", metavar="NAME", help="use another agent")
-    parser.add_argument("--instructions", metavar="TEXT", help="use other instructions; @FILE reads a file")
-    parser.add_argument("--result", metavar="CALL=TEXT", action="append", default=[], help="replace a call's result")
-    parser.set_defaults(execute="outrider.cli.commands.what_if:run_what_if")
 
 
 def _add_restore_options(parser: ArgumentParser, what: str) -> None:
@@ -431,19 +411,7 @@ def declare_worker(parser: ArgumentParser) -> None:
         metavar="TIME",
         help="time for running calls to end when the worker is stopped (default: [background] grace_seconds, else 20s)",
     )
-    service.add_argument(
-        "--health",
-        type=parse_address,
-        metavar="HOST:PORT",
-        default=os.environ.get("OUTRIDER_HEALTH", "").strip() or None,
-        help="serve /livez, /readyz and /metrics there, without a token (OUTRIDER_HEALTH; default: no port)",
-    )
-    service.add_argument(
-        "--log-format",
-        choices=("text", "json"),
-        default=os.environ.get("OUTRIDER_LOG_FORMAT", "").strip() or "text",
-        help="format of log lines on stderr (OUTRIDER_LOG_FORMAT; default: text)",
-    )
+    add_health_options(service)
     service.add_argument(
         "--listen-url",
         type=parse_database_url,
@@ -463,48 +431,6 @@ def _add_no_worker_option(parser: ArgumentParser) -> None:
         action="store_false",
         help="do not start a worker if none is running on this machine",
     )
-
-
-_SESSION_HELP = "an id, the end of one, or `last` (the default)"
-
-
-def declare_trace(parser: ArgumentParser) -> None:
-    parser.description = "Show what a session did: every model response and tool call, with time, tokens and cost."
-    parser.epilog = format_examples("outrider trace", "outrider trace 1a2b3c4d --html trace.html")
-    parser.add_argument("session", metavar="SESSION", nargs="?", default="last", help=_SESSION_HELP)
-    parser.add_argument("--html", metavar="FILE", help="write an HTML page with a timeline instead (- for stdout)")
-    add_server_options(parser)
-    parser.set_defaults(execute="outrider.cli.commands.sessions:show_trace")
-
-
-def declare_context(parser: ArgumentParser) -> None:
-    parser.description = "Show what fills the context: tokens and cost by source, and why the prompt cache missed."
-    parser.epilog = format_examples(
-        "outrider context", "outrider context --diff 2 3", "outrider context --raw", "outrider context --month 2026-11"
-    )
-    parser.add_argument("session", metavar="SESSION", nargs="?", default="last", help=_SESSION_HELP)
-    parser.add_argument("--step", metavar="N", type=parse_positive_int, help="show the sources of one step")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--diff", metavar=("A", "B"), nargs=2, help="compare two steps: N, or SESSION:N")
-    what.add_argument("--raw", action="store_true", help="print the request of the step, or else the last one")
-    what.add_argument("--html", metavar="FILE", help="write a treemap as an HTML page (- for stdout)")
-    what.add_argument("--month", metavar="YYYY-MM", help="add up the sources of all sessions of a month")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_server_options(parser)
-    parser.set_defaults(execute="outrider.cli.commands.context:show_context")
-
-
-def declare_stats(parser: ArgumentParser) -> None:
-    parser.description = "Show usage by day, model, agent and tool. Days are in UTC."
-    parser.epilog = format_examples(
-        "outrider stats", "outrider stats --by model --days 7", "outrider stats --session last"
-    )
-    parser.add_argument("--by", choices=("day", "model", "agent", "tool", "cache"), help="only this table")
-    parser.add_argument("-d", "--days", metavar="N", type=parse_positive_int, default=30, help="the last N days (30)")
-    parser.add_argument("-s", "--session", metavar="ID", help="only this session")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_server_options(parser)
-    parser.set_defaults(execute="outrider.cli.commands.stats:show_stats")
 
 
 def declare_models(parser: ArgumentParser) -> None:
@@ -669,112 +595,6 @@ def _add_folder_argument(parser: ArgumentParser) -> None:
     parser.add_argument(
         "folder", metavar="FOLDER", nargs="?", type=parse_folder, help="the folder (default: the current one)"
     )
-
-
-_ACP_DESCRIPTION = """\
-Run as an agent for an editor. The editor starts this command and exchanges Agent Client Protocol messages with it on
-stdin and stdout. The editor chooses folders and sessions, shows progress, and asks you for approvals.
-The options here apply to all sessions; messages for you go to stderr."""
-
-
-def declare_acp(parser: ArgumentParser) -> None:
-    parser.description = _ACP_DESCRIPTION
-    parser.epilog = format_examples("outrider acp", "outrider acp --model anthropic/claude-sonnet-4-5 --mode plan")
-    add_agent_options(parser)
-    parser.set_defaults(execute="outrider.cli.commands.serve:serve_acp")
-
-
-_SERVE_DESCRIPTION = """\
-Serve the engine and a web page over HTTP. By default only this machine can connect; open the printed link in a browser.
-Every request needs the token, which is stored in a file that only you can read."""
-
-
-def declare_serve(parser: ArgumentParser) -> None:
-    parser.description = _SERVE_DESCRIPTION
-    parser.epilog = format_examples(
-        "outrider serve",
-        "outrider serve --port 8765",
-        "outrider serve --socket ~/.outrider.sock",
-        "outrider serve --database postgresql://runs.example/outrider",
-        "outrider serve --host 0.0.0.0 --name build.example --expose --tls-cert c.pem --tls-key k.pem",
-    )
-    add_cwd_option(parser)
-    listen = parser.add_argument_group("listen address")
-    listen.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="the address to listen on (127.0.0.1)")
-    listen.add_argument(
-        "--port", type=parse_port, metavar="N", help="the port; 0 is any free one (default: 8765 if it is free)"
-    )
-    listen.add_argument("--socket", metavar="PATH", help="listen on a Unix socket instead")
-    listen.add_argument("--expose", action="store_true", help="accept connections from other machines; requires TLS")
-    listen.add_argument("--name", action="append", default=[], metavar="HOST", help="a host name that clients may use")
-    listen.add_argument("--tls-cert", metavar="FILE", help="TLS certificate (PEM)")
-    listen.add_argument("--tls-key", metavar="FILE", help="TLS key (PEM)")
-    add_database_option(parser)
-    parser.add_argument("--mcp", action="store_true", help="also serve MCP for other agents at /mcp")
-    browsers = parser.add_argument_group("browsers")
-    browsers.add_argument(
-        "--link", action="store_true", help="print a sign-in link of the server that runs on this port, and exit"
-    )
-    browsers.add_argument(
-        "--new-token", action="store_true", help="replace the server's token, and sign all browsers out"
-    )
-    add_agent_options(parser)
-    parser.set_defaults(execute="outrider.cli.commands.serve:start_server")
-
-
-_MCP_SERVE_DESCRIPTION = """\
-Run as an MCP server on stdin and stdout. Other agents can run an agent in this folder, and search and read its
-sessions. Approvals are asked for if the client supports it, else denied. Allow calls with --allow."""
-
-
-def declare_mcp(parser: ArgumentParser) -> None:
-    parser.description = "Manage the MCP servers that your agents use. Without a subcommand, run as an MCP server."
-    parser.epilog = format_examples(
-        "outrider mcp add files -- npx -y @modelcontextprotocol/server-filesystem .",
-        "outrider mcp add tickets --url https://mcp.example.com/mcp",
-        "outrider mcp login tickets",
-        "outrider mcp test",
-        "outrider mcp import",
-        "outrider mcp serve --cwd ~/project --mode plan",
-    )
-    parser.set_defaults(default_subcommand="serve")
-    subparsers = parser.add_subparsers(
-        title=SUBCOMMANDS_TITLE, metavar="WHAT", required=True, parser_class=type(parser)
-    )
-
-    def add(name: str, help: str, execute: str, server: str = "") -> ArgumentParser:
-        subparser = subparsers.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
-        if server:
-            subparser.add_argument("name", metavar="NAME", nargs=None if server == "required" else "?", default="")
-        add_cwd_option(subparser)
-        subparser.set_defaults(execute=f"outrider.cli.commands.mcp:{execute}")
-        return subparser
-
-    listed = add("list", "list your servers and those of this folder", "list_servers")
-    listed.add_argument("--json", action="store_true", help="print one JSON object per line")
-    added = add("add", "add a server: a command after --, or --url", "add_server", "required")
-    added.add_argument("command", metavar="COMMAND", nargs="*", help="the program and its arguments, after --")
-    added.add_argument("--url", help="the address of a server that is reached over HTTP")
-    added.add_argument("--sse", action="store_true", help="the server uses the older transport with server-sent events")
-    header = added.add_argument("--header", metavar="NAME:VALUE", action="append", default=[])
-    header.help = "an HTTP header; ${VARIABLE} in the value is replaced when the server is started"
-    added.add_argument("--env", metavar="NAME=VALUE", action="append", default=[], help="a variable of the command")
-    added.add_argument("--project", action="store_true", help="write to .mcp.json of this folder, for everyone")
-    added.add_argument("--force", action="store_true", help="replace a server with the same name")
-    removed = add("remove", "remove a server and its login", "remove_server", "required")
-    removed.add_argument("--project", action="store_true", help="remove it from .mcp.json of this folder")
-    add("test", "connect to one server or all, and print what they offer", "test_server", "optional")
-    login = add("login", "log in to a server in the browser (OAuth)", "log_in", "required")
-    login.add_argument("--no-browser", action="store_true", help="only print the address")
-    add("logout", "delete the login of a server", "log_out", "required")
-    imported = add("import", "add the servers of other tools' configuration files", "import_servers")
-    imported.add_argument("file", metavar="FILE", nargs="?", help="a file; without it, those in your home folder")
-    imported.add_argument("--dry-run", action="store_true", help="print what would be imported")
-    served = subparsers.add_parser("serve", help="run as an MCP server for other agents, on stdio (default)")
-    served.description = _MCP_SERVE_DESCRIPTION
-    add_cwd_option(served)
-    add_agent_options(served)
-    served.set_defaults(execute="outrider.cli.commands.serve:serve_mcp")
 
 
 SHELLS = ("bash", "zsh", "fish")

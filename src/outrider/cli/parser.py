@@ -27,8 +27,18 @@ class CommandSpec(NamedTuple):
     declare: str
 
 
-COMMANDS = tuple(
-    CommandSpec(name, summary, f"outrider.cli.arguments:declare_{name.replace('-', '_')}")
+_ANALYSIS_COMMANDS = ("what-if", "trace", "context", "stats", "eval")
+_SERVER_COMMANDS = ("serve", "users", "audit", "acp", "mcp")
+
+
+def _declaration_of(name: str) -> str:
+    module = "server_arguments" if name in _SERVER_COMMANDS else "arguments"
+    module = "analysis_arguments" if name in _ANALYSIS_COMMANDS else module
+    return f"outrider.cli.{module}:declare_{name.replace('-', '_')}"
+
+
+_DECLARED_TOGETHER = tuple(
+    CommandSpec(name, summary, _declaration_of(name))
     for name, summary in (
         ("run", "run one prompt without the terminal application and print the answer"),
         ("sessions", "list, show, search, fork, export, share and delete sessions"),
@@ -38,6 +48,7 @@ COMMANDS = tuple(
         ("trace", "show every step of a session, as a tree or an HTML page"),
         ("context", "show what fills the context, by source, and why the prompt cache missed"),
         ("stats", "show cost and tokens by day, model, agent and tool"),
+        ("eval", "evaluate agents, models and prompts with suites of cases, and compare runs"),
         ("login", "store an API key, after a check with the vendor"),
         ("logout", "delete stored API keys"),
         ("models", "list available models with limits and prices; download local models"),
@@ -49,12 +60,30 @@ COMMANDS = tuple(
         ("backup", "write sessions, background runs, outputs and undo data to one archive"),
         ("restore", "replace the stored data with those of an archive"),
         ("serve", "serve the engine and a web page over HTTP, on this machine by default"),
+        ("users", "manage the users of your server, their tokens and limits"),
+        ("audit", "show who did what on your server"),
         ("acp", "run as an Agent Client Protocol agent for an editor, on stdio"),
         ("mcp", "manage MCP servers; run as an MCP server for other agents"),
         ("jobs", "submit and manage background runs, which continue after the terminal closes"),
         ("worker", "execute submitted background runs, on one or several machines"),
         ("completion", "print a completion script for bash, zsh or fish"),
     )
+)
+COMMANDS = (
+    *_DECLARED_TOGETHER,
+    CommandSpec(
+        "replay",
+        "run a recorded session again, offline, and show what differs",
+        "outrider.cli.commands.what_if:declare_replay",
+    ),
+    CommandSpec(
+        "compare", "compare two sessions: answer, steps, calls, cost", "outrider.cli.commands.what_if:declare_compare"
+    ),
+    CommandSpec(
+        "simulate",
+        "serve scripted answers as Anthropic, OpenAI and Gemini do, with their errors and faults",
+        "outrider.cli.commands.simulate:declare_simulate",
+    ),
 )
 
 
@@ -74,14 +103,24 @@ class CommandHelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser without abbreviated flags: an abbreviation could change its meaning when a new flag is added."""
+    """A parser without abbreviated flags: an abbreviation could change its meaning when a new flag is added. With the
+    default `takes_command`, the words after `--` are the argument `command`."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=CommandHelpFormatter, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
         """Reject unknown arguments here: the parent parser does not know this parser's flags to suggest a close one."""
-        found, unknown = super().parse_known_args(args, namespace)
+        given, command = list(sys.argv[1:] if args is None else args), list[str]()
+        takes_command = bool(self.get_default("takes_command"))
+        if takes_command and "--" in given:  # argparse accepts no option between arguments and a list of words
+            place = given.index("--")
+            given, command = given[:place], given[place + 1 :]
+        found, unknown = super().parse_known_args(given, namespace)
+        if takes_command:
+            if unknown and not command:
+                self.error(f"unrecognized arguments: {' '.join(unknown)}; write a command and its options after --")
+            found.command = [*found.command, *command]
         if unknown:
             from outrider.config.file import suggest_name
 
@@ -115,11 +154,13 @@ def build_parser(command: CommandSpec) -> CommandParser:
 
 
 def parse_arguments(command: CommandSpec, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments of a command. Without a subcommand, insert the command's default one (`list`), which changes
-    nothing."""
+    """Parse the arguments of a command. Without a subcommand, insert the command's default one (`list`, which changes
+    nothing). If the command names its subcommands, any other first word is an argument of the default one."""
     parser = build_parser(command)
-    default = parser.get_default("default_subcommand")
-    if default and (not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help"))):
+    default, names = parser.get_default("default_subcommand"), parser.get_default("subcommand_names")
+    first = arguments[0] if arguments else ""
+    is_other = first not in names if names and first else not first or first.startswith("-")
+    if default and is_other and first not in ("-h", "--help"):
         arguments = [default, *arguments]
     return parser.parse_args(arguments)
 
@@ -164,6 +205,23 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
         "--token",
         metavar="TOKEN",
         help="the server's token (default: OUTRIDER_SERVER_TOKEN, else the token file of a server on this machine)",
+    )
+
+
+def add_health_options(parser: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]  it has no public name
+    """Add --health and --log-format, with defaults from the environment."""
+    parser.add_argument(
+        "--health",
+        type=parse_address,
+        metavar="HOST:PORT",
+        default=os.environ.get("OUTRIDER_HEALTH", "").strip() or None,
+        help="serve /livez, /readyz and /metrics there, without a token (OUTRIDER_HEALTH; default: no port)",
+    )
+    parser.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default=os.environ.get("OUTRIDER_LOG_FORMAT", "").strip() or "text",
+        help="format of log lines on stderr (OUTRIDER_LOG_FORMAT; default: text)",
     )
 
 

@@ -22,6 +22,7 @@ _ADDRESSES_BY_KIND: dict[str, tuple[str, ...]] = {
     "anthropic": ("ANTHROPIC_BASE_URL",),
     "openai": ("OPENAI_BASE_URL",),
     "openai-responses": ("OPENAI_BASE_URL",),
+    "google": ("GOOGLE_GEMINI_BASE_URL",),
 }
 _VENDOR_HOSTS: dict[str, tuple[str, ...]] = {
     "anthropic": ("anthropic.com",),
@@ -130,3 +131,13 @@ _LIGHT_COLORS = {"7", "15"}  # the two white tones of the 16 ANSI colors
 def has_light_background(environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether COLORFGBG, which many terminals set, names a light background; the default is dark."""
     return environ.get("COLORFGBG", "").rpartition(";")[2] in _LIGHT_COLORS
+
+
+# Terminals with 256 colors whose names do not say so. Most of them set COLORTERM, which SSH does not forward.
+_COLOR_TERMINALS = ("alacritty", "contour", "foot", "ghostty", "konsole", "screen", "st", "tmux", "wezterm", "xterm")
+
+
+def has_hidden_colors(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the terminal has 256 colors although neither TERM nor COLORTERM says so, such as `xterm`."""
+    name = environ.get("TERM", "").lower().removeprefix("xterm-").partition(".")[0]
+    return not environ.get("COLORTERM") and name in _COLOR_TERMINALS

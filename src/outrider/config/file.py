@@ -118,10 +118,20 @@ class RetentionTable(msgspec.Struct, frozen=True, kw_only=True):
     days: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
 
+class RecordingTable(msgspec.Struct, frozen=True, kw_only=True):
+    """`[recording]`: whether the requests of every session to its models, and the answers, are stored for `replay`."""
+
+    enabled: bool = False
+
+
 class SandboxTable(msgspec.Struct, frozen=True, kw_only=True):
-    """`[sandbox]`: the hosts that sandboxed commands may connect to."""
+    """`[sandbox]`: the hosts that sandboxed commands may connect to. With `image` each command runs in a container of
+    this image; `engine` is the program of the container engine, `options` are more options of its `run` command."""
 
     hosts: StringTuple = ()
+    image: str = ""
+    engine: str = "podman"
+    options: StringTuple = ()
 
 
 class BudgetTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -173,7 +183,8 @@ class RunRetryTable(msgspec.Struct, frozen=True, kw_only=True):
 class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
     """`[background]`: the number of concurrent `runs` per worker, and limits per queue and per provider. A run counts
     against the provider of its entry agent. Workers that share a database should use the same limits. `webhooks` lists
-    hosts of a private network that may be notified; public hosts are always allowed. A turn waits `outage_seconds` for
+    hosts of a private network that may be notified; public hosts are always allowed. With `webhook_secret` the notices
+    are signed. A turn waits `outage_seconds` for
     an unavailable database; afterwards the run continues from its stored state when the database is available. `user`
     is the name under which submitted runs take turns with those of other users. A worker that is stopped gives running
     calls `grace_seconds` to end. Up to `snapshot_megabytes` of the changed files of a run's worktree are stored, so
@@ -185,6 +196,7 @@ class BackgroundTable(msgspec.Struct, frozen=True, kw_only=True):
     grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = 20
     retry: RunRetryTable = RunRetryTable()
     webhooks: tuple[str, ...] = ()
+    webhook_secret: str = ""
     queues: dict[str, BoundsTable] = {}
     providers: dict[str, BoundsTable] = {}
     user: str = ""
@@ -210,6 +222,7 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
     retry: RetryTable = RetryTable()
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
+    recording: RecordingTable = RecordingTable()
     sandbox: SandboxTable = SandboxTable()
     web_search: WebSearchTable = WebSearchTable()
     egress: EgressTable = EgressTable()

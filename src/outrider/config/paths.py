@@ -1,7 +1,10 @@
 """Locations of Outrider's files on each platform."""
 
+import os
+import stat
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -96,15 +99,32 @@ def find_app_folders(environ: Mapping[str, str], *, platform: str = sys.platform
 
 
 def make_private_folder(folder: Path) -> Path:
-    """Create the folder if necessary, readable by its owner only. Raises ConfigurationError if that fails."""
+    """Create the folder if necessary, readable by its owner only. A folder with the sticky bit, such as /tmp, is for
+    all users and stays as it is. Raises ConfigurationError if that fails."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=_PRIVATE)
-        if folder.stat().st_mode & 0o077:
+        mode = folder.stat().st_mode
+        if mode & 0o077 and not mode & stat.S_ISVTX:
             folder.chmod(_PRIVATE)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigurationError(f"{folder} cannot be used ({reason}); set OUTRIDER_HOME to another folder") from error
     return folder
+
+
+@contextmanager
+def lock_file(path: Path) -> Generator[None]:
+    """Hold a lock next to the file while it is read and replaced; other processes wait for it."""
+    from outrider._posix import fcntl  # lazy: only commands that change shared files need it
+
+    make_private_folder(path.parent)
+    handle = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if os.name == "posix":
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _absolute_or_default(environ: Mapping[str, str], name: str, otherwise: Path) -> Path:

@@ -21,6 +21,7 @@ from outrider.config.file import (
     EgressTable,
     LimitsTable,
     ParsedConfig,
+    RecordingTable,
     RetentionTable,
     RetryTable,
     RulesTable,
@@ -33,7 +34,14 @@ from outrider.config.file import (
     suggest_name,
 )
 from outrider.config.paths import AppFolders, find_app_folders
-from outrider.config.providers import DEFAULT_AGENT, NO_PROVIDER_MESSAGE, AgentBuilder, ProviderRegistry
+from outrider.config.providers import (
+    BUILT_IN_PROVIDERS,
+    DEFAULT_AGENT,
+    DEFAULT_MODELS,
+    NO_PROVIDER_MESSAGE,
+    AgentBuilder,
+    ProviderRegistry,
+)
 from outrider.errors import ConfigurationError
 from outrider.permissions.modes import Effect
 from outrider.project.trust import CONFIG_FILE, MAX_FILE_BYTES, WorkspaceTrust, find_project
@@ -239,6 +247,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     compaction: CompactionTable = CompactionTable()
     retention: RetentionTable = RetentionTable()
+    recording: RecordingTable = RecordingTable()
     sandbox: SandboxTable = SandboxTable()
     web_search: WebSearchTable = WebSearchTable()
     egress: EgressTable = EgressTable()
@@ -301,6 +310,7 @@ def read_settings(
     )
     reachable, missing = _required_providers(agents, providers)
     reachable = tuple(_with_retry(provider, file.retry.given, flags.retry) for provider in reachable)
+    added_servers = read_servers_file(folders.servers_file)
     noticed = (*own.notices, *project.notices, *_missing_key_notices(agents, providers, source))
     project_rules = check_rules(ceiling.rules, f"{CONFIG_FILE}: rules", workspace)
     return Settings(
@@ -317,16 +327,44 @@ def read_settings(
         limits=agents[0].limits,
         compaction=file.compaction,
         retention=file.retention,
+        recording=file.recording,
         sandbox=file.sandbox,
         web_search=file.web_search,
         egress=file.egress,
         background=file.background,
-        mcp={**read_servers_file(folders.servers_file), **file.mcp},
+        mcp={**added_servers, **file.mcp},
         mcp_all_sessions=file.mcp_all_sessions,
         models=file.models,
         missing=missing,
-        notices=(*noticed, *_setting_notices(flags, file, environ, source, workspace), *project_rules),
+        notices=(
+            *noticed,
+            *_setting_notices(flags, file, environ, source, workspace),
+            *_server_notices(added_servers, file, environ, folders),
+            *project_rules,
+        ),
     )
+
+
+def no_key_yet() -> str:
+    """The key function of a provider whose key is stored later."""
+    raise ConfigurationError("no key is stored yet: enter one on the first page or in the settings of the page")
+
+
+def with_first_vendor(settings: Settings) -> Settings:
+    """Return settings that an engine accepts although no model is configured: the key can be stored later, and then
+    the model of its vendor is used. Other settings are returned unchanged."""
+    if not settings.missing or settings.agents[0].provider:
+        return settings
+    name, kind = next(iter(BUILT_IN_PROVIDERS.items()))
+    agents = tuple(
+        agent if agent.provider else msgspec.structs.replace(agent, provider=name, model=DEFAULT_MODELS[kind])
+        for agent in settings.agents
+    )
+    providers = (
+        *settings.providers,
+        *([] if name in {one.name for one in settings.providers} else [Provider(name, kind, no_key_yet)]),
+    )
+    return msgspec.structs.replace(settings, agents=agents, providers=providers, missing="")
 
 
 def reload_providers(settings: Settings) -> tuple[Provider, ...]:
@@ -387,6 +425,17 @@ def _setting_notices(
         from outrider.project.mcp import user_servers
 
         yield from user_servers(file.mcp, source, environ).problems
+
+
+def _server_notices(
+    added: Mapping[str, dict[str, Any]], file: ConfigFile, environ: Mapping[str, str], folders: AppFolders
+) -> Iterator[str]:
+    """Yield notices about servers of `outrider mcp add` and `import` that cannot be used as they are written."""
+    used = {name: entry for name, entry in added.items() if name not in file.mcp}
+    if used:
+        from outrider.project.mcp import user_servers
+
+        yield from user_servers(used, str(folders.servers_file), environ).problems
 
 
 def _missing_key_notices(agents: tuple[Agent, ...], providers: ProviderRegistry, source: str) -> Iterator[str]:

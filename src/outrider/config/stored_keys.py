@@ -36,11 +36,13 @@ class StoredKey(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class KeyStore:
-    """The stored keys of the user by provider. `keyring` is the module of that name, or None if there is none."""
+    """The stored keys of the user by provider. `keyring` is the module of that name, or None if there is none; without
+    `uses_keyring` all keys are in the file."""
 
-    def __init__(self, file: Path, keyring: Any = None) -> None:
+    def __init__(self, file: Path, keyring: Any = None, *, uses_keyring: bool = True) -> None:
         self._file = file
         self._keyring = keyring
+        self._uses_keyring = uses_keyring
 
     def list_providers(self) -> dict[str, KeyPlace]:
         return {name: stored.place for name, stored in self._read().items()}
@@ -112,7 +114,7 @@ class KeyStore:
 
     def _load_keyring(self) -> Any:
         """Return the module `keyring`, if it is installed. Loading it takes long, so only stored keys need it."""
-        if self._keyring is None and find_spec("keyring") is not None:
+        if self._uses_keyring and self._keyring is None and find_spec("keyring") is not None:
             self._keyring = import_module("keyring")
         return self._keyring
 

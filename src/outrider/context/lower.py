@@ -293,7 +293,9 @@ def _custom_part(part: AnyPart) -> ModelPart | None:
         return None
     try:
         found = part_from_anthropic(convert())
-    except Exception:  # noqa: BLE001  user code may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001  user code may raise anything
         _log.exception("a part of the kind %s has no form for models", part.type)
         return None
     return found if isinstance(found, TextPart | FilePart) else None

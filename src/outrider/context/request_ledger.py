@@ -6,6 +6,7 @@ transcript is stored anyway, so a record has only the head, if it changed, and a
 import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal, cast
 
@@ -62,7 +63,13 @@ def _encode_digest(digest: bytes) -> str:
 def stored_head(layout: BodyLayout, conversation: str) -> str:
     """Returns the head as it is stored: equal for all sessions with the same prompt, tools and settings."""
     head = layout.head.decode("utf-8", "replace")
-    return head.replace(conversation, _CONVERSATION) if conversation else head
+    return _share_head(head.replace(conversation, _CONVERSATION) if conversation else head)
+
+
+@lru_cache(maxsize=8)
+def _share_head(head: str) -> str:
+    """Returns one object for all sessions with the same head, so that it is searched for secrets once."""
+    return head
 
 
 def sent_head(stored: str, conversation: str) -> bytes:
@@ -71,7 +78,8 @@ def sent_head(stored: str, conversation: str) -> bytes:
 
 
 def request_of(message: Message) -> SentRequestRecord | None:
-    """Returns the record of the request that a message answers; None if it was not recorded."""
+    """Returns the record of the request that a message answers, or that asked for its summary; None if it was not
+    recorded."""
     for part in message.parts:
         if isinstance(part, StepStartPart) and part.request:
             return part.request
@@ -167,6 +175,7 @@ class RequestRecorder:
     def __init__(self) -> None:
         self._stored_head: str | None = None
         self._stored_form: tuple[str, ...] = ()
+        self._stored_conversation = ""
         self._stored_with = 0  # the step that has the stored head
         self._last_head = b""
         self._hash = blake2b(digest_size=12)
@@ -236,18 +245,33 @@ class RequestRecorder:
         if self._stored_head is None:
             known = find_head(transcript[:-1])
             self._stored_head, self._stored_form = (known.head, known.form) if known else ("", ())
+            self._stored_conversation = known.conversation if known else ""
         self._last_head = layout.head
         head = stored_head(layout, conversation)
-        if (head, layout.form) == (self._stored_head, self._stored_form) and self._stored_with != step:
+        named = conversation if _CONVERSATION in head else ""  # a fork has the head of its origin, with another id
+        stored = self._stored_head, self._stored_form, self._stored_conversation
+        if (head, layout.form, named) == stored and self._stored_with != step:
             return "", ()
         self._stored_head, self._stored_form, self._stored_with = head, layout.form, step
+        self._stored_conversation = named
         return head, layout.form
+
+
+def record_single(body: bytes, layout: BodyLayout, prompt: Prompt, conversation: str) -> SentRequestRecord:
+    """Returns the record of a request that is no step, such as that for a summary, with its own head. `prompt` is that
+    of the transcript; what differs is stored as a patch."""
+    rewrite, patch = _find_change(layout, prompt)
+    head = stored_head(layout, conversation)
+    inserts = tuple(BodyEdit(offset, text.decode()) for offset, text in layout.inserts)
+    named = conversation if _CONVERSATION in head else ""
+    return SentRequestRecord(len(body), digest_body(body), head, layout.form, rewrite, patch, inserts, named)
 
 
 def _restore_request(layout: BodyLayout, history: Sequence[Message]) -> _SentBody | None:
     """Returns the last stored request, which another process or an earlier run has sent; None if there is none, or if
     it has another form, such as that of another API."""
-    position = next((at for at in range(len(history) - 1, -1, -1) if request_of(history[at]) is not None), None)
+    recorded = (at for at in range(len(history) - 1, -1, -1) if request_of(history[at]) is not None)
+    position = next((at for at in recorded if history[at].role == "assistant"), None)
     known = None if position is None else find_head(history)
     if position is None or known is None or known.form != layout.form:
         return None
@@ -372,7 +396,9 @@ def _first_changed_field(previous: RequestBody, current: RequestBody) -> tuple[C
         if field == "model":
             return "model", f"{old} → {new}"
         if field == "tools":
-            return _compare_tools(before, now)
+            if (tools := _compare_tools(before, now)) is not None:
+                return tools
+            continue
         if field in _SYSTEM_FIELDS:
             return _compare_system_texts(system_text(before), system_text(now))
         if field == "generationConfig":
@@ -411,8 +437,12 @@ def tool_server(name: str) -> str:
     return name.split("__")[1] if name.startswith("mcp__") and name.count("__") > 1 else ""
 
 
-def _compare_tools(before: dict[str, Any], now: dict[str, Any]) -> tuple[CacheCause, str]:
-    old, new = dict(iterate_tools(before)), dict(iterate_tools(now))
+def _compare_tools(before: dict[str, Any], now: dict[str, Any]) -> tuple[CacheCause, str] | None:
+    """Returns what changed in the tools. The cache mark is on the last of them and is no part of it."""
+    lists = [[(name, _cached_settings(tool)) for name, tool in iterate_tools(head)] for head in (before, now)]
+    if lists[0] == lists[1]:
+        return None
+    old, new = map(dict, lists)
     changes = {
         "added": [name for name in new if name not in old],
         "removed": [name for name in old if name not in new],

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
+from outrider._sync import describe_exception, describe_value
 from outrider.agents.hooks import HOOK_ASKS
 from outrider.agents.run_context import AgentContext, ApprovalVerdict, ask_no_one
 from outrider.engine.approvals import LASTING_SCOPES, ApprovalGrant, ApprovalQueue, PeerApprovals, RunGrants
@@ -27,12 +28,11 @@ from outrider.tools.schema import InvalidArguments
 from outrider.tools.threads import call_user_function, is_async_function
 from outrider.tools.tool import Policy, Tool
 from outrider.types.agents import Mode, Provider
-from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.events import ErrorEvent, ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.messages import Message
 from outrider.types.modes import UNATTENDED_MODES
-from outrider.types.origins import DataFlow
-from outrider.types.outcomes import CommandOutcome, OutcomeAnswer
+from outrider.types.origins import DataFlow, Origin
+from outrider.types.outcomes import CallEffect, CommandOutcome, OutcomeAnswer, RuleWidth
 from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import declaration_of
 from outrider.types.tool_state import ToolPending
@@ -96,18 +96,21 @@ now on, False to deny it, or another string: denied, with this reason."""
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """Permission rules from flags and configuration, for every call of a run or an engine."""
+    """Permission rules from flags and configuration, for every call of a run or an engine. `readable` are folders
+    besides the workspace that agents may read without a question, except protected files."""
 
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
+    readable: tuple[str, ...] = ()
 
 
 class PermissionChecker:
     """Decides about calls without user interaction. Custom functions run without approval unless their policy or a rule
     requires one; built-in tools follow the rules of the mode. `sandbox` returns whether commands can be sandboxed; it
     is called only when needed, because the detection starts processes. `egress` is where sessions may send data
-    without a question."""
+    without a question. `is_limited` returns whether calls of the session stay in the workspace and the sandbox,
+    whatever is answered."""
 
     def __init__(
         self,
@@ -118,8 +121,10 @@ class PermissionChecker:
         unconfined: bool = False,
         search_path: str = "",
         egress: "Callable[[], EgressPolicy] | None" = None,
+        is_limited: Callable[[], bool] = lambda: False,
     ) -> None:
         self._egress = egress
+        self._is_limited = is_limited
         self._rules = rules
         self._built_in = built_in
         self._sandbox = sandbox
@@ -132,11 +137,16 @@ class PermissionChecker:
         """Return allow, ask or deny with a reason. The stricter one of the rules' decision and the tool's own `policy`
         applies."""
         custom = () if tool.name in self._built_in else (tool.name,)
+        is_command = declaration_of(tool).kind == "shell"
+        if not custom and is_command and self._is_limited() and not self._sandbox():
+            return Decision("deny", reasons.OWNER_NEEDS_SANDBOX)  # also if a rule allows it
         mode = context.effective_mode
         sandbox = self._sandbox if not self._unconfined or mode_asks(mode) else lambda: True
         if not custom and (why := denial_reason(tool, call.state.input, mode, sandbox)):
             return Decision("deny", why)
-        from outrider.permissions.policy import decide  # with the first call: a shell's grammar takes long to load
+        # With the first call: a shell's grammar takes long to load.
+        from outrider.permissions.information_flow import can_send
+        from outrider.permissions.policy import decide
 
         decision = decide(
             tool,
@@ -148,26 +158,45 @@ class PermissionChecker:
             deny=(*self._rules.deny, *context.deny_rules),
             workspace=context.workspace,
             approved=granted.contents,
+            readable=self._rules.readable,
             search_path=self._search_path,
             level=context.effective_level,
             unconfined=self._unconfined,
-            sandbox=declaration_of(tool).kind == "shell" and self._sandbox(),
-            flow=self._flow_state(call, context, granted),
+            sandbox=is_command and self._sandbox(),
+            flow=self._flow_state(call, context, granted) if can_send(tool) else None,
         )
+        if not custom and decision.effect == "ask" and self._is_limited():
+            decision = self._limit(decision, call, tool, str(context.workspace))
+        has_changed = getattr(tool, "has_changed", False)
+        change = reasons.TOOL_CHANGED.format(tool=tool.name)
+        if has_changed and decision.effect == "ask":
+            decision = msgspec.structs.replace(decision, reason=f"{change}; {decision.reason}")
         if _STRICTNESS[policy] <= _STRICTNESS[decision.effect]:
             return decision
         if decision.flow is not None and policy == "ask":
             return msgspec.structs.replace(decision, effect="ask", confinement=None)
-        if getattr(tool, "has_changed", False):
-            return Decision("ask", reasons.TOOL_CHANGED.format(tool=tool.name))
+        if has_changed:
+            return Decision("ask", change)
         if policy == "ask" and tool.name in granted.rules:
             return decision
         return Decision(policy, reasons.TOOL_POLICY.format(tool=tool.name, policy=policy))
 
+    def _limit(self, decision: Decision, call: ToolPart, tool: Tool, workspace: str) -> Decision:
+        """Return a denial of a call that a yes would let leave the workspace."""
+        from outrider.permissions.call_assessment import FileCall, assess_call
+
+        if declaration_of(tool).kind not in ("read", "write"):
+            return decision
+        found = assess_call(tool, call.state.input, workspace=workspace, readable=self._rules.readable)
+        leaves = isinstance(found, FileCall) and any(place.kind == "outside" for _, place in found.targets)
+        return Decision("deny", f"{decision.reason}; {reasons.OWNER_STAYS}", decision.rule) if leaves else decision
+
     def _flow_state(self, call: ToolPart, context: AgentContext, granted: ApprovalGrant) -> "FlowState | None":
         """Return what the session has read, or None if it has read nothing of others, or may send anything."""
-        origins = context.read_origins()
-        if not any(origin.untrusted for origin in origins) or (self._egress and self._egress().allows_all):
+        origins, has_all = context.read_origins(), context.journal.has_all_messages
+        if (self._egress and self._egress().allows_all) or (
+            has_all and not any(origin.untrusted for origin in origins)
+        ):
             return None
         from outrider.permissions.information_flow import FlowState, WrittenTexts
 
@@ -176,17 +205,21 @@ class PermissionChecker:
             return (part for part in parts if part.call_id != call.call_id)
 
         def may_send(destination: str, size: int) -> bool:
-            if self._egress is None or destination in granted.destinations:
-                return destination in granted.destinations
+            if self._egress is None or destination in granted.destinations or not has_all:
+                return destination in granted.destinations  # what calls that are not in memory sent is unknown
             egress = self._egress()
             egress.count_calls(earlier_calls(), context.tools)
             return egress.may_send(destination, call.id, size)
 
         def was_written(text: str) -> bool:
             # Repeating a request that the user wrote could encode data in their number.
+            if not has_all:
+                return False
             repeated = sum(text in part.state.input.values() for part in earlier_calls())
             return repeated < MAX_REPEATED_REQUESTS and WrittenTexts(_user_texts(context))(text)
 
+        if not has_all and not any(origin.untrusted for origin in origins):
+            origins = (*origins, Origin("tool", "messages that are not in memory", untrusted=True, private=True))
         return FlowState(origins=origins, was_written=was_written, may_send=may_send)
 
     def charge_call(self, call: ToolPart, decision: Decision) -> None:
@@ -256,7 +289,10 @@ class ApprovalGate:
     async def admit(self, call: ToolPart, tool: Tool, context: AgentContext) -> ApprovalVerdict:
         await self._channel.refresh()
         decision = await self.decide(call, tool, context)
+        paths = _rejected_paths(call, tool, context) if decision.effect == "ask" else None
         verdict = await self._ask_if_needed(call, tool, context, decision)
+        if verdict.allowed and paths is not None and _rejected_paths(call, tool, context) != paths:
+            return ApprovalVerdict(_NO, "denied", reasons.DENIED_CALL.format(reason=reasons.PATH_CHANGED))
         if verdict.allowed:
             self._checker.charge_call(call, decision)
             self._on_admitted(call, decision, context)
@@ -299,6 +335,19 @@ class ApprovalGate:
         if isinstance(call.state, ToolPending) and call.state.phase == "awaiting_approval":
             return await self._channel.find_denial(call, context)
         return None
+
+
+def _rejected_paths(call: ToolPart, tool: Tool, context: AgentContext) -> set[str | None]:
+    """Return the real paths that the call names and that need an approval: a link may change while a user reads the
+    question."""
+    if declaration_of(tool).kind not in ("read", "write"):
+        return set()
+    from outrider.permissions.call_assessment import call_paths
+    from outrider.permissions.paths.containment import contain
+
+    workspace, operation = str(context.workspace), declaration_of(tool).operation
+    found = [contain(path, root=workspace, cwd=workspace, op=operation) for path in call_paths(tool, call.state.input)]
+    return {place.real_path for place in found if not place.ok}
 
 
 async def _preview_call(call: ToolPart, tool: Tool, context: AgentContext) -> str:
@@ -588,13 +637,12 @@ async def call_approve_function(approve: ApproveFunction, request: ApprovalReque
         answer = await call_user_function("the approve function", approve, request, seconds=None)
     except CallbackError as error:
         _log.exception("the approve function failed")
-        cause = error.__cause__
-        return reasons.APPROVE_FUNCTION_FAILED.format(error=f"{type(cause).__name__}: {cause}")
+        return reasons.APPROVE_FUNCTION_FAILED.format(error=describe_exception(error.__cause__ or error))
     if isinstance(answer, bool | str):
         return answer
     problem = (
-        f"it returned {answer!r}; it returns True, False, a scope (once, session, project, always) or a reason for the "
-        "denial"
+        f"it returned {describe_value(answer)}; it returns True, False, a scope (once, session, project, always) or a "
+        "reason for the denial"
     )
     _log.error("the approve function is wrong: %s", problem)
     return reasons.APPROVE_FUNCTION_FAILED.format(error=problem)

@@ -21,9 +21,8 @@ from outrider.sessions.failpoints import failpoint
 from outrider.sessions.records import Approval, ApprovalScope, fingerprint_call
 from outrider.sessions.store import Store
 from outrider.types.agents import Provider
-from outrider.types.approvals import RuleWidth
 from outrider.types.events import LoopCompletedEvent, ToolApprovalRequestedEvent, ToolApprovalResultEvent
-from outrider.types.outcomes import OutcomeChoice
+from outrider.types.outcomes import OutcomeChoice, RuleWidth
 from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import declaration_of
 

@@ -10,6 +10,7 @@ from outrider.errors import SessionNotFoundError, StoreError
 from outrider.sessions.records import (
     Approval,
     ApprovalChange,
+    Change,
     DamagedChange,
     Grouping,
     ImportResult,
@@ -31,6 +32,7 @@ from outrider.types.ids import is_id, now_ms
 __all__ = [
     "Approval",
     "ApprovalChange",
+    "Change",
     "DamagedChange",
     "Grouping",
     "ImportResult",
@@ -103,11 +105,14 @@ class SessionArchive:
         children: bool = False,
         parent: str | None = None,
         archived: bool | None = None,
+        owner: str | None = None,
     ) -> SessionPage:
         """Return one page of sessions. `after` is the `next` of the previous page; `parent` returns the children of
-        that session only, `archived` those that are archived or not."""
+        that session only, `archived` those that are archived or not, `owner` those of one user."""
         roots = not children and parent is None
-        session_filter = SessionFilter(workspace_directory=workspace, roots=roots, parent_id=parent, archived=archived)
+        session_filter = SessionFilter(
+            workspace_directory=workspace, roots=roots, parent_id=parent, archived=archived, owner=owner
+        )
         return await self.store.list(session_filter, limit=limit, after=after)
 
     async def iterate_sessions(

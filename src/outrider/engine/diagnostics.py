@@ -11,7 +11,7 @@ from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 from platform import platform, python_version
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -30,6 +30,9 @@ from outrider.sessions.database_files import translate_errors
 from outrider.sessions.sqlite import recovery as store_doctor
 from outrider.tools.search import find_ripgrep
 from outrider.types.agents import Limits, Provider
+
+if TYPE_CHECKING:
+    from outrider.http.transport import HttpRequest
 
 Status = Literal["ok", "note", "problem"]
 _MIN_FREE_BYTES = 200 * 1024 * 1024
@@ -143,6 +146,10 @@ def check_store(path: Path, *, repair: bool = False, compact: bool = False) -> I
         text = f"a newer version of Outrider wrote it (schema {health.version}); it was not changed"
         yield DiagnosticFinding("store", "problem", text, "update Outrider")
         return
+    if health.foreign:
+        text = f"{path} is a database of another program (tables: {health.foreign}); it was not changed"
+        yield DiagnosticFinding("store", "problem", text, "move it away, or restore a backup of the sessions")
+        return
     if repair and not health.is_healthy:
         health = store_doctor.repair_file(path)
         yield DiagnosticFinding("store", "note", "it was repaired")
@@ -194,26 +201,20 @@ def _find_damage(path: Path) -> str:
 
 NETWORK_TIMEOUT_SECONDS = 15.0
 SERVER_START_SECONDS = 15.0
-_VENDOR_ADDRESSES = {
-    "anthropic": "https://api.anthropic.com",
-    "openai": "https://api.openai.com/v1",
-    "openai-responses": "https://api.openai.com/v1",
-    "google": "https://generativelanguage.googleapis.com",
-    "outrider": "http://localhost",
-}
-_MODEL_LIST_PATHS = {"anthropic": "/v1/models", "google": "/v1beta/models", "outrider": "/api/health"}
 
 
 async def check_network(provider: Provider) -> DiagnosticFinding:
     """Check that a provider responds and accepts the key."""
     name = f"network {provider.name}"
-    if provider.kind not in _VENDOR_ADDRESSES:
+    if provider.kind in _OFFLINE_KINDS:
         return DiagnosticFinding(name, "ok", "needs no network")
-    address = (provider.base_url or _VENDOR_ADDRESSES[provider.kind]).rstrip("/")
-    url = address + _MODEL_LIST_PATHS.get(provider.kind, "/models")
+    request = _test_request(provider)
+    if request is None:
+        return DiagnosticFinding(name, "note", "its API has no list of models to test the key with")
+    address = (provider.base_url or request.url.partition("?")[0]).rstrip("/")
     network_remedy = "check the address, the network and HTTPS_PROXY"
     try:
-        status = await _get_status(url, _auth_headers(provider))
+        status = await _get_status(request)
     except TimeoutError:
         says = f"{address}: no answer within {NETWORK_TIMEOUT_SECONDS:g} s"
         return DiagnosticFinding(name, "problem", says, network_remedy)
@@ -229,13 +230,26 @@ async def check_network(provider: Provider) -> DiagnosticFinding:
     return _http_error_finding(name, address, status)
 
 
-async def _get_status(url: str, headers: dict[str, str]) -> int:
+_OFFLINE_KINDS = ("local", "scripted", "custom")
+
+
+def _test_request(provider: Provider) -> "HttpRequest | None":
     # Imported here: commands that only show settings and models import this module.
-    from outrider.http.client import HttpClient
     from outrider.http.transport import HttpRequest
+    from outrider.models.live_models import model_list_request
+
+    if provider.kind != "outrider":
+        return model_list_request(provider)
+    address = (provider.base_url or "http://localhost").rstrip("/")
+    own = {"authorization": f"Bearer {provider.api_key}"} if provider.api_key else {}
+    return HttpRequest(f"{address}/api/health", {**own, **provider.headers}, method="GET")
+
+
+async def _get_status(request: "HttpRequest") -> int:
+    from outrider.http.client import HttpClient
 
     async with asyncio.timeout(NETWORK_TIMEOUT_SECONDS), aclosing(HttpClient(proxy=proxy_for)) as client:
-        response = await client.send(HttpRequest(url, headers, method="GET"))
+        response = await client.send(request)
         response.close()
         return response.status
 
@@ -253,18 +267,6 @@ def _http_error_finding(name: str, address: str, status: int) -> DiagnosticFindi
             return DiagnosticFinding(name, "note", f"{address} answers, and lists no models ({status})")
         case _:
             return DiagnosticFinding(name, "problem", f"{address} answers {status}", "try again later")
-
-
-def _auth_headers(provider: Provider) -> dict[str, str]:
-    key = provider.api_key or ""
-    match provider.kind:
-        case "anthropic":
-            own = {"x-api-key": key, "anthropic-version": "2023-06-01"}
-        case "google":
-            own = {"x-goog-api-key": key}
-        case _:
-            own = {"authorization": f"Bearer {key}"} if key else {}
-    return {**own, **provider.headers}
 
 
 DEFAULT_SOURCE = "default"

@@ -54,6 +54,7 @@ from outrider.sessions.redacted_store import redact_store
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.builtin.todo import TodoItem, recorded_todos
+from outrider.tools.threads import CALLBACK_SECONDS
 from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Limits, Mode, Provider
 from outrider.types.ids import new_id, now_ms
@@ -118,6 +119,13 @@ class SessionRegistry:
             raise SessionInUseError("a turn is running in this session; abort it or wait for its end")
         return live.journal
 
+    def reject_own_turn(self, session_id: str) -> None:
+        """Raise SessionInUseError if a function of this session's running turn is about to wait for its end."""
+        if not isinstance(session_id, str):  # pyright: ignore[reportUnnecessaryIsInstance]  `put` explains it
+            return
+        if (live := self.live.get(session_id)) is not None:
+            live.reject_own_turn()
+
     async def abort_turn(self, session_id: str) -> None:
         """Abort the turn in this process, or else in the process that owns the session."""
         live = self.live.get(session_id)
@@ -180,6 +188,14 @@ class PromptKeywords(TypedDict, total=False):
     input_id: str | None
     sender: str
     instructions: str
+    output_validators: OutputValidator | Sequence[OutputValidator] | None
+    output_attempts: int
+
+
+class ResumeKeywords(TypedDict, total=False):
+    """The keyword arguments of `Engine.go_on`, except for `output_type`."""
+
+    take_over: bool
     output_validators: OutputValidator | Sequence[OutputValidator] | None
     output_attempts: int
 
@@ -278,7 +294,7 @@ class Engine:
         async with AsyncExitStack() as stack:  # it calls the last one first, and all of them after an error
             stack.push_async_callback(self.runtime.aclose)
             stack.callback(self.approval_queue.close)
-            stack.push_async_callback(self.bus.settled)
+            stack.push_async_callback(self.bus.settled, self.runtime.callback_seconds or CALLBACK_SECONDS)
             stack.push_async_callback(self._sessions.close_all)
 
     def like(self, **changes: Any) -> "Engine":
@@ -345,20 +361,34 @@ class Engine:
         return (await self._sessions.open_session(session_id, take_over=take_over)).journal.session
 
     @overload
-    async def go_on(self, session_id: str, *, take_over: bool = False, output_type: None = None) -> RunResult[str]: ...
+    async def go_on(
+        self, session_id: str, *, output_type: None = None, **options: Unpack[ResumeKeywords]
+    ) -> RunResult[str]: ...
     @overload
     async def go_on(
-        self, session_id: str, *, take_over: bool = False, output_type: "TypeForm[Out]"
+        self, session_id: str, *, output_type: "TypeForm[Out]", **options: Unpack[ResumeKeywords]
     ) -> RunResult[Out]: ...
     @overload
     async def go_on(
-        self, session_id: str, *, take_over: bool = False, output_type: dict[str, Any]
+        self, session_id: str, *, output_type: dict[str, Any], **options: Unpack[ResumeKeywords]
     ) -> RunResult[Any]: ...
-    async def go_on(self, session_id: str, *, take_over: bool = False, output_type: Any = None) -> RunResult[Any]:
+    async def go_on(
+        self,
+        session_id: str,
+        *,
+        take_over: bool = False,
+        output_type: Any = None,
+        output_validators: OutputValidator | Sequence[OutputValidator] | None = None,
+        output_attempts: int = DEFAULT_ATTEMPTS,
+    ) -> RunResult[Any]:
         """Resume a turn that was interrupted by a crash, an abort or a limit, and wait for its end. Interrupted calls
-        are not repeated, except for those of `repeatable` tools; the model reads which ones were interrupted."""
+        are not repeated, except for those of `repeatable` tools; the model reads which ones were interrupted. The
+        output type and its validators are not stored: pass those of `prompt`. `take_over` takes the session from
+        another process."""
+        output = as_output_type(output_type, output_validators, output_attempts)
+        self._sessions.reject_own_turn(session_id)
         live = await self._sessions.open_session(session_id, take_over=take_over, resume_turn=True)
-        return await live.resume_turn(as_output_type(output_type))
+        return await live.resume_turn(output)
 
     @overload
     async def prompt(
@@ -398,6 +428,7 @@ class Engine:
         """Add input to the session and wait for the result of the turn that processes it. With `output_type` its output
         is a value of that type, which `output_validators` check as in `run`; `instructions` are added to those of the
         agent for this turn. The output type is not stored: after a restart, pass it to `go_on` again."""
+        self._sessions.reject_own_turn(session_id)
         return await (await self.put(session_id, content, output_type=output_type, **options))
 
     @overload
@@ -453,6 +484,7 @@ class Engine:
         if instructions.strip():
             message.add_part(additional_instructions(instructions))
         await self.runtime.call_prompt_hook(live.session, message)
+        live = await self._sessions.open_session(session_id)  # the hook may have closed it
         item = InboxItem(
             session_id=session_id, message=message, id=input_id or new_id(), delivery=delivery, sender=sender
         )
@@ -488,6 +520,7 @@ class Engine:
     async def compact(self, session_id: str) -> CompactionPart | None:
         """Replace old messages in the prompt by a summary, after the running turn if there is one. Returns None if
         nothing can be summarized, or the summary is not shorter."""
+        self._sessions.reject_own_turn(session_id)
         return await (await self._sessions.open_session(session_id)).compact()
 
     async def undo_compaction(self, session_id: str) -> bool:
@@ -538,14 +571,22 @@ class Engine:
 
     async def import_session(self, document: bytes | str, *, as_copy: bool = True) -> str:
         """Store the session of an export, or of a session file of another program, and return its id. As a copy it gets
-        a new id; otherwise StoreError is raised if the id exists. Secrets are redacted."""
+        a new id; otherwise StoreError is raised if the id exists. Secrets are redacted. Entries that could not be read
+        are logged as warnings of `outrider.import`."""
         if not isinstance(document, bytes | str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(
                 f"Engine.import_session() takes the text of an export, got {type(document).__name__}; for a dict, "
                 "pass json.dumps(document)"
             )
         data = document.encode() if isinstance(document, str) else document
-        return (await self._archive.import_document(data, as_copy=as_copy)).sessions[0].id
+        imported = await self._archive.import_document(data, as_copy=as_copy)
+        session_id = imported.sessions[0].id
+        if imported.left_out:
+            import logging  # lazy: rarely needed
+
+            for item in imported.left_out:
+                logging.getLogger("outrider.import").warning("session %s: skipped %s", session_id, item)
+        return session_id
 
     async def share(self, session_id: str) -> str:
         """Return the session as one self-contained HTML page."""

@@ -3,6 +3,7 @@ sandbox."""
 
 import asyncio
 import logging
+import shutil
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from outrider.config.providers import read_prompts
 from outrider.config.settings import Settings
 from outrider.engine.approval_gate import Rules
 from outrider.engine.engine import Engine
-from outrider.engine.session_tools import ToolEnvironment
+from outrider.engine.session_tools import OwnerLimits, ToolEnvironment
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
 from outrider.models.clients import adapt_to_local_models
@@ -23,12 +24,13 @@ from outrider.processes.sandbox.sandbox import Network, NoSandbox, Sandbox
 from outrider.project.extensions import UserPaths, WorkspaceExtensions
 from outrider.project.sandbox import LazySandbox
 from outrider.project.trust import HOOK_FILES, WorkspaceTrust, find_project, server_items
-from outrider.providers.catalog import ModelCatalog
+from outrider.providers.catalog import ModelCatalog, use_price_file
 from outrider.sessions.recovery import delete_inactive_sessions
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.tools.threads import CALLBACK_SECONDS
 from outrider.tools.tool import AskUser, Tool
+from outrider.tools.workspace_files import EditorBuffers
 from outrider.types.ids import now_ms
 from outrider.types.origins import EgressBudget, FlowSettings
 
@@ -42,6 +44,10 @@ DAY_MS = 24 * 3600 * 1000
 OVERLAY_DAYS = 14
 
 
+CASSETTES = "cassettes"
+"""Folder of the recorded sessions in the data folder."""
+
+
 @asynccontextmanager
 async def standard_engine(
     settings: Settings,
@@ -52,19 +58,25 @@ async def standard_engine(
     ask: AskUser | None = None,
     store: Store | None = None,
     titles: bool | None = None,
+    readable: tuple[str, ...] = (),
+    editor_buffers: Callable[[str], EditorBuffers | None] | None = None,
+    limits_of_owner: Callable[[str], OwnerLimits | None] | None = None,
 ) -> AsyncGenerator[Engine, None]:
     """Open an engine with the user's settings. Set `attended` if a user can approve calls; `ask` is the callback for
-    the model's questions to the user. `titles` says whether a model names sessions (None: if it is attended). Sessions
-    are stored in the user's data folder or in `store`, which is opened and closed here. Raises ConfigurationError with
-    setup instructions if no model is configured."""
+    the model's questions to the user. `titles` says whether a model names sessions (None: if it is attended).
+    `readable` are folders besides the workspace that agents may read without a question; `editor_buffers` returns the
+    buffers of a session's editor, `limits_of_owner` the limits of a user's sessions. Sessions are stored in the user's
+    data folder or in `store`, which is opened and closed here. Raises ConfigurationError with setup instructions if no
+    model is configured."""
     if settings.missing:
         from outrider.models.local.discovery import missing_model_message  # lazy: rarely needed
 
         raise ConfigurationError(await asyncio.to_thread(missing_model_message, settings.missing))
     data, bus = make_private_folder(settings.data_folder), bus or EventBus()
+    use_price_file(data / "prices.json")
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(store or SqliteStore(settings.folders.store_file))
-        extensions = _open_extensions(settings, workspace, stack, asks=attended and ask is not None)
+        extensions = _open_extensions(settings, workspace, stack, attended=attended, asks=attended and ask is not None)
         environment = ToolEnvironment(
             sandbox=_choose_sandbox(settings, data, lambda: extensions.command_environment(workspace).get("PATH", "")),
             data=data,
@@ -76,6 +88,8 @@ async def standard_engine(
             extensions=extensions,
             search_tool=_choose_search_tool(settings),
             hosts=settings.sandbox.hosts,
+            editor_buffers=editor_buffers,
+            limits_of_owner=limits_of_owner,
         )
         hooks = _read_hooks(settings, workspace, bus, extensions, stack)
         engine = Engine(
@@ -87,13 +101,14 @@ async def standard_engine(
             workspace=workspace,
             limits=settings.limits,
             approval=settings.approval,
-            rules=Rules(settings.rules.allow, settings.rules.ask, settings.rules.deny),
+            rules=Rules(settings.rules.allow, settings.rules.ask, settings.rules.deny, readable),
             surroundings=environment,
             flow=_flow_settings(settings),
             titles=attended if titles is None else titles,
             compacts=settings.compaction.automatic,
             catalog=ModelCatalog.from_config(settings.models) if settings.models else None,
             hooks=hooks or Hooks(),
+            cassettes=data / CASSETTES if settings.recording.enabled else None,
             callback_seconds=None if hooks else CALLBACK_SECONDS,  # each command of a hook has its own time limit
         )
         await stack.enter_async_context(engine)
@@ -135,6 +150,17 @@ def _flow_settings(settings: Settings) -> FlowSettings:
 def _choose_sandbox(settings: Settings, data: Path, search_path: Callable[[], str]) -> Sandbox:
     if settings.no_sandbox:
         return NoSandbox("--no-sandbox was given", "", accepted=True)
+    if settings.sandbox.image:
+        if settings.sandbox.hosts:
+            raise ConfigurationError("[sandbox] has image and hosts: a container cannot allow single hosts; remove one")
+        program = shutil.which(settings.sandbox.engine, path=settings.environ.get("PATH"))
+        if program is None:
+            raise ConfigurationError(
+                f"[sandbox] image needs a container engine: there is no program {settings.sandbox.engine}"
+            )
+        from outrider.processes.sandbox.detect import ContainerSandbox  # lazy: most users have none
+
+        return ContainerSandbox(program, settings.sandbox.image, settings.sandbox.options)
     return LazySandbox(data / "scratch", search_path)
 
 
@@ -154,27 +180,32 @@ def _choose_search_tool(settings: Settings) -> Callable[[], Tool] | None:
     return lambda: web_search_tool(backend, proxy_for)
 
 
-def _open_extensions(settings: Settings, workspace: Path, stack: AsyncExitStack, *, asks: bool) -> WorkspaceExtensions:
+def _open_extensions(
+    settings: Settings, workspace: Path, stack: AsyncExitStack, *, attended: bool, asks: bool
+) -> WorkspaceExtensions:
     folders = settings.folders
     user = UserPaths(folders.home, folders.instructions_file, folders.skills_folder, folders.trust_file)
-    servers = _find_servers(settings, workspace, asks=asks)
+    servers = _find_servers(settings, workspace, attended=attended, asks=asks)
     if servers is not None:
         servers.open(settings.environ)
         stack.push_async_callback(servers.close)
     return WorkspaceExtensions(user, settings.environ, read_prompts(folders.prompts_folder), servers)
 
 
-def _find_servers(settings: Settings, workspace: Path, *, asks: bool) -> "McpServerManager | None":
+def _find_servers(settings: Settings, workspace: Path, *, attended: bool, asks: bool) -> "McpServerManager | None":
     trust = WorkspaceTrust(find_project(workspace, settings.home_folder), settings.folders.trust_file)
     if not settings.mcp and not server_items(trust.project):
         return None
-    from outrider.project.mcp import McpServerManager, choose_servers
-    from outrider.tools.mcp.credentials import LoginFile
+    from outrider.project.mcp import CONNECT_WAIT_SECONDS, UNATTENDED_WAIT_SECONDS, McpServerManager, choose_servers
+    from outrider.tools.mcp.config import LoginFile
 
     source = str(settings.folders.config_file)
     chosen = choose_servers(settings.mcp, source, trust, settings.environ, KEY_VARIABLES)
     ledger, logins = settings.data_folder / "mcp_tools.json", LoginFile(settings.folders.logins_file)
-    return McpServerManager(chosen, trust.project.root, ledger, asks=asks, proxy=proxy_for, logins=logins)
+    wait = CONNECT_WAIT_SECONDS if attended else UNATTENDED_WAIT_SECONDS
+    return McpServerManager(
+        chosen, trust.project.root, ledger, asks=asks, proxy=proxy_for, logins=logins, wait_seconds=wait
+    )
 
 
 async def _open_network(settings: Settings, stack: AsyncExitStack) -> Network:

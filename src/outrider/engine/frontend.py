@@ -25,6 +25,7 @@ from outrider.engine.live_session import LiveSession
 from outrider.engine.questions import AskedQuestion, QuestionQueue
 from outrider.errors import ProcessError, ToolFailure
 from outrider.models.clients import shared_catalog
+from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.redaction.terminal import is_fully_visible
 from outrider.presentation.formats import format_bytes, format_tokens
@@ -36,8 +37,9 @@ from outrider.sessions.records import Approval, ApprovalScope
 from outrider.sessions.session import Session
 from outrider.tools.search import list_files
 from outrider.tools.tool import AskUser, Tool, ToolContext, UserQuestion
+from outrider.tools.workspace_files import EditorFiles
 from outrider.types.agents import Provider
-from outrider.types.ids import new_id
+from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, FileSource, ModelRef, TextPart, TextRange, ToolPart
 from outrider.types.request import ServerOverview, ToolSpec
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from outrider.models.context_ledger import ContextReport
     from outrider.models.live_models import LiveModel
     from outrider.project.mcp import ServerOffers
+    from outrider.sessions.message_formats import MessageFormat
 
 # With re-exports: front ends import types of lower layers from the engine.
 __all__ = [
@@ -57,12 +60,14 @@ __all__ = [
     "CallPreview",
     "ContextShare",
     "Decision",
+    "EditorFiles",
     "OutputSlice",
     "ProcessStatus",
     "QuestionQueue",
     "ToolContext",
     "ToolSpec",
     "UserQuestion",
+    "add_history",
     "archive_of",
     "attach_file",
     "background_processes",
@@ -79,6 +84,7 @@ __all__ = [
     "list_processes",
     "list_servers",
     "preview_call",
+    "read_conversation",
     "read_process_output",
     "run_manual_call",
     "run_user_command",
@@ -136,7 +142,7 @@ async def context_shares(engine: Engine, session_id: str) -> list[ContextShare]:
 
 def last_shares(report: "ContextReport") -> list[ContextShare]:
     """Return the sources of the last request that was recorded, the largest ones first."""
-    last = next((step for step in reversed(report.steps) if step.sources), None)
+    last = next((step for step in reversed(report.steps) if step.sources and step.step), None)
     found = [(f"{one.kind}: {one.name}" if one.name else one.kind, one.tokens) for one in last.sources] if last else []
     shares = [ContextShare(name, tokens) for name, tokens in found[:MAX_SHARES]]
     rest = sum(tokens for _, tokens in found[MAX_SHARES:])
@@ -190,6 +196,7 @@ async def run_manual_call(engine: Engine, session_id: str, tool: str, tool_input
         mode=parent.mode,
         agent=parent.agent,
         parent_id=parent.id,
+        owner=parent.owner,
     )
     async with await context.run.open_journal(child) as journal:
         call_context = open_agent_context(context.agent, journal, context.run)
@@ -229,17 +236,21 @@ def _pending_call(tool: str, tool_input: dict[str, Any]) -> ToolPart:
 
 async def run_user_command(engine: Engine, session_id: str, command: str, on_output: Callable[[str], object]) -> str:
     """Run a shell command of the user without approval and return a description of how it ended. In agent mode it runs
-    outside the sandbox, as in the user's own terminal. Cancelling kills it."""
+    outside the sandbox, as in the user's own terminal, unless the owner of the session is limited. Cancelling kills
+    it."""
     live = engine.live[session_id]
     if live.session_tools is None:
         raise ProcessError("this engine has no built-in tools and runs no commands")
+    is_free = live.session_tools.owner_limits is None
+    if not is_free and not live.session_tools.can_confine:
+        raise ToolFailure(reasons.OWNER_NEEDS_SANDBOX)
     outcome = await live.session_tools.supervisor.run_command(
         f"by-hand-{new_id()}",
         command,
         lambda text: on_output(plain_text(text)),
         workdir=Path(live.journal.session.workspace_directory or "."),
         session_id=session_id,
-        wrap=keep_launch_unchanged if MODE_TABLE[live.session.mode].outcomes == "ask" else None,
+        wrap=keep_launch_unchanged if is_free and MODE_TABLE[live.session.mode].outcomes == "ask" else None,
     )
     return "runs on in the background" if outcome.ending is None else outcome.ending.description
 
@@ -351,6 +362,21 @@ def attach_file(
     mime = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
     content = base64.b64encode(path.read_bytes()).decode()
     return FilePart(mime, f"data:{mime};base64,{content}", path.name, FileSource(str(path), mention))
+
+
+def read_conversation(messages: Iterable[Any], format: "MessageFormat") -> list[Message]:
+    """Return messages that another program sent, in the format of a vendor's API. Raises PartValidationError with the
+    index of an invalid one."""
+    from outrider.sessions.message_formats import read_messages  # lazy: only servers of other protocols need it
+
+    return read_messages(messages, now_ms(), format)
+
+
+async def add_history(engine: Engine, session_id: str, messages: Iterable[Message]) -> None:
+    """Append messages of an earlier conversation to a session without a turn."""
+    await engine.open(session_id)
+    for message in messages:
+        await engine.live[session_id].journal.add_message(message)
 
 
 async def list_models(providers: Iterable[Provider]) -> list[ModelRef]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from outrider._sync import describe_exception, is_interruption
 from outrider.agents.compaction import ContextCompactor
 from outrider.agents.delegation import open_agent_context
 from outrider.agents.instructions import describe_input
@@ -24,17 +25,24 @@ from outrider.engine.inbox import AbortListener, InputOrigin, SessionInbox
 from outrider.engine.plans import PlanAnswer, ProposedPlan, answer_id, answer_message, open_plan, require_same_answer
 from outrider.engine.results import RunResult
 from outrider.engine.runtime import EngineRuntime
-from outrider.errors import LeaseLostError, OutriderError, StorageFullError
+from outrider.errors import (
+    ConfigurationError,
+    LeaseLostError,
+    OutriderError,
+    SessionInUseError,
+    StorageFullError,
+)
 from outrider.event_bus import EventBus
 from outrider.sessions.journal import Journal
-from outrider.sessions.records import InboxItem, SessionTranscript, StoredSession
+from outrider.sessions.records import InboxItem, SessionTranscript, SessionUpdate, StoredSession
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
-from outrider.types.agents import Agent
+from outrider.types.agents import Agent, Provider
 from outrider.types.events import ErrorEvent, SessionUpdatedEvent
+from outrider.types.ids import now_ms
 from outrider.types.messages import Message
-from outrider.types.modes import ReasoningEffort
-from outrider.types.parts import CompactionPart, ModelRef, TextPart
+from outrider.types.modes import REASONING_EFFORTS, ReasoningEffort
+from outrider.types.parts import CompactionPart, ModelRef, TextPart, UndoneSummary
 
 if TYPE_CHECKING:
     from outrider.tracing.event_log import EventLog
@@ -67,8 +75,20 @@ class CompactionRequest:
 
 
 RESUMED_TURN = "the turn that was cut off"
+CHOSEN_MODEL = "outrider.model"  # names in the metadata of a session
+CHOSEN_EFFORT = "outrider.effort"
 
 _log = logging.getLogger("outrider.engine")
+
+
+def _read_choices(
+    metadata: Mapping[str, Any], providers: Mapping[str, Provider]
+) -> tuple[ModelRef | None, ReasoningEffort | None]:
+    """Return the stored model and effort of a session; a model of a provider that is not configured is left out."""
+    provider, _, model = str(metadata.get(CHOSEN_MODEL) or "").partition("/")
+    effort: Any = metadata.get(CHOSEN_EFFORT)
+    chosen: ReasoningEffort | None = effort if effort in REASONING_EFFORTS else None
+    return ModelRef(provider, model) if model and provider in providers else None, chosen
 
 
 class LiveSession:
@@ -113,10 +133,15 @@ class LiveSession:
         self._wake_requested = False
         self._resume_requested = False
         self.in_turn = False
-        self.model: ModelRef | None = None
-        self.effort: ReasoningEffort | None = None
-        self.has_all_messages = True  # part of the OpenSession protocol; a remote session may hold fewer
+        self.model: ModelRef | None
+        self.effort: ReasoningEffort | None
+        self.model, self.effort = _read_choices(journal.session.metadata, runtime.spec.providers)
         self._closed = False
+
+    @property
+    def has_all_messages(self) -> bool:
+        """False if a long session has older answers only in the store."""
+        return self.journal.has_all_messages
 
     @property
     def is_busy(self) -> bool:
@@ -139,6 +164,18 @@ class LiveSession:
         """Use another reasoning effort than the agent's own until the session is closed."""
         self.effort = effort
 
+    async def store_choices(self) -> None:
+        """Store the chosen model and effort, so that they are used again when the session is opened again."""
+        metadata = dict(self.session.metadata)
+        model = f"{self.model.provider}/{self.model.model}" if self.model else None
+        for name, value in ((CHOSEN_MODEL, model), (CHOSEN_EFFORT, self.effort)):
+            if value is None:
+                metadata.pop(name, None)
+            else:
+                metadata[name] = value
+        if metadata != self.session.metadata:
+            await self.journal.update_session(SessionUpdate(metadata=metadata))
+
     @property
     def prompts(self) -> Mapping[str, str]:
         """The user's prompt overrides by name."""
@@ -146,13 +183,27 @@ class LiveSession:
 
     async def put(self, item: InboxItem, output: OutputType | None = None) -> asyncio.Future[RunResult[Any]]:
         """Store the input and wake the worker. The future resolves to the end of its turn."""
+        if self._closed:
+            raise ConfigurationError(f"session {self.session.id} is being closed and takes no input")
         if self.session_tools is not None and not self.session.messages:
             self.session_tools.prefetch_state()
         if self.session_tools is not None:
             await self.session_tools.expand_input(item.message)
         _, end = await self.inbox.put(item, output)
+        if self._closed:  # while the input was stored; the next owner processes it
+            self.inbox.resolve_all(self._make_result(TurnEnd("aborted")))
         self.wake()
         return end
+
+    def reject_own_turn(self) -> None:
+        """Raise SessionInUseError if the caller is a function of the running turn: it would wait for its own end."""
+        task = asyncio.current_task()
+        in_turn = self.in_turn and self._context is not None and task in self._context.run.tasks
+        if in_turn or (task is self._worker and task is not None):
+            raise SessionInUseError(
+                "a tool or another function of a turn cannot wait for the next turn of its own session: add input with "
+                "Engine.put() and do not await its future, or use another session"
+            )
 
     def plan(self) -> ProposedPlan | None:
         """Return the unanswered plan of the last turn, or None."""
@@ -187,7 +238,9 @@ class LiveSession:
         found = ((m, p) for m in reversed(messages) for p in m.get_parts_by_type(CompactionPart) if p.summary)
         if (last := next(found, None)) is None:
             return False
-        await self.journal.put_part(replace(last[1], summary=""), last[0])
+        undone = UndoneSummary(last[1].summary, now_ms())
+        await self.journal.put_part(replace(last[1], summary="", undone=undone), last[0])
+        await self.journal.reload_messages()
         self._context = None  # its prompt was built with the summary
         return True
 
@@ -216,7 +269,13 @@ class LiveSession:
             self._report_end(
                 self._make_result(TurnEnd("aborted"))
             )  # a task cancelled before its first step never runs its finally block
-        await asyncio.wait([worker])
+        limit = self._runtime.callback_seconds
+        done, _ = await asyncio.wait([worker], timeout=limit)
+        if not done:
+            raise OutriderError(
+                f"the turn in session {self.session.id} did not end within {limit:g} s after it was cancelled: a tool "
+                "or another function of the program ignores the cancellation, or the store does not respond"
+            )
 
     def hold_turn(self) -> None:
         """Start no further model request: the turn stops when its running calls have ended, until it is closed."""
@@ -250,7 +309,9 @@ class LiveSession:
                 self._wake_requested = False
                 await self._process_inbox()
             end = TurnEnd("completed", self.inbox.last_text())
-        except Exception as error:  # noqa: BLE001  a bug must neither look like an abort nor stop the engine
+        except BaseException as error:  # a bug must neither look like an abort nor stop the engine
+            if is_interruption(error, worker):
+                raise
             end = TurnEnd("error", error=_as_outrider_error(error, self.session.id))
         finally:
             self._abort_listener.remove_session(self)
@@ -304,9 +365,15 @@ class LiveSession:
                 await self.session_tools.announce_mcp_servers(self.journal)
             context = self._agent_context()
             context.output = origin.output if origin else None
+            context.run.tasks.add(cast("asyncio.Task[Any]", asyncio.current_task()))
             first = turn_start(self.session.messages)
             end = await Turn(context).run()
             return await self._finished_result(end, context, self.session.messages[first:])
+        except BaseException as error:
+            # SystemExit of a function of the program would otherwise end the event loop.
+            if isinstance(error, Exception) or is_interruption(error, asyncio.current_task()):
+                raise
+            raise OutriderError(describe_exception(error)) from error
         finally:
             self.in_turn = False
             if plan := self.plan():
@@ -404,8 +471,8 @@ class LiveSession:
         self._bus.publish(SessionUpdatedEvent(session_id=self.journal.session.id, changes=changes))
 
 
-def _as_outrider_error(error: Exception, session_id: str) -> OutriderError:
+def _as_outrider_error(error: BaseException, session_id: str) -> OutriderError:
     if isinstance(error, OutriderError):
         return error
     _log.error("the worker of session %s failed", session_id, exc_info=error)
-    return OutriderError(f"{type(error).__name__}: {error}")
+    return OutriderError(describe_exception(error))

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from importlib import import_module
@@ -19,9 +20,8 @@ from outrider.permissions.paths.containment import write_private_file
 from outrider.processes.launch import child_environment
 from outrider.project.mcp import ChosenServers, choose_servers
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, find_project
-from outrider.tools.mcp.config import HttpServer, ServerConfig, ServerLimits, parse_config
+from outrider.tools.mcp.config import HttpServer, LoginFile, ServerConfig, ServerLimits, StoredLogin, parse_config
 from outrider.tools.mcp.connection import McpHost
-from outrider.tools.mcp.credentials import LoginFile, StoredLogin
 from outrider.tools.mcp.toolset import McpServers
 from outrider.types.validate import is_object
 
@@ -49,6 +49,16 @@ class ServerReport(msgspec.Struct, frozen=True):
     resources: tuple[str, ...] = ()
 
 
+class EndedLogin(msgspec.Struct, frozen=True):
+    """A login that was deleted. `problem` is why its tokens were not revoked, "" if they were."""
+
+    problem: str = ""
+
+    @property
+    def text(self) -> str:
+        return f"its tokens were not revoked: {self.problem}" if self.problem else "its tokens were revoked"
+
+
 def list_configured(settings: Settings) -> tuple[list[ConfiguredServer], tuple[str, ...]]:
     """Return the servers of the user and of the folder, and notices about those that are not used."""
     chosen, logins = _choose(settings), LoginFile(settings.folders.logins_file)
@@ -73,16 +83,20 @@ def add_entry(file: Path, name: str, entry: dict[str, Any], *, replace: bool = F
     _write_document(file, document)
 
 
-def remove_entry(settings: Settings, file: Path, name: str) -> None:
-    """Remove a server from a file, and its login if it is one of the user's."""
+async def remove_entry(settings: Settings, file: Path, name: str) -> "EndedLogin | None":
+    """Remove a server from a file, and its login if it is one of the user's; return what became of that."""
     document = _read_document(file)
     entry = document.get("mcpServers", {}).pop(name, None)
     if entry is None:
         where = f"; it is in {settings.folders.config_file}" if name in settings.mcp else ""
         raise ConfigurationError(f"{file} has no server {name!r}{where}")
     _write_document(file, document)
-    if isinstance(url := entry.get("url"), str) and file == settings.folders.servers_file:
-        LoginFile(settings.folders.logins_file).write_login(url, None)
+    if not isinstance(url := entry.get("url"), str) or file != settings.folders.servers_file:
+        return None
+    found = parse_config(msgspec.json.encode({"mcpServers": {name: entry}}), settings.environ, str(file)).servers
+    ended = await _end_login(settings, found[0]) if found else None
+    LoginFile(settings.folders.logins_file).write_login(url, None)
+    return ended
 
 
 def project_file(workspace: Path) -> Path:
@@ -116,8 +130,14 @@ async def log_in(settings: Settings, name: str, show: Callable[[str], Awaitable[
     login."""
     from outrider.tools.mcp.sdk_oauth import LoginRedirect  # lazy: the SDK is large
 
-    async with LoginRedirect(show) as redirect:
+    async with LoginRedirect(show, _callback_port(settings, name)) as redirect:
         return await _log_in_with(settings, name, redirect)
+
+
+def _callback_port(settings: Settings, name: str) -> int:
+    """Return the port at which a login must end, 0 for any."""
+    (server,) = _select(settings, name)
+    return server.oauth.callback_port if isinstance(server, HttpServer) and server.oauth else 0
 
 
 async def _log_in_with(settings: Settings, name: str, redirect: "LoginRedirect") -> bool:
@@ -178,7 +198,7 @@ class ServerLogins:
             if not page.done():
                 page.set_result(address)
 
-        redirect = LoginRedirect(show)
+        redirect = LoginRedirect(show, _callback_port(self._settings, name))
         async with self._lock:
             await self._cancel(name)
             task = asyncio.create_task(self._finish(name, redirect), name=f"login at the MCP server {name}")
@@ -200,10 +220,10 @@ class ServerLogins:
             raise OutriderError(f"no login at {name} is open; start it again")
         self._open[name][0].take_address(address)
 
-    def log_out(self, name: str) -> bool:
-        """Delete the login at a server. Return whether there was one."""
+    async def log_out(self, name: str) -> EndedLogin | None:
+        """Delete the login at a server and revoke its tokens. Return None if there is none."""
         self.errors.pop(name, None)
-        return log_out(self._settings, name)
+        return await log_out(self._settings, name)
 
     async def aclose(self) -> None:
         for name in self.open_names:
@@ -226,14 +246,26 @@ class ServerLogins:
             await asyncio.wait([task])
 
 
-def log_out(settings: Settings, name: str) -> bool:
-    """Delete the login at a server. Return whether there was one."""
+async def log_out(settings: Settings, name: str) -> EndedLogin | None:
+    """Delete the login at a server and revoke its tokens at the authorization server. Return None if there is none."""
     (server,) = _select(settings, name)
+    return await _end_login(settings, server)
+
+
+async def _end_login(settings: Settings, server: ServerConfig) -> EndedLogin | None:
     logins = LoginFile(settings.folders.logins_file)
     if not isinstance(server, HttpServer) or not logins.read_login(server.url).tokens:
-        return False
-    logins.write_login(server.url, None)
-    return True
+        return None
+    if any(name.lower() == "authorization" for name in server.headers):
+        logins.write_login(server.url, None)
+        return EndedLogin("the server has another login in its configuration now")
+    try:
+        await asyncio.to_thread(import_module, "outrider.tools.mcp.sdk_http")  # the SDK takes a second to load
+        from outrider.tools.mcp.sdk_http import end_login
+    except ImportError:
+        logins.write_login(server.url, None)
+        return EndedLogin("the extra `mcp` is not installed")
+    return EndedLogin(await end_login(server, _make_host(settings)))
 
 
 def _make_host(settings: Settings) -> McpHost:
@@ -257,7 +289,8 @@ def _select(settings: Settings, name: str) -> list[ServerConfig]:
         return found
     if not name:
         raise ConfigurationError("there are no MCP servers; add one with `outrider mcp add`")
-    reasons = [notice for notice in chosen.notices if name in notice]
+    named = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
+    reasons = [notice for notice in (*chosen.notices, *settings.notices) if named.search(notice)]
     names = ", ".join(server.name for server in chosen.servers) or "none"
     raise ConfigurationError(reasons[0] if reasons else f"there is no MCP server {name!r}; configured: {names}")
 
@@ -313,21 +346,29 @@ def import_servers(settings: Settings, file: str = "", *, dry_run: bool = False)
     candidates = [settings.home_folder / name for name in FOREIGN_FILES]
     lines: list[str] = []
     for path in [Path(file)] if file else [path for path in candidates if path.is_file()]:
-        for name, entry in read_foreign_file(path).items():
+        try:
+            found = read_foreign_file(path, settings.workspace)
+        except ConfigurationError as error:
+            if file:
+                raise
+            lines.append(f"not imported: {error.message}")
+            continue
+        for name, entry in found.items():
             if servers.get(name) == entry:
                 lines.append(f"{name} of {path} is there already")
             elif name in servers:
                 lines.append(f"{name} of {path} is not imported: another server has that name")
             else:
                 servers[name] = entry
-                lines.append(f"{name} was imported from {path}")
+                lines.append(f"{name} was imported from {path}{_missing_inputs(entry)}")
     if lines and not dry_run:
         _write_document(target, document)
     return lines
 
 
-def read_foreign_file(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the servers of a file in the format of `.mcp.json`. Raises ConfigurationError if it cannot be read."""
+def read_foreign_file(path: Path, workspace: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Return the servers of a file in the format of `.mcp.json`, including those that Claude Code stores for the folder
+    `workspace`. Raises ConfigurationError if it cannot be read."""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ConfigurationError(f"{path}: is too large")
@@ -343,7 +384,10 @@ def read_foreign_file(path: Path) -> dict[str, dict[str, Any]]:
         raise ConfigurationError(f"{path}: is not valid: {error}") from error
     tables = [document.get(name) for name in _TABLES] if is_object(document) else []
     empty: dict[str, Any] = {}
-    table = next((table for table in tables if is_object(table)), empty)
+    table = dict(next((table for table in tables if is_object(table)), empty))
+    projects: Any = document.get("projects") if is_object(document) else None
+    if workspace is not None and is_object(projects) and is_object(project := projects.get(str(workspace))):
+        table |= project.get("mcpServers") or {}
     found = {str(name): _convert_entry(entry) for name, entry in table.items() if is_object(entry)}
     return {name: entry for name, entry in found.items() if entry}
 
@@ -358,18 +402,42 @@ def _convert_entry(entry: dict[str, Any]) -> dict[str, Any]:
         command, arguments = (words[0] if words else None), words[1:]
     converted: dict[str, Any] = {}
     if isinstance(command, str) and command:
-        converted = {"command": command, "args": [str(one) for one in arguments]}
+        converted = {"command": command, "args": [_convert_variables(str(one)) for one in arguments]}
         if is_object(env := entry.get("env") or entry.get("environment")):
-            converted["env"] = {str(name): str(value) for name, value in env.items()}
+            converted["env"] = {str(name): _convert_variables(str(value)) for name, value in env.items()}
     elif isinstance(url := entry.get("httpUrl") or entry.get("url") or entry.get("serverUrl"), str):
         converted = {"type": "sse" if entry.get("type") == "sse" else "http", "url": url}
         if is_object(headers := entry.get("headers") or entry.get("http_headers")):
-            converted["headers"] = {str(name): str(value) for name, value in headers.items()}
+            converted["headers"] = {str(name): _convert_variables(str(value)) for name, value in headers.items()}
+        if isinstance(variable := entry.get("bearer_token_env_var"), str):  # Codex
+            converted.setdefault("headers", {})["Authorization"] = f"Bearer ${{{variable}}}"
     if converted and (entry.get("disabled") is True or entry.get("enabled") is False):
         converted["disabled"] = True
     return converted
 
 
+_FOREIGN_VARIABLE = re.compile(r"\$?\{env:(\w+)\}")
+_FOREIGN_INPUT = re.compile(r"\$\{input:[^}]*\}")
+
+
+def _convert_variables(text: str) -> str:
+    """Write variables of VS Code and opencode as ours. Servers run in the workspace."""
+    return _FOREIGN_VARIABLE.sub(r"${\1}", text).replace("${workspaceFolder}", ".")
+
+
+def _missing_inputs(entry: dict[str, Any]) -> str:
+    inputs = _FOREIGN_INPUT.findall(msgspec.json.encode(entry).decode())
+    return f"; write values or variables in place of {', '.join(sorted(set(inputs)))}" if inputs else ""
+
+
+_COMMENT_OR_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_COMMA_OR_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])', re.DOTALL)
+
+
 def _without_comments(content: bytes) -> bytes:
-    """Remove whole-line comments, which some editors allow in JSON files."""
-    return b"\n".join(line for line in content.split(b"\n") if not line.lstrip().startswith(b"//"))
+    """Remove comments and trailing commas, which editors allow in JSON files."""
+
+    def strip(found: re.Match[bytes]) -> bytes:
+        return found[0] if found[0].startswith(b'"') else b""
+
+    return _COMMA_OR_STRING.sub(strip, _COMMENT_OR_STRING.sub(strip, content))

@@ -6,7 +6,7 @@ only.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -33,9 +33,14 @@ class ProposedPlan(msgspec.Struct, frozen=True):
 
 def open_plan(session: Session) -> ProposedPlan | None:
     """Return the unanswered plan of a session, or None. Any other input continues the planning and replaces it."""
-    if session.mode != "plan":
+    return find_open_plan(session.mode, session.messages)
+
+
+def find_open_plan(mode: str, messages: Sequence[Message]) -> ProposedPlan | None:
+    """Return the unanswered plan at the end of a transcript, of which the last messages are enough."""
+    if mode != "plan":
         return None
-    conversation = [message for message in session.messages if _is_conversation(message)]
+    conversation = [message for message in messages if _is_conversation(message)]
     if not conversation or is_cut_off(conversation):
         return None
     last = conversation[-1]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, cast
 
 import msgspec
 
+from outrider._sync import describe_value
 from outrider.agents.output_type import OutputType
 from outrider.agents.turn_state import TerminationReason, TurnEnd
 from outrider.errors import LimitReachedError, OutputUnavailableError, OutriderError
@@ -152,7 +153,8 @@ class RunResult(Generic[Out]):
                 self.error.message = failure[1]
 
     def __repr__(self) -> str:
-        shown = f"output={self._value!r}" if self._value is not msgspec.UNSET else f"text={self.text!r}"
+        has_value = self._value is not msgspec.UNSET
+        shown = f"output={describe_value(self._value)}" if has_value else f"text={self.text!r}"
         limit = f", limit={self.limit!r}" if self.limit else ""
         return f"RunResult({shown}, termination_reason={self.termination_reason!r}{limit})"
 

@@ -4,6 +4,7 @@ A hunk is undone only if it and its context lines are unchanged in the current f
 
 import asyncio
 import hashlib
+import os
 import shutil
 from collections.abc import Sequence
 from difflib import SequenceMatcher
@@ -12,19 +13,17 @@ from typing import Literal
 
 import msgspec
 
-from outrider.agents.turn_state import is_note
 from outrider.engine.engine import Engine
-from outrider.engine.undo_history import NO_TOOLS_MESSAGE, ChangeHistory, RestoreResult
-from outrider.errors import ConfigurationError
+from outrider.engine.undo_history import NO_TOOLS_MESSAGE, ChangeHistory, RestoreResult, SessionOutline
+from outrider.errors import ConfigurationError, ProcessError
 from outrider.processes.git import GitRunner
+from outrider.processes.sandbox.sandbox import is_within, parent_of
 from outrider.sessions import snapshots as snapshots_api
-from outrider.types.messages import Message
 
 MAX_FILES = 500
 MAX_FILE_BYTES = 200_000  # a larger file is listed without its lines
 MAX_REVIEW_CHARS = 1_000_000
 CONTEXT_LINES = 3
-_TITLE_CHARS = 120
 
 ReviewStatus = Literal["added", "changed", "deleted"]
 
@@ -104,15 +103,15 @@ async def review_changes(engine: Engine, session_id: str, turn: str | None = Non
     tracker = await _open_tracker(engine, session_id)
     if isinstance(tracker, str):
         return ChangeReview(off=tracker)
-    messages = (await engine.store.load(session_id)).messages
+    outline = await SessionOutline.read(engine.store, session_id)
     workspace = tracker.workspace
 
     def collect() -> ChangeReview:
-        history = ChangeHistory(tracker.session_changes(session_id), messages, session_id)
+        history = ChangeHistory(tracker.session_changes(session_id), outline, session_id)
         changes = history.of_turn(turn)
         return ChangeReview(
             files=tuple(_review_files(tracker, changes)),
-            turns=tuple(_describe_turns(messages, history.turn_starts())),
+            turns=tuple(ReviewTurn(start, outline.titles.get(start, "")) for start in history.turn_starts()),
             uncovered=tuple(dict.fromkeys(path for one in changes for path in one.uncovered)),
             can_commit=shutil.which("git") is not None and GitRunner().is_work_tree(workspace),
         )
@@ -125,10 +124,10 @@ async def undo_part(
 ) -> RestoreResult:
     """Undo what a session or turn did to one file, or one hunk of it, and store that in the transcript. Nothing is
     changed if the lines are not in the file any more; the result has the reason."""
-    messages = (await engine.store.load(session_id)).messages
+    outline = await SessionOutline.read(engine.store, session_id)
 
     def apply(tracker: snapshots_api.ChangeTracker) -> "snapshots_api.ChangeSet | str":
-        changes = ChangeHistory(tracker.session_changes(session_id), messages, session_id).of_turn(turn)
+        changes = ChangeHistory(tracker.session_changes(session_id), outline, session_id).of_turn(turn)
         found = next((one for one in _file_versions(tracker, changes) if one.path == path), None)
         if found is None:
             return "there is no change of this file to undo"
@@ -143,8 +142,10 @@ async def undo_part(
 
 async def commit_files(engine: Engine, session_id: str, paths: Sequence[str], message: str) -> GitCommit:
     """Commit these files of the workspace as they are now; what else is staged stays staged. Hooks and filters of the
-    repository do not run. Raises ProcessError with the error output of git."""
+    repository do not run. Raises ProcessError with the error output of git, and if the owner of the session is limited
+    and the repository is in another place; then nothing is staged that was not."""
     session = await engine.store.get(session_id)
+    is_limited = engine.runtime.find_limits(session) is not None
 
     def commit() -> GitCommit:
         workspace = Path(session.workspace_directory or ".").resolve()
@@ -152,12 +153,32 @@ async def commit_files(engine: Engine, session_id: str, paths: Sequence[str], me
             if not (workspace / path).parent.resolve().is_relative_to(workspace):
                 raise ConfigurationError(f"{path} is not a file of the workspace")
         git = GitRunner()
+        if is_limited:
+            found = git.run(workspace, "rev-parse", "--path-format=absolute", "--git-common-dir").rstrip("\n")
+            folder = os.path.realpath(found)
+            if not is_within(folder, str(workspace)) and not is_within(str(workspace), parent_of(folder)):
+                raise ProcessError(f"the repository of the workspace is in another folder: {folder}")
         named = [f":(literal){path}" for path in paths]
+        index = workspace / git.run(workspace, "rev-parse", "--git-path", "index").strip()
+        staged = index.read_bytes() if index.exists() else None
         git.run(workspace, "add", "--all", "--", *named)
-        summary = git.run(workspace, "commit", "--no-verify", "--only", f"--message={message}", "--", *named)
+        try:
+            summary = git.run(workspace, "commit", "--no-verify", "--only", f"--message={message}", "--", *named)
+        except ProcessError:
+            _restore_index(index, staged)
+            raise
         return GitCommit(git.run(workspace, "rev-parse", "--short", "HEAD").strip(), summary.strip())
 
     return await asyncio.to_thread(commit)
+
+
+def _restore_index(index: Path, content: bytes | None) -> None:
+    if content is None:
+        index.unlink(missing_ok=True)
+        return
+    copy = index.with_name(f"{index.name}.outrider")
+    copy.write_bytes(content)
+    copy.replace(index)
 
 
 async def _open_tracker(engine: Engine, session_id: str) -> "snapshots_api.ChangeTracker | str":
@@ -166,11 +187,6 @@ async def _open_tracker(engine: Engine, session_id: str) -> "snapshots_api.Chang
         return NO_TOOLS_MESSAGE
     await recorder.record_background_changes(session_id)
     return await recorder.stores.open_snapshots(Path(session.workspace_directory or "."))
-
-
-def _describe_turns(messages: Sequence[Message], starts: Sequence[str]) -> list[ReviewTurn]:
-    texts = {one.id: one.get_text_content() for one in messages if not is_note(one)}
-    return [ReviewTurn(start, " ".join(texts.get(start, "").split())[:_TITLE_CHARS]) for start in starts]
 
 
 def _file_versions(

@@ -277,7 +277,7 @@ async def async_run(
     Errors of models and tools are returned to the model. An error that ends the run is raised as OutriderError; its
     `details["result"]` holds the RunResult so far.
     """
-    check_names("run()", unknown, RunKeywords.__annotations__)
+    check_names("run()", unknown, ("agents", "tools", "providers", "output_type", *RunKeywords.__annotations__))
     check_parts("run()", agents, tools, providers)
     given = {"limits": limits, "hooks": hooks, "bus": bus, "store": store, "session": session, "approve": approve}
     check_arguments(

@@ -51,12 +51,13 @@ from outrider.types.parts import FilePart, ModelRef, TextPart, ToolPart
 from outrider.types.tool_state import Attachment
 
 if TYPE_CHECKING:
-    from outrider.engine.session_tools import SessionTools, ToolEnvironment
+    from outrider.engine.session_tools import OwnerLimits, SessionTools, ToolEnvironment
     from outrider.engine.undo import UndoRecorder
     from outrider.models.session_recorder import SessionRecorder
     from outrider.permissions.information_flow import EgressPolicy, OriginLabels
     from outrider.project.extensions import WorkspaceExtensions
     from outrider.project.mcp import McpServerManager
+    from outrider.sessions.records import StoredSession
 
 
 Named = TypeVar("Named", Agent, Provider)
@@ -207,9 +208,9 @@ class EngineRuntime:
     """Open it before the first run context is created, and close it after the last turn. A run has no `lease_owner`."""
 
     __slots__ = (  # a process may have thousands of concurrent runs
-        "_approvals", "_bus", "_catalog", "_clients", "_options", "_pricing", "_provider_names", "_recorder",
-        "_redactor", "_sent_requests", "_stack", "_store", "delegated_limits", "is_open", "lease_owner",
-        "silence_seconds", "spec", "titles", "undo",
+        "_approvals", "_bus", "_catalog", "_clients", "_options", "_owner_clients", "_pricing", "_provider_names",
+        "_recorder", "_redactor", "_sent_requests", "_stack", "_store", "delegated_limits", "is_open", "keys_of_owner",
+        "lease_owner", "silence_seconds", "spec", "titles", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -238,6 +239,8 @@ class EngineRuntime:
         self._catalog = options.catalog or shared_catalog()
         self._pricing = CatalogPricing(self._catalog, spec.providers)
         self._clients: dict[str, ModelClient] = {}
+        self.keys_of_owner: Callable[[str], Mapping[str, str]] | None = None  # keys of a user, by provider
+        self._owner_clients: dict[tuple[str, str], ModelClient] = {}  # by provider and key
         self._sent_requests: SentRequests = {}  # for a hook before requests, over the turns of a session
         self._provider_names = {name: provider.vendor for name, provider in spec.providers.items()}
         self._recorder = self._create_recorder()
@@ -277,6 +280,14 @@ class EngineRuntime:
             self._redactor.add_secrets([provider.api_key] if provider.api_key else [])
             client = aclosing(LazyClient(provider, self._catalog))
             self._clients[provider.name] = await self._stack.enter_async_context(client)
+
+    def use_default_model(self, provider: str, model: str) -> None:
+        """Use this model from the next turn on for the agents that have the model of the entry agent."""
+        agents, entry = cast("dict[str, Agent]", self.spec.agents), self.spec.entry
+        for name, agent in agents.items():
+            if (agent.provider, agent.model) == (entry.provider, entry.model):
+                agents[name] = msgspec.structs.replace(agent, provider=provider, model=model)
+        self.spec = msgspec.structs.replace(self.spec, entry=agents[entry.name])
 
     async def aclose(self) -> None:
         """Close recorder, undo and models. It is safe to call after `open` raised an exception."""
@@ -426,17 +437,18 @@ class EngineRuntime:
         checker = PermissionChecker(
             options.rules,
             built_in_names,
-            sandbox=self._can_sandbox,
+            sandbox=self.can_sandbox,
             unconfined=environment is not None and environment.sandbox.accepted,
             search_path=search_path(),
             egress=cache(lambda: session_tools.egress if session_tools else self._create_egress_policy()),
+            is_limited=lambda: self.find_limits(session) is not None,
         )
         children = ChildSessionOpener(
             self._store, self._bus, self.lease_owner, session_tools.tree if session_tools else None
         )
         return RunContext(
             agents=self.spec.agents,
-            clients=self._recorder.clients_for(session.id) if self._recorder else self._clients,
+            clients=self._clients_for(session),
             tools={**built_in, **self.spec.tools},
             gate=ApprovalGate(checker, self._approvals, session_tools.admit_call if session_tools else _ignore_call),
             pricing=self._pricing,
@@ -478,8 +490,33 @@ class EngineRuntime:
             has_secret=lambda text: redact(text) is not text,
         )
 
-    def _can_sandbox(self) -> bool:
-        # Called only when a decision depends on it, because the detection starts processes.
+    def _clients_for(self, session: Session) -> Mapping[str, ModelClient]:
+        """Return the clients of a session: with the keys of its owner, if the owner has any. Requests with such keys
+        are not recorded."""
+        known, keys = self.spec.providers, dict[str, str]()
+        if self.keys_of_owner is not None and session.owner:
+            keys.update(self.keys_of_owner(session.owner))
+        own = {name: self._owner_client(known[name], key) for name, key in keys.items() if name in known}
+        if own:
+            return {**self._clients, **own}
+        return self._recorder.clients_for(session.id) if self._recorder else self._clients
+
+    def _owner_client(self, provider: Provider, key: str) -> ModelClient:
+        place = (provider.name, key)
+        if place not in self._owner_clients:
+            self._redactor.add_secrets([key])
+            client = LazyClient(msgspec.structs.replace(provider, api_key=key, credentials=None), self._catalog)
+            self._stack.push_async_callback(client.aclose)
+            self._owner_clients[place] = client
+        return self._owner_clients[place]
+
+    def find_limits(self, session: "Session | StoredSession") -> "OwnerLimits | None":
+        """Return the limits of a session whose owner may not use the whole machine."""
+        environment = self._options.surroundings
+        return environment.find_limits(session) if environment is not None else None
+
+    def can_sandbox(self) -> bool:
+        """Return whether commands can be sandboxed. The first call starts processes to find that out."""
         environment = self._options.surroundings
         return environment is not None and environment.sandbox.confines
 
@@ -529,6 +566,11 @@ def _check_contents(file: Attachment) -> None:
         raise ConfigurationError(
             f"the url of an attachment is an https:, data: or file: URL, got {file.url[:80]!r}; "
             "Attachment.from_path reads a file"
+        )
+    if "/" not in file.mime_type:
+        raise ConfigurationError(
+            f"the mime_type of an attachment is a type such as 'image/png', got {file.mime_type!r}; "
+            "Attachment.from_path finds it out"
         )
     if file.data is not None and not _BASE64.fullmatch(file.data):
         raise ConfigurationError("the data of an attachment is not base64 text; pass bytes, or use from_path")

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from functools import cached_property
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
@@ -18,11 +18,12 @@ from outrider.agents.run_context import AgentContext
 from outrider.engine.approval_gate import ApprovalChannel, Rules, function_channel
 from outrider.engine.child_sessions import OpenSessionTree
 from outrider.engine.undo import UndoRecorder
+from outrider.errors import ToolFailure
 from outrider.event_bus import EventBus
-from outrider.permissions import Containment, contain
+from outrider.permissions import Containment, contain, reasons
 from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.paths.protected import SecretFileFinder, find_protected_files
-from outrider.permissions.rules import DeniedReads, PermissionRule, parse_rule
+from outrider.permissions.rules import DeniedReads, PermissionRule, match_path_rule, parse_rule
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.sandbox import (
@@ -33,6 +34,7 @@ from outrider.processes.sandbox.sandbox import (
     SandboxPolicy,
     default_policy,
     describe_planted,
+    is_within,
 )
 from outrider.processes.supervisor import ProcessSupervisor
 from outrider.processes.workspace_lock import WorkspaceLock
@@ -51,7 +53,7 @@ from outrider.tools.builtin.todo import TodoItem, recorded_todos, todo_tool
 from outrider.tools.builtin.web import web_fetch_tool
 from outrider.tools.edit_transaction import FileEditor, save_no_originals
 from outrider.tools.tool import AskUser, Progress, Tool, ToolContext, tools_by_name
-from outrider.tools.workspace_files import SeenVersions, WorkspaceFiles
+from outrider.tools.workspace_files import EditorBuffers, SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent
 from outrider.types.messages import MCP_SERVERS, WORKSPACE_STATE, Message
 from outrider.types.modes import UNATTENDED_MODES
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from outrider.outcomes.runner import SandboxedCommands
     from outrider.permissions.information_flow import EgressPolicy
     from outrider.sessions.journal import Journal
+    from outrider.sessions.records import StoredSession
     from outrider.tools.mcp.catalog import McpToolCatalog
     from outrider.tools.mcp.connection import SamplingReply, SamplingRequest
 
@@ -79,10 +82,33 @@ _DENIED_TO_AGENT: ContextVar[DeniedReads | None] = ContextVar("denied_to_agent",
 """What the agent of the running call may not read; each call runs in its own task, or after the one before it."""
 
 
+class OwnerLimits(msgspec.Struct, frozen=True):
+    """The limits of sessions whose owner may not use the whole machine: file tools stay in the workspace and commands
+    in the sandbox, whatever is answered. `hidden` are folders that these sessions cannot read, except below their own
+    workspace."""
+
+    hidden: tuple[str, ...] = ()
+
+    def hides(self, real_path: str, workspace: str) -> bool:
+        """Return whether a resolved path may not be read from this workspace."""
+        is_own = is_within(real_path, workspace)
+        return any(
+            is_within(real_path, folder) and not (is_own and is_within(workspace, folder)) for folder in self.hidden
+        )
+
+    def as_metadata(self) -> dict[str, Any]:
+        """Return the metadata that gives a session these limits in every process."""
+        return {OWNER_LIMITS: msgspec.to_builtins(self)}
+
+
+OWNER_LIMITS = "owner_limits"  # in the metadata of a session
+
+
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """What the tools of all sessions share. `data` is Outrider's data folder, `config` the folder of its configuration:
     no tool or command changes them. `workspace_locks` serialize commands with an overlay, commits and edits of one
-    workspace. `hosts` are those that sandboxed commands may reach."""
+    workspace. `hosts` are those that sandboxed commands may reach. `editor_buffers` returns the buffers of the editor
+    in which a session runs. `limits_of_owner` returns the limits of the sessions of a user."""
 
     sandbox: Sandbox
     data: Path
@@ -94,18 +120,29 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     search_tool: Callable[[], Tool] | None = None
     extensions: WorkspaceExtensions | None = None
     hosts: tuple[str, ...] = ()
+    editor_buffers: Callable[[str], EditorBuffers | None] | None = None
+    limits_of_owner: Callable[[str], OwnerLimits | None] | None = None
     workspace_locks: dict[Path, WorkspaceLock] = msgspec.field(default_factory=dict[Path, WorkspaceLock])
 
     @property
     def own_folders(self) -> tuple[Path, ...]:
         return (self.data, self.config) if self.config else (self.data,)
 
+    def find_limits(self, session: "Session | StoredSession") -> OwnerLimits | None:
+        """Return the limits of a session; None if its calls may leave the workspace after a yes."""
+        found = self.limits_of_owner(session.owner) if self.limits_of_owner is not None else None
+        if found is None and OWNER_LIMITS in session.metadata:
+            return msgspec.convert(session.metadata[OWNER_LIMITS], OwnerLimits)
+        return found
+
 
 class GrantedPaths:
-    """Paths outside the workspace, or protected inside it, that an admitted call names; file tools may open them."""
+    """Paths outside the workspace, or protected inside it, that an admitted call names; file tools may open them.
+    `may_grant` is asked about each resolved path, because a link may have changed since the decision."""
 
-    def __init__(self, workspace: Path) -> None:
+    def __init__(self, workspace: Path, may_grant: Callable[[str], bool] = lambda _: True) -> None:
         self._workspace = str(workspace)
+        self._may_grant = may_grant
         self._paths: set[str] = set()
         self._committed: set[str] = set()
 
@@ -126,8 +163,9 @@ class GrantedPaths:
             return
         for path in call_subjects(tool, call.state.input):
             found = contain(path, root=self._workspace, cwd=self._workspace, op=declared.operation)
-            if isinstance(path, str) and found.real_path is not None and not found.ok:
-                self._paths.add(found.real_path)
+            is_known = isinstance(path, str) and found.real_path is not None and not found.ok
+            if is_known and self._may_grant(found.real_path or ""):
+                self._paths.add(found.real_path or "")
 
     def allows_path(self, found: Containment, op: str) -> bool:
         """Return whether a path outside the default rules may be opened."""
@@ -172,16 +210,18 @@ class SessionTools:
             environment=self._command_environment,
             wrap=self._wrap_writable,
         )
-        self.granted_paths = GrantedPaths(workspace)
+        self.granted_paths = GrantedPaths(workspace, self._may_grant)
         self._secret_files = SecretFileFinder(workspace)
         self._approved_fetches: set[str] = set()
         files = WorkspaceFiles(
             workspace,
-            readable=[environment.data / "outputs"],
+            readable=[environment.data / "outputs", *self._rules.readable],
             private=environment.own_folders,
             granted=self.granted_paths.allows_path,
             is_denied=self._is_denied,
+            buffers=environment.editor_buffers(session.id) if environment.editor_buffers else None,
         )
+        self._files = files
         ledger = SeenVersions()
         lock = WorkspaceLock(environment.data, workspace)
         self._lock = environment.workspace_locks.setdefault(workspace.resolve(), lock)
@@ -195,7 +235,11 @@ class SessionTools:
                 list_tool(files),
                 glob_tool(files),
                 grep_tool(files),
-                shell_tool(self.supervisor, sandbox=lambda: self.commands),
+                shell_tool(
+                    self.supervisor,
+                    sandbox=lambda: self.commands,
+                    describe_surroundings=self._describe_unsaved if files.editor is not None else None,
+                ),
                 process_tool(self.supervisor),
                 todo_tool(self._load_todos, self._publish_todos),
                 web_fetch_tool(may_reach_this_machine=self._approved_fetches.__contains__),
@@ -232,6 +276,7 @@ class SessionTools:
             find_repository=lambda: _find_repository(self._workspace, environment),
             rules=self._outcome_rules,
             restrictions=self._write_restrictions,
+            find_unsaved=self._files.find_unsaved,
         )
 
     @cached_property
@@ -276,7 +321,9 @@ class SessionTools:
     def describe_rights(self, *, attended: bool) -> dict[str, str]:
         """Return the fields of the prompt about the mode: how commands run and whether anyone can be asked."""
         network = self._environment.network
-        if self._sandbox.accepted:
+        if self._sandbox.accepted and self.owner_limits is not None:
+            sandbox = "for administrators only: this server has no sandbox"
+        elif self._sandbox.accepted:
             sandbox = "without a sandbox, because the user says that this machine is one"
         else:
             sandbox = "in a sandbox without network" if network == "off" else "in a sandbox with some network hosts"
@@ -341,10 +388,19 @@ class SessionTools:
             return False
         catalog = self._mcp_tools = self._mcp_tools or servers.create_catalog(self._session.messages)
         before = catalog.tools
-        if not await servers.refresh_catalog(catalog, self._workspace):
+        if not await servers.refresh_catalog(catalog, self._workspace, self._report_server_wait):
             return False
         self.tools = {name: tool for name, tool in self.tools.items() if name not in before} | catalog.tools
         return True
+
+    def _report_server_wait(self, seconds: float) -> None:
+        """Tell the user which MCP servers a turn waits for, and for how long at most."""
+        servers = self.extensions.servers if self.extensions else None
+        overviews = servers.describe_servers(self._workspace) if servers else []
+        if any(server.state == "connecting" for server in overviews):
+            self._shown_servers = overviews
+            changes = {"mcp_servers": msgspec.to_builtins(overviews), "wait_seconds": seconds}
+            self._bus.publish(SessionUpdatedEvent(session_id=self._session.id, changes=changes))
 
     async def announce_mcp_servers(self, journal: "Journal") -> None:
         """Tell the user and the model what changed about the MCP servers. The text for the model is stored with the new
@@ -354,7 +410,7 @@ class SessionTools:
             return
         overviews = servers.describe_servers(self._workspace)
         if overviews != self._shown_servers:
-            has_news = any(not server.is_usable for server in (*overviews, *self._shown_servers))
+            has_news = any(not server.is_as_before for server in (*overviews, *self._shown_servers))
             self._shown_servers = overviews
             if has_news:
                 changes = {"mcp_servers": msgspec.to_builtins(overviews)}
@@ -383,6 +439,8 @@ class SessionTools:
             command = str(call_subject(tool, call.state.input) or "")
             # A command that a person approved before it ran keeps what it changes, and stays in the sandbox.
             confinement = (decision.confinement or "workspace") if self._sandbox.confines else "none"
+            if confinement == "none" and self.owner_limits is not None and self._sandbox.confines:
+                confinement = "workspace"
             asks_first = confinement == "workspace" and decision.effect == "allow" and self._sandbox.overlays
             folder = str(call_directory(call.state.input) or "")
             registries = Registries(self._workspace, self._environment.home, self._command_environment)
@@ -399,7 +457,7 @@ class SessionTools:
             )
             self.commands.plan_call(call.call_id, plan)
         if declaration_of(tool).kind == "network" and (
-            decision.effect == "ask" or _names_host(decision.rule, call, tool)
+            (decision.effect == "ask" and self.owner_limits is None) or _names_host(decision.rule, call, tool)
         ):
             self._approved_fetches.add(call.call_id)
         if self.extensions is not None and self.extensions.servers is not None:
@@ -439,13 +497,17 @@ class SessionTools:
         waited = self._waited.get(tool_context.call_id, 0) + round((monotonic() - asked) * 1000)
         self._waited[tool_context.call_id] = waited
         tool_context.report(Progress(metadata={WAITED: waited}))
-        return answer
+        if self.owner_limits is None:
+            return answer
+        return _limit_answer(answer, outcome, self._files.root)
 
     def _outcome_rules(self, tool_context: ToolContext) -> list[PermissionRule]:
         """Return what the commands of a call may write and reach: rules of the user, of the agent and of answers."""
         context = self._undo.active_context(tool_context) if self._undo else None
         granted = self._approvals.find_grant(context).rules if context else ()
         own = context.agent.permissions.get("allow", ()) if context else ()
+        if self.owner_limits is not None:
+            granted = [text for text in granted if not (parse_rule(text).pattern or "").startswith(("//", "~"))]
         rules = map(parse_rule, (*self._rules.allow, *own, *granted))
         return [rule for rule in rules if rule.right and not rule.parse_error]
 
@@ -471,8 +533,31 @@ class SessionTools:
             return None
         return self._denied_by_rules.setdefault(rules, DeniedReads(rules, self._workspace))
 
+    @property
+    def owner_limits(self) -> OwnerLimits | None:
+        """The limits of the session's owner now: an administrator may have changed the role."""
+        return self._environment.find_limits(self._session)
+
+    @property
+    def can_confine(self) -> bool:
+        """Whether commands run in a sandbox; a machine that is one itself does not separate the users of a server."""
+        return self._sandbox.confines
+
+    def _may_grant(self, real_path: str) -> bool:
+        """Return whether an admitted call may open a path that the default rules reject."""
+        root = self._files.root
+        if self.owner_limits is None or is_within(real_path, root):
+            return True
+        rules = [rule for rule in map(parse_rule, self._rules.allow) if rule.pattern and not rule.parse_error]
+        return any(match_path_rule(rule.pattern or "", real_path, root) for rule in rules)
+
     def _is_denied(self, real_path: str) -> bool:
-        own = _DENIED_TO_AGENT.get()
+        own, limits = _DENIED_TO_AGENT.get(), self.owner_limits
+        if limits is not None:
+            outputs = str(self._environment.data / "outputs")
+            is_foreign = is_within(real_path, outputs) and not is_within(real_path, f"{outputs}/{self._session.id}")
+            if is_foreign or limits.hides(real_path, self._files.root):
+                return True
         return self._denied.includes(real_path) or (own is not None and own.includes(real_path))
 
     def _find_denied(self) -> tuple[Path, ...]:
@@ -480,12 +565,14 @@ class SessionTools:
         return (*self._denied.find_paths(), *(own.find_paths() if own is not None else ()))
 
     def _command_policy(self, *, writable: bool) -> SandboxPolicy:
-        environment = self._environment
+        environment, limits = self._environment, self.owner_limits
+        workspace = self._files.root
+        hidden = [Path(folder) for folder in (limits.hidden if limits else ()) if folder != workspace]
         usual = default_policy(
             self._workspace,
             writable=writable,
             home=environment.home,
-            own_files=[*environment.own_folders, *self._secret_files.find(), *self._find_denied()],
+            own_files=[*environment.own_folders, *hidden, *self._secret_files.find(), *self._find_denied()],
             protected=find_protected_files(self._workspace) if writable else (),
             network="off" if self._is_network_closed else environment.network,
         )
@@ -496,6 +583,8 @@ class SessionTools:
         the agent that starts it applies. Protected files are read-only for it; new ones are moved away at its end."""
         sandbox, quarantine = self._sandbox, self._environment.data / "planted"
         if not sandbox.confines:
+            if self.owner_limits is not None:
+                raise ToolFailure(reasons.OWNER_NEEDS_SANDBOX)
             return launch  # the gate has asked, or denied it
         writable = MODE_TABLE[self.tree.mode_of(launch.session_id)].outcomes != "drop"
         policy = self._command_policy(writable=writable)
@@ -503,11 +592,21 @@ class SessionTools:
             return sandbox.wrap(launch, policy)
         before = ProtectedState(lambda: find_protected_files(self._workspace))
 
+        wrapped = sandbox.wrap(launch, policy)
+
         def cleanup() -> str:
+            wrapped.cleanup()
             planted = before.quarantine_planted(quarantine, self.granted_paths.includes)
             return describe_planted(planted, quarantine)
 
-        return msgspec.structs.replace(sandbox.wrap(launch, policy), cleanup=cleanup)
+        return msgspec.structs.replace(wrapped, cleanup=cleanup)
+
+    async def _describe_unsaved(self) -> str:
+        """Return a note about files with unsaved changes in the user's editor, which commands do not see."""
+        names = await asyncio.to_thread(self._files.list_unsaved)
+        if not names:
+            return ""
+        return f"not saved in the user's editor, so commands see the saved text: {', '.join(names)}"
 
     async def _load_todos(self, session_id: str) -> tuple[TodoItem, ...]:
         session = self.tree.find(session_id)
@@ -517,6 +616,24 @@ class SessionTools:
         """Publish the new todo list. The transcript stores it as the input of the call."""
         changes = {"todos": msgspec.to_builtins(list(todos))}
         self._bus.publish(SessionUpdatedEvent(session_id=session_id, changes=changes))
+
+
+def _limit_answer(answer: OutcomeAnswer, outcome: CommandOutcome, workspace: str) -> OutcomeAnswer:
+    """Return the answer without what leaves the workspace and the sandbox; hosts are granted."""
+    if not answer.allowed:
+        return answer
+    wants_hosts = any(access.kind == "network" for access in outcome.blocked)
+    leaves = any(
+        access.kind != "network" and not (access.grantable and is_within(access.target, workspace))
+        for access in outcome.blocked
+    )
+    if answer.choice == "outside" or (outcome.predicted and not outcome.blocked):
+        return OutcomeAnswer(allowed=False, words=reasons.OWNER_STAYS)
+    if not leaves:
+        return answer
+    if wants_hosts and answer.choice != "paths":
+        return msgspec.structs.replace(answer, choice="hosts")
+    return OutcomeAnswer(allowed=False, words=reasons.OWNER_STAYS)
 
 
 def _names_host(rule: str | None, call: ToolPart, tool: str | Tool) -> bool:

@@ -2,10 +2,12 @@
 live ones."""
 
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from decimal import Decimal
 from typing import Any, Literal, TextIO
 
 import msgspec
+from msgspec.structs import replace
 
 from outrider.engine.archive import SessionArchive, SessionTranscript, StoredSession
 from outrider.engine.child_sessions import is_internal_agent
@@ -13,6 +15,7 @@ from outrider.errors import SessionNotFoundError
 from outrider.sessions.records import SessionFilter
 from outrider.tracing.event_log import EventLog
 from outrider.tracing.trace import Trace
+from outrider.types.codec import AnyPart
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -27,11 +30,12 @@ from outrider.types.events import (
 )
 from outrider.types.messages import Message
 from outrider.types.origins import describe_origins
-from outrider.types.parts import StepFinishPart, ToolPart, tool_result
+from outrider.types.parts import FilePart, ReasoningPart, StepFinishPart, TextPart, ToolPart, tool_result
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending
 
 MAX_PREVIEW = 2_000
 MAX_TIMELINE_ENTRIES = 3_000
+_PAGE_MESSAGES = 200
 
 
 async def stored_trace(archive: SessionArchive, session_id: str) -> Trace:
@@ -57,12 +61,43 @@ async def _tree_events(archive: SessionArchive, session_id: str) -> Sequence[Eve
     events: list[Event] = []
     waiting = [session_id]
     while waiting:
-        transcript = await archive.load(waiting.pop(0))
+        transcript = await _load_previews(archive, waiting.pop(0))
         child_filter = SessionFilter(parent_id=transcript.session.id)
         children = [one async for one in archive.iterate_sessions(child_filter) if not is_internal_agent(one.agent)]
         events += TranscriptEvents(transcript, sorted(children, key=_created_at)).iterate_events()
         waiting += [child.id for child in children]
     return events
+
+
+async def _load_previews(archive: SessionArchive, session_id: str) -> SessionTranscript:
+    """Return a transcript, loaded page by page, with only the start of each text and output."""
+    pages, before = list[list[Message]](), None
+    while True:
+        page = await archive.load(session_id, _PAGE_MESSAGES, before=before)
+        pages.append([_preview_message(message) for message in page.messages])
+        if page.first or not page.messages:
+            return replace(page, messages=[message for loaded in reversed(pages) for message in loaded])
+        before = page.messages[0].id
+
+
+def _preview_message(message: Message) -> Message:
+    preview = copy(message)  # a store of the program may still use the message
+    preview.parts = [part for full in message.parts if (part := _preview_part(full)) is not None]
+    return preview
+
+
+def _preview_part(part: AnyPart) -> AnyPart | None:
+    match part:
+        case TextPart() if len(part.text) > MAX_PREVIEW:
+            return replace(part, text=part.text[:MAX_PREVIEW])
+        case ToolPart(state=ToolCompleted() as state) if state.attachments or len(state.output) > MAX_PREVIEW:
+            return replace(part, state=replace(state, output=state.output[:MAX_PREVIEW], attachments=()))
+        case ToolPart(state=ToolError() as state) if len(state.error) > MAX_PREVIEW:
+            return replace(part, state=replace(state, error=state.error[:MAX_PREVIEW]))
+        case ReasoningPart() | FilePart():
+            return None
+        case _:
+            return part
 
 
 class TranscriptEvents:
@@ -221,31 +256,43 @@ class TimelineEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 async def session_timeline(archive: SessionArchive, session_id: str) -> list[TimelineEntry]:
     """Return what a session and the agents that it called did, in order; of a long session, the end."""
     await archive.store.get(session_id)
-    entries = await _timeline_entries(archive, session_id, 0, set())
+    entries = await _timeline_entries(archive, session_id, 0, {session_id})
     return entries[-MAX_TIMELINE_ENTRIES:]
 
 
 async def _timeline_entries(
     archive: SessionArchive, session_id: str, depth: int, seen: set[str]
 ) -> list[TimelineEntry]:
-    seen.add(session_id)
-    try:
-        messages = (await archive.load(session_id)).messages
-    except SessionNotFoundError:  # the session of a called agent was deleted
+    """Return the entries of the last messages: pages are loaded from the end until there are enough of them."""
+    entries, before = list[TimelineEntry](), None
+    while len(entries) < MAX_TIMELINE_ENTRIES:
+        try:
+            page = await archive.load(session_id, _PAGE_MESSAGES, before=before)
+        except SessionNotFoundError:  # the session of a called agent was deleted
+            break
+        found = [await _message_entries(archive, message, depth, seen) for message in page.messages]
+        entries = [entry for one in found for entry in one] + entries
+        if page.first or not page.messages:
+            break
+        before = page.messages[0].id
+    return entries
+
+
+async def _message_entries(
+    archive: SessionArchive, message: Message, depth: int, seen: set[str]
+) -> list[TimelineEntry]:
+    if message.role != "assistant" or message.time is None:
         return []
-    entries: list[TimelineEntry] = []
-    for message in messages:
-        if message.role != "assistant" or message.time is None:
+    entries = [_answer_entry(message, depth)]
+    for call in message.get_calls():
+        if isinstance(call.state, ToolPending):
             continue
-        entries.append(_answer_entry(message, depth))
-        for call in message.get_calls():
-            if isinstance(call.state, ToolPending):
-                continue
-            entries.append(_call_entry(call, message, depth))
-            child = call.state.metadata.get("child_session_id")
-            if isinstance(child, str) and child not in seen and len(entries) < MAX_TIMELINE_ENTRIES:
-                called = await _timeline_entries(archive, child, depth + 1, seen)
-                entries += [msgspec.structs.replace(entry, message_id=message.id) for entry in called]
+        entries.append(_call_entry(call, message, depth))
+        child = call.state.metadata.get("child_session_id")
+        if isinstance(child, str) and child not in seen:
+            seen.add(child)
+            called = await _timeline_entries(archive, child, depth + 1, seen)
+            entries += [replace(entry, message_id=message.id) for entry in called]
     return entries
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Self
 
 import msgspec
 
@@ -16,25 +17,48 @@ from outrider.types.events import FilesRestoredEvent
 from outrider.types.messages import Message
 from outrider.types.parts import FilePart, TextPart
 
+_OUTLINE_PAGE = 200  # messages
+_TITLE_CHARS = 120
+
+
+class SessionOutline:
+    """What an undo needs of a transcript: the positions of messages and calls, the turn of each message, and the start
+    of the input of each turn. `read` loads page by page, because the transcript itself may be large."""
+
+    def __init__(self) -> None:
+        self.messages: dict[str, int] = {}
+        self.calls: dict[str, int] = {}
+        self.turns: list[int] = []
+        self.titles: dict[str, str] = {}
+
+    @classmethod
+    async def read(cls, store: Store, session_id: str) -> Self:
+        outline, after = cls(), ""
+        while True:
+            page = await store.load(session_id, after=after, limit=_OUTLINE_PAGE)
+            for message in page.messages:
+                outline._add(message)
+            if page.last or not page.messages:
+                return outline
+            after = page.messages[-1].id
+
+    def _add(self, message: Message) -> None:
+        number = self.messages[message.id] = len(self.turns)
+        for call in message.get_calls():
+            self.calls[call.id] = self.calls[call.call_id] = number
+        begins = _begins_turn(message)
+        self.turns.append((self.turns[-1] if self.turns else 0) + begins)
+        if begins:
+            self.titles[message.id] = " ".join(message.get_text_content().split())[:_TITLE_CHARS]
+
 
 class ChangeHistory:
     """The recorded changes of a session in order. Changes by a called agent belong to the call of that agent."""
 
-    def __init__(
-        self, changes: "Sequence[snapshots_api.ChangeSet]", messages: Sequence[Message], session_id: str
-    ) -> None:
+    def __init__(self, changes: "Sequence[snapshots_api.ChangeSet]", outline: SessionOutline, session_id: str) -> None:
         self._changes = changes
         self._session_id = session_id
-        self._messages = {message.id: number for number, message in enumerate(messages)}
-        self._calls = {
-            name: number
-            for number, message in enumerate(messages)
-            for call in message.get_calls()
-            for name in (call.id, call.call_id)
-        }
-        self._turns: list[int] = []
-        for message in messages:
-            self._turns.append((self._turns[-1] if self._turns else 0) + _begins_turn(message))
+        self._messages, self._calls, self._turns = outline.messages, outline.calls, outline.turns
 
     def to_undo(self, to: str | None) -> "list[snapshots_api.ChangeSet]":
         """Return the changes of the last turn with changes, or all from the message or call `to` on."""
@@ -247,7 +271,7 @@ class FileChanges:
     ) -> "list[snapshots_api.ChangeSet]":
         assert self._undo is not None
         changes = await self._undo.stores.run_in_thread(lambda: snapshots.session_changes(self.session_id))
-        history = ChangeHistory(changes, (await self._store.load(self.session_id)).messages, self.session_id)
+        history = ChangeHistory(changes, await SessionOutline.read(self._store, self.session_id), self.session_id)
         return history.to_undo(to) if direction == "undo" else history.to_redo()
 
 

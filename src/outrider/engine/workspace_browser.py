@@ -84,8 +84,13 @@ async def _open_files(engine: Engine, session_id: str) -> WorkspaceFiles:
     workspace = Path(session.workspace_directory or ".")
     agent = engine.runtime.find_agent(session.agent if session.agent in engine.runtime.spec.agents else "")
     denied = DeniedReads((*engine.runtime.rules.deny, *agent.permissions.get("deny", ())), workspace)
-    data = engine.runtime.data
-    return WorkspaceFiles(workspace, private=[data] if data else (), is_denied=denied.includes)
+    data, limits = engine.runtime.data, engine.runtime.find_limits(session)
+    root = await asyncio.to_thread(os.path.realpath, workspace)
+
+    def is_denied(real_path: str) -> bool:
+        return denied.includes(real_path) or (limits is not None and limits.hides(real_path, root))
+
+    return WorkspaceFiles(workspace, private=[data] if data else (), is_denied=is_denied)
 
 
 def _list_folder(files: WorkspaceFiles, folder: str) -> FolderListing:

@@ -1,16 +1,18 @@
 """Creates model clients from provider settings, shares them between single calls, and prices answers."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import aclosing, asynccontextmanager
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager, suppress
 from decimal import Decimal
 from functools import cache, cached_property, lru_cache
 from time import monotonic
 from typing import Any, TypeVar, get_args
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from outrider._sync import describe_exception, is_interruption
 from outrider.agents.budget import ModelPrice
 from outrider.config.environment import proxy_for, with_environment_defaults
 from outrider.errors import (
@@ -18,6 +20,7 @@ from outrider.errors import (
     CallbackError,
     ConfigurationError,
     InvalidRequestError,
+    NetworkError,
     OutriderError,
     ProviderError,
 )
@@ -30,12 +33,26 @@ from outrider.providers.provider import CustomProvider, ModelClient, ModelDescri
 from outrider.providers.stream_filters.stream_filter import StreamFilter
 from outrider.tools.threads import call_user_function
 from outrider.types.agents import Agent, Credential, CredentialFunction, Provider, ProviderKind
-from outrider.types.deltas import Delta, Finish
+from outrider.types.deltas import (
+    Delta,
+    Finish,
+    InputDelta,
+    PartEnd,
+    PartStart,
+    ReasoningDelta,
+    RemoteEvent,
+    Retry,
+    TextDelta,
+    UsageReport,
+)
+from outrider.types.events import Event
 from outrider.types.ids import new_id
 from outrider.types.request import Prompt, Request, RetryPolicy
 from outrider.types.usage import Tokens
 
 Settings = TypeVar("Settings", bound=msgspec.Struct)
+
+_log = logging.getLogger("outrider.models")
 
 
 def model_client(provider: Provider, *, catalog: ModelCatalog | None = None) -> ModelClient:
@@ -240,58 +257,147 @@ def as_provider(given: Provider | CustomProvider) -> Provider:
     return Provider(name, "custom", options={"client": given})
 
 
+_CUSTOM_IDLE_SECONDS = 600.0  # without a delta; a custom provider may have to wait for a complete answer
+_STREAM_END = object()
+
+
 class CustomClient:
     """Uses a provider of the program and does not close it. Whatever it raises or yields becomes a valid stream or a
-    ProviderError."""
+    ProviderError. `checks_parts` is False for a test that reports every mistake of a provider."""
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(self, provider: Provider, *, checks_parts: bool = True) -> None:
         self.name = provider.name
+        self._provider = provider
+        self._checks_parts = checks_parts
         self._client: Any = provider.options.get("client")
         if self._client is None:
             raise ConfigurationError(f"the provider {provider.name!r} has the kind 'custom'; pass the object itself")
         self.repeats_requests = bool(getattr(self._client, "repeats_requests", False))
+        self._idle: float | None = getattr(self._client, "idle_seconds", _CUSTOM_IDLE_SECONDS)
 
     def model_family(self, model: str) -> str:
         find = getattr(self._client, "model_family", None)
-        return str(find(model)) if callable(find) else f"custom {self.name}"
+        if not callable(find):
+            return f"custom {self.name}"
+        return str(_call_method(f"model_family of the provider {self.name!r}", find, model))
 
     async def stream(self, request: Request) -> AsyncGenerator[Delta, None]:
-        deltas: Any = None
-        is_complete = False
+        describe_custom_model(self._provider, request.model)  # an error is raised now, and not after the answer
+        deltas, is_complete = self._start_stream(request), False
+        started = set[int]()
         try:
-            deltas = self._client.stream(request)
-            async for delta in deltas:
-                is_complete = isinstance(self._check_delta(delta), Finish)
+            while (delta := await self._next_delta(deltas)) is not _STREAM_END:
+                is_complete = isinstance(self._check_delta(delta, started), Finish)
                 yield delta
-        except OutriderError as error:
-            if isinstance(error, ProviderError):
-                error.provider = error.provider or self.name
-                raise
-            raise ProviderError(f"the provider {self.name!r} failed: {error}", provider=self.name) from error
-        except Exception as error:
-            text = f"the provider {self.name!r} failed ({type(error).__name__}: {error})"
-            raise ProviderError(text, provider=self.name) from error
         finally:
-            if hasattr(deltas, "aclose"):
-                await deltas.aclose()
+            await self._close_stream(deltas)
         if not is_complete:
             raise ProviderError(f"the provider {self.name!r} ended its answer without Finish", provider=self.name)
 
-    def _check_delta(self, delta: object) -> Delta:
+    def _start_stream(self, request: Request) -> AsyncIterator[Any]:
+        try:
+            return aiter(self._client.stream(request))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise self._as_provider_error(error) from error
+
+    async def _next_delta(self, deltas: AsyncIterator[Any]) -> Any:
+        """Returns the next value of the stream, or _STREAM_END."""
+        limit, task = asyncio.timeout(self._idle), asyncio.current_task()
+        try:
+            async with limit:
+                return await anext(deltas, _STREAM_END)
+        except BaseException as error:
+            if is_interruption(error, task):
+                raise
+            if limit.expired():
+                text = f"the provider {self.name!r} sent nothing for {self._idle:g} s"
+                raise NetworkError(text, provider=self.name) from error
+            raise self._as_provider_error(error) from error
+
+    async def _close_stream(self, deltas: Any) -> None:
+        """Closes the stream. A failure is not reported: what it has yielded is stored."""
+        if hasattr(deltas, "aclose"):
+            with suppress(CallbackError):
+                await call_user_function(f"aclose of the provider {self.name!r}", _close_generator, deltas)
+
+    def _as_provider_error(self, error: BaseException) -> ProviderError:
+        if isinstance(error, ProviderError):
+            error.provider = error.provider or self.name
+            return error
+        text = str(error) if isinstance(error, OutriderError) else describe_exception(error)
+        return ProviderError(f"the provider {self.name!r} failed ({text})", provider=self.name)
+
+    def _check_delta(self, delta: object, started: set[int]) -> Delta:
+        """Returns the delta. Raises ProviderError if it has no valid fields, or belongs to no part."""
         if not isinstance(delta, Delta):
             text = f"the provider {self.name!r} yielded {type(delta).__name__}"
             raise ProviderError(f"{text}; it yields deltas of outrider.providers such as TextDelta", provider=self.name)
+        match delta:
+            case PartStart(index=index):
+                started.add(index)
+            case TextDelta(index=index) | ReasoningDelta(index=index) | InputDelta(index=index) | PartEnd(index=index):
+                if self._checks_parts and index not in started:
+                    text = f"the provider {self.name!r} yielded {type(delta).__name__} for the part {index!r}"
+                    raise ProviderError(f"{text}, which has no PartStart", provider=self.name)
+            case Retry():
+                started.clear()
+            case _:
+                pass
+        try:
+            _validate_fields(delta)
+        except msgspec.ValidationError as error:
+            text = f"the provider {self.name!r} yielded an invalid {type(delta).__name__}: {error}"
+            raise ProviderError(text, provider=self.name) from error
         return delta
 
     async def aclose(self) -> None:
         """Does nothing: the program closes its provider."""
 
 
+def _validate_fields(value: msgspec.Struct) -> None:
+    """Raises msgspec.ValidationError if a field has not its declared type; a constructor does not check that."""
+    fields = asdict(value)
+    if isinstance(value, UsageReport) and isinstance(value.tokens, Tokens):  # pyright: ignore[reportUnnecessaryIsInstance]
+        _validate_fields(value.tokens)
+    if isinstance(value, RemoteEvent):
+        if not isinstance(value.event, Event):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise msgspec.ValidationError(f"Expected an event, got `{type(value.event).__name__}` - at `$.event`")
+        return
+    msgspec.convert(fields, type(value), from_attributes=True)
+
+
+async def _close_generator(deltas: Any) -> None:
+    await deltas.aclose()
+
+
+def _call_method(name: str, method: Callable[[str], Any], model: str) -> Any:
+    """Calls a plain method of a custom provider. Raises CallbackError if it fails."""
+    try:
+        return method(model)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise CallbackError(name, f"failed ({describe_exception(error)})") from error
+
+
 def describe_custom_model(provider: Provider, model: str) -> ModelDescription:
     """Returns what a provider of the program says about a model."""
-    describe = getattr(provider.options.get("client"), "describe_model", None)
-    found = describe(model) if callable(describe) else None
-    return found if isinstance(found, ModelDescription) else ModelDescription()
+    describe, name = (
+        getattr(provider.options.get("client"), "describe_model", None),
+        f"describe_model of the provider {provider.name!r}",
+    )
+    found = _call_method(name, describe, model) if callable(describe) else None
+    if found is None:
+        return ModelDescription()
+    if not isinstance(found, ModelDescription):
+        raise CallbackError(name, f"returned {type(found).__name__}; it returns a ModelDescription or None")
+    try:
+        _validate_fields(found)
+    except msgspec.ValidationError as error:
+        raise CallbackError(name, f"returned an invalid ModelDescription: {error}") from error
+    return found
 
 
 _MAX_SHARED_CLIENTS = 8  # per event loop; further providers get a new client for each call
@@ -401,14 +507,18 @@ class CatalogPricing:
 
     def cost(self, agent: Agent, model: str, tokens: Tokens) -> Decimal | None:
         """Returns the cost by the model that answered, else by the requested one; some servers report other names."""
-        price = self.price(agent)
+        try:
+            price = self.price(agent)
+        except CallbackError as error:  # the answer is stored without its cost
+            _log.warning("%s", error.message)
+            return None
         if not tokens.total or price is None or price.billed_afterwards:
             return None
         configured = self._providers[agent.provider]
         if configured.kind == "local":
             return Decimal(0)
         if configured.kind == "custom":
-            return custom_cost(configured, agent.model, tokens)
+            return _cost_by_price(price, tokens)
         for name in dict.fromkeys((model, agent.model)):
             cost = self._catalog.cost_of(configured.kind, name, tokens, base_url=configured.base_url) if name else None
             if cost is not None:
@@ -438,7 +548,11 @@ class CatalogPricing:
 def custom_cost(provider: Provider, model: str, tokens: Tokens) -> Decimal | None:
     """Returns the cost of an answer of a provider that the program implements, None if it states no price."""
     price = _custom_price(describe_custom_model(provider, model))
-    return price and price.input * tokens.prompt + price.output * (tokens.output + tokens.reasoning)
+    return price and _cost_by_price(price, tokens)
+
+
+def _cost_by_price(price: ModelPrice, tokens: Tokens) -> Decimal:
+    return price.input * tokens.prompt + price.output * (tokens.output + tokens.reasoning)
 
 
 def _custom_price(facts: ModelDescription) -> ModelPrice | None:

@@ -109,8 +109,10 @@ class SentRequestView(msgspec.Struct, frozen=True):
 
 
 class StepContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The context of one step by source. `cached` is the share of the prompt that came from the provider's cache,
-    `achievable` the share that is equal to the request before. Without `recorded` nothing else is known."""
+    """The context of one step by source; the request for the summary of a compaction has the step 0.
+
+    `cached` is the share of the prompt that came from the provider's cache, `achievable` the share that is equal to the
+    request before. Without `recorded` nothing else is known."""
 
     step: int
     message_id: str
@@ -153,13 +155,15 @@ class RequestComparison(msgspec.Struct, frozen=True):
 
 
 def rebuild_requests(messages: Sequence[Message]) -> Iterator[SentRequestView | Message]:
-    """Yields each request of a transcript, or the answer whose request was not recorded."""
+    """Yields each request of a transcript, or the answer whose request was not recorded. The request for a summary has
+    the step 0."""
     builder, step = _RequestBuilder(messages), 0
     for position, message in enumerate(messages):
-        if message.role != "assistant":
-            continue
-        step += 1
-        yield builder.build(position, step) or message
+        if message.role == "assistant":
+            step += 1
+            yield builder.build(position, step) or message
+        elif request_of(message) is not None and (summary := builder.build(position, 0)):
+            yield summary
 
 
 class _RequestBuilder:
@@ -169,12 +173,8 @@ class _RequestBuilder:
         self._messages = messages
         self._head: SentRequestRecord | None = None
         self._projections: dict[str, PromptProjection] = {}
-        self._compacted = [
-            state.time.compacted
-            for message in messages
-            for part in message.parts
-            if isinstance(part, ToolPart) and isinstance(state := part.state, ToolCompleted) and state.time.compacted
-        ]
+        self._later = 0
+        self._changed_later = [at for message in messages for part in message.parts if (at := _changed_at(part))]
         self._sources = MessageSources(messages)
         self._known_head: tuple[bytes, tuple[BodySpan, ...]] = (b"", ())
         self._spans: dict[int, tuple[ModelMessage, tuple[BodySpan, ...]]] = {}
@@ -182,11 +182,12 @@ class _RequestBuilder:
     def build(self, position: int, step: int) -> SentRequestView | None:
         message = self._messages[position]
         record = request_of(message)
-        if record is not None and record.head:
+        if record is not None and record.head and step:
             self._head = record
-        if record is None or self._head is None:
+        with_head = record if step == 0 else self._head  # the head of a summary is its own
+        if record is None or with_head is None:
             return None
-        form, head = self._head.form, sent_head(self._head.head, self._head.conversation)
+        form, head = with_head.form, sent_head(with_head.head, with_head.conversation)
         history = self._history(position, message)
         prompt = end_with_user(self._project(form, history), history)
         if record.rewrite and record.rewrite != BEFORE_REQUEST:
@@ -206,31 +207,43 @@ class _RequestBuilder:
             record.rewrite,
             last_compaction(history),
         )
-        spans = self._all_spans(head, prompt, encoded, record, len(body))
+        change = ContextSource("hook", BEFORE_REQUEST) if step else ContextSource("prompt file", "compaction.md")
+        spans = self._all_spans(head, prompt, encoded, record, len(body), change)
         exact = len(body) == record.size and digest_body(body) == record.digest
         return SentRequestView(step, message, record, form, body, compared, exact, spans)
 
     def _history(self, position: int, message: Message) -> list[Message]:
-        """Returns the messages as they were when the request was sent: outputs that were removed later are there."""
+        """Returns the messages as they were when the request was sent: with outputs that were removed and summaries
+        that were undone later."""
         history = list(self._messages[:position])
         sent = message.time.created if message.time else 0
-        if not any(at > sent for at in self._compacted):
+        later = sum(at > sent for at in self._changed_later)
+        if later != self._later:
+            self._later = later
+            self._projections.clear()  # earlier messages differ from those of the request before
+        if not later:
             return history
-        return [_with_outputs(one, sent) for one in history]
+        return [replace(one, parts=[_part_at(part, sent) for part in one.parts]) for one in history]
 
     def _project(self, form: tuple[str, ...], history: Sequence[Message]) -> Prompt:
         family = family_of(form)
         return self._projections.setdefault(family, PromptProjection(family)).prompt(history)
 
     def _all_spans(
-        self, head: bytes, prompt: Prompt, encoded: bytes | bytearray, record: SentRequestRecord, size: int
+        self,
+        head: bytes,
+        prompt: Prompt,
+        encoded: bytes | bytearray,
+        record: SentRequestRecord,
+        size: int,
+        change: ContextSource,
     ) -> tuple[BodySpan, ...]:
         spans = [*self._head_spans(head), *self._message_spans(head, prompt, encoded)]
         if len(head) < size and encoded and not head.endswith(b"["):
             spans.append(BodySpan(ContextSource(WIRE), len(head), len(head) + 1))
         start = len(head) + bool(encoded and not head.endswith(b"["))
         if record.patch is not None:
-            spans = _splice_spans(spans, start, record.patch, ContextSource("hook", BEFORE_REQUEST))
+            spans = _splice_spans(spans, start, record.patch, change)
         for insert in reversed(record.inserts):
             spans = _splice_spans(spans, start, insert, ContextSource(WIRE))
         return _fill_gaps(spans, size)
@@ -259,15 +272,23 @@ def _rewrite_prompt(prompt: Prompt, form: str) -> Prompt:
     return rewrite_as_text(prompt) if form == "text-tools" else prompt
 
 
-def _with_outputs(message: Message, sent: int) -> Message:
-    parts: list[AnyPart] = []
-    for part in message.parts:
-        state = part.state if isinstance(part, ToolPart) else None
-        if isinstance(part, ToolPart) and isinstance(state, ToolCompleted) and (state.time.compacted or 0) > sent:
-            parts.append(replace(part, state=replace(state, time=replace(state.time, compacted=None))))
-        else:
-            parts.append(part)
-    return replace(message, parts=parts)
+def _changed_at(part: AnyPart) -> int:
+    """Returns when the output of a call was removed or a compaction was undone, else 0."""
+    if isinstance(part, CompactionPart):
+        return part.undone.time if part.undone else 0
+    state = part.state if isinstance(part, ToolPart) else None
+    return (state.time.compacted or 0) if isinstance(state, ToolCompleted) else 0
+
+
+def _part_at(part: AnyPart, sent: int) -> AnyPart:
+    """Returns a part as it was when a request was sent."""
+    if _changed_at(part) <= sent:
+        return part
+    if isinstance(part, CompactionPart) and part.undone:
+        return replace(part, summary=part.undone.summary)
+    if isinstance(part, ToolPart) and isinstance(state := part.state, ToolCompleted):
+        return replace(part, state=replace(state, time=replace(state.time, compacted=None)))
+    return part
 
 
 def _splice_spans(spans: Iterable[BodySpan], first: int, edit: BodyEdit, source: ContextSource) -> list[BodySpan]:
@@ -508,8 +529,12 @@ def build_report(session_id: str, messages: Sequence[Message]) -> ContextReport:
     """Returns the context of each step of a session."""
     steps: list[StepContext] = []
     previous: SentRequestView | None = None
-    cached_models = set[str]()
-    for number, request in enumerate(rebuild_requests(messages), 1):
+    cached_models, number = set[str](), 0
+    for request in rebuild_requests(messages):
+        if isinstance(request, SentRequestView) and request.step == 0:  # no step continues the request for a summary
+            steps.append(_step_context(request, None, caches=False))
+            continue
+        number += 1
         if isinstance(request, Message):
             previous = None
             steps.append(StepContext(step=number, message_id=request.id, model=str(request.model), recorded=False))
@@ -611,9 +636,17 @@ def month_of(time: int) -> str:
 
 
 def find_request(messages: Sequence[Message], step: int | None = None) -> SentRequestView:
-    """Returns the request of a step, or the last one that was recorded. Raises ConfigurationError if there is none."""
+    """Returns the request of a step, or the last one that was recorded; for step 0, the last one for a summary. Raises
+    ConfigurationError if there is none."""
     found: SentRequestView | None = None
-    for number, request in enumerate(rebuild_requests(messages), 1):
+    if step == 0:
+        for request in rebuild_requests(messages):
+            found = request if isinstance(request, SentRequestView) and request.step == 0 else found
+        if found is None:
+            raise ConfigurationError("the session has no summary whose request is recorded")
+        return found
+    answers = (one for one in rebuild_requests(messages) if isinstance(one, Message) or one.step)
+    for number, request in enumerate(answers, 1):
         if isinstance(request, SentRequestView):
             found = request
         if number == step:

@@ -55,7 +55,7 @@ def is_chat_model(name: str) -> bool:
 
 async def fetch_models(provider: Provider, seconds: float = LIST_SECONDS) -> list[LiveModel] | None:
     """Returns the chat models that the provider's server lists, newest first; None if it lists none in time."""
-    request = _list_request(await with_current_key(with_environment_defaults(provider)))
+    request = model_list_request(await with_current_key(with_environment_defaults(provider)))
     if request is None:
         return None
     proxy = None if _is_local(request.url) else proxy_for
@@ -80,7 +80,7 @@ class KeyProblem(msgspec.Struct, frozen=True):
 
 async def check_key(provider: Provider, seconds: float = 15.0) -> KeyProblem:
     """Ask the provider's server for its models, which costs nothing, to learn whether it accepts the key."""
-    request = _list_request(provider)
+    request = model_list_request(provider)
     if request is None:
         return KeyProblem(f"{provider.kind} has no list of models")
     try:
@@ -112,7 +112,8 @@ def _decode(body: bytes) -> Any:
         return None
 
 
-def _list_request(provider: Provider) -> HttpRequest | None:
+def model_list_request(provider: Provider) -> HttpRequest | None:
+    """Builds the request for the models of a provider; None if its API has no list of them."""
     base, key = (provider.base_url or "").rstrip("/"), provider.api_key or ""
     headers = {"accept": "application/json"} | {name.lower(): value for name, value in provider.headers.items()}
     match provider.kind:

@@ -28,10 +28,12 @@ _CLONE_FILE = 0x40049409  # FICLONE: shares the blocks of a file instead of copy
 
 
 class CommitResult(msgspec.Struct, frozen=True):
-    """The paths that were committed, and those that were changed by another program and are left as they are."""
+    """The paths that were committed, and those that are left as they are, because another program changed them or the
+    user's editor has unsaved text of them."""
 
     committed: tuple[str, ...] = ()
     conflicts: tuple[str, ...] = ()
+    unsaved: tuple[str, ...] = ()
 
 
 def find_conflicts(workspace: Path, upper: Path, changes: Iterable[OverlayChange]) -> tuple[str, ...]:

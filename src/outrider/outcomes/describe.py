@@ -376,6 +376,12 @@ def _blocked_hosts(text: str) -> Iterator[BlockedAccess]:
     yield from (BlockedAccess("network", host) for host in sorted(hosts)) if hosts else [BlockedAccess("network")]
 
 
+def is_remote_host(host: str) -> bool:
+    """Returns whether a HOST or HOST:PORT of a command is another machine; the sandbox has its own loopback device."""
+    local = ("localhost", "127.", "[::1]", "0.0.0.0", _METADATA_NETWORK)
+    return bool(host) and not host.lower().startswith(local)
+
+
 def _blocked_sockets(text: str) -> Iterator[BlockedAccess]:
     for match in _SOCKET.finditer(text):
         yield BlockedAccess("socket", f"/{match['path'].strip('/?.')}")

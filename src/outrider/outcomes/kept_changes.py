@@ -1,7 +1,8 @@
 """Chooses which changes of an outcome are committed: what the answer keeps, without conflicts, and a git folder as a
 whole."""
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,6 +12,7 @@ from outrider.outcomes.describe import expand_kept, list_changes, parents_of
 from outrider.outcomes.pending import OutcomeFolder, PendingOutcome
 from outrider.outcomes.repository import OverlayView, RepositoryChanges, list_protected, sort_changes, sort_recorded
 from outrider.processes.sandbox.overlay import OverlayChange, show_path
+from outrider.types.outcomes import CommandOutcome
 
 
 class KeptChanges(msgspec.Struct, frozen=True):
@@ -112,3 +114,36 @@ def list_all_changes(pending: PendingOutcome) -> str:
     """Returns what a command changed in one line for the model."""
     recorded = f"{pending.repository.folder}/ (modified)" if pending.repository and pending.recorded else ""
     return ", ".join(filter(None, [list_changes(pending.changes), recorded]))
+
+
+def files_of(workspace: Path, change: OverlayChange) -> Iterator[str]:
+    """Yields the file of a change, and the files of a folder that is deleted or replaced."""
+    if change.base is None or not change.base.is_folder:
+        if change.file != "folder":
+            yield change.path
+    elif change.kind == "deleted" or change.file != "folder":
+        for found, _, names in os.walk(workspace / change.path):
+            yield from (os.path.relpath(os.path.join(found, name), workspace) for name in names)  # noqa: PTH118
+
+
+def affects_any(change: OverlayChange, paths: Sequence[str]) -> bool:
+    """Returns whether a change replaces or deletes one of the files."""
+    replaces_folder = change.kind == "deleted" or change.file != "folder"
+    return any(path == change.path or (replaces_folder and path.startswith(f"{change.path}/")) for path in paths)
+
+
+def mark_unsaved(outcome: CommandOutcome, unsaved: Sequence[str]) -> CommandOutcome:
+    """Returns the outcome with a note at files that stay as they are, because the editor has unsaved text of them."""
+    if not unsaved:
+        return outcome
+    names = set(map(show_path, unsaved))
+    files = [
+        msgspec.structs.replace(file, note="; ".join(filter(None, (file.note, _UNSAVED_NOTE))))
+        if file.path in names or any(name.startswith(f"{file.path}/") for name in names if file.kind == "deleted")
+        else file
+        for file in outcome.files
+    ]
+    return msgspec.structs.replace(outcome, files=tuple(files))
+
+
+_UNSAVED_NOTE = "unsaved in the editor: this change is not kept"

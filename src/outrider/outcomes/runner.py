@@ -8,7 +8,7 @@ outcome and does not run the command a second time.
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from outrider.outcomes.describe import (
     find_blocked,
     ignored_paths,
     is_cache,
+    is_remote_host,
     list_changes,
     name_grants,
     needs_writable_view,
@@ -34,8 +35,11 @@ from outrider.outcomes.describe import (
 from outrider.outcomes.git_operations import RunInView
 from outrider.outcomes.kept_changes import (
     KeptChanges,
+    affects_any,
     commit_recorded,
+    files_of,
     list_all_changes,
+    mark_unsaved,
     remove_all_staged,
     split_protected,
 )
@@ -47,6 +51,7 @@ from outrider.permissions.modes import MODE_TABLE
 from outrider.permissions.rules import PermissionRule, allows_hosts, allows_writing, match_path_rule
 from outrider.processes.git import GitRunner
 from outrider.processes.launch import LaunchRequest, LaunchWrapper, keep_launch_unchanged
+from outrider.processes.output import append_note
 from outrider.processes.sandbox.overlay import (
     OverlayChange,
     OverlayFolders,
@@ -60,7 +65,6 @@ from outrider.processes.sandbox.overlay import (
 from outrider.processes.sandbox.sandbox import Network, OverlayMount, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import CommandResult
 from outrider.processes.workspace_lock import WorkspaceLock
-from outrider.tools.command_output import append_note
 from outrider.tools.tool import Progress, ToolContext, ToolResult
 from outrider.types.modes import ApprovalLevel, Mode
 from outrider.types.origins import NETWORK, DataFlow, make_origin
@@ -141,6 +145,10 @@ FindOutcomeRules = Callable[[ToolContext], Sequence[PermissionRule]]
 FindRestrictions = Callable[[ToolContext], tuple[Sequence[str], Sequence[str]]]
 """Returns patterns of files that the command of a call must not change, and of those that are always asked about."""
 
+FindUnsaved = Callable[[Iterable[str]], Sequence[str]]
+"""Returns which files of the workspace have unsaved text in the user's editor; it blocks. Raises ToolFailure if the
+editor does not respond."""
+
 
 class SandboxedCommands:
     """The command runner of one session. `lock` serializes overlay commands, commits and edits of the workspace."""
@@ -161,6 +169,7 @@ class SandboxedCommands:
         find_repository: FindRepository,
         rules: FindOutcomeRules = lambda _: (),
         restrictions: FindRestrictions = lambda _: ((), ()),
+        find_unsaved: FindUnsaved = lambda _: (),
     ) -> None:
         self._workspace = workspace.resolve()
         self._data = data
@@ -175,6 +184,7 @@ class SandboxedCommands:
         self._find_repository = find_repository
         self._rules = rules
         self._restrictions = restrictions
+        self._find_unsaved = find_unsaved
         self._plans: dict[str, CommandPlan] = {}
 
     def plan_call(self, call_id: str, plan: CommandPlan) -> None:
@@ -198,7 +208,7 @@ class SandboxedCommands:
             return await self._run_without_overlay(context, plan, execute, format_result)
         if plan.confinement == "read-only":
             result = await self._execute_with(context, self._read_only_policy(folder), plan, execute)
-            denied = find_blocked(result.text, result.exit_code, workspace=str(self._workspace))
+            denied = self._find_blocked(result, plan) if result.exit_code != 0 else ()
             if not denied and not needs_writable_view(result.text, result.exit_code):
                 return format_result(result)
             if denied and all(access.kind == "network" for access in denied):
@@ -366,16 +376,17 @@ class SandboxedCommands:
         )
 
     def _find_blocked(self, result: CommandResult, plan: CommandPlan) -> tuple[BlockedAccess, ...]:
-        """Returns what a command was denied. One that has lost its network may not say so in its output."""
+        """Returns what a command was denied. One that has lost its network may not say so in its output: `curl -s`."""
         found = name_grants(find_blocked(result.text, result.exit_code, workspace=str(self._workspace)))
+        closed = plan.hosts is None and self._policy(writable=False).network == "off"
+        unnamed = [host for host in plan.wanted if is_remote_host(host)] if closed else []
         if result.exit_code == 0:
             # The last program of a pipeline decides the exit code: `curl https://docs.example.org | head` succeeds.
             named = {host.partition(":")[0] for host in plan.wanted}
             hidden = find_blocked(result.text, None, workspace=str(self._workspace)) if named else ()
-            return tuple(access for access in hidden if access.kind == "network" and access.target in named)
-        if found or plan.flow is None:
-            return found
-        return tuple(BlockedAccess("network", host) for host in plan.wanted)
+            found = tuple(access for access in hidden if access.kind == "network" and access.target in named)
+            return found or _network_accesses(() if result.text.strip() else unnamed)
+        return found or _network_accesses(unnamed if plan.flow is None else plan.wanted)
 
     async def _finish(
         self,
@@ -537,6 +548,7 @@ class SandboxedCommands:
         run = self._run_in_view(folder, pending)
         while True:
             outcome = await asyncio.to_thread(describe_outcome, pending, upper, recorded_upper, run)
+            outcome = mark_unsaved(outcome, await self._unsaved_files(context, folder, pending.changes))
             answer = await self._ask(context, outcome, _question(outcome))
             if not answer.allowed:
                 await asyncio.to_thread(folder.remove, context.call_id)
@@ -580,11 +592,26 @@ class SandboxedCommands:
         kept = await asyncio.to_thread(KeptChanges.choose_paths, pending, folder, pending.keep, pending.keep_recorded)
         wanted = set(kept.paths)
         changes = [change for change in pending.changes if change.path in wanted]
+        unsaved = await self._unsaved_files(context, folder, changes)
+        changes = [change for change in changes if not affects_any(change, unsaved)]
         paths = [change.path for change in changes if not _is_only_folder(change)]
         async with self._hold_lock(context), self._record_paths(context, self._workspace, paths):
             done = await asyncio.to_thread(commit_outcome, self._workspace, folder.upper(context.call_id), changes)
             further = await asyncio.to_thread(commit_recorded, pending, folder, kept)
-        return CommitResult(done.committed, tuple(sorted({*done.conflicts, *further, *kept.conflicts})))
+        conflicts = tuple(sorted({*done.conflicts, *further, *kept.conflicts}))
+        return CommitResult(done.committed, conflicts, unsaved)
+
+    async def _unsaved_files(
+        self, context: ToolContext, folder: OutcomeFolder, changes: Sequence[OverlayChange]
+    ) -> tuple[str, ...]:
+        """Returns the changed files that have unsaved text in the user's editor. Drops the outcome and raises
+        ToolFailure if the editor does not respond."""
+        paths = (path for change in changes for path in files_of(self._workspace, change))
+        try:
+            return tuple(await asyncio.to_thread(self._find_unsaved, paths))
+        except ToolFailure as failure:
+            await asyncio.to_thread(folder.remove, context.call_id)
+            raise ToolFailure(f"{failure.message}, so what this command changed was not kept") from failure
 
     def _split_caches(
         self, changes: Sequence[OverlayChange], upper: Path
@@ -689,6 +716,10 @@ def _report_network(context: ToolContext, plan: CommandPlan, hosts: Sequence[str
         context.report(Progress(origins=tuple(make_origin("web", host) for host in hosts or [NETWORK])))
 
 
+def _network_accesses(hosts: Iterable[str]) -> tuple[BlockedAccess, ...]:
+    return tuple(BlockedAccess("network", host) for host in hosts)
+
+
 def _flow_to(flow: DataFlow | None, blocked: Sequence[BlockedAccess]) -> DataFlow | None:
     """Returns the data flow of a blocked command with the hosts that it wanted to reach, None if it wanted none."""
     hosts = [access.target for access in blocked if access.kind == "network"]
@@ -751,6 +782,12 @@ def _commit_note(done: CommitResult, pending: PendingOutcome) -> str:
     if done.conflicts:
         names = ", ".join(map(show_path, done.conflicts))
         notes.append(f"these files were changed by another program and are left as they are: {names}")
+    if done.unsaved:
+        names = ", ".join(map(show_path, done.unsaved))
+        notes.append(
+            f"these files have unsaved text in the user's editor and are left as they are: {names}. Use the edit tool, "
+            "which changes the text in the editor, or ask the user to save them, and run the command again"
+        )
     return "; ".join(notes)
 
 

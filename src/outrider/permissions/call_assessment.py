@@ -65,7 +65,9 @@ def assess_call(
     workspace: str,
     approved: Collection[str] = (),
     search_path: str = "",
+    readable: Sequence[str] = (),
 ) -> CallAssessment:
+    """Returns what a call does. `readable` are folders besides the workspace that may be read."""
     kind = declaration_of(tool).kind
     match kind:
         case "shell" if declaration_of(tool).controls_process and call_subject(tool, arguments) is None:
@@ -73,7 +75,7 @@ def assess_call(
         case "shell":
             return ShellCall(tool, arguments, workspace, approved, search_path)
         case "read" | "write":
-            return FileCall(tool, arguments, workspace)
+            return FileCall(tool, arguments, workspace, readable)
         case "network":
             return NetworkCall(tool, arguments)
         case "talk" | "delegate" | "unknown":
@@ -159,17 +161,25 @@ class NetworkCall:
 class FileCall:
     """A call that reads or writes files: one path, or every path of a patch."""
 
-    def __init__(self, tool: str | DeclaredTool, arguments: Mapping[str, Any], workspace: str) -> None:
+    def __init__(
+        self,
+        tool: str | DeclaredTool,
+        arguments: Mapping[str, Any],
+        workspace: str,
+        readable: Sequence[str] = (),
+    ) -> None:
         declared, self.tool, self.root = declaration_of(tool), tool_name(tool), os.path.realpath(workspace)
         self.invalid = ""
+        more = readable if declared.kind == "read" else ()
         paths = call_paths(tool, arguments)
         if declared.paths_in == "glob":
             paths += _glob_start_paths(arguments, paths)
         self.targets: list[tuple[str, Containment]] = []
         for path in paths:
-            found = contain(path, root=workspace, cwd=workspace, op=declared.operation)
+            found = contain(path, root=workspace, cwd=workspace, op=declared.operation, extra_roots=more)
             if declared.operation == "read" and found.reason == FOLDER_REJECTED:
-                found = contain(path, root=workspace, cwd=workspace, op="list")  # to read a folder is to list it
+                # To read a folder is to list it.
+                found = contain(path, root=workspace, cwd=workspace, op="list", extra_roots=more)
             self.targets.append((str(path), found))
             if found.kind == "reject":
                 self.invalid = f"{str(path)[:200]}: {found.reason}"

@@ -13,9 +13,9 @@ from outrider.permissions.policy import PermissionRules, decide, decide_with_rul
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.permissions.rule_suggestions import suggested_rules
 from outrider.permissions.shell.command_effects import list_effects as list_script_effects
-from outrider.types.approvals import CallEffect
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
+from outrider.types.outcomes import CallEffect
 from outrider.types.parts import ToolPart
 from outrider.types.tool_declaration import DeclaredTool
 

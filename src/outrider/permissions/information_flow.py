@@ -345,6 +345,12 @@ def _normalize_word(word: str) -> str:
     return re.sub(r"^https?://(?:www\.)?", "", word.strip().rstrip(".,;:!?/"), flags=re.IGNORECASE)
 
 
+def can_send(tool: str | DeclaredTool) -> bool:
+    """Returns whether calls of a tool may send data: those of commands, of tools with a network, and of MCP servers."""
+    declared = declaration_of(tool)
+    return declared.kind == "shell" or bool(declared.destination or _find_destination(tool, []))
+
+
 def find_egress(
     tool: str | DeclaredTool, arguments: Mapping[str, Any], was_written: Callable[[str], bool] = lambda _: False
 ) -> DataFlow | None:

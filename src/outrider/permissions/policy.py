@@ -55,7 +55,8 @@ def decide(
     plan and background mode deny it; with `unconfined` the user has stated that the machine is the sandbox, and
     background mode runs it. `level` is the approval level of agent mode. `confined` are rules that allow without
     leaving the sandbox. `approved` contains hashes of workspace configuration files that a person has approved.
-    `search_path` is the PATH of the commands: a program that it resolves inside the workspace is not a known program.
+    `readable` are folders besides the workspace that may be read without a question. `search_path` is the PATH of the
+    commands: a program that it resolves inside the workspace is not a known program.
     `flow` is what the session has read: after text of others, a call that could send private data needs an answer.
     """
     for name, rules in (("allow", allow), ("ask", ask), ("deny", deny)):
@@ -82,7 +83,8 @@ def decide_with_rules(
     flow: FlowState | None = None,
     **known: Any,
 ) -> Decision:
-    """As `decide`, with merged rules. `known` passes `approved` and `search_path` to `assess_call`."""
+    """As `decide`, with merged rules. `known` passes `approved`, `search_path` and `readable` to
+    `assess_call`."""
     if mode not in MODE_TABLE:
         raise ConfigurationError(f"unknown permission mode {mode!r}; use one of {', '.join(MODE_TABLE)}")
     kind, folder, reads_only = declaration_of(tool).kind, os.fspath(workspace), False

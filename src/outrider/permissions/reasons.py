@@ -15,7 +15,7 @@ ACTION_REASONS: dict[Action, str] = {
     "shell that reads": "every command in it is proven to read only",
     "write": "it changes files of the workspace",
     "shell": "it is not proven to read only",
-    "beyond": "it reaches beyond the workspace",
+    "beyond": "it reaches beyond the workspace",  # with a path or a URL
     "protected": "it touches a protected file",  # only if the reason of the path is not known
     "delegate": "another agent works under the same rights",
 }
@@ -33,6 +33,8 @@ RUNS_ON = "{reason}; it runs on in the background, and what it writes reaches th
 UNCONFINED = "{reason}; the user runs commands without a sandbox"
 STAYS_RUNNING = "{reason}; it stays running and changes the workspace directly"
 LEVEL_ALLOWS = "{reason}; the approval level is {level}"
+OWNER_STAYS = "sessions of this user stay in their workspace and in the sandbox; an administrator can do it"
+OWNER_NEEDS_SANDBOX = "commands of this user run only in a sandbox, and there is none here; an administrator can run it"
 NO_SANDBOX_IN_MODE = "commands run inside a sandbox only in {mode} mode, and none works on this machine"
 
 # How an allowed command runs.
@@ -49,6 +51,7 @@ CONNECTS_TO_HOSTS = "it connects to other hosts"
 OUTSIDE_DIRECTORY = "its working directory: {reason}"
 NO_FILE = "the call names no file"
 NO_COMMAND = "the call names no command"
+PATH_CHANGED = "its path resolves to another file than when it was asked about"
 REDACTED_INPUT = "its input holds {mark}, which stands for a secret that was not kept; it is not the secret itself"
 
 # What the tool decides.

@@ -21,8 +21,7 @@ from outrider.permissions.shell.analysis import analyse_script
 from outrider.permissions.shell.command import TRANSPARENT_WRAPPERS, AnalysedCommand
 from outrider.permissions.shell.command_effects import is_destructive, widened_words
 from outrider.permissions.shell.rule_matching import certain_words, may_read_commands_from_stdin
-from outrider.types.approvals import RuleWidth
-from outrider.types.outcomes import CommandOutcome
+from outrider.types.outcomes import CommandOutcome, RuleWidth
 from outrider.types.tool_declaration import (
     DeclaredTool,
     ToolKind,

@@ -29,7 +29,7 @@ from outrider.types.events import (
     ToolInputDeltaEvent,
 )
 from outrider.types.messages import Message
-from outrider.types.parts import ToolPart
+from outrider.types.parts import SubtaskPart, ToolPart
 from outrider.types.tool_state import ToolCompleted
 
 _CHARACTERS_PER_TOKEN = 4
@@ -160,7 +160,8 @@ class SessionActivity:
 
 
 class ChildAgent(msgspec.Struct):
-    """An agent that was called in the session."""
+    """An agent that was called in the session. `task` is the short description of its work, if the caller gave one;
+    `stored` says that it was called before the session was opened here."""
 
     call_id: str
     name: str
@@ -170,6 +171,8 @@ class ChildAgent(msgspec.Struct):
     state: AgentState = "working"
     activity: str = "starting"
     seconds: float = 0.0
+    task: str = ""
+    stored: bool = False
 
 
 class ChildProcess(msgspec.Struct):
@@ -197,8 +200,14 @@ class SideActivity:
     def apply(self, event: Event) -> None:
         match event:
             case AgentCalledEvent():
+                known = self.agents.get(event.child_session_id)
                 self.agents[event.child_session_id] = ChildAgent(
-                    event.call_id, event.callee, event.message, event.child_session_id, self._clock()
+                    event.call_id,
+                    event.callee,
+                    event.message,
+                    event.child_session_id,
+                    self._clock(),
+                    task=known.task if known else "",
                 )
                 _drop_oldest(self.agents, lambda agent: agent.state in _ENDED)
             case AgentReturnedEvent() if event.child_session_id in self.agents:
@@ -214,6 +223,16 @@ class SideActivity:
                 self.processes[event.process_id].exit_text = text
             case _:
                 self._apply_to_agent(event)
+
+    def add_subtask(self, part: SubtaskPart) -> None:
+        """Takes the description of a called agent from its stored part, which also names agents of earlier times."""
+        if part.child_session_id is None:
+            return
+        agent = self.agents.setdefault(
+            part.child_session_id,
+            ChildAgent("", part.agent, part.prompt, part.child_session_id, self._clock(), "done", "", stored=True),
+        )
+        agent.task = part.description
 
     def update_from_call(self, part: ToolPart) -> None:
         """Takes the task list that a call has stored, and notes whether its command runs on in the background."""
@@ -236,7 +255,7 @@ class SideActivity:
     @property
     def is_running(self) -> bool:
         """Whether an agent or a background process runs, so that its time grows."""
-        working = any(agent.state not in _ENDED for agent in self.agents.values())
+        working = any(agent.state not in _ENDED for agent in self.agents.values() if not agent.stored)
         return working or any(not process.exit_text for process in self.background_processes())
 
     def _apply_to_agent(self, event: Event) -> None:

@@ -10,10 +10,9 @@ from outrider.permissions import reasons
 from outrider.presentation.diffs import DiffRow, FileDiff, diff_rows, parse_unified_diff
 from outrider.presentation.tool_calls import call_title, input_text, planned_changes
 from outrider.sessions.records import Approval, ApprovalScope
-from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.events import ToolApprovalRequestedEvent
 from outrider.types.origins import DataFlow
-from outrider.types.outcomes import CommandOutcome, OutcomeChoice
+from outrider.types.outcomes import CallEffect, CommandOutcome, OutcomeChoice, RuleWidth
 from outrider.types.tool_declaration import declaration_of
 
 AnswerKind = Literal["allow", "deny"]

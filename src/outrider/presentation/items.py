@@ -140,7 +140,7 @@ def _standard_notice(event: StandardEvent) -> Notice | None:
         case FilesRestoredEvent():
             return Notice("info", "files", "files were restored")
         case SessionUpdatedEvent(changes={"mcp_servers": [*servers]}):
-            return _servers_notice(servers)
+            return _servers_notice(servers, event.changes.get("wait_seconds"))
         case (
             LoopStartedEvent()
             | TurnStartedEvent()
@@ -173,19 +173,34 @@ def _standard_notice(event: StandardEvent) -> Notice | None:
             assert_never(event)
 
 
-def _servers_notice(servers: Sequence[Any]) -> Notice:
-    """Return which MCP servers cannot be used now and why, or that all can."""
+def _servers_notice(servers: Sequence[Any], wait_seconds: float | None) -> Notice:
+    """Return which MCP servers cannot be used now and why, or that all can. With `wait_seconds` the turn waits for
+    those that are connecting."""
     problems: list[str] = []
+    waiting: list[str] = []
     for server in servers:
         match server:
             case {"name": str() as name, "state": "ready", "changed": [_, *_] as changed}:
                 problems.append(f"{name} has changed its tools: {', '.join(map(str, changed))}")
+            case {"name": str() as name, "state": "ready", "added": [*added], "removed": [*removed]} if (
+                added or removed
+            ):
+                news = [
+                    f"{words}: {', '.join(map(str, tools))}"
+                    for words, tools in (("removed", removed), ("new", added))
+                    if tools
+                ]
+                problems.append(f"{name} has other tools than before; {'; '.join(news)}")
+            case {"name": str() as name, "state": "connecting"} if wait_seconds:
+                waiting.append(name)
             case {"name": str() as name, "state": "connecting"} if not server.get("error"):
                 problems.append(f"{name} is still connecting; its tools join a later turn")
             case {"name": str() as name, "state": str() as state} if state != "ready":
                 problems.append(f"{name} is not available ({state}): {server.get('error') or 'no reason is known'}")
             case _:
                 pass
+    if wait_seconds and waiting:
+        problems.insert(0, f"waiting at most {wait_seconds:g} s more for {', '.join(waiting)}, still connecting")
     if not problems:
         return Notice("info", "mcp", "all MCP servers are ready")
     return Notice("warning", "mcp", clean_line(f"MCP: {'; '.join(problems)}", 1_000))

@@ -7,7 +7,7 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 
 from outrider.presentation.diffs import FileDiff, is_complete_patch, parse_patch, parse_unified_diff, replacement_diff
-from outrider.presentation.formats import clean_line, format_milliseconds, shorten
+from outrider.presentation.formats import clean_line, format_count, format_milliseconds, shorten
 from outrider.types.partial_json import parse_partial_object
 from outrider.types.parts import DisplayStatus, ToolPart
 from outrider.types.tool_declaration import CallKind, declaration_of
@@ -96,7 +96,7 @@ def call_subject(tool: str, arguments: Mapping[str, Any], *, limit: int = 400) -
             subject = ", ".join(file.path for file in parse_patch(patch_argument(arguments)))
         case "todo":
             items = arguments.get("todos")
-            subject = f"{len(items)} items" if isinstance(items, list) else ""  # pyright: ignore[reportUnknownArgumentType]
+            subject = format_count(len(items), "item") if isinstance(items, list) else ""  # pyright: ignore[reportUnknownArgumentType]
         case _:
             found = next((arguments[name] for name in _SUBJECTS if arguments.get(name)), None)
             subject = str(found) if found is not None else compact_arguments(arguments)

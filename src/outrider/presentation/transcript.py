@@ -4,7 +4,7 @@ A front end creates a `TranscriptView`, loads messages into it, feeds it events 
 returns as changed. Items keep their identity unless their part changes its kind; `version` increases with every
 change, so that a renderer can cache what it has drawn."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
 from typing import assert_never, cast
 
@@ -64,7 +64,7 @@ from outrider.types.events import (
 )
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, ReasoningPart, StepFinishPart, TextPart, ToolPart, is_withdrawn
+from outrider.types.parts import FilePart, ReasoningPart, StepFinishPart, SubtaskPart, TextPart, ToolPart, is_withdrawn
 
 
 class TranscriptView:
@@ -95,7 +95,7 @@ class TranscriptView:
 
     def load(self, messages: Iterable[Message]) -> list[TranscriptItem]:
         """Appends the items of messages that are not shown yet."""
-        return [item for message in messages for item in message_items(message) if self.add(item)]
+        return [item for message in messages for item in self._items_of(message) if self.add(item)]
 
     def refresh(self, messages: Iterable[Message]) -> None:
         """Updates items whose stored parts have changed, such as calls that a crash left open."""
@@ -106,13 +106,19 @@ class TranscriptView:
 
     def prepend(self, messages: Iterable[Message]) -> int:
         """Inserts older messages at the top and returns the number of new items."""
-        older = [item for message in messages for item in message_items(message) if item.id not in self._by_id]
+        older = [item for message in messages for item in self._items_of(message) if item.id not in self._by_id]
         todos = self.side.todos
         for item in older:
             self._index(item)
         self.side.todos = todos or self.side.todos  # a later list replaces those of older calls
         self.items[:0] = older
         return len(older)
+
+    def _items_of(self, message: Message) -> Iterator[TranscriptItem]:
+        """Returns the items of a stored message, and notes the agents that it called."""
+        for part in message.get_parts_by_type(SubtaskPart):
+            self.side.add_subtask(part)
+        return message_items(message)
 
     def add(self, item: TranscriptItem) -> bool:
         """Appends an item; returns False if one with this id exists."""
@@ -162,6 +168,8 @@ class TranscriptView:
             return self._show_message_error(part.message_id)
         if isinstance(part, ToolPart):
             self.side.update_from_call(part)
+        elif isinstance(part, SubtaskPart):
+            self.side.add_subtask(part)
         known = self._by_id.get(part.id)
         if known is None:
             last = self.items[-1] if self.items else None

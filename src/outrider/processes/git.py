@@ -16,7 +16,7 @@ import msgspec
 from outrider._posix import O_CLOEXEC, O_NONBLOCK
 from outrider.errors import ConfigurationError, ProcessError
 from outrider.processes.launch import GIT_VARIABLES, LaunchRequest, child_environment
-from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
+from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy, is_within
 
 GIT_TIMEOUT_SECONDS = 300.0
 VIEW_TIMEOUT_SECONDS = 10.0
@@ -65,12 +65,17 @@ class GitRunner(msgspec.Struct, frozen=True):
 
     def _driver_settings(self, folder: str | Path, seconds: float = GIT_TIMEOUT_SECONDS) -> Iterator[str]:
         """Yields settings that disable the filters of the repository's own configuration. Those of the
-        user stay, except git-lfs if the repository extends it."""
+        user stay, except git-lfs if the repository extends it. Raises ProcessError if the repository names a work tree
+        without this folder: names of files would be those of another folder."""
         arguments = ["config", "--list", "-z", "--show-scope", "--name-only"]
         listed = self._execute(folder, arguments, seconds=seconds).split("\0")
         for scope, key in zip(listed[::2], listed[1::2], strict=False):
             if scope not in _REPOSITORY_SCOPES:
                 continue
+            if key == "core.worktree":
+                root = self._execute(folder, ["rev-parse", "--show-toplevel"], seconds=seconds).rstrip("\n")
+                if not is_within(os.path.realpath(folder), os.path.realpath(root)):
+                    raise ProcessError(f"the repository of {folder} has its work tree in another folder: {root}")
             names = (found[1],) if (found := _FILTER_KEY.fullmatch(key)) else ()
             for name in ("filter.lfs",) if _LFS_PROGRAM_KEY.fullmatch(key) else names:
                 yield from (f"{name}.clean=", f"{name}.smudge=", f"{name}.process=", f"{name}.required=false")

@@ -209,6 +209,15 @@ def list_descendants(pid: int) -> list[ProcessInstance]:
     return found
 
 
+def list_marked(name: str, value: str) -> list[ProcessInstance]:
+    """Returns the live processes with this environment variable, also those that left the tree of their parent. Systems
+    without /proc return none."""
+    entry = f"{name}={value}".encode()
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()] if LINUX else []  # noqa: PTH208  as above
+    marked = [pid for pid in pids if entry in _read_system_file(f"/proc/{pid}/environ").split(b"\0")]
+    return [ProcessInstance(pid, start) for pid in marked if (start := start_time_of(pid))]
+
+
 def _list_with_ps() -> list[tuple[int, int, str]]:
     """Returns process id, parent and start time of all processes, for systems without /proc."""
     import subprocess  # loaded late: slow to import, and not needed on Linux

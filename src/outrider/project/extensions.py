@@ -112,6 +112,9 @@ _PLACEHOLDER = re.compile(r"\$(ARGUMENTS|[1-9])(?![A-Za-z0-9_])")
 _FRONT_MATTER = re.compile(r"\A\ufeff?---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
+USER_ORIGIN = "user"  # of the commands in the user's folders
+
+
 class CustomCommand(msgspec.Struct, frozen=True):
     """A command from a Markdown file: its text is a prompt. `origin` is the file's location for people."""
 
@@ -147,7 +150,9 @@ def find_custom_commands(project: ProjectFolder, own: Path, home: Path, *, trust
         for path in islice(sorted([*folder.glob("*.md"), *folder.glob("*/*.md")]), MAX_ITEMS):
             prefix = "" if path.parent == folder else f"{path.parent.name}:"
             with suppress(OSError):
-                command = _parse_command(f"{prefix}{path.stem}", read_regular_file(path, MAX_COMMAND_BYTES), "user")
+                command = _parse_command(
+                    f"{prefix}{path.stem}", read_regular_file(path, MAX_COMMAND_BYTES), USER_ORIGIN
+                )
                 found.setdefault(command.name, command)
     for name, path in command_files(project).items() if trusted else ():
         content = project.read_file(path, MAX_COMMAND_BYTES)

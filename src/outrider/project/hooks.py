@@ -24,8 +24,10 @@ from msgspec.structs import replace
 from outrider.agents.hooks import HookDecision, HookedCall, HookedCompaction, HookedPrompt, HookedStop, Hooks
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
+from outrider.processes.platform import list_descendants, list_marked, send_signal
 from outrider.project.trust import WorkspaceTrust, decode_approved_hooks, hook_items
 from outrider.types.events import ErrorEvent, ToolApprovalRequestedEvent
+from outrider.types.ids import new_id
 from outrider.types.tool_declaration import canonical_tool
 from outrider.types.validate import is_object
 
@@ -47,6 +49,8 @@ MAX_OUTPUT_BYTES = 1 << 20
 MAX_SPOOLED_BYTES = 32 << 20
 """A command that prints more is stopped, so that it cannot fill the disk."""
 _SIZE_CHECK_SECONDS = 0.1
+_MAX_KILL_ROUNDS = 20
+_HOOK_VARIABLE = "OUTRIDER_HOOK_ID"  # in the environment of a command and of all that it starts
 MAX_CONTEXT_CHARS = 10_000
 MAX_FILE_BYTES = 1 << 20
 MAX_STOPS = 8  # how often in a row a Stop hook can make an agent continue
@@ -220,9 +224,10 @@ async def _run_command(command: HookCommand, payload: bytes, folder: Path, envir
         given.write(payload)
         given.seek(0)
         shell = ("/bin/sh", "-c", command.command)
-        options: dict[str, Any] = {"cwd": folder, "env": dict(environ), "start_new_session": True}
+        env = {**environ, _HOOK_VARIABLE: (mark := new_id())}
+        options: dict[str, Any] = {"cwd": folder, "env": env, "start_new_session": True}
         process = await asyncio.create_subprocess_exec(*shell, stdin=given, stdout=output, stderr=errors, **options)
-        ended = asyncio.create_task(_wait_for_end(process, seconds := min(command.timeout, MAX_SECONDS)))
+        ended = asyncio.create_task(_wait_for_end(process, seconds := min(command.timeout, MAX_SECONDS), mark))
         if not await _watch_output(ended, output, errors):
             return HookOutcome(failure=f"printed more than {MAX_SPOOLED_BYTES >> 20} MB and was stopped")
         code = ended.result()
@@ -231,8 +236,9 @@ async def _run_command(command: HookCommand, payload: bytes, folder: Path, envir
         return parse_outcome(code, _read_output(output), _read_output(errors))
 
 
-async def _wait_for_end(process: asyncio.subprocess.Process, seconds: float) -> int | None:
-    """Return the exit code, or None after the limit. The processes of a command that has not ended are killed."""
+async def _wait_for_end(process: asyncio.subprocess.Process, seconds: float, mark: str) -> int | None:
+    """Return the exit code, or None after the limit. The processes of a command that has not ended are killed, also
+    those that have left its process group."""
     try:
         async with asyncio.timeout(seconds):
             return await process.wait()
@@ -240,9 +246,20 @@ async def _wait_for_end(process: asyncio.subprocess.Process, seconds: float) -> 
         return None
     finally:
         if process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await asyncio.shield(process.wait())
+            await asyncio.shield(_kill_processes(process, mark))
+
+
+async def _kill_processes(process: asyncio.subprocess.Process, mark: str) -> None:
+    """Kill a command and all that it has started, until there is nothing more: a process may fork meanwhile."""
+    for _ in range(_MAX_KILL_ROUNDS):
+        found = await asyncio.to_thread(lambda: [*list_descendants(process.pid), *list_marked(_HOOK_VARIABLE, mark)])
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for one in found:
+            send_signal(one, signal.SIGKILL)
+        await process.wait()
+        if not found:
+            return
 
 
 async def _watch_output(ended: asyncio.Task[int | None], *files: Any) -> bool:

@@ -1,7 +1,7 @@
 """The MCP servers of an engine: those of the user, and those of a trusted workspace whose exact configuration was
 approved.
 
-Servers connect in a background task. The first turn waits `CONNECT_WAIT_SECONDS` for them; later turns use the tools
+Servers connect in a background task. The first turn waits some seconds for them; later turns use the tools
 that are available then.
 """
 
@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,8 @@ from outrider.permissions.paths.containment import write_private_file
 from outrider.processes.launch import child_environment
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, server_items
 from outrider.tools.mcp.catalog import McpToolCatalog, summarize_servers
-from outrider.tools.mcp.config import McpConfigFile, ServerConfig, parse_config
+from outrider.tools.mcp.config import LoginFile, McpConfigFile, ServerConfig, parse_config
 from outrider.tools.mcp.connection import McpHost, McpPrompt, McpResource, PromptMessage, truncate_text
-from outrider.tools.mcp.credentials import LoginFile
 from outrider.tools.mcp.requests import ServerRequests
 from outrider.tools.mcp.server import ServerStatus
 from outrider.tools.mcp.toolset import McpServers, McpTool
@@ -37,12 +36,13 @@ USER_ORIGIN = "the user"
 
 
 class ChosenServers(msgspec.Struct, frozen=True):
-    """The servers to start. `origins` maps a server name to its origin; `notices` lists the servers that are not
-    started, with the reason."""
+    """The servers to start. `origins` maps a server name to its origin; `notices` lists the servers of the workspace
+    that are not started, with the reason, and `problems` those of the user, which the settings report too."""
 
     servers: tuple[ServerConfig, ...] = ()
     origins: dict[str, str] = {}
     notices: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def choose_servers(
@@ -64,6 +64,7 @@ def choose_servers(
         servers=(*users.servers, *workspace.servers),
         origins={one.name: USER_ORIGIN for one in users.servers} | {one.name: root for one in workspace.servers},
         notices=(*workspace.problems, *notices),
+        problems=tuple(text.removeprefix(f"{source}: ") for text in users.problems),
     )
 
 
@@ -202,11 +203,14 @@ def _result_parts(server: str, messages: Sequence[PromptMessage], title: str) ->
 
 
 CONNECT_WAIT_SECONDS = 5.0  # how long the first turn waits for servers that are still connecting
+UNATTENDED_WAIT_SECONDS = 30.0  # the same without a user: the first turn is often the only one
+WAIT_NOTICE_SECONDS = 2.0  # of a wait that are not reported
 
 
 class McpServerManager:
     """Starts and stops the MCP servers of an engine. A server that crashes, hangs or floods loses its own tools only.
-    With `asks`, servers may ask the users of sessions that register for it."""
+    With `asks`, servers may ask the users of sessions that register for it. The first turn waits `wait_seconds` for
+    servers that are still connecting."""
 
     def __init__(
         self,
@@ -217,9 +221,11 @@ class McpServerManager:
         asks: bool = False,
         proxy: ProxySelector | None = None,
         logins: LoginFile | None = None,
+        wait_seconds: float = CONNECT_WAIT_SECONDS,
     ) -> None:
         self._logins = logins
-        self.notices = list(chosen.notices)
+        self._wait_seconds = wait_seconds
+        self.notices = [*chosen.problems, *chosen.notices]
         self._chosen = chosen
         self._workspace = workspace
         self._ledger = ledger
@@ -229,7 +235,9 @@ class McpServerManager:
         self._opening: asyncio.Task[None] | None = None
         self._has_opened = False  # False also if the MCP SDK is not installed
         self._has_waited = False
+        self._first_tools: dict[str, frozenset[str]] = {}  # of each server, when it was first ready
         self._failure = ""  # why no server can be used
+        self.switched_off: set[str] = set()  # by the user, until the engine is closed
 
     def open(self, environ: Mapping[str, str]) -> None:
         """Start to connect in a background task. The mode's rules decide about calls; a changed tool needs an approval
@@ -253,18 +261,32 @@ class McpServerManager:
             await self._servers.close()
             await asyncio.wait([self._opening])
 
-    async def refresh_catalog(self, catalog: McpToolCatalog, workspace: Path) -> bool:
+    async def refresh_catalog(
+        self, catalog: McpToolCatalog, workspace: Path, report_wait: Callable[[float], None] | None = None
+    ) -> bool:
         """Update the tools of a session in a workspace: those of the user's servers, and those of the workspace's own
-        servers. Return whether they changed. The first call waits up to `CONNECT_WAIT_SECONDS` for connecting
-        servers."""
+        servers. Return whether they changed. The first call waits for connecting servers; if that takes long,
+        `report_wait` is called with the seconds that are left."""
         if self._servers is None:
             return False
         if not self._has_waited:
             self._has_waited = True
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CONNECT_WAIT_SECONDS):
-                    await self.wait_until_settled()
+            await self._wait_for_first_turn(report_wait)
         return catalog.update(self._list_tools(workspace), self._servers.resource_tools())
+
+    async def _wait_for_first_turn(self, report_wait: Callable[[float], None] | None) -> None:
+        left = self._wait_seconds - WAIT_NOTICE_SECONDS
+        reporter = None
+        if report_wait is not None and left > 0:
+            reporter = asyncio.get_running_loop().call_later(WAIT_NOTICE_SECONDS, report_wait, left)
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                await self.wait_until_settled()
+        except TimeoutError:
+            pass
+        finally:
+            if reporter is not None:
+                reporter.cancel()
 
     @staticmethod
     def create_catalog(messages: Sequence[Message]) -> McpToolCatalog:
@@ -278,13 +300,16 @@ class McpServerManager:
         status = self.connection_status()
         if workspace is not None:
             status = {name: found for name, found in status.items() if self._serves_workspace(name, workspace)}
-        return summarize_servers(status, self._list_tools(workspace))
+        return summarize_servers(status, self._list_tools(workspace), self._first_tools)
 
     def _list_tools(self, workspace: Path | None) -> list[McpTool]:
         tools = self._servers.tools() if self._servers else []
-        if workspace is None:
-            return tools
-        return [tool for tool in tools if self._serves_workspace(tool.definition.server, workspace)]
+        return [
+            tool
+            for tool in tools
+            if tool.definition.server not in self.switched_off
+            and (workspace is None or self._serves_workspace(tool.definition.server, workspace))
+        ]
 
     def accept_change(self, tool: Tool | None) -> None:
         """Record that the user approved a call of a changed tool, so that it is not reported as changed again."""
@@ -303,12 +328,24 @@ class McpServerManager:
             raise OutriderError(f"there is no MCP server {server!r}")
         self._servers.servers[server].reconnect()
 
+    def switch_server(self, server: str, *, on: bool) -> None:
+        """Offer the tools, prompts and resources of a server from the next turn on, or no longer; it stays connected.
+        Raises OutriderError for an unknown server."""
+        if self._servers is None or server not in self._servers.servers:
+            raise OutriderError(f"there is no MCP server {server!r}")
+        if on:
+            self.switched_off.discard(server)
+        else:
+            self.switched_off.add(server)
+
     async def list_offers(self, workspace: Path | None = None) -> ServerOffers:
         """Return the prompts and resources of all servers that are ready; a server that fails has none."""
         prompts: list[McpPrompt] = []
         resources: list[McpResource] = []
         for server in self._servers.servers.values() if self._servers else ():
-            if server.status.state != "ready" or (workspace and not self._serves_workspace(server.name, workspace)):
+            if server.status.state != "ready" or server.name in self.switched_off:
+                continue
+            if workspace and not self._serves_workspace(server.name, workspace):
                 continue
             with contextlib.suppress(OutriderError):
                 prompts += await server.list_prompts()
@@ -322,7 +359,8 @@ class McpServerManager:
         text = next((part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic), "")
         if self._servers is None or not ("/" in text or "@" in text):
             return
-        names = [name for name in self._servers.servers if self._serves_workspace(name, workspace)]
+        running = (name for name in self._servers.servers if name not in self.switched_off)
+        names = [name for name in running if self._serves_workspace(name, workspace)]
         command = _PROMPT_COMMAND.match(text)
         if command is not None and command["server"] in names:
             found = await self._get_prompt(command["server"], command["name"], command["rest"] or "")

@@ -10,6 +10,7 @@ from outrider._lazy import lazy_names
 
 if TYPE_CHECKING:
     from outrider.http.transport import HttpRequest, HttpTimeouts
+    from outrider.providers.catalog import ModelCatalog
     from outrider.providers.client import RateLimit, WireClient
     from outrider.providers.provider import (
         AdaptiveWireFormat,
@@ -46,6 +47,7 @@ __all__ = [
     "HttpRequest",
     "HttpTimeouts",
     "InputDelta",
+    "ModelCatalog",
     "ModelClient",
     "ModelDescription",
     "ModelMessage",
@@ -71,6 +73,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "outrider.http.transport": "HttpRequest HttpTimeouts",
+        "outrider.providers.catalog": "ModelCatalog",
         "outrider.providers.client": "RateLimit WireClient",
         "outrider.providers.provider": (
             "AdaptiveWireFormat AnswerDecoder CustomProvider ModelClient ModelDescription WireFormat"

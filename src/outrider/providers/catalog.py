@@ -1,11 +1,15 @@
 """The model catalog: limits, capabilities and prices from configuration, genai-prices and the models.dev listing."""
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
@@ -45,22 +49,94 @@ _RATE_FIELDS = {
 _RELEASE_SUFFIX = re.compile(r"(?:[-@:](?:\d+|v\d+|latest|default|preview|exp))*")
 
 
+_MAX_STORED_PRICES = 64
+
+
+class StoredFacts(msgspec.Struct, frozen=True):
+    """What genai-prices says about a model, None if it is not listed; `until` is the day of its next price."""
+
+    facts: ModelFacts | None
+    until: date | None = None
+
+
+class StoredPrices(msgspec.Struct):
+    """The facts by provider and name, for one version of the data of genai-prices."""
+
+    version: str
+    models: dict[str, StoredFacts] = {}
+
+
+class PriceFile:
+    """Stores facts of genai-prices in a file: loading that package takes 26 MB and more CPU time than the rest of a
+    start. Errors are ignored, because the package has the same facts."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @cached_property
+    def _stored(self) -> StoredPrices:
+        version = _data_version()
+        try:
+            stored = msgspec.json.decode(self._path.read_bytes(), type=StoredPrices)
+        except (OSError, msgspec.MsgspecError):
+            return StoredPrices(version)
+        return stored if stored.version == version else StoredPrices(version)
+
+    def find(self, key: str, today: date) -> StoredFacts | None:
+        stored = self._stored.models.get(key)
+        return stored if stored is None or stored.until is None or today < stored.until else None
+
+    def add(self, key: str, facts: StoredFacts) -> None:
+        """Stores the facts of a model; the oldest ones are dropped if there are many."""
+        stored = self._stored.models
+        stored.pop(key, None)
+        stored[key] = facts
+        while len(stored) > _MAX_STORED_PRICES:
+            del stored[next(iter(stored))]
+        temporary = self._path.with_name(f".{self._path.name}.{os.urandom(8).hex()}")
+        with suppress(OSError):
+            temporary.write_bytes(msgspec.json.encode(self._stored))
+            temporary.replace(self._path)
+
+
+def _data_version() -> str:
+    """Returns size and time of the data of genai-prices, without importing it; "" if it is not installed."""
+    found = find_spec("genai_prices")
+    for folder in (found and found.submodule_search_locations) or ():
+        with suppress(OSError):
+            status = Path(folder, "data.py").stat()
+            return f"{status.st_size}-{status.st_mtime_ns}"
+    return ""
+
+
 class GenaiPrices:
     """Prices from the genai-prices package, if it is installed.
 
     That package also matches models by name prefix; this class accepts exact names and releases only.
     """
 
+    file: ClassVar[PriceFile | None] = None  # of the program that runs in this process
+
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
 
     def find_facts(self, provider_id: str, name: str) -> ModelFacts | None:
+        key, file, now = f"{provider_id}/{name}", GenaiPrices.file, self._clock().astimezone(UTC)
+        if file is not None and (stored := file.find(key, now.date())) is not None:
+            return stored.facts
         provider = self._providers.get(_GENAI_PRICES_IDS.get(provider_id, provider_id))
         model = provider.find_model(name) if provider else None
         if model is None or not _matches_exactly(model.match, name):
-            return None
-        prices = _convert_prices(model.get_prices(self._clock()))
-        return ModelFacts(context_limit=model.context_window or None, prices=prices)
+            facts, conditions = None, []
+        else:
+            prices = _convert_prices(model.get_prices(now))
+            facts = ModelFacts(context_limit=model.context_window or None, prices=prices)
+            conditions = [price.constraint for price in model.prices] if isinstance(model.prices, list) else []
+        starts = [getattr(condition, "start_date", None) for condition in conditions if condition is not None]
+        if file is not None and None not in starts:  # else the price depends on the time of the day
+            coming = [start for start in starts if start is not None and start > now.date()]
+            file.add(key, StoredFacts(facts, min(coming, default=None)))
+        return facts
 
     @cached_property
     def _providers(self) -> "dict[str, quoted.Provider]":
@@ -69,6 +145,11 @@ class GenaiPrices:
         except ImportError:
             return {}
         return {provider.id: provider for provider in get_snapshot().providers}
+
+
+def use_price_file(path: Path) -> None:
+    """Stores what genai-prices says about models in this file, for later starts of the program."""
+    GenaiPrices.file = PriceFile(path)
 
 
 def _matches_exactly(clause: Any, name: str) -> bool:
@@ -164,6 +245,7 @@ class ModelCatalog:
         return next((prices for prices in found if prices is not None), None)
 
     def context_limit(self, kind: str, model: str, *, base_url: str | None = None) -> int | None:
+        """Returns how many tokens a prompt and its answer may have together; None if it is not known."""
         found = (
             facts.context_limit
             for facts in self._iter_facts(
@@ -173,6 +255,7 @@ class ModelCatalog:
         return next((limit for limit in found if limit is not None), None)
 
     def output_limit(self, kind: str, model: str, *, base_url: str | None = None) -> int | None:
+        """Returns how many tokens an answer may have; None if it is not known."""
         found = (facts.output_limit for facts in self._iter_facts(kind, model, base_url, self._listing))
         return next((limit for limit in found if limit is not None), None)
 

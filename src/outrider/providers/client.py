@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from outrider.errors import AuthenticationError, ProviderError, RateLimitError, StalledStreamError
+from outrider.errors import AuthenticationError, InvalidRequestError, ProviderError, RateLimitError, StalledStreamError
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpRequest, HttpTransport
 from outrider.providers.error_mapping import redact_secrets
@@ -215,7 +215,7 @@ class RequestSigner(Protocol):
 
 class ProviderRoute(msgspec.Struct, frozen=True):
     """What all requests to one provider share. `patience` has the factors of the stall timeouts that models needed so
-    far."""
+    far, `lessons` how often the wire format learned from an error of a model."""
 
     name: str
     wire: WireFormat
@@ -224,6 +224,7 @@ class ProviderRoute(msgspec.Struct, frozen=True):
     limiter: RateLimiter | None = None
     patience: dict[str, float] = msgspec.field(default_factory=dict[str, float])
     signer: RequestSigner | None = None
+    lessons: dict[str, int] = msgspec.field(default_factory=dict[str, int])
 
 
 class RequestAttempts:
@@ -239,6 +240,7 @@ class RequestAttempts:
         self._patience = route.patience.get(request.model, 1.0)
         self._count = 0
         self._adaptations = 0
+        self._lessons = route.lessons.get(request.model, 0)
         self._has_output = False
         self._exchange: HttpExchange | None = None
         self._reservation: TokenReservation | None = None
@@ -330,12 +332,16 @@ class RequestAttempts:
         return self._schedule.next_wait(self._count, error)
 
     def _adapt_request(self, error: ProviderError) -> bool:
-        """Rebuilds the request if the wire format learned from the error; returns whether it did."""
-        wire = self._route.wire
+        """Rebuilds the request if the wire format learned from the error, or from the error of another request since
+        this one was built; returns whether it did."""
+        wire, lessons, model = self._route.wire, self._route.lessons, self._request.model
         if self._has_output or self._adaptations >= _MAX_ADAPTATIONS or not isinstance(wire, AdaptiveWireFormat):
             return False
-        if not wire.adapt_to_error(self._request, error):
+        if wire.adapt_to_error(self._request, error):
+            lessons[model] = lessons.get(model, 0) + 1
+        elif not isinstance(error, InvalidRequestError) or lessons.get(model, 0) == self._lessons:
             return False
+        self._lessons = lessons[model]
         self._adaptations += 1
         self._count -= 1  # an adapted request is not a retry of the same one
         self._http_request = wire.build_request(self._request)

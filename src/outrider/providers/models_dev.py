@@ -4,7 +4,7 @@ import gzip
 import re
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
@@ -67,6 +67,7 @@ def listing_candidates(kind: str, model: str, base_url: str | None) -> Iterator[
         yield from _reseller_candidates(name)
 
 
+@lru_cache(maxsize=64)
 def provider_id_of(kind: str, base_url: str | None) -> str | None:
     """Returns the models.dev provider id for a host, or for the kind if there is no base_url; None if unknown."""
     if not base_url:

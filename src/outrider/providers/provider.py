@@ -60,6 +60,9 @@ class CustomProvider(Protocol):
     has everything that a model needs: `prompt` (messages with alternating roles, in which every call has its result),
     `system`, `tools`, `settings`. It must not be changed. The program closes the provider itself.
 
+    A stream that yields nothing for `idle_seconds`, an optional attribute (600 by default, None for no limit), fails
+    with NetworkError.
+
     These methods are optional. `model_family(model)` returns the name of the group of models that accept each other's
     private state (the `state` of PartEnd), by default the name of the provider. `describe_model(model)` returns
     `ModelDescription`, which limits of cost and the compaction of long conversations need.

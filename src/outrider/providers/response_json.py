@@ -10,7 +10,7 @@ import msgspec
 from outrider.errors import MalformedAnswerError
 from outrider.types.deltas import Delta, Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
 from outrider.types.partial_json import find_json_objects, find_value_end
-from outrider.types.validate import is_object
+from outrider.types.validate import MAX_NESTING, is_object, is_too_deep
 
 Decoded = TypeVar("Decoded")
 
@@ -173,7 +173,6 @@ def _coerce_value(given: Any, expected: str) -> Any:
 
 
 _SHOWN_TOOL_INPUT = 200
-_MAX_NESTING = 100  # levels; later code walks tool inputs recursively
 
 
 def parse_tool_input(raw: str) -> tuple[dict[str, Any], str | None]:
@@ -192,22 +191,9 @@ def parse_tool_input(raw: str) -> tuple[dict[str, Any], str | None]:
         return {}, None
     if not is_object(value):
         return {}, _must_be_object(type(value).__name__, text)
-    if text.count("{") + text.count("[") > _MAX_NESTING and _is_too_deep(value):
-        return {}, f"The input of this call is nested deeper than {_MAX_NESTING} levels. Nothing was run."
+    if text.count("{") + text.count("[") > MAX_NESTING and is_too_deep(value):
+        return {}, f"The input of this call is nested deeper than {MAX_NESTING} levels. Nothing was run."
     return value, None
-
-
-def _is_too_deep(value: Any) -> bool:
-    level: list[Any] = [value]
-    for _ in range(_MAX_NESTING):
-        level = [inner for outer in level for inner in _child_values(outer)]
-    return bool(level)
-
-
-def _child_values(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
-        return cast("dict[str, Any]", value).values()
-    return cast("list[Any]", value) if isinstance(value, list) else ()
 
 
 def _describe_invalid_input(text: str, why: str) -> tuple[dict[str, Any], str]:

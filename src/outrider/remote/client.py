@@ -29,12 +29,13 @@ _ADDRESS_EXAMPLES = "http://127.0.0.1:8765, https://build.example:8443, or http+
 
 class ServerAddress(msgspec.Struct, frozen=True):
     """The address and token of a server. `url` is for messages and does not contain the token; `socket` is a Unix
-    socket that replaces host and port."""
+    socket that replaces host and port. `prefix` is the path of a server behind a reverse proxy."""
 
     url: str
     address: HttpAddress
     token: str = ""
     socket: Path | None = None
+    prefix: str = ""
 
     @property
     def is_local(self) -> bool:
@@ -74,12 +75,14 @@ def _socket_address(url: str) -> ServerAddress:
 def _network_address(url: str) -> ServerAddress:
     address = HttpAddress.parse(url if "://" in url else f"http://{url}")
     parsed = urlsplit(url if "://" in url else f"http://{url}")
-    if parsed.path not in ("", "/"):
+    prefix = parsed.path.rstrip("/")
+    if prefix.endswith("/api") or "/api/" in prefix or parsed.fragment:
         raise ConfigurationError(
             f"{url.partition('?')[0]} is not the address of a server; write it as {_ADDRESS_EXAMPLES}"
         )
     token = (parse_qs(parsed.query).get("token") or [""])[0]
-    server = ServerAddress(f"{address.scheme}://{address.authority_with_port}", address, token)
+    shown = f"{address.scheme}://{address.authority_with_port}{prefix}"
+    server = ServerAddress(shown, address, token, prefix=prefix)
     if not address.is_secure and not server.is_local:
         raise ConfigurationError(
             f"{server.url} would send the token unencrypted: use https for servers on other machines"
@@ -283,7 +286,7 @@ class ServerClient:
         self, method: str, path: str, body: Any, query: Mapping[str, Any], headers: Mapping[str, str]
     ) -> bytes:
         parameters = {name: _encode_query_value(value) for name, value in query.items() if value is not None}
-        target = quote(path, safe="/") + (f"?{urlencode(parameters)}" if parameters else "")
+        target = quote(self.server.prefix + path, safe="/") + (f"?{urlencode(parameters)}" if parameters else "")
         payload = b"" if body is None else _encode(body)
         default_headers = {
             "host": self.server.address.authority,

@@ -214,6 +214,17 @@ async def replay(
     )
 
 
+def find_cassette(folder: Path, session_id: str) -> Path:
+    """Returns the cassette of a session that the programs have recorded. Raises ConfigurationError if there is none."""
+    path = cassette_path(folder, session_id)
+    if not path.exists():
+        raise ConfigurationError(
+            f"session {session_id} was not recorded; sessions are recorded with `[recording] enabled = true` in the "
+            "configuration file, from then on"
+        )
+    return path
+
+
 class SessionRerun:
     """One replay in a memory store."""
 

@@ -168,6 +168,7 @@ def _short_line(text: str) -> str:
     return quote_short(text)[1:-1] if text else ""
 
 
+_TITLE_MARK = " (what if)"
 EDITED = "edited"  # metadata key of a part with a changed result: the original result
 
 
@@ -210,8 +211,8 @@ async def what_if(engine: Engine, session_id: str, *, at_step: int | None = None
     steps = assistant_steps(original.messages)
     number = _count_kept_steps(steps, at_step, change.results)
     replaced = steps[number] if number < len(steps) else None
+    agent = _select_agent(engine, original, replaced, change)  # first: a mistake must not leave a fork
     fork = await _create_fork(engine, original, _kept_messages(original, replaced), change.results)
-    agent = _select_agent(engine, original, replaced, change)
     agents = [agent, *(other for other in engine.runtime.spec.agents.values() if other.name != agent.name)]
     rules = {} if change.rules is None else {"rules": change.rules}
     mode = replaced.mode if replaced and replaced.mode else original.mode
@@ -229,7 +230,9 @@ def _parse_changes(changes: dict[str, Any]) -> WhatIfChanges:
         known = ", ".join(WhatIfChanges.__struct_fields__)
         raise ConfigurationError(f"unknown change: {error}; possible changes are {known}") from error
     if change == WhatIfChanges():
-        raise ConfigurationError("what_if needs at least one change")
+        raise ConfigurationError(
+            f"nothing is changed: pass at least one of {', '.join(WhatIfChanges.__struct_fields__)}"
+        )
     return change
 
 
@@ -259,7 +262,8 @@ def _kept_messages(session: Session, replaced: Message | None) -> list[Message]:
 
 async def _create_fork(engine: Engine, original: Session, kept: Sequence[Message], results: Mapping[str, str]) -> str:
     """Creates the fork and stores the changed results in it; the metadata holds the original results."""
-    fork = await engine.store.fork(original.id, at=kept[-1].id, title=f"{original.title} (what if)".strip())
+    title = f"{original.title.removesuffix(_TITLE_MARK)}{_TITLE_MARK}".strip()
+    fork = await engine.store.fork(original.id, at=kept[-1].id, title=title)
     edited = list(_edit_results((await engine.store.load(fork.id)).messages, results))
     if edited:
         await engine.store.append(fork.id, edited)

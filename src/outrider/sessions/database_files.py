@@ -50,12 +50,17 @@ def prepare_file(path: Path) -> None:
 
 
 def make_private_directory(path: Path) -> None:
+    """Creates a folder for its owner only. In an existing folder of this user others lose the right to replace files,
+    except in a shared one such as /tmp, whose sticky bit prevents it."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
     status = path.stat()
-    if missing or (status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) & 0o022):
+    mode = stat.S_IMODE(status.st_mode)
+    if missing:
         path.chmod(0o700)
+    elif status.st_uid == os.geteuid() and mode & 0o022 and not mode & stat.S_ISVTX:
+        path.chmod(mode & ~0o022)
     if status.st_uid not in (os.geteuid(), 0):
         raise StoreUnavailableError(f"{path} belongs to another user; choose another data directory", path=str(path))
 

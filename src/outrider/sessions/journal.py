@@ -12,7 +12,7 @@ from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullE
 from outrider.event_bus import EventBus
 from outrider.sessions.failpoints import failpoint
 from outrider.sessions.leases import LeaseOwner, SessionLease
-from outrider.sessions.records import InboxItem, Lease, SessionUpdate, StoredSession
+from outrider.sessions.records import InboxItem, Lease, SessionTranscript, SessionUpdate, StoredSession
 from outrider.sessions.recovery import repair_transcript
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
@@ -78,8 +78,9 @@ class DraftBuffer:
 
     def drop_draft(self, part_id: str) -> None:
         """Removes a part, because its final value is written."""
-        for entries in (self._parts, self._held, self._sizes, self._next_sizes):
-            entries.pop(part_id, None)
+        if self._sizes.pop(part_id, None) is not None:  # most parts have no draft
+            for entries in (self._parts, self._held, self._next_sizes):
+                entries.pop(part_id, None)
 
     def take_drafts(self, *, is_last: bool = False) -> list[AnyPart]:
         """Returns the parts that are due; with `is_last`, all."""
@@ -121,9 +122,11 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         held: tuple[LeaseOwner, Lease] | None = None,
         clock: Callable[[], int] = now_ms,
         is_abridged: bool = False,
+        has_all_messages: bool = True,
     ) -> None:
         self.session = session
         self._is_abridged = is_abridged
+        self.has_all_messages = has_all_messages
         self.snapshot = next((found for one in reversed(session.messages) if (found := _last_change(one))), None)
         self.lease = SessionLease(session.id, store, bus, self.retry_writes, held)
         self.lost = self.lease.lost
@@ -135,6 +138,13 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         self._drafts = DraftBuffer(self._start_draft_flush)
         self._drain_scheduled = False
         self._tasks = ShieldedTasks(eager=store.prompt)
+
+    async def reload_messages(self) -> None:
+        """Reads messages again that an undone compaction had removed from the prompt, and so from memory."""
+        if not self.has_all_messages:
+            transcript, _ = await _load_abridged(self._store, self.session.id, MAX_TEXT_BYTES)
+            self.session.messages = transcript.messages
+            self.has_all_messages = transcript.first
 
     async def load_messages(self) -> Sequence[Message]:
         """Returns all messages with all texts, also with those that an open session leaves in the store."""
@@ -355,17 +365,14 @@ async def resume_journal(
     repeat_calls: bool = False,
     text_bytes: int = MAX_TEXT_BYTES,
 ) -> Journal:
-    """Opens a stored session and repairs what a crash left unfinished. If its large texts have more than `text_bytes`,
-    older ones are left in the store.
+    """Opens a stored session and repairs what a crash left unfinished. If its texts have more than `text_bytes`, older
+    ones are left in the store, as are older answers that the last compaction removed from the prompt.
 
     `describe` returns a note about the effects of an interrupted call in the workspace. With `repeat_calls`, calls that
     are safe to repeat are queued again instead of ended.
     """
     held = (lease_owner, await lease_owner.acquire(session_id, take_over=take_over)) if lease_owner else None
-    load_abridged = getattr(store, "load_abridged", None)  # stores of users may not have it
-    transcript, is_abridged = (
-        await load_abridged(session_id, text_bytes) if load_abridged else (await store.load(session_id), False)
-    )
+    transcript, is_abridged = await _load_abridged(store, session_id, text_bytes)
     workspace = Path(transcript.session.workspace_directory or ".")
     repaired = repair_transcript(
         transcript, now_ms(), lambda call: describe(call, workspace), repeat_calls=repeat_calls
@@ -373,7 +380,14 @@ async def resume_journal(
     if repaired:
         await store.append(session_id, repaired, token=held[1].token if held else None)
     session = session_from_stored(transcript.session, transcript.messages)
-    return Journal(session, store, bus, held=held, is_abridged=is_abridged)
+    return Journal(
+        session, store, bus, held=held, is_abridged=is_abridged, has_all_messages=not is_abridged or transcript.first
+    )
+
+
+async def _load_abridged(store: Store, session_id: str, text_bytes: int) -> tuple[SessionTranscript, bool]:
+    load_abridged = getattr(store, "load_abridged", None)  # stores of users may not have it
+    return await load_abridged(session_id, text_bytes) if load_abridged else (await store.load(session_id), False)
 
 
 def session_from_stored(stored: StoredSession, messages: list[Message]) -> Session:

@@ -83,6 +83,9 @@ class FormatReader:
         self._waiting: list[tuple[str, str]] = []
         self._open_calls: dict[str, list[str]] = {}  # ids by the name of the tool, for Gemini
 
+    def __len__(self) -> int:
+        return len(self._messages)
+
     def finish(self, at: int) -> list[Message]:
         """Returns the messages. `at` is the time of calls that have no other."""
         messages = read_api_messages(self._messages, at)

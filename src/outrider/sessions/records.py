@@ -10,15 +10,14 @@ from msgspec.structs import force_setattr
 
 from outrider.errors import ConfigurationError
 from outrider.sessions.session import ForkPoint, Session, SessionTime
-from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.codec import AnyPart
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.origins import DataFlow
-from outrider.types.outcomes import CommandOutcome, OutcomeChoice
+from outrider.types.outcomes import CallEffect, CommandOutcome, OutcomeChoice, RuleWidth
 from outrider.types.usage import Tokens
-from outrider.types.validate import is_object
+from outrider.types.validate import ArgumentsMeta, is_object
 
 Delivery = Literal["steer", "queue"]
 ApprovalAnswer = Literal["open", "allowed", "denied", "revoked"]
@@ -124,7 +123,7 @@ _PLAIN_FIELDS = ("title", "workspace_directory", "mode", "agent", "metadata", "a
 _TIME_FIELDS = ("archived", "compacting")
 
 
-class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
+class SessionFilter(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """A query for sessions; None matches any value. `roots` excludes child sessions of agents. `metadata` matches
     sessions that have all of these values; a value is a string, a number, a boolean or None."""
 

@@ -1,10 +1,26 @@
-"""A store wrapper that redacts secrets from every value before another store writes it."""
+"""Store wrappers of an engine: one redacts secrets from every value before another store writes it, one turns
+everything that a store of the program raises or returns into a valid value or a StoreError."""
 
-from collections.abc import Coroutine, Sequence
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing
+from functools import partial
 from typing import Any, cast
 
+from outrider._sync import describe_exception, is_interruption
+from outrider.errors import OutriderError, StoreError
 from outrider.permissions.redaction.redactor import Redactor
-from outrider.sessions.records import Approval, InboxItem, SessionUpdate, StoredSession, StoredValue
+from outrider.sessions.records import (
+    Approval,
+    InboxItem,
+    Lease,
+    SessionPage,
+    SessionTranscript,
+    SessionUpdate,
+    StoredSession,
+    StoredValue,
+)
 from outrider.sessions.store import Store
 
 
@@ -12,7 +28,8 @@ def redact_store(store: Store, redactor: Redactor) -> Store:
     """Returns a store that redacts what `redactor` knows; returns `store` itself if it does so already."""
     if isinstance(store, RedactedStore) and store.covers_redactor(redactor):
         return store
-    return cast("Store", RedactedStore(store, redactor))
+    is_ours = type(store).__module__.startswith("outrider.")
+    return cast("Store", RedactedStore(store if is_ours else cast("Store", GuardedStore(store)), redactor))
 
 
 class RedactedStore:
@@ -62,3 +79,65 @@ class RedactedStore:
 
     async def __aexit__(self, *exception: Any) -> None:
         await self._store.__aexit__(*exception)
+
+
+_RETURN_TYPES: dict[str, type[Any]] = {
+    "create": StoredSession,
+    "get": StoredSession,
+    "update": StoredSession,
+    "fork": StoredSession,
+    "list": SessionPage,
+    "append": int,
+    "load": SessionTranscript,
+    "acquire": Lease,
+    "renew": Lease,
+    "put_inbox": InboxItem,
+    "inbox": Sequence,
+    "ask": Approval,
+    "answer": Approval,
+    "approvals": Sequence,
+}
+
+
+class GuardedStore:
+    """A store of the program. An exception that is not one of Outrider, and a value of the wrong type, becomes a
+    StoreError, so that a session never depends on what the program raises."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._store, name)
+        if inspect.isasyncgenfunction(value):
+            return partial(self._iterate, name, value)
+        return partial(self._call, name, value) if inspect.iscoroutinefunction(value) else value
+
+    async def __aenter__(self) -> "GuardedStore":
+        await self._call("__aenter__", self._store.__aenter__)
+        return self
+
+    async def __aexit__(self, *exception: Any) -> None:
+        await self._call("__aexit__", self._store.__aexit__, *exception)
+
+    async def _call(self, name: str, method: Callable[..., Any], /, *arguments: Any, **more: Any) -> Any:
+        task = asyncio.current_task()
+        try:
+            value = await method(*arguments, **more)
+        except BaseException as error:
+            if isinstance(error, OutriderError) or is_interruption(error, task):
+                raise
+            raise self._make_error(name, f"failed ({describe_exception(error)})") from error
+        wanted = _RETURN_TYPES.get(name)
+        if wanted is not None and not isinstance(value, wanted):
+            raise self._make_error(name, f"returned {type(value).__name__}; it returns {wanted.__name__}")
+        return value
+
+    async def _iterate(
+        self, name: str, method: Callable[..., AsyncGenerator[Any, None]], /, *arguments: Any, **more: Any
+    ) -> AsyncGenerator[Any, None]:
+        async with aclosing(method(*arguments, **more)) as values:
+            while (value := await self._call(name, anext, values, None)) is not None:
+                yield value
+
+    def _make_error(self, name: str, problem: str) -> StoreError:
+        return StoreError(f"{name}() of the store {type(self._store).__name__} {problem}")

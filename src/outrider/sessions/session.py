@@ -72,6 +72,8 @@ class Session:
         self.owner = owner
         self.metadata: dict[str, Any] = dict(metadata or {})
         self.messages = list(messages)
+        self.derived: dict[str, object] = {}
+        """What other modules have computed from the messages and may compute again. It is not stored."""
         for message in self.messages:
             message.join(self.id)
         self._bus = event_bus

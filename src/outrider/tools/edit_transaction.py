@@ -22,6 +22,8 @@ from outrider.tools.tool import Progress, ToolContext
 from outrider.tools.workspace_files import (
     MAX_FILE_SIZE,
     OPEN_FILE_FLAGS,
+    CurrentContent,
+    EditorFiles,
     FileLocation,
     SeenVersions,
     WorkspaceFiles,
@@ -36,25 +38,27 @@ _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_CLOEXEC | O_NOFOLLOW
 class PlannedChange(msgspec.Struct, frozen=True):
     """A change of one file. `before` is the expected content (None: no file), `after` the new content (None: delete).
 
-    `mode` sets the permissions of a new file that replaces a moved one.
+    `mode` sets the permissions of a new file that replaces a moved one. With `in_editor` the user's editor writes it.
     """
 
     location: FileLocation
     before: bytes | None
     after: bytes | None
     mode: int | None = None
+    in_editor: bool = False
 
 
-def commit_changes(changes: list[PlannedChange]) -> None:
+def commit_changes(changes: list[PlannedChange], editor: EditorFiles | None = None) -> None:
     """Applies all changes or none.
 
     Writes and fsyncs every new content to a temporary file first, then renames. If a rename fails, the earlier ones are
-    reverted. Raises ToolFailure; the files are then unchanged.
+    reverted. `editor` writes the changes that are made in the user's editor. Raises ToolFailure; the files are then
+    unchanged.
     """
     made: list[str] = []
     try:
         with ExitStack() as stack:
-            _apply_all([stack.enter_context(_stage_change(change, made)) for change in changes])
+            _apply_all([stack.enter_context(_stage_change(change, made, editor)) for change in changes])
     except BaseException:
         _remove_folders(made)
         raise
@@ -90,14 +94,17 @@ def _remove_folders(folders: list[str]) -> None:
 
 
 @contextmanager
-def _stage_change(change: PlannedChange, made: list[str]) -> Generator["_StagedChange"]:
+def _stage_change(change: PlannedChange, made: list[str], editor: EditorFiles | None) -> Generator["_StagedChange"]:
     parts = change.location.parts
     with ExitStack() as stack:
         with os_errors_as_failures(change.location.display):
             folder = stack.enter_context(
                 open_folder(change.location.base, parts[:-1], made if change.after is not None else None)
             )
-            staged = _StagedChange(change, folder, parts[-1])
+            if change.in_editor and editor is not None:
+                staged = _EditorChange(change, folder, parts[-1], editor)
+            else:
+                staged = _StagedChange(change, folder, parts[-1])
             stack.callback(staged.remove_temp)
             staged.write(change.after)
         yield staged
@@ -215,12 +222,62 @@ class _StagedChange:
         os.fchmod(descriptor, stat.S_IMODE(self._original_stat.st_mode))
 
 
+class _EditorChange(_StagedChange):
+    """A change that the user's editor makes in its buffer and on disk. Folders are created and checked here."""
+
+    def __init__(self, change: PlannedChange, folder: int, name: str, editor: EditorFiles) -> None:
+        self._editor = editor
+        super().__init__(change, folder, name)
+
+    def write(self, content: bytes | None) -> None:
+        """Stages nothing: the editor writes the file itself."""
+
+    def apply(self) -> None:
+        self._write_in_editor(self.change.after)
+        if self.change.before is None and self.change.mode is not None:
+            os.chmod(self.name, self.change.mode, dir_fd=self.folder)
+        if self.change.after != self.change.before and self._read_content() == self.change.before:
+            raise ToolFailure(
+                f"{self.change.location.display}: the user's editor did not write it; the file is unchanged"
+            )
+
+    def revert(self) -> None:
+        if self.change.before is None:
+            os.unlink(self.name, dir_fd=self.folder)
+        else:
+            self._write_in_editor(self.change.before)
+
+    def _write_in_editor(self, content: bytes | None) -> None:
+        location = self.change.location
+        self._editor.write(location.real, location.display, content or b"")
+
+    def _check_unchanged(self) -> os.stat_result | None:
+        found = None
+        with suppress(FileNotFoundError):
+            found = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+            if not stat.S_ISREG(found.st_mode):
+                raise _conflict_failure(self.change)
+            self._check_replaceable(found)
+        if self._read_content() != self.change.before:
+            raise _conflict_failure(self.change)
+        return found
+
+    def _read_content(self) -> bytes | None:
+        """Returns the text in the editor, or else the file."""
+        try:
+            with os.fdopen(os.open(self.name, OPEN_FILE_FLAGS, dir_fd=self.folder), "rb") as file:
+                saved = file.read(MAX_FILE_SIZE + 1)
+        except FileNotFoundError:
+            saved = None
+        return self._editor.read(self.change.location.real, self.change.location.display, saved).content
+
+
 def _revert_all(done: list[_StagedChange]) -> None:
     lost: list[str] = []
     for one in reversed(done):
         try:
             one.revert()
-        except OSError:
+        except (OSError, ToolFailure):
             lost.append(one.change.location.display)
     if lost:
         raise ToolFailure(f"the transaction failed, and these files could not be reverted: {', '.join(lost)}")
@@ -245,14 +302,15 @@ def _conflict_failure(change: PlannedChange) -> ToolFailure:
 
 
 class FileRevision:
-    """The old and new content of one file in a transaction. `before` is None if the file does not exist."""
+    """The old and new content of one file in a transaction. `before` is None if the file does not exist; it may be text
+    of the user's editor that is not saved."""
 
     def __init__(
-        self, location: FileLocation, before: bytes | None, *, stale: bool, seen: bool, mode: int | None
+        self, location: FileLocation, current: CurrentContent, *, stale: bool, seen: bool, mode: int | None
     ) -> None:
         self.location = location
-        self.before = before
-        self.after = before
+        self.current = current
+        self.before = self.after = current.content
         self.stale = stale
         self.seen = seen
         self.mode = mode
@@ -280,8 +338,10 @@ class FileRevision:
                 f"{self.location.display} is in {encoding.label}, which has no character {wrong}. Nothing was written"
             ) from error
 
-    def to_change(self) -> PlannedChange:
-        return PlannedChange(self.location, self.before, self.after, None if self.before is not None else self.mode)
+    def to_change(self, editor: EditorFiles | None = None) -> PlannedChange:
+        mode = None if self.before is not None else self.mode
+        in_editor = editor is not None and editor.writes(self.current, self.after)
+        return PlannedChange(self.location, self.before, self.after, mode, in_editor)
 
 
 class RevisionSet:
@@ -315,7 +375,7 @@ class RevisionSet:
         try:
             found = os.lstat(location.real)
         except (FileNotFoundError, NotADirectoryError):
-            return FileRevision(location, None, stale=False, seen=True, mode=None)
+            return self._make_revision(location, self._files.read_current(location, None), None)
         if stat.S_ISLNK(found.st_mode):
             raise ToolFailure(f"{location.display} is a link; links are neither deleted nor moved")
         with self._files.open(location) as file:
@@ -324,14 +384,14 @@ class RevisionSet:
                     f"{location.display} has {found.st_size:,} bytes; files over {MAX_FILE_SIZE:,} are not changed"
                 )
             before = file.read(MAX_FILE_SIZE + 1)
+        return self._make_revision(location, self._files.read_current(location, before), stat.S_IMODE(found.st_mode))
+
+    def _make_revision(self, location: FileLocation, current: CurrentContent, mode: int | None) -> FileRevision:
+        if current.content is None:
+            return FileRevision(location, current, stale=False, seen=True, mode=mode)
         known = self._seen_versions.get(self._session_id, location.real)
-        return FileRevision(
-            location,
-            before,
-            stale=known is not None and known != version_of(before),
-            seen=known is not None,
-            mode=stat.S_IMODE(found.st_mode),
-        )
+        stale = known is not None and known != version_of(current.content)
+        return FileRevision(location, current, stale=stale, seen=known is not None, mode=mode)
 
 
 T = TypeVar("T")
@@ -377,10 +437,15 @@ class FileEditor:
         async with self._hold_lock(context):
             revisions = RevisionSet(self.files, self.seen_versions, context.session_id)
             result: T = await _threads.run(lambda: plan(revisions))
-            changes = [revision.to_change() for revision in revisions.changed_revisions()]
+            editor = self.files.editor
+            changes = [revision.to_change(editor) for revision in revisions.changed_revisions()]
+            if editor is not None:
+                saved = _threads.run(lambda: _save_buffers(revisions, editor))
+                await _finish_despite_cancel(asyncio.ensure_future(saved))
             async with AsyncExitStack() as kept:
                 await self._enter_save(kept, context, changes)
-                await _finish_despite_cancel(asyncio.ensure_future(_threads.run(lambda: commit_changes(changes))))
+                committed = _threads.run(lambda: commit_changes(changes, editor))
+                await _finish_despite_cancel(asyncio.ensure_future(committed))
             for revision in revisions.changed_revisions():
                 self._record_version(context.session_id, revision)
         return result
@@ -405,6 +470,12 @@ class FileEditor:
             self.seen_versions.forget(session_id, revision.location.real)
         else:
             self.seen_versions.record(session_id, revision.location.real, version_of(revision.after))
+
+
+def _save_buffers(revisions: RevisionSet, editor: EditorFiles) -> None:
+    for revision in revisions.changed_revisions():
+        location = revision.location
+        editor.save_before_change(location.real, location.display, revision.current, revision.after)
 
 
 async def _finish_despite_cancel(writing: "asyncio.Future[None]") -> None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from outrider._sync import describe_exception, describe_value, is_interruption
 from outrider.errors import ToolFailure
 from outrider.tools.schema import InvalidArguments
-from outrider.tools.threads import is_current_task
-from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult
+from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult, check_metadata
 from outrider.types.ids import now_ms
 from outrider.types.origins import Origin, Origins, make_origin, merge_origins
 from outrider.types.parts import ToolPart
@@ -201,12 +201,10 @@ class ToolRunner:
             return await self._fail_call(call, error.message, "invalid_input")
         except ToolFailure as error:
             return await self._fail_call(call, error.message, error.reason)
-        except (asyncio.CancelledError, KeyboardInterrupt):
-            raise
         except BaseException as error:  # a tool may raise any exception; the model gets the message
-            if isinstance(error, GeneratorExit) and not is_current_task(task):
+            if is_interruption(error, task):
                 raise
-            return await self._fail_call(call, _error_message(error), "failed")
+            return await self._fail_call(call, describe_exception(error), "failed")
         value = result if isinstance(result, ToolResult) else ToolResult(result)
         call.add_origins(value.origins)
         return self._complete_call(
@@ -325,6 +323,11 @@ class _RunningCall:
             await self._record(self.part.update_state(self.running))
 
     def _on_progress(self, progress: Progress) -> None:
+        fields = (progress.output, progress.title or "") if isinstance(progress, Progress) else (None,)  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not all(isinstance(field, str) for field in fields):
+            raise ToolFailure(f"the tool reported {describe_value(progress)}; it reports Progress(text)")
+        if progress.metadata:
+            check_metadata(progress.metadata)
         self.running = self.running.progress(title=progress.title, metadata=progress.metadata)
         self.add_origins(progress.origins)
         self._append_output(progress.output)
@@ -348,11 +351,6 @@ def _mark_for_recovery(call: ToolPart, tool: Tool) -> ToolPart:
         return call
     marks = {REPEATABLE: True, ASKS: True} if tool.options.asks else {REPEATABLE: True}
     return msgspec.structs.replace(call, metadata={**call.metadata, **marks})
-
-
-def _error_message(error: BaseException) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 PATH_ARGUMENTS = ("file_path", "path", "filename")

@@ -7,7 +7,7 @@ import operator
 import re
 import typing
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
-from functools import partial
+from functools import cached_property, partial
 from types import FunctionType, UnionType
 from typing import Annotated, Any, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
@@ -30,7 +30,7 @@ from outrider.tools.type_notes import parse_docstring
 from outrider.types.validate import is_object
 
 
-class ToolSignature(msgspec.Struct, frozen=True):
+class ToolSignature(msgspec.Struct, frozen=True, dict=True):
     """Parameters of a tool function, and the name of the parameter for the context, if any."""
 
     parameters: tuple[TypedField, ...]
@@ -39,11 +39,16 @@ class ToolSignature(msgspec.Struct, frozen=True):
 
     def json_schema(self) -> dict[str, Any]:
         """Returns the schema of the arguments; the caller may change it."""
+        return msgspec.json.decode(self._encoded_schema)
+
+    @cached_property
+    def _encoded_schema(self) -> bytes:
+        """Built once, because programs create tools of the same functions for every run."""
         definitions = Definitions()
         properties = {field.key: field.schema(definitions) for field in self.parameters}
         required = [field.key for field in self.parameters if field.required]
         root = {"type": "object", "properties": properties, "required": required}
-        return inline_root(root | {"additionalProperties": self.accepts_extra}, definitions)
+        return msgspec.json.encode(inline_root(root | {"additionalProperties": self.accepts_extra}, definitions))
 
 
 def schema_for_type(hint: Any) -> dict[str, Any]:

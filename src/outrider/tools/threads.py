@@ -14,6 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+from outrider._sync import describe_exception, is_interruption
 from outrider.errors import CallbackError
 
 PoolJob = tuple[asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[[], Any]]
@@ -97,7 +98,8 @@ def _resolve_future(future: "asyncio.Future[Any]", result: Any, error: BaseExcep
         return
     if error is None:
         future.set_result(result)
-    elif isinstance(error, StopIteration | GeneratorExit):  # a future rejects it, or it would close the coroutine
+    elif isinstance(error, StopIteration | GeneratorExit | KeyboardInterrupt):
+        # A future rejects the first, the second would close the coroutine, and Ctrl-C never reaches a thread.
         future.set_exception(RuntimeError(f"the function raised {type(error).__name__}"))
     else:
         future.set_exception(error)
@@ -138,28 +140,12 @@ async def call_user_function(
                 return function(*arguments)
             value = await _callback_threads.run(partial(function, *arguments))
             return await value if inspect.isawaitable(value) else value
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise CallbackError(name, "raised CancelledError") from error
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:
-        if isinstance(error, GeneratorExit) and not is_current_task(caller):
-            raise  # this coroutine is closed
+        if is_interruption(error, caller):
+            raise
         if limit.expired():
             raise CallbackError(name, f"did not return within {seconds:g} s") from error
-        text = str(error).strip()
-        raise CallbackError(name, f"failed ({type(error).__name__}{f': {text}' if text else ''})") from error
-
-
-def is_current_task(task: "asyncio.Task[Any] | None") -> bool:
-    """Returns whether this task runs now; GeneratorExit is also raised in one whose coroutine is closed by others."""
-    try:
-        return asyncio.current_task() is task
-    except RuntimeError:  # no event loop runs
-        return False
+        raise CallbackError(name, f"failed ({describe_exception(error)})") from error
 
 
 def is_async_function(function: Callable[..., Any]) -> bool:

@@ -7,7 +7,7 @@ from contextlib import aclosing, suppress
 from copy import deepcopy
 from functools import cached_property, partial
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, NoneType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -25,6 +25,7 @@ from typing import (
 
 import msgspec
 
+from outrider._sync import describe_value
 from outrider.errors import CallbackError, ConfigurationError, ToolFailure
 from outrider.tools.schema import (
     ToolSignature,
@@ -49,7 +50,7 @@ from outrider.types.tool_declaration import (
     declaration_of,
 )
 from outrider.types.tool_state import Attachment
-from outrider.types.validate import is_object
+from outrider.types.validate import MAX_NESTING, is_object, is_too_deep
 
 Policy = Literal["allow", "ask", "deny"]
 EvaluatePolicy = Callable[[Policy, dict[str, Any]], Policy | Awaitable[Policy]]
@@ -420,9 +421,10 @@ class Tool(Generic[Parameters, Returned_co]):
         return self._stricter_policy(await callbacks.call(name, evaluate, self.options.policy, given))
 
     def _stricter_policy(self, evaluated: object) -> Policy:
-        if evaluated not in ("allow", "ask", "deny"):
+        if not isinstance(evaluated, str) or evaluated not in ("allow", "ask", "deny"):
             raise CallbackError(
-                f"evaluate_policy of tool {self.name}", f'returned {evaluated!r}; it returns "allow", "ask" or "deny"'
+                f"evaluate_policy of tool {self.name}",
+                f'returned {describe_value(evaluated)}; it returns "allow", "ask" or "deny"',
             )
         return max(self.options.policy, evaluated, key=_STRICTNESS.__getitem__)
 
@@ -440,17 +442,13 @@ class Tool(Generic[Parameters, Returned_co]):
         return self._checked_arguments(await callbacks.call(name, preprocess, deepcopy(arguments)))
 
     def _checked_arguments(self, prepared: object) -> dict[str, Any]:
-        problem = "" if is_object(prepared) else f"returned a value of type {type(prepared).__name__}"
-        if is_object(prepared):
-            try:
-                msgspec.json.encode(prepared)
-            except UnicodeEncodeError:
-                return prepared  # half of a surrogate pair: the tool reports it to the model
-            except (TypeError, ValueError, RecursionError) as error:
-                problem = f"returned arguments that are not JSON: {error}"
-            else:
-                return prepared
-        raise CallbackError(f"preprocess_args of tool {self.name}", f"{problem}; it returns the arguments as a dict")
+        problem = find_json_problem(prepared)
+        if not is_object(prepared) or problem:
+            problem = f"returned arguments {problem}" if problem else f"returned a {type(prepared).__name__}"
+            raise CallbackError(
+                f"preprocess_args of tool {self.name}", f"{problem}; it returns the arguments as a dict"
+            )
+        return prepared
 
     def check_arguments(self, arguments: dict[str, Any]) -> None:
         """Raises InvalidArguments if the function cannot be called with them. An explicit schema is not checked."""
@@ -575,8 +573,10 @@ def to_tool_result(value: Any) -> str | ToolResult:
         return value
     if isinstance(value, Attachment):
         value = ToolResult("", (value,))
+    if _has_attachments(value):
+        value = _separate_attachments(value)
     if isinstance(value, ToolResult):
-        return _load_attachments(value)
+        return _load_attachments(_check_result(value))
     if value is None:
         return ""
     if isinstance(value, bytes):
@@ -587,6 +587,59 @@ def to_tool_result(value: Any) -> str | ToolResult:
         raise ToolFailure(
             f"the tool returned a {type(value).__name__} that cannot be written as JSON ({error})"
         ) from error
+
+
+def _has_attachments(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(one, Attachment) for one in cast("list[Any]", value))
+
+
+def _separate_attachments(values: list[Any]) -> ToolResult:
+    texts = [to_tool_result(one) for one in values if not isinstance(one, Attachment)]
+    content = "\n".join(one if isinstance(one, str) else one.content for one in texts)
+    return ToolResult(content, tuple(one for one in values if isinstance(one, Attachment)))
+
+
+def find_json_problem(value: object) -> str:
+    """Returns why a value cannot be stored as JSON, or "". Half of a surrogate pair is no problem: it is replaced when
+    it is stored, and tools report it to the model."""
+    try:
+        msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        pass
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"that are not JSON: {error}"
+    return f"that are nested deeper than {MAX_NESTING} levels" if is_too_deep(value) else ""
+
+
+def _check_result(result: ToolResult) -> ToolResult:
+    """Returns the result of a function of the program. Raises ToolFailure if a field has a wrong type."""
+    found = {name: getattr(result, name) for name in ToolResult.__struct_fields__}
+    problem = next((name for name, wanted in _RESULT_TYPES.items() if not isinstance(found[name], wanted)), "")
+    if problem:
+        raise ToolFailure(f"the tool returned a ToolResult with the {problem} {describe_value(found[problem])}")
+    if odd := [file for file in result.attachments if not isinstance(file, Attachment)]:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ToolFailure(
+            f"the tool returned a ToolResult with the attachment {describe_value(odd[0])}; use Attachment.from_path() "
+            "or Attachment.from_bytes()"
+        )
+    check_metadata(result.metadata or {})
+    return result
+
+
+_RESULT_TYPES: dict[str, tuple[type, ...]] = {
+    "content": (str,),
+    "title": (str, NoneType),
+    "metadata": (dict, NoneType),
+    "attachments": (list, tuple),
+    "origins": (str, list, tuple),
+}
+
+
+def check_metadata(metadata: dict[str, Any]) -> None:
+    """Raises ToolFailure if metadata of a function of the program cannot be stored."""
+    problem = find_json_problem(metadata)
+    if problem or not all(type(name) is str for name in metadata):
+        raise ToolFailure(f"the tool returned metadata {problem or 'whose names are not strings'}")
 
 
 def _load_attachments(result: ToolResult) -> ToolResult:
@@ -696,6 +749,13 @@ _OPTION_CHECKS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "origins": (lambda value: not isinstance(value, str), "a tuple, such as ('web',)"),
     "display": (lambda value: value is None or value in get_args(CallKind), f"one of {', '.join(get_args(CallKind))}"),
 }
+
+
+def replace_function(tool: Tool, function: Callable[..., Any]) -> Tool:
+    """Returns the tool with another function of the same definition, such as a closure over other values."""
+    copied = object.__new__(type(tool))
+    copied.__dict__.update(vars(tool), function=function)
+    return copied
 
 
 def tools_by_name(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "Tool"]:

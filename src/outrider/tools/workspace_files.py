@@ -6,13 +6,13 @@ import os
 import re
 import stat
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import msgspec
 
@@ -20,8 +20,127 @@ from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONB
 from outrider.errors import ToolFailure
 from outrider.permissions.paths.containment import Containment, contain
 from outrider.permissions.paths.gitignore import VCS_FOLDERS
-from outrider.tools.text.diff import MAX_LINE_LENGTH, shorten_line
 from outrider.tools.text.encoding import TextEncoding, detect_encoding, without_ending
+from outrider.tools.text.replace import MAX_LINE_LENGTH, shorten_line
+
+UNSAVED_NOTE = "this is unsaved text in the user's editor; commands, searches and other programs see the saved file"
+_PLAIN_TEXT = TextEncoding()  # UTF-8 without a byte order mark: what editors exchange
+_EDITOR_ENCODINGS = ("utf-8", "latin-1", "cp1252", "utf-16")  # as which editors may decode a file in another encoding
+
+
+class EditorBuffers(Protocol):
+    """Access to the buffers of an editor. The methods block, so they are called in threads."""
+
+    can_read: bool
+    can_write: bool
+
+    def includes(self, path: str) -> bool:
+        """Returns whether a path is in a folder that is open in the editor, so that the editor can write it."""
+        ...
+
+    def read_text(self, path: str) -> str | None:
+        """Returns the text of a file with its unsaved changes. None means that the editor does not provide it: the file
+        does not exist, or the editor cannot open it. Raises ToolFailure if the editor does not respond."""
+        ...
+
+    def write_text(self, path: str, text: str) -> None:
+        """Replaces the text of a file and saves it. Raises ToolFailure if the editor refuses, or if it does not respond
+        and may still write."""
+        ...
+
+
+class CurrentContent(msgspec.Struct, frozen=True):
+    """The content of a file; None if it does not exist. `unsaved` means that the saved file differs, and `in_editor`
+    that changes are made through the editor, if it can write."""
+
+    content: bytes | None
+    unsaved: bool = False
+    in_editor: bool = False
+
+
+class EditorFiles:
+    """Reads and writes files through the buffers of an editor, and tracks which of them are not saved."""
+
+    def __init__(self, buffers: EditorBuffers) -> None:
+        self._buffers = buffers
+        self._unsaved: dict[str, str] = {}  # names for messages by path
+
+    def read(self, path: str, name: str, saved: bytes | None) -> CurrentContent:
+        """Returns the current content of a file, whose content on disk is `saved`. Files that are not UTF-8 are changed
+        on disk, because editors decode them in different ways, unless the editor has unsaved text of them."""
+        encoding = _PLAIN_TEXT if saved is None else detect_encoding(saved)
+        if encoding is None:
+            return CurrentContent(saved)
+        is_plain = encoding == _PLAIN_TEXT
+        if not self._buffers.can_read:
+            return CurrentContent(saved, in_editor=is_plain and self._buffers.includes(path))
+        text = self._buffers.read_text(path)
+        if text is None:
+            self._unsaved.pop(path, None)
+            return CurrentContent(saved, in_editor=is_plain and self._buffers.includes(path))
+        content = _encode_as(text, saved, encoding)
+        if content is None or content == saved:
+            self._unsaved.pop(path, None)
+            return CurrentContent(saved, in_editor=is_plain and content is not None)
+        self._unsaved[path] = name
+        return CurrentContent(content, unsaved=True, in_editor=is_plain)
+
+    def write(self, path: str, name: str, content: bytes) -> None:
+        """Writes plain text through the editor. Raises ToolFailure if the editor does not write."""
+        try:
+            self._buffers.write_text(path, content.decode())
+        except ToolFailure as failure:
+            raise ToolFailure(f"{name}: {failure.message}") from failure
+
+    def writes(self, current: CurrentContent, after: bytes | None) -> bool:
+        """Returns whether a change is made through the editor. Deletions are not: the protocol has none."""
+        return current.in_editor and self._buffers.can_write and after is not None and is_plain_text(after)
+
+    def save_before_change(self, path: str, name: str, current: CurrentContent, after: bytes | None) -> None:
+        """Saves unsaved text that a change replaces, so that undo can restore it. Raises ToolFailure if the text cannot
+        be saved, or the file would be deleted or moved."""
+        if not current.unsaved or current.content is None:
+            return
+        if not self.writes(current, after):
+            raise ToolFailure(
+                f"{name} has unsaved changes in the user's editor. Nothing was written; ask the user to save the file"
+            )
+        self.write(path, name, current.content)
+
+    def list_unsaved(self, read_saved: "SavedReader") -> list[str]:
+        """Returns the names of files that were not saved when they were last used, and are still not saved."""
+        return [name for path, name in list(self._unsaved.items()) if self.read(path, name, read_saved(path)).unsaved]
+
+
+class SavedReader(Protocol):
+    """Callback that returns the content of a file on disk, None if it does not exist."""
+
+    def __call__(self, path: str, /) -> bytes | None: ...
+
+
+def is_plain_text(content: bytes) -> bool:
+    return detect_encoding(content) == _PLAIN_TEXT
+
+
+def _encode_as(text: str, saved: bytes | None, encoding: TextEncoding) -> bytes | None:
+    """Returns the text of a buffer as it would be saved; None if the encoding cannot represent it. Editors may
+    normalize line endings, drop a byte order mark, and decode other encodings wrongly."""
+    if saved is not None:
+        before = encoding.decode(saved)
+        shown = {before, *(saved.decode(name, "replace") for name in _EDITOR_ENCODINGS if encoding != _PLAIN_TEXT)}
+        if _normalize_lines(text) in map(_normalize_lines, shown):
+            return saved
+        if "\r\n" in before and before.count("\r\n") == before.count("\n") and "\r" not in text:
+            text = text.replace("\n", "\r\n")
+    try:
+        return encoding.encode(text)
+    except UnicodeEncodeError:
+        return None if encoding == _PLAIN_TEXT else text.encode("utf-8", "replace")
+
+
+def _normalize_lines(text: str) -> str:
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
 
 OPEN_FOLDER_FLAGS = os.O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW
 OPEN_FILE_FLAGS = os.O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK
@@ -58,6 +177,7 @@ IsGranted = Callable[[Containment, str], bool]
 MAX_FILE_SIZE = 32 * 1024 * 1024  # largest file that is read completely and can be edited
 MAX_LISTED_ENTRIES = 500
 _MAX_SCANNED_ENTRIES = 100_000
+_MAX_CHECKED_FILES = 2_000  # of one command; the editor is asked about each
 _READ_OPERATIONS = frozenset({"read", "list", "search"})
 _CONTROL = r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]"
 _ERROR_TEXTS = {
@@ -89,8 +209,9 @@ class FileLocation(msgspec.Struct, frozen=True):
 
 class WorkspaceFiles:
     """Locates and opens files of a workspace. `readable` lists further folders that may be read: stored outputs,
-    skills. `private` folders hold Outrider's own files: a workspace that contains them does not give access to them.
-    `is_denied` returns whether a rule forbids to read a resolved path; tools that list or search leave it out."""
+    skills, folders that the user named. `private` folders hold Outrider's own files: a workspace that contains them
+    does not give access to them. `is_denied` returns whether a rule forbids to read a resolved path; tools that list or
+    search leave it out. `buffers` are those of the user's editor, which have text that is not saved."""
 
     def __init__(
         self,
@@ -100,14 +221,21 @@ class WorkspaceFiles:
         private: Sequence[str | Path] = (),
         granted: IsGranted = lambda _, __: False,
         is_denied: Callable[[str], bool] = lambda _: False,
+        buffers: EditorBuffers | None = None,
     ) -> None:
         require_posix("access to the files of a workspace")
         self.root = os.path.realpath(root)
         self.is_denied = is_denied
         self._readable = [os.path.realpath(folder) for folder in readable]
         folders = [os.path.realpath(folder) for folder in private]
-        self._private = [folder for folder in folders if folder != self.root and _is_below(folder, self.root)]
+        self._private = [
+            folder
+            for folder in folders
+            if any(folder != root and _is_below(folder, root) for root in (self.root, *self._readable))
+        ]
+        self._own_folders = folders
         self._granted = granted
+        self.editor = EditorFiles(buffers) if buffers is not None else None
 
     def locate(self, path: str, op: str) -> FileLocation:
         """Resolves the path for the operation `op` (see `contain`). Raises ToolFailure if access is not allowed."""
@@ -121,12 +249,18 @@ class WorkspaceFiles:
             raise ToolFailure(f"{shown}: a rule forbids to read it")
         if not found.ok and not self._granted(found, op):
             raise ToolFailure(f"{shown}: {found.reason}, and may not be used without approval")
-        if any(_is_below(found.real_path, folder) for folder in self._private) and not any(
-            _is_below(found.real_path, folder) for folder in extra
-        ):
+        if self._is_private(found.real_path, extra):
             raise ToolFailure(f"{shown}: it belongs to Outrider itself; only the user changes it")
         home = next((root for root in [self.root, *extra] if _is_below(found.real_path, root)), "/")
         return FileLocation(found.real_path, home, self._display_path(found.real_path))
+
+    def _is_private(self, real: str, readable: Sequence[str]) -> bool:
+        """Returns whether a path is in a private folder, and not in a readable folder of that one."""
+        return any(
+            _is_below(real, folder)
+            and not any(_is_below(real, inner) and _is_below(inner, folder) for inner in readable)
+            for folder in self._private
+        )
 
     def locate_folder(self, path: str) -> FileLocation | None:
         """Resolves the path for a listing; None if it is no folder that may be listed."""
@@ -149,6 +283,43 @@ class WorkspaceFiles:
                 raise ToolFailure(f"{location.display}: it is not a regular file")
             with os_errors_as_failures(location.display):
                 yield file
+
+    def read_current(self, location: FileLocation, saved: bytes | None) -> CurrentContent:
+        """Returns the content of a file with unsaved changes of the user's editor; `saved` is that on disk."""
+        if self.editor is None or any(_is_below(location.real, folder) for folder in self._own_folders):
+            return CurrentContent(saved)
+        return self.editor.read(location.real, location.display, saved)
+
+    @contextmanager
+    def open_current(self, location: FileLocation) -> Generator[tuple[BinaryIO, bool]]:
+        """Opens a file as the user's editor shows it. Yields the content and whether it is not saved."""
+        if self.editor is None or _file_size(location.real) > MAX_FILE_SIZE:
+            with self.open(location) as file:
+                yield file, False
+            return
+        try:
+            with self.open(location) as file:
+                saved = file.read(MAX_FILE_SIZE + 1)
+        except ToolFailure:
+            current = self.read_current(location, None)
+            if current.content is None:
+                raise
+        else:
+            current = self.read_current(location, saved)
+        yield io.BytesIO(current.content or b""), current.unsaved
+
+    def find_unsaved(self, paths: Iterable[str]) -> list[str]:
+        """Returns which of the files, relative to the workspace, have unsaved text in the user's editor. Raises
+        ToolFailure if the editor does not respond."""
+        if self.editor is None:
+            return []
+        checked = [path for path in islice(paths, _MAX_CHECKED_FILES) if _is_small_file(f"{self.root}/{path}")]
+        editor, root = self.editor, self.root
+        return [path for path in checked if editor.read(f"{root}/{path}", path, _read_saved(f"{root}/{path}")).unsaved]
+
+    def list_unsaved(self) -> list[str]:
+        """Returns the names of files with unsaved changes in the user's editor, as far as tools have used them."""
+        return self.editor.list_unsaved(_read_saved) if self.editor is not None else []
 
     @contextmanager
     def open_folder(self, location: FileLocation) -> Generator[int]:
@@ -199,6 +370,30 @@ class WorkspaceFiles:
     def _display_path(self, real: str) -> str:
         inside = _is_below(real, self.root)
         return printable_path(os.path.relpath(real, self.root) if inside else real)
+
+
+def _file_size(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
+def _is_small_file(path: str) -> bool:
+    """Returns whether a path is a file that an editor may have open, or does not exist."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return True
+    return stat.S_ISREG(found.st_mode) and found.st_size <= MAX_FILE_SIZE
+
+
+def _read_saved(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123  the path was resolved when a tool used it
+            return file.read(MAX_FILE_SIZE)
+    except OSError:
+        return None
 
 
 def _entry_suffix(entry: "os.DirEntry[str]") -> str:
@@ -301,7 +496,7 @@ class ReadBounds(msgspec.Struct, frozen=True):
 
 def read_lines(file: BinaryIO, first: int, bounds: ReadBounds) -> FileLines | None:
     """Reads lines within the bounds. Returns None for a binary file."""
-    if os.fstat(file.fileno()).st_size <= MAX_FILE_SIZE:
+    if isinstance(file, io.BytesIO) or os.fstat(file.fileno()).st_size <= MAX_FILE_SIZE:
         raw = file.read(MAX_FILE_SIZE + 1)
         encoding = detect_encoding(raw)
         return encoding and _read_decoded(io.BytesIO(raw), encoding, first, bounds, version_of(raw))

@@ -236,13 +236,7 @@ class EventLog:
 
     def attach(self, bus: EventBus) -> Callable[[], None]:
         """Records the events of a bus from now on. Returns a function that detaches."""
-        ends = [bus.subscribe(cls, self._handle_event) for cls in self._recorder.event_classes]
-
-        def detach() -> None:
-            for end in ends:
-                end()
-
-        return detach
+        return bus.subscribe(self._recorder.event_classes, self._handle_event)
 
     def _handle_event(self, event: Event) -> None:
         """Returns None, because a bus awaits a value that a handler returns."""

@@ -9,13 +9,14 @@ from contextlib import AsyncExitStack
 from time import monotonic
 from typing import Any, ClassVar
 
-from textual import events
+from textual import constants, events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 from textual.widgets import Static
 
+from outrider.config.environment import has_hidden_colors
 from outrider.config.settings import Settings
 from outrider.errors import OutriderError
 from outrider.presentation.formats import clean_line
@@ -117,6 +118,8 @@ class OutriderApp(App[int]):
     ]
 
     def __init__(self, options: StartOptions, open_client: OpenClient) -> None:
+        if constants.COLOR_SYSTEM == "auto" and has_hidden_colors():
+            constants.COLOR_SYSTEM = "256"  # pyright: ignore[reportConstantRedefinition, reportAttributeAccessIssue]
         super().__init__(driver_class=TerminalDriver)
         for palette in (DARK, LIGHT):
             self.register_theme(build_theme(palette))
@@ -414,7 +417,7 @@ class OutriderApp(App[int]):
             composer.set_text(inputs[int(chosen)])
 
     def action_open_editor(self) -> None:
-        self.start_work(self._open_editor())
+        self._after_typed_keys(lambda: self.start_work(self._open_editor()))
 
     async def _open_editor(self) -> None:
         """Edit the text of the composer in the user's editor, which takes over the terminal."""
@@ -462,6 +465,13 @@ class OutriderApp(App[int]):
         self.ui.find_widget(TranscriptWidget).scroll_end(animate=False)
 
     def action_copy_or_leave(self) -> None:
+        self._after_typed_keys(self._copy_or_leave)
+
+    def _after_typed_keys(self, act: Callable[[], None]) -> None:
+        """Do something with the text of the composer after it has handled the keys that were typed before."""
+        self.ui.find_widget(Composer).call_later(act)
+
+    def _copy_or_leave(self) -> None:
         """Copy the selection. Without one, interrupt the turn, or else clear the composer; pressed twice, quit."""
         composer = self.ui.find_widget(Composer)
         again = monotonic() - self._last_quit_request < QUIT_CONFIRM_SECONDS
@@ -475,11 +485,14 @@ class OutriderApp(App[int]):
             self.start_work(self._interrupt_turn())
             self.notify("Interrupted. Press Ctrl+C again to quit.", timeout=QUIT_CONFIRM_SECONDS)
         elif composer.text:
-            composer.clear()
+            composer.discard_text()
         else:
             self._last_quit_request = monotonic()
             self.notify("Press Ctrl+C again to quit. The session is stored.", timeout=QUIT_CONFIRM_SECONDS)
 
     def action_leave_if_empty(self) -> None:
+        self._after_typed_keys(self._leave_if_empty)
+
+    def _leave_if_empty(self) -> None:
         if not self.ui.find_widget(Composer).text:
             self.ui.quit_app()

@@ -36,10 +36,13 @@ from outrider.tui.screen import ScreenApi, SlashCommand
 from outrider.tui.theme import ThemeChoice
 from outrider.tui.widgets.modals import PickerItem
 from outrider.tui.workspace_commands import (
+    compare_session,
     custom_choices,
     edit_memory,
     find_custom_command,
     rename_session,
+    replay_session,
+    rerun_session,
     review_changes,
     show_context,
     show_diff,
@@ -75,7 +78,10 @@ async def redo_changes(ui: ScreenApi, _: str) -> None:
 
 async def compact_session(ui: ScreenApi, argument: str) -> None:
     """Replace earlier messages by a summary, or take the last summary back."""
-    if argument.strip() == "undo" and ui.controller.session_id:
+    if argument not in ("", "undo"):
+        ui.show_notice(f"unknown argument {clean_line(argument)}; use /compact or /compact undo", "warning")
+        return
+    if argument == "undo" and ui.controller.session_id:
         undone = await ui.controller.engine.undo_compaction(ui.controller.session_id)
         ui.show_notice("the summarised messages are used again" if undone else "no summary is in effect")
         return
@@ -354,12 +360,17 @@ async def _show_process(ui: ScreenApi, process: ProcessStatus) -> None:
 
 async def show_subagents(ui: ScreenApi, _: str) -> None:
     """List the agents that were called in this session; selecting one shows its conversation."""
-    agents = ui.controller.conversation.side.agents
+    agents = dict(sorted(ui.controller.conversation.side.agents.items()))  # ids are in the order of time
     if not agents:
         ui.show_notice("no agents were called in this session")
         return
     items = [
-        PickerItem(agent.session_id, f"{agent.name} · {agent.state}", agent.activity, shorten(agent.message, 300))
+        PickerItem(
+            agent.session_id,
+            f"{agent.name} · {agent.task} · {agent.state}" if agent.task else f"{agent.name} · {agent.state}",
+            agent.activity,
+            shorten(agent.message, 300),
+        )
         for agent in agents.values()
     ]
     chosen = await ui.pick_item("Called agents (Enter shows the conversation)", items)
@@ -367,7 +378,8 @@ async def show_subagents(ui: ScreenApi, _: str) -> None:
         return
     page = await ui.controller.archive.load(chosen, _MAX_AGENT_MESSAGES)
     text = "\n\n".join(filter(None, (_message_text(message) for message in page.messages)))
-    ui.show_page(f"{agents[chosen].name} · {agents[chosen].state}", text or "It has not answered yet.")
+    agent = agents[chosen]
+    ui.show_page(f"{agent.name} · {agent.task or agent.state}", text or "It has not answered yet.")
 
 
 def _message_text(message: Message) -> str:
@@ -425,7 +437,7 @@ async def find_in_transcript(ui: ScreenApi, words: str) -> None:
 async def switch_vim(ui: ScreenApi, argument: str) -> None:
     on = _read_switch(argument, now=ui.preferences.stored.vim)
     ui.set_vim_keys(on=on)
-    ui.show_notice(f"vi keys are {_on_off(on)}" + ("; Esc enters normal mode" if on else ""))
+    ui.show_notice(f"vi keys are {_on_off(on)}" + ("; Esc enters normal mode (N)" if on else ""))
 
 
 async def switch_notifications(ui: ScreenApi, argument: str) -> None:
@@ -482,8 +494,11 @@ _SHORT_ID_LENGTH = 8  # characters from the end of an id; its beginning is a tim
 
 
 async def start_new_session(ui: ScreenApi, _: str) -> None:
+    works = ui.controller.is_working
     ui.controller.start_new_session()
     await ui.session_shown()
+    if works:
+        ui.show_notice("the turn of the earlier session continues; /resume returns to it")
 
 
 async def resume_session(ui: ScreenApi, name: str) -> None:
@@ -667,6 +682,11 @@ COMMANDS: list[SlashCommand] = [
     SlashCommand("mcp", "show the MCP servers and their states", show_servers),
     SlashCommand("cost", "show tokens and cost of this session", show_cost),
     SlashCommand("trace", "show the steps of this session as a tree", show_trace),
+    SlashCommand(
+        "replay", "run this session again with its recorded answers", replay_session, "[FIELDS THAT MAY DIFFER]"
+    ),
+    SlashCommand("what-if", "run a copy of this session with another model", rerun_session, "MODEL [STEPS]"),
+    SlashCommand("compare", "compare this session with another one", compare_session, "SESSION"),
     SlashCommand("processes", "show background processes and their output, or end them", show_processes),
     SlashCommand("subagents", "show the agents that were called and what they did", show_subagents),
     SlashCommand("copy", "copy the last answer as Markdown, its code, or the conversation", copy_answer, "[code|all]"),

@@ -15,10 +15,11 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.keys import Keys
 from textual.message import Message
-from textual.widgets import TextArea
+from textual.widgets import Static, TextArea
 
 from outrider.presentation.formats import TAB_WIDTH, clean_text
 from outrider.tui.completion import CompletionChoice, CompletionList, CompletionResult, complete_word, dropped_paths
+from outrider.tui.driver import run_own_binding
 from outrider.tui.vim import VimKeys
 
 MAX_PASTE_LINES, MAX_PASTE_CHARS = 12, 1500
@@ -235,10 +236,29 @@ class Composer(TextArea):
         self._completed_state: tuple[str, tuple[int, int]] = ("", (0, 0))
 
     def set_text(self, text: str) -> None:
+        """Replace the text; undo returns to the one before."""
         text = normalize_newlines(text)
         # A text that cannot be shown, such as an earlier input with control characters, is shown as a mark.
-        self.text = text if clean_text(text) == text.expandtabs(TAB_WIDTH) else self._pastes.shorten_paste(text)
+        shown = text if clean_text(text) == text.expandtabs(TAB_WIDTH) else self._pastes.shorten_paste(text)
+        self.history.checkpoint()
+        self.replace(shown, self.document.start, self.document.end, maintain_selection_offset=False)
+        self.history.checkpoint()
         self.move_cursor(self.document.end)
+
+    def discard_text(self) -> None:
+        """Empty the composer. Undo and the input history have the text."""
+        self.input_history.add(self.expanded_text())
+        self.set_text("")
+        if self.vim is not None:
+            self.use_vim_keys(on=True)  # the next text is typed in insert mode
+
+    def undo(self) -> None:
+        super().undo()
+        self.history.checkpoint()  # the next change must not be undone together with an earlier one
+
+    def redo(self) -> None:
+        super().redo()
+        self.history.checkpoint()
 
     def on_mount(self) -> None:
         if self._draft is not None and not self.text and (stored := self._draft.read()).text:
@@ -265,7 +285,11 @@ class Composer(TextArea):
         self._show_vim_mode()
 
     def _show_vim_mode(self) -> None:
-        self.set_class(self.vim is not None and self.vim.mode == "normal", "-normal")
+        """Show normal mode by the color of the cursor and by the sign before the text."""
+        is_normal = self.vim is not None and self.vim.mode == "normal"
+        self.set_class(is_normal, "-normal")
+        for sign in self.screen.query("#prompt").results(Static):
+            sign.update("N" if is_normal else "›")
 
     async def _on_key(self, event: events.Key) -> None:
         if self._completion is None and self.vim is not None and self.vim.handle_key(event.key, event.character):
@@ -278,8 +302,8 @@ class Composer(TextArea):
         if event.key == "ctrl+v" or self._handle_key(event.key):
             event.stop()
             event.prevent_default()
-            return
-        await super()._on_key(event)
+        else:
+            await run_own_binding(self, event)  # if there is none, Textual calls the handler of TextArea next
 
     async def _on_paste(self, event: events.Paste) -> None:
         event.stop()
@@ -386,7 +410,7 @@ class Composer(TextArea):
         text = self.expanded_text().strip()
         self.input_history.add(text)
         self._pastes.clear()
-        self.clear()
+        self.load_text("")  # without a history: undo would bring back marks of pastes that are sent
         self._set_completion(None)
         self.store_draft()
         if self.vim is not None:

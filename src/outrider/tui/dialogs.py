@@ -20,6 +20,7 @@ from outrider.tui.rendering.markdown import markdown_lines
 from outrider.tui.rendering.text import indent_lines, side_by_side, text_line, truncate_line, wrap_text
 from outrider.tui.rendering.tool_calls import diff_lines, effect_lines
 from outrider.tui.theme import Palette
+from outrider.tui.widgets.modals import TextField
 from outrider.tui.widgets.status import widget_palette
 
 if TYPE_CHECKING:  # the engine is loaded after the first screen is shown
@@ -53,7 +54,7 @@ class DialogPanel(Vertical, can_focus=True):
         border-title-color: $warning; border-title-style: bold; border-subtitle-color: $quiet;
     }
     DialogPanel VerticalScroll {
-        height: auto; max-height: 50vh; scrollbar-size-vertical: 1; scrollbar-gutter: stable; background: $background;
+        height: auto; max-height: 50vh; scrollbar-size: 0 1; scrollbar-gutter: stable; background: $background;
     }
     DialogPanel .keys { height: auto; margin-top: 1; }
     DialogPanel.-small .keys { margin-top: 0; }
@@ -96,7 +97,7 @@ class DialogPanel(Vertical, can_focus=True):
         with VerticalScroll(can_focus=False):
             yield Static(classes="body", markup=False)
         yield Static(classes="keys", markup=False)
-        yield Input(id="words")
+        yield TextField(id="words")
 
     def on_mount(self) -> None:
         self.border_title = Content(self.title)
@@ -115,14 +116,17 @@ class DialogPanel(Vertical, can_focus=True):
         small = height < SMALL_ROWS
         self.set_class(small, "-small")
         keys = [*self.pinned_lines(width, palette, small=small), *_key_lines(self.keys, width, palette)]
-        self.query_one(".body", Static).update(Text("\n").join(self.body_lines(width - 1, palette)))
+        body = self.body_lines(width - 1, palette)
+        while body and not body[-1].plain.strip():
+            body.pop()
+        self.query_one(".body", Static).update(Text("\n").join(body))
         self.query_one(".keys", Static).update(Text("\n").join(keys))
         rows = sum(max(-(-line.cell_len // width), 1) for line in keys)
         used = 2 + rows + (not small) + (2 if self._writing else 0)
         # In a small terminal only the activity line, the status line and the last row of the conversation remain.
         room = height - 3 if small else height * 7 // 10
-        body = max(room - used, 2) if small else max(min(height // 2, room - used), 1)
-        self.query_one(VerticalScroll).styles.max_height = body
+        body_rows = max(room - used, 2) if small else max(min(height // 2, room - used), 1)
+        self.query_one(VerticalScroll).styles.max_height = body_rows
         for widget in (self, self.parent):
             if isinstance(widget, Vertical):
                 widget.styles.max_height = room if small else None

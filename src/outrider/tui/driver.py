@@ -15,6 +15,7 @@ from textual._xterm_parser import XTermParser
 from textual.app import App
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
+from textual.widget import Widget
 
 _READ_BYTES = 64 * 1024
 _ALTERNATE_SCREEN = "\x1b[?1049h"
@@ -161,6 +162,20 @@ def _timeout(parser: XTermParser) -> float | None:
     """Return the seconds until the parser decides about a pending escape key, or None."""
     due = parser._timeout_time  # pyright: ignore[reportPrivateUsage]
     return None if due is None else max(due - get_time(), 0.001)
+
+
+async def run_own_binding(field: Widget, event: events.Key) -> None:
+    """Run the binding that a text field has for a key, before the field handles the next key.
+
+    Textual runs bindings after the key has bubbled up to the application. Of keys that arrive together, as over a slow
+    connection, letters would overtake cursor keys: `ac←b` would become `acb`.
+    """
+    app = cast("App[Any]", field.app)  # pyright: ignore[reportUnknownMemberType]
+    for binding in field._bindings.key_to_bindings.get(event.key, ()):  # pyright: ignore[reportPrivateUsage]
+        if not binding.priority and await app.run_action(binding.action, field):
+            event.stop()
+            event.prevent_default()
+            return
 
 
 class TolerantFile:

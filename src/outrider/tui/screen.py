@@ -217,6 +217,8 @@ class TuiScreen:
         await self.find_widget(DialogQueue).leave_session()
         if self.controller.session_id:
             await self.ask_pending()
+        else:
+            self.find_widget(WelcomeView).show_earlier_count(await self.controller.count_earlier_sessions())
         self.redraw()
 
     def redraw(self) -> None:

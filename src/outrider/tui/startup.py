@@ -168,8 +168,11 @@ class ModelSetup:
             self._app.notify(f"{provider} refused the key: {problem.text}", severity="error", timeout=15, markup=False)
             return False
         place = await asyncio.to_thread(KeyStore(self._settings.folders.keys_file).store, provider, key)
-        checked = f"; it could not be checked: {problem.text}" if problem.text else ""
-        self._app.notify(f"The key is stored ({place}){checked}.", markup=False)
+        if problem.text:
+            unchecked = f"The key is stored ({place}), but it could not be checked: {problem.text}."
+            self._app.notify(unchecked, severity="warning", timeout=15, markup=False)
+        else:
+            self._app.notify(f"The key is checked and stored ({place}).", markup=False)
         return True
 
     async def _download_weights(self) -> bool:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outrider.config.settings import Settings
-from outrider.errors import ProcessError
+from outrider.errors import OutriderError, ProcessError
 from outrider.presentation.formats import clean_line, clean_text, format_cost, format_count, format_tokens
 from outrider.project.extensions import CustomCommand, find_custom_commands, read_git_diff
 from outrider.project.trust import INSTRUCTIONS_FILE, ProjectFolder, WorkspaceTrust, find_project
@@ -18,6 +18,7 @@ from outrider.tui.widgets.modals import PickerItem
 from outrider.types.request import ServerOverview
 
 if TYPE_CHECKING:
+    from outrider.engine.engine import Engine
     from outrider.engine.session_client import SessionClient
     from outrider.project.mcp import ServerOffers
 
@@ -128,6 +129,76 @@ async def show_context(ui: ScreenApi, _: str) -> None:
     table = f"\n\n| source | tokens | share |\n|---|---|---|\n{rows}" if shares else ""
     hint = "`/compact` replaces earlier messages; `outrider context` shows each request, its cost and its cache."
     ui.show_page("Context", f"**{_context_text(used, limit)}**{table}\n\n{hint}")
+
+
+async def replay_session(ui: ScreenApi, ignored: str) -> None:
+    """Run the session again, offline, with the recorded answers of the model, and show what differs."""
+    from outrider.engine.factory import CASSETTES
+    from outrider.session_replay.replay import find_cassette, replay
+
+    if engine := _local_engine(ui):
+        settings, session_id = ui.controller.settings, ui.controller.session_id
+        try:
+            cassette = find_cassette(settings.data_folder / CASSETTES, session_id)
+            result = await replay(engine, session_id, cassette=cassette, ignore=ignored.split())
+        except OutriderError as error:
+            ui.show_notice(clean_text(str(error)), "warning")
+        else:
+            ui.show_page("Replay", lambda _: result.text())
+
+
+async def rerun_session(ui: ScreenApi, argument: str) -> None:
+    """Run a copy of the session from one of its steps with another model, and compare both."""
+    from outrider.session_replay.what_if import what_if
+
+    model, _, step = argument.strip().partition(" ")
+    if not model or (step and not step.strip().isdigit()):
+        ui.fill_composer("/what-if ")
+        ui.show_notice("name a model, and the number of steps to preserve: /what-if openai/gpt-5.4 2")
+    elif engine := _local_engine(ui):
+        ui.show_notice(f"a copy of this session runs with {model}; calls that need an approval are denied")
+        try:
+            at_step = int(step) if step else None
+            async with engine.like(attended=False) as twin:
+                result = await what_if(twin, ui.controller.session_id, at_step=at_step, model=model)
+        except OutriderError as error:
+            ui.show_notice(clean_text(str(error)), "warning")
+        else:
+            hint = f"/resume {result.session.id} opens the copy"
+            ui.show_page("What if", lambda _: f"{result.text()}\n\n{hint}")
+
+
+async def compare_session(ui: ScreenApi, name: str) -> None:
+    """Compare this session with another one."""
+    from outrider.session_replay.recorded_session import load_session
+    from outrider.session_replay.what_if import compare
+
+    if not name.strip():
+        ui.fill_composer("/compare ")
+        ui.show_notice("name the other session by its id, or the end of it")
+    elif engine := _local_engine(ui):
+        try:
+            other = await ui.controller.archive.find_session(name.strip())
+            pair = [await load_session(engine.store, one) for one in (ui.controller.session_id, other.id)]
+            text = compare(*pair).text()
+        except OutriderError as error:
+            ui.show_notice(clean_text(str(error)), "warning")
+        else:
+            ui.show_page("Comparison", lambda _: text)
+
+
+def _local_engine(ui: ScreenApi) -> "Engine | None":
+    """Return the engine of this process, if a session is open in it; otherwise show a notice."""
+    from outrider.engine.engine import Engine
+
+    engine = ui.controller.engine
+    if not isinstance(engine, Engine):
+        ui.show_notice(_NOT_HERE, "warning")
+    elif not ui.controller.session_id:
+        ui.show_notice("there is no session yet", "warning")
+    else:
+        return engine
+    return None
 
 
 async def rename_session(ui: ScreenApi, title: str) -> None:

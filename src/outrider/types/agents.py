@@ -10,6 +10,7 @@ from outrider.errors import ConfigurationError
 from outrider.types.modes import REASONING_EFFORTS, Mode, ReasoningEffort, VendorTool
 from outrider.types.request import RetryPolicy
 from outrider.types.tool_state import Attachment
+from outrider.types.validate import ArgumentsMeta
 
 ProviderKind = Literal["anthropic", "openai", "openai-responses", "google", "local", "outrider", "scripted", "custom"]
 
@@ -34,7 +35,7 @@ class Credential(msgspec.Struct, frozen=True):
 CredentialFunction = Callable[[], "str | Credential | Awaitable[str | Credential]"]
 
 
-class Provider(msgspec.Struct, frozen=True):
+class Provider(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """A configured way to reach models. Without `api_key` and `base_url` the vendor's usual environment variables
     apply.
 
@@ -131,7 +132,7 @@ _VENDOR_HOSTS = (
 )  # fmt: skip
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class Limits(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """Limits of a run, shared by all of its agents; None means unlimited. `cost` is in US dollars. At most
     `calls_per_answer` calls of one answer run; the model reads that the others did not.
 
@@ -244,7 +245,7 @@ else:
     Instructions = str  # the decoded type
 
 
-class Agent(msgspec.Struct, frozen=True):
+class Agent(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     """A named agent: instructions, a model and permissions.
 
     `instructions` is a text, or a plain or async function that takes a `SessionContext` and returns one. It is called

@@ -4,11 +4,10 @@ from typing import Any, ClassVar, get_args
 
 import msgspec
 
-from outrider.types.approvals import CallEffect, RuleWidth
 from outrider.types.codec import load_part, plain
 from outrider.types.ids import now_ms
 from outrider.types.origins import DataFlow
-from outrider.types.outcomes import CommandOutcome
+from outrider.types.outcomes import CallEffect, CommandOutcome, RuleWidth
 from outrider.types.usage import CacheTokens, Tokens
 from outrider.types.validate import convert, is_object
 

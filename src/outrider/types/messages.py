@@ -11,7 +11,7 @@ from outrider.errors import PartValidationError
 from outrider.types.anthropic_blocks import content_blocks, part_from_anthropic
 from outrider.types.codec import AnyPart, adopt, load_part, plain
 from outrider.types.ids import is_id, new_id
-from outrider.types.parts import ModelRef, PartBase, TextPart, ToolPart, ToolUsePart, is_withdrawn
+from outrider.types.parts import WITHDRAWN, ModelRef, PartBase, TextPart, ToolPart, ToolUsePart, is_withdrawn
 from outrider.types.tool_state import ToolPending
 from outrider.types.usage import Tokens
 from outrider.types.validate import convert
@@ -146,7 +146,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
     def get_calls(self) -> list[ToolPart]:
         """Returns the tool calls of the answer, without those of a failed attempt, which are withdrawn."""
-        return [part for part in self.parts if isinstance(part, ToolPart) and not is_withdrawn(part)]
+        return [part for part in self.parts if isinstance(part, ToolPart) and not part.metadata.get(WITHDRAWN)]
 
     def find_call(self, call_id: str) -> ToolPart | None:
         """Return the call with this id, or None."""

@@ -1,4 +1,5 @@
-"""The names of the modes and what front ends say about them; `permissions/modes.py` defines their rights."""
+"""Modes and approval levels; `permissions/modes.py` defines the rights of the modes. The command line reads them for
+`--help`, so nothing heavy is imported here."""
 
 from typing import Literal, get_args
 

@@ -339,9 +339,17 @@ class RetryPart(PartBase, frozen=True, tag_field="type", tag="retry", omit_defau
     model: ModelRef | None = None
 
 
+class UndoneSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The summary that a compaction had until it was undone at `time`, in Unix milliseconds."""
+
+    summary: str
+    time: int
+
+
 class CompactionPart(PartBase, frozen=True, tag_field="type", tag="compaction"):
     """Replaces all messages before `tail_start_id` in the prompt by `summary`. One that was undone has no
-    summary and no effect. `origins` are those of the messages."""
+    summary and no effect; `undone` has the summary of the requests that were sent before. `origins` are those of the
+    messages."""
 
     type: ClassVar[Literal["compaction"]] = "compaction"
     auto: bool = False
@@ -351,6 +359,7 @@ class CompactionPart(PartBase, frozen=True, tag_field="type", tag="compaction"):
     tokens_before: int | None = None
     tokens_after: int | None = None
     origins: StoredOrigins = UNSET
+    undone: UndoneSummary | UnsetType = UNSET
 
 
 WITHDRAWN = "withdrawn"

@@ -10,6 +10,7 @@ from outrider.errors import ConfigurationError
 from outrider.types.messages import Role
 from outrider.types.modes import ReasoningEffort, VendorTool
 from outrider.types.parts import ModelPart
+from outrider.types.validate import ArgumentsMeta
 
 
 class ModelMessage(msgspec.Struct, frozen=True):
@@ -118,13 +119,16 @@ Rewrite = Callable[[ModelMessage, ModelMessage | None], ModelMessage]
 
 class ServerOverview(msgspec.Struct, frozen=True):
     """What front ends show of an MCP server: its state, the cause of a failure, the number of its tools, and the names
-    of those whose definitions have changed since their last approval."""
+    of those whose definitions have changed since their last approval. `added` and `removed` are the tools that came and
+    went since it was first ready."""
 
     name: str
     state: str
     error: str = ""
     tools: int = 0
     changed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -134,11 +138,16 @@ class ServerOverview(msgspec.Struct, frozen=True):
             words += f", {self.tools} tool{'' if self.tools == 1 else 's'}"
         if self.changed:
             words += f", changed since the last approval: {', '.join(self.changed)}"
+        if self.removed:
+            words += f", removed: {', '.join(self.removed)}"
+        if self.added:
+            words += f", new: {', '.join(self.added)}"
         return f"{words}: {self.error}" if self.error else words
 
     @property
-    def is_usable(self) -> bool:
-        return self.state == "ready" and not self.changed
+    def is_as_before(self) -> bool:
+        """Whether it can be used, with the tools that it had when it was first ready."""
+        return self.state == "ready" and not (self.changed or self.added or self.removed)
 
 
 class BodyLayout(msgspec.Struct, frozen=True, eq=False):
@@ -225,7 +234,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     deny: tuple[str, ...] = ()
 
 
-class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=ArgumentsMeta):
     """How often and how long a failed request is repeated. Times are in seconds.
 
     A request is sent at most `attempts` times within `total` seconds. The wait is drawn from a window that starts at

@@ -1,12 +1,13 @@
 """Checked conversion of plain data into values, with errors that name the field."""
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
 import msgspec
 
-from outrider.errors import PartValidationError
+from outrider.errors import ConfigurationError, PartValidationError
 
 JsonObject = dict[str, Any]
 S = TypeVar("S", bound=msgspec.Struct)
@@ -18,6 +19,47 @@ _AT = re.compile(r"at `\$\.?(?P<path>[^`]*)`")
 def is_object(value: object) -> TypeGuard[JsonObject]:
     """Returns whether the value was a JSON object, whose keys are always strings."""
     return isinstance(value, dict)
+
+
+class ArgumentsMeta(type(msgspec.Struct)):
+    """The metaclass of values that programs create. A wrong argument raises ConfigurationError, which names the
+    class and the nearest argument, in place of a TypeError."""
+
+    if not TYPE_CHECKING:  # type checkers check the arguments themselves, unless they see this method
+
+        def __call__(cls, *arguments: Any, **named: Any) -> Any:
+            try:
+                return super().__call__(*arguments, **named)
+            except TypeError as error:
+                fields: tuple[str, ...] = cls.__struct_fields__
+                unknown = [name for name in named if name not in fields]
+                if not unknown and not str(error).startswith(_WRONG_ARGUMENTS):
+                    raise  # of `__post_init__`
+                from difflib import get_close_matches  # lazy: only for mistakes
+
+                near = get_close_matches(unknown[0], fields, n=1) if unknown else []
+                hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(fields)}"
+                what = f"there is no argument {unknown[0]!r}" if unknown else str(error)
+                raise ConfigurationError(f"{cls.__name__}(): {what}; {hint}") from error
+
+
+_WRONG_ARGUMENTS = ("Missing required argument", "Extra positional arguments", "Argument ")
+
+MAX_NESTING = 100  # levels; later code walks the inputs and the metadata of calls recursively
+
+
+def is_too_deep(value: Any) -> bool:
+    """Returns whether a JSON value has more than MAX_NESTING levels."""
+    level: list[Any] = [value]
+    for _ in range(MAX_NESTING):
+        level = [inner for outer in level for inner in _child_values(outer)]
+    return bool(level)
+
+
+def _child_values(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return cast("JsonObject", value).values()
+    return cast("list[Any]", value) if isinstance(value, list | tuple) else ()
 
 
 def convert(value: Any, cls: type[S]) -> S:

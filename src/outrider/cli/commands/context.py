@@ -50,14 +50,11 @@ def _show_report(arguments: Namespace) -> int:
         return found.title, build_report(found.id, (await archive.load(found.id)).messages)
 
     (title, report), console = run_with_archive(load, arguments), Console()
-    if arguments.step and arguments.step > len(report.steps):
-        raise ConfigurationError(f"the session has {len(report.steps)} steps, there is no step {arguments.step}")
-    number: int = arguments.step or 0
-    step = report.steps[number - 1] if number else None
+    step = _choose_step(report, arguments.step)
     if arguments.html:
         shares, name = step.sources if step else report.totals, f"{title or report.session_id}"
         return write_output(
-            treemap_page(f"{name}, step {step.step}" if step else name, shares).encode(), arguments.html
+            treemap_page(f"{name}, {_name_step(step)}" if step else name, shares).encode(), arguments.html
         )
     if arguments.json:
         console.print(msgspec.json.encode(step or report).decode())
@@ -66,6 +63,24 @@ def _show_report(arguments: Namespace) -> int:
     else:
         _print_session(report, console)
     return exit_codes.SUCCESS
+
+
+def _choose_step(report: ContextReport, number: int | None) -> StepContext | None:
+    if number is None:
+        return None
+    if number == 0:
+        found = next((one for one in reversed(report.steps) if one.step == 0), None)
+        if found is None:
+            raise ConfigurationError("the session has no summary whose request is recorded")
+        return found
+    answers = [one for one in report.steps if one.step]
+    if number > len(answers):
+        raise ConfigurationError(f"the session has {len(answers)} steps, there is no step {number}")
+    return answers[number - 1]
+
+
+def _name_step(step: StepContext) -> str:
+    return f"step {step.step}" if step.step else "summary"
 
 
 def _print_session(report: ContextReport, console: Console) -> None:
@@ -82,7 +97,7 @@ def _print_step(step: StepContext, console: Console) -> None:
     if not step.recorded:
         console.print(NOT_RECORDED)
         return
-    console.print(f"Step {step.step}, {step.model}", "bold")
+    console.print(f"{_name_step(step).capitalize()}, {step.model}", "bold")
     for line in _source_table(step.sources, console.width, most=None):
         console.print(line)
     if step.miss is not None:
@@ -97,7 +112,7 @@ def _step_table(steps: Sequence[StepContext], width: int) -> list[str]:
             continue
         cells.append(
             (
-                str(step.step),
+                str(step.step or "summary"),
                 step.model,
                 format_bytes(step.bytes) + ("" if step.exact else " (redacted or changed)"),
                 format_tokens(step.tokens.prompt),

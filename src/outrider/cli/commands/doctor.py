@@ -10,6 +10,7 @@ import msgspec
 from outrider.cli import exit_codes
 from outrider.cli.main import program_version
 from outrider.cli.output import Console
+from outrider.cli.parser import import_object
 from outrider.cli.setup import user_folders
 from outrider.config.settings import Settings, read_settings
 from outrider.engine import diagnostics as health
@@ -50,10 +51,33 @@ def _run_checks(arguments: Namespace, console: Console) -> Iterator[DiagnosticFi
         )
     else:
         yield from health.check_providers(settings)
-        yield from health.check_tools(settings, os.environ)
+        tools = list(health.check_tools(settings, os.environ))
+        yield from tools
+        yield from _check_operators(settings, tools)
         yield from _check_servers(settings)
         yield from asyncio.run(_check_providers(settings)) if arguments.network else ()
     yield _check_terminal(console)
+
+
+def _check_operators(settings: Settings, tools: list[DiagnosticFinding]) -> Iterator[DiagnosticFinding]:
+    """Report that operators of the server of this data folder can run no commands, because it has no sandbox."""
+    path = settings.data_folder / "server" / "users.json"
+    if not path.exists():
+        return
+    directory = import_object("outrider.server.users:UserDirectory")(path)
+    if directory.declined_sandbox:
+        why, remedy = "the server was started with --no-sandbox", "start it without --no-sandbox"
+    elif not settings.sandbox.image and any(one.name == "sandbox" and one.status == "problem" for one in tools):
+        why, remedy = "there is no sandbox", "make the sandbox work; docs/deploy.md has the options for containers"
+    else:
+        return
+    try:
+        has_operators = directory.has_operators
+    except OutriderError as error:
+        yield DiagnosticFinding("server", "problem", str(error))
+        return
+    if has_operators:
+        yield DiagnosticFinding("server", "problem", f"commands of operators are denied: {why}", remedy)
 
 
 def _check_servers(settings: Settings) -> list[DiagnosticFinding]:

@@ -1,6 +1,7 @@
 """`outrider mcp add, list, test, login, logout, remove, import`: your MCP servers."""
 
 import asyncio
+import re
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from outrider.config.settings import Settings, read_settings
 from outrider.engine import mcp_servers
 from outrider.errors import ConfigurationError
 from outrider.presentation.formats import format_count
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def list_servers(arguments: Namespace) -> int:
@@ -38,6 +41,8 @@ def add_server(arguments: Namespace) -> int:
     """Add a server to your file, or to the `.mcp.json` of the folder."""
     console, settings = Console(), read_settings(cwd=arguments.cwd)
     file = _target_file(settings, arguments)
+    if not _NAME.fullmatch(arguments.name):
+        raise ConfigurationError(f"{arguments.name!r} is not a name of a server: use letters, digits, '-', '_' and '.'")
     mcp_servers.add_entry(file, arguments.name, _entry_from_arguments(arguments), replace=arguments.force)
     console.print_stderr(f"{arguments.name} was added to {file}")
     if arguments.project:
@@ -50,8 +55,11 @@ def remove_server(arguments: Namespace) -> int:
     """Remove a server from your file or from the `.mcp.json` of the folder, and its stored login."""
     settings = read_settings(cwd=arguments.cwd)
     file = _target_file(settings, arguments)
-    mcp_servers.remove_entry(settings, file, arguments.name)
-    Console().print_stderr(f"{arguments.name} was removed from {file}")
+    ended = asyncio.run(mcp_servers.remove_entry(settings, file, arguments.name))
+    console = Console()
+    console.print_stderr(f"{arguments.name} was removed from {file}")
+    if ended is not None:
+        console.print_stderr(f"Its login was deleted; {ended.text}.")
     return exit_codes.SUCCESS
 
 
@@ -90,10 +98,12 @@ def log_in(arguments: Namespace) -> int:
 
 
 def log_out(arguments: Namespace) -> int:
-    """Delete the stored login of a server."""
-    found = mcp_servers.log_out(read_settings(cwd=arguments.cwd), arguments.name)
+    """Delete the stored login of a server and revoke its tokens."""
+    ended = asyncio.run(mcp_servers.log_out(read_settings(cwd=arguments.cwd), arguments.name))
     Console().print_stderr(
-        f"The login for {arguments.name} was deleted." if found else f"There is no login for {arguments.name}."
+        f"The login for {arguments.name} was deleted; {ended.text}."
+        if ended is not None
+        else f"There is no login for {arguments.name}."
     )
     return exit_codes.SUCCESS
 
@@ -123,6 +133,13 @@ def _entry_from_arguments(arguments: Namespace) -> dict[str, Any]:
     command = list(arguments.command)
     if bool(command) == bool(arguments.url):
         raise ConfigurationError("give either a command after --, or --url")
+    for flag, is_given, other in (
+        ("--env", bool(arguments.env and arguments.url), "a server with a URL"),
+        ("--header", bool(arguments.header and command), "a command"),
+        ("--sse", bool(arguments.sse and command), "a command"),
+    ):
+        if is_given:
+            raise ConfigurationError(f"{flag} has no effect for {other}")
     if arguments.url:
         entry: dict[str, Any] = {"type": "sse" if arguments.sse else "http", "url": arguments.url}
         if arguments.header:

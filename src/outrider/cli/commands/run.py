@@ -434,7 +434,15 @@ class RunCommand:
                 await engine.set_agent(session_id, first.name)
             mode = session.mode
         info = RunInfo(session_id, first.name, settings.model, mode, str(settings.workspace))
-        return await _with_setup(engine, info) if "stream" in self._arguments.output_format else info
+        if "stream" not in self._arguments.output_format:
+            return info
+        # The stream begins when the servers are connected; the wait for them is reported before.
+        unsubscribe = engine.bus.subscribe_all(self._print_wait) if not self._arguments.quiet else None
+        try:
+            return await _with_setup(engine, info)
+        finally:
+            if unsubscribe is not None:
+                unsubscribe()
 
     @property
     def _attach_option(self) -> str:

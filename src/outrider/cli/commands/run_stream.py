@@ -340,13 +340,15 @@ def _update_lines(event: SessionUpdatedEvent) -> Iterable[tuple[str, OutputLine]
         case {"settled": question_id}:
             return [("question_closed", {"question_id": question_id})]
         case {"mcp_servers": [*servers]}:
-            return [("mcp_servers", {"servers": [_server_state(server) for server in servers]})]
+            wait = {"wait_seconds": seconds} if (seconds := event.changes.get("wait_seconds")) else {}
+            return [("mcp_servers", {"servers": [_server_state(server) for server in servers], **wait})]
         case _:
             return ()
 
 
 def _server_state(server: Mapping[str, Any]) -> OutputLine:
-    return {"name": server["name"], "status": server["state"], "error": server["error"]}
+    news = {name: server[name] for name in ("changed", "added", "removed") if server.get(name)}
+    return {"name": server["name"], "status": server["state"], "error": server["error"], **news}
 
 
 def _answer_part(part: AnswerPart) -> OutputLine:

@@ -7,8 +7,8 @@ import shlex
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 UNIT_NAME = "outrider-worker"
 _LAUNCHD_LABEL = "dev.outrider.worker"
 _PASSED_VARIABLES = ("OUTRIDER_HOME", "PATH")  # only paths; API keys belong in the separate environment file
+_DEFAULT_GRACE_SECONDS, _EXIT_SECONDS = 20.0, 40.0  # of the settings; to hand over the runs afterwards
 _SYSTEMD_TEMPLATE = """\
 [Unit]
 Description=Outrider background worker
@@ -46,6 +47,9 @@ Description=Outrider background worker
 ExecStart={command}
 {environ}
 EnvironmentFile=-{keys}
+# SIGTERM to the worker only: commands of runs may end within its grace period.
+KillMode=mixed
+TimeoutStopSec={stop_seconds:.0f}
 Restart=on-failure
 RestartSec=10
 
@@ -64,7 +68,8 @@ class ServiceUnit(msgspec.Struct, frozen=True):
 
 def print_unit(arguments: Namespace, folders: AppFolders, environ: Mapping[str, str]) -> int:
     """Print the unit to stdout, and the installation steps to stderr."""
-    unit, console = build_unit(sys.platform, worker_command(arguments, folders), folders, environ), Console()
+    command, console = worker_command(arguments, folders), Console()
+    unit = build_unit(sys.platform, command, folders, environ, grace=arguments.grace)
     console.write(unit.text)
     console.print_stderr(f"Write this to {unit.path}, then:")
     for line in unit.start_commands:
@@ -83,9 +88,23 @@ def worker_command(arguments: Namespace, folders: AppFolders) -> list[str]:
     database = arguments.database
     if database and (database.file or has_password(database)):
         database = f"@{database.file or database_file_path(folders)}"
-    options = {"--database": database, "--runs": arguments.runs}
+    listen = arguments.listen_url
+    if listen and (listen.file or has_password(listen)):
+        listen = f"@{listen.file}" if listen.file else None  # OUTRIDER_LISTEN_URL of the environment file
+    options = {
+        "--database": database,
+        "--listen-url": listen,
+        "--runs": arguments.runs,
+        "--grace": None if arguments.grace is None else f"{arguments.grace:g}",
+        "--health": arguments.health and _format_address(*arguments.health),
+        "--log-format": "json" if arguments.log_format == "json" else None,
+    }
     arguments_list = [item for name, value in options.items() if value for item in (name, str(value))]
     return [sys.executable, "-m", "outrider", "worker", *arguments_list]
+
+
+def _format_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def has_password(url: str) -> bool:
@@ -103,19 +122,28 @@ def env_file_path(folders: AppFolders) -> Path:
     return folders.config / "worker.env"
 
 
-def build_unit(platform: str, command: Sequence[str], folders: AppFolders, environ: Mapping[str, str]) -> ServiceUnit:
-    """Return the service unit for the platform: launchd on macOS, else systemd."""
+def build_unit(
+    platform: str,
+    command: Sequence[str],
+    folders: AppFolders,
+    environ: Mapping[str, str],
+    *,
+    grace: float | None = None,
+) -> ServiceUnit:
+    """Return the service unit for the platform: launchd on macOS, else systemd, which kills a worker only after its
+    grace period."""
     passed = {name: environ[name] for name in _PASSED_VARIABLES if environ.get(name)}
     if platform == "darwin":
         return _launchd_unit(command, folders, passed)
-    return _systemd_unit(command, folders, passed)
+    return _systemd_unit(command, folders, passed, _DEFAULT_GRACE_SECONDS if grace is None else grace)
 
 
-def _systemd_unit(command: Sequence[str], folders: AppFolders, environ: Mapping[str, str]) -> ServiceUnit:
+def _systemd_unit(command: Sequence[str], folders: AppFolders, environ: Mapping[str, str], grace: float) -> ServiceUnit:
     text = _SYSTEMD_TEMPLATE.format(
         command=" ".join(_quote_systemd_word(word).replace("$", "$$") for word in command),
         environ="\n".join(f"Environment={_quote_systemd_word(f'{name}={value}')}" for name, value in environ.items()),
         keys=_escape_percent(str(env_file_path(folders))),
+        stop_seconds=grace + _EXIT_SECONDS,
     )
     path = folders.home / ".config" / "systemd" / "user" / f"{UNIT_NAME}.service"
     return ServiceUnit(text, path, (f"systemctl --user enable --now {UNIT_NAME}", "loginctl enable-linger"))
@@ -243,13 +271,19 @@ async def _serve_runs(arguments: Namespace, settings: "Settings", lock: "WorkerL
 async def _open_worker(
     stack: AsyncExitStack, create: "Callable[[], AbstractAsyncContextManager[Worker]]", stop: asyncio.Event
 ) -> "Worker":
-    """Open a worker on the stack; wait while the database is not available."""
+    """Open a worker on the stack; wait while the database is not available. Exits when `stop` is set, also while a
+    store waits for the database itself."""
     from outrider.background.database import is_outage, outage_pause
 
     attempt = 0
     while True:
         try:
-            return await stack.enter_async_context(create())
+            async with _canceled_by(stop):
+                return await stack.enter_async_context(create())
+        except TimeoutError:
+            if stop.is_set():
+                raise SystemExit(exit_codes.SUCCESS) from None
+            raise
         except Exception as problem:
             if not isinstance(problem, StoreUnavailableError) and not is_outage(problem):
                 raise
@@ -262,13 +296,26 @@ async def _open_worker(
         attempt += 1
 
 
+@asynccontextmanager
+async def _canceled_by(stop: asyncio.Event) -> AsyncGenerator[None, None]:
+    """Cancel the body when the event is set, and raise TimeoutError then."""
+    async with asyncio.timeout(None) as limit:
+        waiting = asyncio.create_task(stop.wait())
+        waiting.add_done_callback(lambda task: None if task.cancelled() else limit.reschedule(0))
+        try:
+            yield
+        finally:
+            waiting.cancel()
+
+
 async def _serve_health(arguments: Namespace, worker: "Worker", stack: AsyncExitStack) -> None:
     """Serve the endpoints of `--health` until the stack is closed."""
-    from outrider.background.health import HealthServer
+    from outrider.background.health import HealthServer, WorkerHealth
 
     if arguments.health is None:
         return
-    server = HealthServer(worker.metrics, lambda: worker.status, worker.job_client.read_queue_gauges)
+    health = WorkerHealth(worker.metrics, lambda: worker.status, worker.job_client.read_queue_gauges)
+    server = HealthServer(health)
     try:
         port = await stack.enter_async_context(server.serve(*arguments.health))
     except OSError as problem:

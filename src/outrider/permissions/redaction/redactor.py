@@ -49,9 +49,9 @@ _SECRET_FIELD = re.compile(
     r"authorization)$",
     re.IGNORECASE,
 )
-# Identifiers that other records refer to, and opaque provider state that must be sent back unchanged.
+# Identifiers that other records refer to, digests, and opaque provider state that must be sent back unchanged.
 _UNREDACTED_FIELDS = split_names(
-    "id session_id message_id call_id parent_call_id parent_id part_id provider_state type"
+    "id session_id message_id call_id parent_call_id parent_id part_id provider_state type digest"
 )
 _BULK_LENGTH = 4096
 _BULK = re.compile(r"(?:data:[^,\s]{0,200},)?[A-Za-z0-9+/=]{4096,}")  # base64 data such as an image
@@ -319,7 +319,7 @@ class Redactor:
         self._known_prefixes = tuple({secret[:_KNOWN_PREFIX_LENGTH] for secret in self.known_forms})
         self._clean: dict[int, PartBase] = {}
         self._scanner = _shared_scanner(tuple(self.known_forms))
-        self._clean_texts = self._scanner.clean_texts
+        self.clean_texts = self._scanner.clean_texts
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], more: Iterable[str] = ()) -> "Redactor":
@@ -340,7 +340,7 @@ class Redactor:
         return _merge_spans(found)
 
     def redact_text(self, text: str) -> str:
-        return self._clean_texts.redact(text)
+        return self.clean_texts.redact(text)
 
     def find_unfinished_secret(self, text: str) -> int:
         """As the module's function, and also finds the start of a known secret."""
@@ -368,7 +368,7 @@ class Redactor:
         """As `is_plain`, for the first chunk of a text; caches it, because it is often the complete stored text."""
         if not self.is_plain(text):
             return False
-        self._clean_texts.add_clean(text)
+        self.clean_texts.add_clean(text)
         return True
 
     def redact_complete(self, text: str) -> str:
@@ -377,11 +377,11 @@ class Redactor:
 
     def redact_value(self, value: Any) -> Any:
         """Returns the value with every text in it redacted; the same object if it contains no secret."""
-        return redact_nested(value, self._clean_texts)
+        return redact_nested(value, self.clean_texts)
 
     def redact_for_publish(self, value: Any) -> Any:
         """As `redact_value`; also remembers a clean part, so that publishing the same part skips the search."""
-        clean = redact_nested(value, self._clean_texts)
+        clean = redact_nested(value, self.clean_texts)
         if clean is value and isinstance(value, PartBase):
             self._clean[id(value)] = value
             while len(self._clean) > _MAX_CLEAN_PARTS:
@@ -520,7 +520,7 @@ class RedactingEventFilter:
         return (*held, self._redactor.redact_value(event))
 
     def filter_event(self, event: Event) -> Sequence[Event]:
-        return (self._redactor.redact_value(event),)
+        return (_find_walker(event.__class__)(event, self._redactor.clean_texts),)
 
     def _open_stream(self, key: tuple[str, str], event: ChunkEvent) -> _StreamState:
         if len(self._streams) >= _MAX_STREAMS:

@@ -7,7 +7,7 @@ from outrider.permissions.redaction.secret_patterns import split_names
 from outrider.permissions.shell.command import ScriptAnalysis
 from outrider.permissions.shell.programs.registry import KNOWN_EFFECTS, program_name
 from outrider.permissions.shell.wrappers import runs_its_arguments
-from outrider.types.approvals import CallEffect
+from outrider.types.outcomes import CallEffect
 
 _TEST_SCRIPT = "runs the project's test script, which may write files"
 _SCRIPT = "runs a script of the project, which may write files"

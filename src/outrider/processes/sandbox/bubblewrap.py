@@ -374,7 +374,21 @@ def _list_bound_sockets() -> list[str]:
     except OSError:
         return []
     # A command cannot reach a socket that the user cannot see.
-    return [real for name in names if (real := real_path(name))]
+    found = [real for name in names if (real := real_path(name))]
+    return [path for path in found if not _is_closed_to_commands(path)] if os.geteuid() == 0 else found
+
+
+def _is_closed_to_commands(path: str) -> bool:
+    """Returns whether a command of root cannot pass a folder of another user on the path. Commands have no
+    capabilities, and bubblewrap has none over files of other users in its namespace: it would fail to mount there."""
+    groups = {os.getegid(), *os.getgroups()}
+    for folder in Path(path).parents:
+        found = lstat_or_none(str(folder))
+        if found is not None and found.st_uid != 0:
+            needed = stat.S_IXGRP if found.st_gid in groups else stat.S_IXOTH
+            if not found.st_mode & needed:
+                return True
+    return False
 
 
 _RUNTIME_FILES = (".pid", ".lock", ".sock", ".socket")

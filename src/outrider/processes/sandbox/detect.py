@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -95,6 +96,79 @@ class LandlockSandbox(msgspec.Struct, frozen=True):
         environment = outer_environment(launch.environment) | {"TMPDIR": scratch}
         argv = build_init_argv(encode_init_request(launch, policy.limits, restrictions, str(policy.workspace)))
         return LaunchRequest(argv, environment, launch.workdir, launch.limits)
+
+
+class ContainerSandbox(msgspec.Struct, frozen=True):
+    """Runs each command in a new container of an engine such as podman or docker. The container has the workspace and
+    nothing else of this machine; its programs are those of `image`."""
+
+    program: str
+    image: str
+    options: tuple[str, ...] = ()
+    name: str = "a container"
+    confines: bool = True
+    overlays: bool = False
+    protects_files: bool = True
+    accepted: bool = False
+    gaps: tuple[str, ...] = ("the network of a command is on or off; single hosts cannot be allowed",)
+
+    def wrap(self, launch: LaunchRequest, policy: SandboxPolicy) -> LaunchRequest:
+        """Returns a launch request for the client of the engine. Raises ConfigurationError."""
+        if isinstance(policy.network, ProxyNetwork) or policy.overlay is not None:
+            raise ConfigurationError("a container cannot allow single hosts or mount an overlay; see [sandbox] image")
+        name = f"outrider-{secrets.token_hex(8)}"
+        passed = [word for one in launch.environment if one not in _OUTER_VARIABLES for word in ("--env", one)]
+        argv = (
+            self.program, "run", "--rm", "--interactive", "--name", name, "--label", "outrider",
+            "--network", "bridge" if policy.network == "on" else "none",
+            "--cap-drop", "ALL", "--security-opt", "no-new-privileges",
+            "--user", f"{os.getuid()}:{os.getgid()}",
+            *(("--userns", "keep-id") if Path(self.program).name == "podman" and os.getuid() else ()),
+            "--workdir", str(launch.workdir), *_mount_options(resolve_zones(policy)), *passed, "--env", "HOME=/tmp",
+            *self.options, self.image, *_program_of_image(launch.argv),
+        )  # fmt: skip
+
+        def remove() -> str:
+            """A killed client leaves its container."""
+            with contextlib.suppress(OSError, subprocess.SubprocessError):
+                arguments = [self.program, "rm", "--force", name]
+                subprocess.run(
+                    arguments, capture_output=True, timeout=REMOVE_SECONDS, env=_engine_environment(), check=False
+                )
+            return launch.cleanup()
+
+        return LaunchRequest(argv, {**launch.environment, **_engine_environment()}, Path("/"), cleanup=remove)
+
+
+REMOVE_SECONDS = 20.0
+_OUTER_VARIABLES = frozenset({"PATH", "HOME", "TMPDIR", "PWD", "SHELL", "USER", "LOGNAME"})
+_ENGINE_VARIABLES = ("HOME", "PATH", "TMPDIR", "XDG_RUNTIME_DIR", "DOCKER_HOST", "CONTAINER_HOST", "DOCKER_CONFIG")
+
+
+def _engine_environment() -> dict[str, str]:
+    return {one: os.environ[one] for one in _ENGINE_VARIABLES if one in os.environ}
+
+
+def _program_of_image(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the command with the name of its program: the image may have it in another folder."""
+    return (Path(argv[0]).name, *argv[1:])
+
+
+def _mount_options(zones: AccessZones) -> Iterator[str]:
+    """Yields the mounts of a container: what may be used of the machine, and empty files and folders in place of hidden
+    ones in it."""
+    mounted: list[str] = []
+    for path, access in zones.items():
+        if "," in path:
+            raise ConfigurationError(f"a container cannot mount {path}: its name has a comma")
+        if access == "hidden":
+            if any(is_within(path, folder) for folder in mounted):
+                is_folder = os.path.isdir(path)  # noqa: PTH112
+                empty = f"type=tmpfs,target={path}" if is_folder else f"type=bind,source=/dev/null,target={path}"
+                yield from ("--mount", empty)
+            continue
+        mounted.append(path)
+        yield from ("--mount", f"type=bind,source={path},target={path}{',readonly' if access == 'read-only' else ''}")
 
 
 def list_grants(folder: str, access: Access, zones: AccessZones) -> Iterator[tuple[str, Access]]:

@@ -259,9 +259,7 @@ class JoinedCommand:
 
     def _list_running(self) -> list[str]:
         """Returns the start of some command lines. The command chooses how many there are, and how long they are."""
-        lines = (init.read_file(f"/proc/{pid}/cmdline", MAX_COMMAND_LINE) for pid in self._list_pids(_MAX_LISTED))
-        shown = islice((line for line in lines if line), MAX_LEFTOVERS)
-        return [" ".join(line.replace(b"\0", b" ").decode(errors="replace").split()) for line in shown]
+        return list(islice(filter(None, map(_name_process, self._list_pids(_MAX_LISTED))), MAX_LEFTOVERS))
 
     def _list_pids(self, most: int) -> list[int]:
         return [pid for pid in init.list_descendants(most + len(self._holders)) if pid not in self._holders]
@@ -272,6 +270,15 @@ class JoinedCommand:
             signal.pidfd_send_signal(self._namespace_init, signal.SIGKILL)
         except OSError:
             return
+
+
+def _name_process(pid: int) -> str:
+    """Returns the start of its command line, or its name if it has erased that; "" if it has ended."""
+    line = init.read_file(f"/proc/{pid}/cmdline", MAX_COMMAND_LINE)
+    if not line.strip(b"\0 "):
+        name, _, state = init.read_file(f"/proc/{pid}/stat", MAX_COMMAND_LINE).partition(b"(")[2].rpartition(b") ")
+        line = b"" if state[:1] in (b"", b"Z", b"X") else b"[" + name + b"]"
+    return " ".join(line.replace(b"\0", b" ").decode(errors="replace").split())
 
 
 class _InnerLaunch:

@@ -361,17 +361,27 @@ def _thinking_config(request: Request, traits: ModelTraits, max_tokens: int) -> 
 
 
 def lacks_required_thinking(request: Request, traits: ModelTraits) -> bool:
-    """Returns whether the last answer waits for tool results and does not begin with a thinking block, because another
-    model gave it or reasoning was off. The API then rejects a thinking budget; adaptive thinking has no such rule."""
+    """Returns whether tool results are sent for an answer without thinking, because another model gave it or reasoning
+    was off. The API then rejects a thinking budget; adaptive thinking has no such rule. All answers since the last
+    input are one turn: if its first one begins with thinking, models without interleaved thinking omit it later."""
     prompt = request.prompt
     if traits.thinking_form(budget=request.settings.reasoning_budget is not None) != "enabled" or len(prompt) < 2:
         return False
-    if not any(isinstance(part, ToolResultPart) for part in prompt[-1].content):
+    if not _has_results(prompt[-1]):
         return False
-    first = prompt[-2].content[0] if prompt[-2].content else None
-    return not (
-        isinstance(first, ReasoningPart) and ("signature" in first.provider_state or "block" in first.provider_state)
-    )
+    first = len(prompt) - 2
+    while first >= 2 and _has_results(prompt[first - 1]):
+        first -= 2
+    return not (_begins_with_thinking(prompt[-2]) or _begins_with_thinking(prompt[first]))
+
+
+def _has_results(message: ModelMessage) -> bool:
+    return any(isinstance(part, ToolResultPart) for part in message.content)
+
+
+def _begins_with_thinking(answer: ModelMessage) -> bool:
+    first = answer.content[0] if answer.content else None
+    return isinstance(first, ReasoningPart) and bool({"signature", "block"} & first.provider_state.keys())
 
 
 def _thinking_budget(settings: ModelSettings, max_tokens: int) -> int:

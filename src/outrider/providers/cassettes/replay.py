@@ -212,7 +212,10 @@ class UnplayedExchanges:
         paths = tuple(urlsplit(call.url)._replace(scheme="", netloc="").geturl() for call in (recorded, sent))
         if paths[0] != paths[1]:
             return _name_changed_default(f"the URL: recorded {paths[0]}, sent {paths[1]}")
-        difference = first_difference(recorded.body, sent.body, self._ignore)
+        bodies = recorded.body, sent.body
+        if "system" in self._ignore:
+            bodies = _without_system(recorded.body), _without_system(sent.body)
+        difference = first_difference(*bodies, self._ignore)
         return None if difference is None else _name_changed_default(difference)
 
     def _mismatch_error(self, sent: RecordedCall) -> ProviderError:
@@ -224,6 +227,20 @@ class UnplayedExchanges:
             "change is intended",
             type="replay_mismatch",
         )
+
+
+def _without_system(body: Any) -> Any:
+    """Returns a request without its system prompt, which has another place in every API."""
+    if not isinstance(body, dict):
+        return body
+    names = ("system", "instructions", "systemInstruction")
+    fields = {name: value for name, value in cast("dict[str, Any]", body).items() if name not in names}
+    if isinstance(fields.get("messages"), list):
+        roles = ("system", "developer")
+        fields["messages"] = [
+            one for one in fields["messages"] if not (isinstance(one, dict) and cast("Any", one).get("role") in roles)
+        ]
+    return fields
 
 
 # Requests of version 0.1 differ in these fields, because a default changed.
@@ -309,8 +326,8 @@ def _cut_error() -> NetworkError:
 class CassetteOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The provider option `cassette`.
 
-    `ignore` lists body fields that may differ on replay, `secrets` lists texts to redact besides keys, `timing` replays
-    chunks with their recorded delays.
+    `ignore` lists body fields that may differ on replay ("system": the system prompt of any API), `secrets` lists
+    texts to redact besides keys, `timing` replays chunks with their recorded delays.
     """
 
     path: str

@@ -63,7 +63,7 @@ class ChatDialect(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     hosts: tuple[str, ...] = ()
-    limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    limit: str = "max_tokens"  # name of the field with the output limit
     reasoning: Literal["effort", "object", "thinking", "enable_thinking", "never"] = "effort"
     reasoners: str = _OPENAI_NAMES
     efforts: tuple[str, ...] = _EFFORT_RANGE
@@ -191,7 +191,7 @@ def dialect_for_model(dialect: ChatDialect, model: str) -> ChatDialect:
     if not _REASONING_MODELS.match(_bare_model_name(model)):
         return dialect
     of_openai = dialect.name in ("openai", "azure")
-    changes: dict[str, Any] = {"limit": "max_completion_tokens"}
+    changes: dict[str, Any] = {"limit": "max_completion_tokens"} if dialect.limit == "max_tokens" else {}
     if of_openai:
         minor = _minor_version(model)
         changes |= {"system": "developer", "efforts": openai_efforts(model)}

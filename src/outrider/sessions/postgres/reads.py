@@ -21,6 +21,7 @@ from outrider.sessions.rows import search_terms, session_rows
 from outrider.sessions.rows.codec import (
     UNREADABLE,
     MessageRow,
+    OldMessageCutoff,
     PartRow,
     TextBudget,
     blob_names,
@@ -99,35 +100,86 @@ async def load_transcript(
 
 
 async def load_abridged(db: Connection, session_id: str, text_bytes: int) -> tuple[SessionTranscript, bool]:
-    """Reads the sizes of large texts, and then only the newest of them."""
+    """Reads messages page by page from the last to the first, and only the newest large texts."""
     session = await session_row(db, session_id)
-    query = "SELECT key, id, role, created, body FROM messages WHERE session = %s ORDER BY key"
-    messages = {row["key"]: row for row in await fetch_rows(db, query, session["key"])}
-    query = "SELECT id, message, body, draft, blobs FROM parts WHERE message = ANY(%s) ORDER BY message, key"
-    parts = await fetch_rows(db, query, list(messages))
-    large = [row for row in reversed(parts) if row["blobs"]]
+    budget = TextBudget(text_bytes)
+    cutoff, found, is_cut = OldMessageCutoff(budget), list[_ReadMessage](), False
+    query = (
+        "SELECT key, id, role, created, body FROM messages WHERE session = %s AND key < %s ORDER BY key DESC LIMIT %s"
+    )
+    before = 2**62
+    while not is_cut and (page := await fetch_rows(db, query, session["key"], before, MESSAGE_PAGE)):
+        before = page[-1]["key"]
+        for head, parts in await _read_page(db, page, budget):
+            found.append((head, parts))
+            if cutoff.is_reached(head.id, head.role, (part.row.body for part in parts)):
+                is_cut, before = True, next(row["key"] for row in page if row["id"] == head.id)
+                break
+    if is_cut:
+        found += await _read_old_messages(db, session["key"], before, budget)
+    found.reverse()
+    heads = [head for head, _ in found]
+    transcript = build_transcript(decode_session(session), heads, _drain_parts(found), first=not is_cut)
+    return transcript, is_cut or budget.is_spent
+
+
+MESSAGE_PAGE = 500
+_ReadMessage = tuple[MessageRow, list[StoredPart]]
+
+
+async def _read_old_messages(db: Connection, session: int, before: int, budget: TextBudget) -> list[_ReadMessage]:
+    """Returns older messages that an open session needs, the last one first: those of the user, which have its
+    settings, and the last call of each tool, which may have the state of that tool."""
+    rows = await fetch_rows(
+        db,
+        """SELECT key, id, role, created, body FROM messages WHERE session = %s AND key < %s
+        AND (role = 'user' OR key IN (SELECT message FROM parts WHERE key IN (
+            SELECT max(key) FROM parts WHERE session = %s AND outcome IS NOT NULL GROUP BY tool)))
+        ORDER BY key DESC""",
+        session,
+        before,
+        session,
+    )
+    found: list[_ReadMessage] = []
+    for start in range(0, len(rows), MESSAGE_PAGE):
+        found += await _read_page(db, rows[start : start + MESSAGE_PAGE], budget)
+    return found
+
+
+async def _read_page(db: Connection, heads: list[RowDict], budget: TextBudget) -> list[_ReadMessage]:
+    """Returns messages with their parts. `heads` are in the order in which the budget is used, from the last one on."""
+    roles = {row["key"]: row["role"] for row in heads}
+    query = "SELECT id, message, body, draft, blobs FROM parts WHERE message = ANY(%s) ORDER BY message DESC, key"
+    parts = await fetch_rows(db, query, list(roles))
+    large = [row for row in parts if row["blobs"]]
     names = list({name for row in large for name in blob_names(row["body"])})
     query = "SELECT name, octet_length(body) AS size FROM blobs WHERE name = ANY(%s)"
     sizes = {row["name"]: row["size"] for row in await fetch_rows(db, query, names)} if names else {}
-    budget = TextBudget(text_bytes)
-    for row in large:
-        row["body"] = budget.abridge(row["body"], row["message"], messages[row["message"]]["role"])
-        budget.left -= sum(sizes.get(name, 0) for name in blob_names(row["body"]))
+    for row in parts:
+        role = roles[row["message"]]
+        if row["blobs"]:
+            row["body"] = budget.abridge(row["body"], row["message"], role)
+            budget.left -= sum(sizes.get(name, 0) for name in blob_names(row["body"]))
+        else:
+            row["body"] = budget.abridge_small(row["body"], row["message"], role)
     for start in range(0, len(large), BLOB_BATCH):
         batch = large[start : start + BLOB_BATCH]
         for row, body in zip(batch, await restore_blobs(db, batch), strict=True):
             row["body"] = body
-    heads = [MessageRow(row["id"], row["role"], row["created"], row["body"]) for row in messages.values()]
-    found = build_transcript(decode_session(session), heads, _drain_parts(parts, messages))
-    return found, budget.is_spent
+    by_message: dict[int, list[StoredPart]] = {key: [] for key in roles}
+    ids = {row["key"]: row["id"] for row in heads}
+    for row in parts:
+        by_message[row["message"]].append(
+            StoredPart(PartRow(row["id"], ids[row["message"]], row["body"]), row["draft"])
+        )
+    return [(MessageRow(row["id"], row["role"], row["created"], row["body"]), by_message[row["key"]]) for row in heads]
 
 
-def _drain_parts(rows: list[RowDict], messages: dict[int, RowDict]) -> Iterator[StoredPart]:
+def _drain_parts(found: list[_ReadMessage]) -> Iterator[StoredPart]:
     """Yields parts and releases their rows, so that large texts are not in memory twice."""
-    rows.reverse()
-    while rows:
-        row = rows.pop()
-        yield StoredPart(PartRow(row["id"], messages[row["message"]]["id"], row["body"]), row["draft"])
+    for _, parts in found:
+        yield from parts
+        parts.clear()
 
 
 async def _message_key(db: Connection, session: int, message_id: str | None) -> int:

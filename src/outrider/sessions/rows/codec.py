@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -159,9 +159,14 @@ LEFT_IN_STORE = "[a long text of this conversation; it was left in the store]"
 _USER_INPUT = [msgspec.to_builtins(make_origin("secret", "the user's input"))]
 
 
+_MIN_LEFT_BODY = 2_000  # bytes of a row
+_MIN_LEFT_TEXT = 500  # characters
+_PART_OVERHEAD = 500  # bytes of memory of a part besides its texts
+
+
 class TextBudget:
-    """Limits the large texts of a transcript that is read from its end: after the message that uses up `left` bytes,
-    those of older messages are left in the store."""
+    """Limits the texts of a transcript that is read from its end: after the message that uses up `left` bytes, those of
+    older messages are left in the store, except for inputs of calls and texts of the user that are no blobs."""
 
     def __init__(self, left: int) -> None:
         self.left = left
@@ -173,13 +178,57 @@ class TextBudget:
         message."""
         if message != self._message:
             self._message, self.is_spent = message, self.left <= 0
-        return leave_blobs(body, role) if self.is_spent else body
+        return leave_texts(body, role, _note_blob) if self.is_spent else body
+
+    def abridge_small(self, body: bytes, message: object, role: str) -> bytes:
+        """The same for a row without blobs; its size is subtracted."""
+        if message != self._message:
+            self._message, self.is_spent = message, self.left <= 0
+        if self.is_spent and role == "assistant" and len(body) > _MIN_LEFT_BODY:
+            body = leave_texts(body, role, _note_text)
+        self.left -= len(body) + _PART_OVERHEAD
+        return body
 
 
-def leave_blobs(body: bytes, role: str) -> bytes:
-    """Returns the row of a finished text, reasoning or call with a note in place of each blob, and without attachments.
-    Inputs of calls, files and texts of the program still refer to their blobs. The text of a user is not there to be
-    checked, so it is treated as one with a secret."""
+class OldMessageCutoff:
+    """Decides how much of a long transcript is read, from its end: everything up to `text_bytes`, and all messages that
+    the last compaction left in the prompt. The rest is not part of any prompt."""
+
+    def __init__(self, budget: TextBudget) -> None:
+        self._budget = budget
+        self._tail_start: str | None = None  # "" once it was read, or if the compaction left nothing
+
+    def is_reached(self, message_id: str, role: str, parts: Iterable[bytes]) -> bool:
+        """Returns whether the messages before this one, which has these rows, are left in the store."""
+        if self._tail_start is None and role == "user":
+            tails = (_read_tail_start(body) for body in parts if _COMPACTION_MARK in body)
+            self._tail_start = next((found for found in tails if found is not None), None)
+        if self._tail_start == message_id:
+            self._tail_start = ""
+        return self._tail_start == "" and self._budget.left <= 0
+
+
+_COMPACTION_MARK = b'"type":"compaction"'
+
+
+def _read_tail_start(body: bytes) -> str | None:
+    """Returns the id of the first message that a compaction left in the prompt, "" if it left none, None if the row is
+    no compaction that has an effect."""
+    try:
+        value = msgspec.json.decode(body)
+    except UNREADABLE:
+        return None
+    match value:
+        case {"type": "compaction", "summary": str(summary)} if summary:
+            return value.get("tail_start_id") or ""
+        case _:
+            return None
+
+
+def leave_texts(body: bytes, role: str, note: Callable[[str], str]) -> bytes:
+    """Returns the row of a finished text, reasoning or call with a note in place of each text that `note` replaces, and
+    without attachments. Inputs of calls, files and texts of the program stay, also as references to blobs. The text of
+    a user is not there to be checked, so it is treated as one with a secret."""
     try:
         value = msgspec.json.decode(body)
     except UNREADABLE:
@@ -187,11 +236,11 @@ def leave_blobs(body: bytes, role: str) -> bytes:
     match value:
         case {"type": "text", "text": str(text)} if not value.get("synthetic"):
             unchecked = {"origins": _USER_INPUT} if role == "user" else {}
-            value = unchecked | value | {"text": _note_blob(text)}
+            value = unchecked | value | {"text": note(text)}
         case {"type": "reasoning"}:
-            value = map_strings(value, _note_blob)
+            value = map_strings(value, note)
         case {"type": "tool", "state": {"status": "completed" | "error", "input": arguments, **rest}}:
-            noted = map_strings({**rest, "attachments": []}, _note_blob)
+            noted = map_strings({**rest, "attachments": []}, note)
             value = {**value, "state": {"status": value["state"]["status"], "input": arguments, **noted}}
         case _:
             pass
@@ -200,6 +249,10 @@ def leave_blobs(body: bytes, role: str) -> bytes:
 
 def _note_blob(text: str) -> str:
     return LEFT_IN_STORE if text.startswith(_BLOB_PREFIX) else text
+
+
+def _note_text(text: str) -> str:
+    return LEFT_IN_STORE if len(text) > _MIN_LEFT_TEXT else text
 
 
 def blob_names(body: bytes) -> list[str]:

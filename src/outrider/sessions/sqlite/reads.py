@@ -18,7 +18,15 @@ from outrider.sessions.records import (
     UsageRow,
 )
 from outrider.sessions.rows import session_rows
-from outrider.sessions.rows.codec import UNREADABLE, MessageRow, PartRow, TextBudget, as_bytes, insert_blobs
+from outrider.sessions.rows.codec import (
+    UNREADABLE,
+    MessageRow,
+    OldMessageCutoff,
+    PartRow,
+    TextBudget,
+    as_bytes,
+    insert_blobs,
+)
 from outrider.sessions.rows.session_rows import (
     StoredPart,
     build_page,
@@ -98,13 +106,45 @@ def load_transcript(
 def load_abridged(db: sqlite3.Connection, session_id: str, text_bytes: int) -> tuple[SessionTranscript, bool]:
     """Reads messages from the last to the first, so that the newest large texts are those that are complete."""
     session = session_row(db, session_id)
-    query = "SELECT key, id, role, created, body FROM messages WHERE session = ? ORDER BY key"
-    rows = db.execute(query, (session["key"],)).fetchall()
     budget = TextBudget(text_bytes)
-    parts = (part for row in reversed(rows) for part in _read_parts(db, row[0], row[1], (budget, row[2])))
-    messages = [MessageRow(*row[1:]) for row in rows]
-    found = build_transcript(decode_session(session), messages, parts)
-    return found, budget.is_spent
+    cutoff, found, is_cut = OldMessageCutoff(budget), list[_ReadMessage](), False
+    query = "SELECT key, id, role, created, body FROM messages WHERE session = ? ORDER BY key DESC"
+    for row in db.execute(query, (session["key"],)):
+        parts = list(_read_parts(db, row[0], row[1], (budget, row[2])))
+        found.append((row, parts))
+        if cutoff.is_reached(row[1], row[2], (part.row.body for part in parts)):
+            found += _read_old_messages(db, session["key"], row[0], budget)
+            is_cut = True
+            break
+    found.reverse()
+    messages = [MessageRow(*row[1:]) for row, _ in found]
+    parts = _drain_parts(found)
+    transcript = build_transcript(decode_session(session), messages, parts, first=not is_cut)
+    return transcript, is_cut or budget.is_spent
+
+
+_ReadMessage = tuple[tuple[Any, ...], list[StoredPart]]
+
+
+def _drain_parts(found: list[_ReadMessage]) -> Iterator[StoredPart]:
+    """Yields the parts and releases their rows, so that their texts are not in memory twice."""
+    for _, parts in found:
+        yield from parts
+        parts.clear()
+
+
+def _read_old_messages(db: sqlite3.Connection, session: int, before: int, budget: TextBudget) -> Iterator[_ReadMessage]:
+    """Yields older messages that an open session needs, the last one first: those of the user, which have its settings,
+    and the last call of each tool, which may have the state of that tool."""
+    # The plus sign selects the index of calls, which has all of these columns.
+    calls = "SELECT max(key) FROM parts WHERE +session = ? AND outcome IS NOT NULL GROUP BY tool"
+    rows = db.execute(
+        f"""SELECT key, id, role, created, body FROM messages WHERE session = ? AND key < ?
+        AND (role = 'user' OR key IN (SELECT message FROM parts WHERE key IN ({calls}))) ORDER BY key DESC""",
+        (session, before, session),
+    )
+    for row in rows:
+        yield row, list(_read_parts(db, row[0], row[1], (budget, row[2])))
 
 
 def _message_key(db: sqlite3.Connection, session: int, message_id: str) -> int:
@@ -119,7 +159,10 @@ def _read_parts(
     rows = db.execute("SELECT id, body, draft, blobs FROM parts WHERE message = ? ORDER BY key", (message,))
     for id, stored, draft, blobs in rows:
         body = stored
-        if blobs and limit is not None:
+        if limit is not None and not blobs:
+            budget, role = limit
+            body = budget.abridge_small(stored, message, role)
+        elif blobs and limit is not None:
             budget, role = limit
             body = restore_blobs(db, budget.abridge(stored, message, role))
             budget.left -= len(body)

@@ -228,9 +228,24 @@ def _open_database(path: Path, file_system: FileSystemType) -> tuple[str, ...]:
     with translate_errors(path), closing(connect_writer(path)) as db:
         if is_truncated(path, db):
             raise StoreDamagedError(f"{path} is shorter than it should be", path=str(path))
+        _reject_foreign_database(db, path)
         _set_journal(db, path, journal_mode(path, file_system))
         backup = migrate_schema(db, path)
     return (f"the store was migrated to a newer schema version; a backup of the old one is {backup}",) if backup else ()
+
+
+def _reject_foreign_database(db: sqlite3.Connection, path: Path) -> None:
+    """Raises StoreError for a database of another program, which Outrider must neither extend nor move."""
+    if found := _foreign_tables(db):
+        text = f"{path} is a database of another program (tables: {found}), so it was not changed"
+        raise StoreError(f"{text}; move it away, or restore a backup of the sessions", path=str(path))
+
+
+def _foreign_tables(db: sqlite3.Connection) -> str:
+    """Returns names of tables if none of them is of a store."""
+    rows = db.execute("SELECT CAST(name AS BLOB) FROM sqlite_master WHERE type = 'table'")
+    names = sorted(decode_leniently(name) for (name,) in rows)
+    return ", ".join(names[:3]) if {"sessions", "messages", "parts"}.isdisjoint(names) else ""
 
 
 def _set_journal(db: sqlite3.Connection, path: Path, mode: str) -> None:
@@ -257,7 +272,8 @@ _CONSISTENCY_QUERIES = {
 
 
 class StoreHealth(msgspec.Struct, frozen=True):
-    """The result of a check. `problems` lists defects of the file, `damaged` the rows that cannot be decoded."""
+    """The result of a check. `problems` lists defects of the file, `damaged` the rows that cannot be decoded. A
+    `foreign` file has these tables of another program."""
 
     path: Path
     version: int = 0
@@ -266,6 +282,7 @@ class StoreHealth(msgspec.Struct, frozen=True):
     rows: dict[str, int] = {}
     problems: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
+    foreign: str = ""
 
     @property
     def is_newer(self) -> bool:
@@ -284,6 +301,8 @@ def check_file(path: Path) -> StoreHealth:
             db.text_factory = decode_leniently
             if is_truncated(path, db):
                 return StoreHealth(path, problems=("the file is shorter than it should be",))
+            if foreign := _foreign_tables(db):
+                return StoreHealth(path, problems=("it is a database of another program",), foreign=foreign)
             return _examine_database(path, db)
     except StoreError as error:
         return StoreHealth(path, problems=(error.message,))
@@ -292,9 +311,9 @@ def check_file(path: Path) -> StoreHealth:
 def repair_file(path: Path) -> StoreHealth:
     """Rebuilds indexes and deletes unused blobs; copies the readable rows to a new file if the file is damaged.
 
-    No row is deleted. Returns the result of a new check. A file of a newer version is not changed.
+    No row is deleted. Returns the result of a new check. A file of a newer version or another program is not changed.
     """
-    if (health := check_file(path)).is_newer:
+    if (health := check_file(path)).is_newer or health.foreign:
         return health
     file_lock = FairFileLock(path)
     try:

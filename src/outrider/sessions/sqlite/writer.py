@@ -100,27 +100,28 @@ class WalSync:
     def after_commit(self, file: int, *, synced: bool) -> None:
         """Records a commit. With `synced` it runs fdatasync, which also covers all earlier commits."""
         if synced:
-            _sync(file)
-            self._unsynced_since = None
+            self._run_sync(file, self._unsynced_since or monotonic())
         elif self._unsynced_since is None:
             self._unsynced_since = monotonic()
 
     def sync_pending(self, file: int) -> None:
-        """Syncs the last commits if no synced commit followed them.
+        """Syncs the last commits if no synced commit followed them."""
+        if self._unsynced_since is not None:
+            with contextlib.suppress(OSError):
+                self._run_sync(file, self._unsynced_since)
 
-        Resets the timestamp before the sync, so that a commit during the sync counts as unsynced again.
-        """
-        since, self._unsynced_since = self._unsynced_since, None
-        if since is None:
-            return
+    def _run_sync(self, file: int, since: float) -> None:
+        """Resets the timestamp before the sync, so that a commit during the sync counts as unsynced again."""
+        self._unsynced_since = None
         try:
             _sync(file)
         except OSError:
             self._unsynced_since = since
+            raise
 
 
 class TransactionWriter:
-    """Runs write requests in transactions on one connection. The caller holds the file lock.
+    """Runs write requests in transactions on one connection.
 
     With a write-ahead log, SQLite commits without fsync (`synchronous = NORMAL`) and this class syncs the log where a
     request needs it: switching the pragma per transaction costs more. Without a log, SQLite syncs every commit.
@@ -131,6 +132,7 @@ class TransactionWriter:
         self._path = path
         self._wal_sync = wal_sync
         self._wal = _open_wal(path, db)
+        self._has_committed = False  # the last batch, which `sync_batch` has not seen yet
         if self._wal is not None:
             db.execute("PRAGMA synchronous = NORMAL")
 
@@ -139,21 +141,35 @@ class TransactionWriter:
         return self._wal is not None
 
     def commit_batch(self, requests: Sequence[WriteRequest]) -> None:
-        """Runs all requests in one transaction; rolls back a failed request alone. Raises only if BEGIN fails."""
+        """Runs all requests in one transaction; rolls back a failed request alone. Raises only if BEGIN fails. The
+        caller holds the file lock, releases it and calls `sync_batch` before it delivers the results."""
         self.db.execute("BEGIN IMMEDIATE")
         try:
             for request in requests:
                 self._run_request(request, alone=len(requests) == 1)
-            if self.db.in_transaction:
+            self._has_committed = self.db.in_transaction
+            if self._has_committed:
                 self.db.execute("COMMIT")
-                if self._wal is not None:
-                    synced = self._wal_sync.is_overdue or any(request.synced for request in requests)
-                    self._wal_sync.after_commit(self._wal, synced=synced)
         except Exception as error:  # noqa: BLE001  delivered to the callers
-            self.roll_back()
-            for request in requests:
-                request.set_error(to_store_error(error, self._path))
+            self._fail_batch(requests, error)
+
+    def sync_batch(self, requests: Sequence[WriteRequest]) -> None:
+        """Syncs the log if a committed request needs it. Without the file lock: a sync takes far longer than a commit,
+        and covers what other processes have committed meanwhile. A checkpoint that they run syncs the log itself."""
+        if self._has_committed and self._wal is not None:
+            self._has_committed = False
+            try:
+                synced = self._wal_sync.is_overdue or any(request.synced for request in requests)
+                self._wal_sync.after_commit(self._wal, synced=synced)
+            except OSError as error:
+                self._fail_batch(requests, error)
         failpoint("FP-after-commit")
+
+    def _fail_batch(self, requests: Sequence[WriteRequest], error: Exception) -> None:
+        self._has_committed = False
+        self.roll_back()
+        for request in requests:
+            request.set_error(to_store_error(error, self._path))
 
     def sync_wal(self) -> None:
         """Syncs commits that have no fsync yet."""
@@ -364,7 +380,8 @@ class DatabaseWriter:
                 requests = [request for request in waiting if request.try_claim()]
                 start = time.perf_counter()
                 transactions.commit_batch(requests)
-                self._record_duration(start)
+            transactions.sync_batch(requests)
+            self._record_duration(start)
         except Exception as error:  # noqa: BLE001  delivered to the callers; the thread must survive
             for request in requests:
                 request.set_error(to_store_error(error, self._path))
@@ -447,6 +464,7 @@ class _LoopWriter:
             return False
         finally:
             self._file_lock.release()
+        self._transactions.sync_batch(claimed)
         for request in claimed:
             request.deliver_result()
         return True

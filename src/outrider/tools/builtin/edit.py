@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING, assert_never
 
 from outrider.errors import ToolFailure
 from outrider.tools.edit_transaction import FileEditor, FileRevision, RevisionSet
-from outrider.tools.text.diff import TextDiff, current_view, diff_texts, number_lines
 from outrider.tools.text.encoding import TextEncoding, detect_encoding, split_lines
-from outrider.tools.text.replace import TextReplacement, replace_text
+from outrider.tools.text.replace import TextDiff, TextReplacement, current_view, diff_texts, number_lines, replace_text
 from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.types.tool_declaration import KNOWN_NAMES
 

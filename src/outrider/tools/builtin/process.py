@@ -3,8 +3,9 @@
 from typing import Any, Literal, assert_never
 
 from outrider.errors import ProcessError, ToolFailure
+from outrider.processes.output import append_note, format_slice
+from outrider.processes.process import ExitStatus
 from outrider.processes.supervisor import ProcessStatus, ProcessSupervisor
-from outrider.tools.command_output import append_note, format_ending, format_slice
 from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.types.ids import now_ms
 from outrider.types.tool_declaration import KNOWN_NAMES
@@ -103,7 +104,7 @@ def _format_process_output(supervisor: ProcessSupervisor, process_id: str, offse
     if more := status.output_size - piece.end:
         text = append_note(text, f"{more:,} more bytes; read again")
     metadata = {"process_id": process_id, "running": status.ending is None, "offset": piece.end}
-    return ToolResult(append_note(text, format_ending(status.ending)), title=status.command[:100], metadata=metadata)
+    return ToolResult(append_note(text, _format_ending(status.ending)), title=status.command[:100], metadata=metadata)
 
 
 def _format_processes(statuses: list[ProcessStatus]) -> str:
@@ -113,4 +114,8 @@ def _format_processes(statuses: list[ProcessStatus]) -> str:
 def _format_process(status: ProcessStatus) -> str:
     age = (now_ms() - status.started_at) // 1000
     command = status.command.replace("\n", " ")[:100]
-    return f"{status.id}: {format_ending(status.ending)}, started {age} s ago, {status.output_size:,} bytes: {command}"
+    return f"{status.id}: {_format_ending(status.ending)}, started {age} s ago, {status.output_size:,} bytes: {command}"
+
+
+def _format_ending(ending: ExitStatus | None) -> str:
+    return "still running" if ending is None else ending.description

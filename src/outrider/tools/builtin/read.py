@@ -5,7 +5,15 @@ from typing import Any, BinaryIO
 
 from outrider.errors import ToolFailure
 from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
-from outrider.tools.workspace_files import FileLines, FileLocation, ReadBounds, SeenVersions, WorkspaceFiles, read_lines
+from outrider.tools.workspace_files import (
+    UNSAVED_NOTE,
+    FileLines,
+    FileLocation,
+    ReadBounds,
+    SeenVersions,
+    WorkspaceFiles,
+    read_lines,
+)
 from outrider.types.tool_state import Attachment
 
 MAX_ATTACHMENT = 10 * 1024 * 1024
@@ -32,7 +40,7 @@ def read_tool(files: WorkspaceFiles, ledger: SeenVersions) -> Tool:
         if (folder := files.locate_folder(file_path)) is not None:
             return ToolResult(files.list_folder(folder), title=folder.display)
         location = files.locate(file_path, "read")
-        with files.open(location) as file:
+        with files.open_current(location) as (file, unsaved):
             kind = media_type(file.read(16))
             file.seek(0)
             if kind is not None:
@@ -42,7 +50,8 @@ def read_tool(files: WorkspaceFiles, ledger: SeenVersions) -> Tool:
             raise ToolFailure(f"{location.display} is a binary file, which cannot be shown as text")
         if piece.version is not None:
             ledger.record(context.session_id, location.real, piece.version)
-        return ToolResult(_format_lines(piece), title=location.display, metadata=_result_metadata(piece))
+        note = f"\n\n({UNSAVED_NOTE})" if unsaved else ""
+        return ToolResult(_format_lines(piece) + note, title=location.display, metadata=_result_metadata(piece))
 
     return Tool(
         read,

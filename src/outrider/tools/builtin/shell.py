@@ -6,11 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
+import msgspec
+
 from outrider.errors import ProcessError, ToolFailure
 from outrider.processes.launch import LaunchWrapper
-from outrider.processes.output import OutputThrottle, plain_text
+from outrider.processes.output import OutputThrottle, append_note, format_output, plain_text
 from outrider.processes.supervisor import CommandResult, ProcessSupervisor, TimeLimit
-from outrider.tools.command_output import append_note, format_output
 from outrider.tools.tool import Progress, Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.types.ids import new_id
 from outrider.types.tool_declaration import KNOWN_NAMES
@@ -50,8 +51,15 @@ class CommandSandbox(Protocol):
 
 
 def shell_tool(
-    supervisor: ProcessSupervisor, *, at_limit: AtLimit = "kill", sandbox: Callable[[], CommandSandbox] | None = None
+    supervisor: ProcessSupervisor,
+    *,
+    at_limit: AtLimit = "kill",
+    sandbox: Callable[[], CommandSandbox] | None = None,
+    describe_surroundings: Callable[[], Awaitable[str]] | None = None,
 ) -> Tool:
+    """Returns the tool. `describe_surroundings` returns a note for the result of a command, such as about unsaved
+    files."""
+
     async def shell(
         command: str,
         context: ToolContext,
@@ -72,14 +80,18 @@ def shell_tool(
                 return _format_background_result(started, title)
             limit = TimeLimit(min(max(timeout, 0.0), MAX_TIMEOUT), at_limit)
             if sandbox is None:
-                return _format_outcome(await _run_command(supervisor, command, folder, context, limit), title, limit)
-            return await sandbox().run(
-                context,
-                lambda wrap: _run_command(supervisor, command, folder, context, limit, wrap),
-                lambda outcome: _format_outcome(outcome, title, limit),
-            )
+                outcome = await _run_command(supervisor, command, folder, context, limit)
+                result = _format_outcome(outcome, title, limit)
+            else:
+                result = await sandbox().run(
+                    context,
+                    lambda wrap: _run_command(supervisor, command, folder, context, limit, wrap),
+                    lambda outcome: _format_outcome(outcome, title, limit),
+                )
         except ProcessError as error:
             raise ToolFailure(error.message) from error
+        note = await describe_surroundings() if describe_surroundings is not None else ""
+        return msgspec.structs.replace(result, content=append_note(result.content, note)) if note else result
 
     description = load_prompt(__file__, "shell", at_limit=TIMEOUT_PHRASES[at_limit])
     return Tool(

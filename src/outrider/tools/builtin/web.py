@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
-from html import unescape
 from ipaddress import IPv4Address
 from typing import Annotated, Any, Literal
 from urllib.parse import urlencode, urlsplit
@@ -207,6 +206,8 @@ def _is_web_address(url: str) -> bool:
 
 def _plain_line(text: Any, length: int) -> str:
     """Returns a text without HTML, line breaks and characters that are not visible; "" for other values."""
+    from html import unescape  # lazy: its table of names is large
+
     if not isinstance(text, str):
         return ""
     joined = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

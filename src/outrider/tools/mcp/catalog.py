@@ -7,7 +7,7 @@ prefix stays valid when servers come and go. What changes later is announced by 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Annotated, Any
@@ -36,18 +36,32 @@ _MAX_NAMED = 40
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+|[^\W_a-zA-Z0-9]+")
 
 
-def summarize_servers(status: Mapping[str, ServerStatus], tools: Iterable[McpTool]) -> list[ServerOverview]:
-    """Return an overview of each server, in the order of their names."""
-    counts: Counter[str] = Counter()
-    changed: dict[str, list[str]] = {}
+def summarize_servers(
+    status: Mapping[str, ServerStatus], tools: Iterable[McpTool], first_tools: MutableMapping[str, frozenset[str]]
+) -> list[ServerOverview]:
+    """Return an overview of each server, in the order of their names. `first_tools` has the tools of each server when
+    it was first ready; those of a server that is ready now are added."""
+    offered: dict[str, list[McpTool]] = {}
     for tool in tools:
-        counts[tool.definition.server] += 1
-        if tool.has_changed:
-            changed.setdefault(tool.definition.server, []).append(tool.definition.name)
-    return [
-        ServerOverview(name, found.state, found.error, counts[name], tuple(changed.get(name, ())))
-        for name, found in sorted(status.items())
-    ]
+        offered.setdefault(tool.definition.server, []).append(tool)
+    return [_summarize(name, found, offered.get(name, ()), first_tools) for name, found in sorted(status.items())]
+
+
+def _summarize(
+    server: str, status: ServerStatus, tools: Sequence[McpTool], first_tools: MutableMapping[str, frozenset[str]]
+) -> ServerOverview:
+    names = frozenset(tool.definition.name for tool in tools)
+    is_ready = status.state == "ready" and bool(names)
+    first = first_tools.setdefault(server, names) if is_ready else names
+    return ServerOverview(
+        server,
+        status.state,
+        status.error,
+        len(tools),
+        tuple(tool.definition.name for tool in tools if tool.has_changed),
+        tuple(sorted(names - first)),
+        tuple(sorted(first - names)),
+    )
 
 
 class AnnouncedServers(msgspec.Struct, omit_defaults=True):

@@ -1,14 +1,16 @@
-"""Configuration of MCP servers: connection parameters, limits and the parser for `.mcp.json`."""
+"""Configuration of MCP servers: connection parameters, limits, stored credentials and the parser for `.mcp.json`."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.types.validate import is_object
+from outrider.permissions.paths.containment import write_private_file
+from outrider.types.validate import ArgumentsMeta, is_object
 
 HIDDEN_SECRET = "[hidden]"
 _MIN_SECRET_LENGTH = 6  # a shorter value would match ordinary text
@@ -16,7 +18,11 @@ _SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password|credential|sig
 _SCHEME = re.compile(r"^(?:bearer|basic|token)\s+", re.IGNORECASE)
 
 
-class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
+_LAUNCHERS = frozenset({"npx", "bunx", "uvx", "pipx", "node", "python", "python3", "docker", "deno", "uv"})
+_LAUNCHER_FLAGS = frozenset({"-y", "-q", "-m", "--yes", "--quiet"})
+
+
+class StdioServer(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
     """A server that runs as a child process and communicates over stdin and stdout."""
 
     name: str
@@ -27,8 +33,18 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def display_address(self) -> str:
-        """The command, without arguments and environment."""
-        return self.command
+        """The command without its environment and arguments, which may contain secrets. Of a program that starts
+        others it includes the name of the other one."""
+        if self.command.rpartition("/")[2] not in _LAUNCHERS:
+            return self.command
+        shown = [self.command]
+        for word in self.args:
+            if word.startswith("-") and word not in _LAUNCHER_FLAGS:
+                break
+            shown.append(word)
+            if not word.startswith("-"):
+                break
+        return " ".join([*shown, "…"] if len(shown) <= len(self.args) else shown)
 
     def secret_values(self) -> list[str]:
         """Return values of the environment that must not be shown, longest first."""
@@ -38,13 +54,31 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
         return f"StdioServer({self.name!r}, {self.command!r}, env={sorted(self.env)})"
 
 
-class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server with a URL. The transport `sse` is the deprecated HTTP transport."""
+class OAuthClient(msgspec.Struct, frozen=True, kw_only=True):
+    """A client that is registered at an authorization server manually, for servers at which Outrider cannot register
+    itself. `issuer` names the authorization server: the client is used at no other one. With `callback_port` a login
+    ends at `http://127.0.0.1:PORT/callback`. The grant `client_credentials` needs no login of a person."""
+
+    client_id: str
+    client_secret: str = ""
+    issuer: str = ""
+    scope: str = ""
+    callback_port: int = 0
+    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
+
+    def __repr__(self) -> str:
+        return f"OAuthClient({self.client_id!r}, grant={self.grant!r})"
+
+
+class HttpServer(msgspec.Struct, frozen=True, kw_only=True, metaclass=ArgumentsMeta):
+    """A server with a URL. The transport `sse` is the deprecated HTTP transport. Without `oauth`, Outrider registers
+    itself at the authorization server of a server that wants a login."""
 
     name: str
     url: str
     headers: dict[str, str] = {}
     transport: Literal["http", "sse"] = "http"
+    oauth: OAuthClient | None = None
 
     @property
     def display_address(self) -> str:
@@ -58,6 +92,7 @@ class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
         values = [_SCHEME.sub("", value) for value in self.headers.values()]
         values += [address.username or "", address.password or "", address.query]
         values += [pair.partition("=")[2] for pair in address.query.split("&")]
+        values += [self.oauth.client_secret] if self.oauth else []
         return _longest_first(values)
 
     def __repr__(self) -> str:
@@ -161,7 +196,9 @@ def _build_server(name: str, entry: "_ConfigEntry") -> ServerConfig:
         if address.scheme not in ("http", "https") or not address.hostname:
             raise _EntryError(".url: expected an address that begins with http:// or https://")
         transport = "sse" if _TRANSPORT_BY_TYPE.get(kind) == "sse" else "http"
-        return HttpServer(name=name, url=url, headers=entry.get_mapping("headers"), transport=transport)
+        return HttpServer(
+            name=name, url=url, headers=entry.get_mapping("headers"), transport=transport, oauth=_read_oauth(entry)
+        )
     if kind not in ("", "stdio"):
         raise _EntryError(f".type: {kind!r} is not a kind of server; it is stdio, http or sse")
     command = entry.get_text("command")
@@ -169,6 +206,40 @@ def _build_server(name: str, entry: "_ConfigEntry") -> ServerConfig:
         raise _EntryError(".command: is empty")
     cwd = entry.get_text("cwd", "") or None
     return StdioServer(name=name, command=command, args=entry.get_list("args"), env=entry.get_mapping("env"), cwd=cwd)
+
+
+_OAUTH_KEYS = {
+    "clientId": "client_id",
+    "clientSecret": "client_secret",
+    "issuer": "issuer",
+    "scope": "scope",
+    "grant": "grant",
+    "callbackPort": "callback_port",
+}
+
+
+def _read_oauth(entry: "_ConfigEntry") -> OAuthClient | None:
+    """Reads `oauth`, with keys in camelCase or snake_case."""
+    fields: Any = entry.fields.get("oauth")
+    if fields is None:
+        return None
+    if not is_object(fields):
+        raise _EntryError(f".oauth: expected an object, got {_type_name(fields)}")
+    port: Any = fields.get("callbackPort", fields.get("callback_port", 0))
+    if not isinstance(port, int) or not 0 <= port < 1 << 16:
+        raise _EntryError(".oauth.callbackPort: expected the number of a port")
+    texts = {_OAUTH_KEYS.get(key, key): value for key, value in fields.items() if key.lower().count("port") == 0}
+    if unknown := texts.keys() - set(_OAUTH_KEYS.values()):
+        raise _EntryError(f".oauth.{min(unknown)}: unknown; the keys are {', '.join(_OAUTH_KEYS)}")
+    given = entry.expand_texts(texts, ".oauth")
+    grant = given.pop("grant", "authorization_code")
+    if grant not in ("authorization_code", "client_credentials"):
+        raise _EntryError(f".oauth.grant: {grant!r} is not supported; it is authorization_code or client_credentials")
+    if not given.get("client_id"):
+        raise _EntryError(".oauth.clientId: is missing")
+    if grant == "client_credentials" and not given.get("client_secret"):
+        raise _EntryError(".oauth.clientSecret: is missing")
+    return OAuthClient(callback_port=port, grant=grant, **given)
 
 
 class _ConfigEntry:
@@ -194,7 +265,10 @@ class _ConfigEntry:
         values: Any = self.fields.get(key, {})
         if not is_object(values):
             raise _EntryError(f".{key}: expected an object of strings, got {_type_name(values)}")
-        return {name: self._expand_variables(value, f".{key}.{name}") for name, value in values.items()}
+        return self.expand_texts(values, f".{key}")
+
+    def expand_texts(self, values: Mapping[str, Any], where: str) -> dict[str, str]:
+        return {name: self._expand_variables(value, f"{where}.{name}") for name, value in values.items()}
 
     def _expand_variables(self, value: Any, where: str) -> str:
         if not isinstance(value, str):
@@ -215,3 +289,59 @@ class _ConfigEntry:
 
 def _type_name(value: object) -> str:
     return "null" if value is None else _TYPE_NAMES.get(type(value), type(value).__name__)
+
+
+class StoredLogin(msgspec.Struct, omit_defaults=True):
+    """The login at one server. The objects have the formats of OAuth's responses and metadata documents."""
+
+    tokens: dict[str, Any] | None = None
+    expires_at: float | None = None  # Unix time
+    client: dict[str, Any] | None = None  # the registration of Outrider at the authorization server
+    metadata: dict[str, Any] | None = None  # of the authorization server: where tokens are refreshed
+    resource: dict[str, Any] | None = None  # of the MCP server: which authorization server it uses
+    wanted_scope: str | None = None  # what a call needed that the tokens do not grant; the next login asks for it
+
+    def secret_values(self) -> Iterator[str]:
+        for source in (self.tokens or {}, self.client or {}):
+            for name in ("access_token", "refresh_token", "id_token", "client_secret"):
+                if isinstance(value := source.get(name), str) and value:
+                    yield value
+
+
+class LoginFile:
+    """The logins of all servers, by URL. Several processes write the file: each write merges with what is stored, and
+    the rename is atomic."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read_login(self, url: str) -> StoredLogin:
+        """Return the login at a server; an empty one if there is none."""
+        return self._load().get(_login_key(url), StoredLogin())
+
+    def write_login(self, url: str, login: StoredLogin | None) -> None:
+        """Store the login at a server; None removes it."""
+        logins = self._load()
+        logins.pop(_login_key(url), None)
+        if login is not None:
+            logins[_login_key(url)] = login
+        write_private_file(self.path, msgspec.json.encode(logins))
+
+    def changed_at(self) -> int:
+        """Return the time of the last write, in nanoseconds; 0 if there is no file."""
+        try:
+            return self.path.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _load(self) -> dict[str, StoredLogin]:
+        try:
+            return msgspec.json.decode(self.path.read_bytes(), type=dict[str, StoredLogin])
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return {}
+
+
+def _login_key(url: str) -> str:
+    """Return the address without credentials, query and fragment: a login holds for a server, not for a request."""
+    address = urlsplit(url)
+    return f"{address.scheme}://{address.netloc.rpartition('@')[2].lower()}{address.path.rstrip('/')}"

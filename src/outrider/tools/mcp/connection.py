@@ -11,8 +11,7 @@ import msgspec
 
 from outrider.errors import ToolFailure
 from outrider.http.transport import ProxySelector
-from outrider.tools.mcp.config import ServerConfig, ServerLimits
-from outrider.tools.mcp.credentials import LoginFile
+from outrider.tools.mcp.config import LoginFile, ServerConfig, ServerLimits
 from outrider.tools.tool import Progress, ToolContext, ToolResult
 
 

@@ -1,27 +1,33 @@
 """HTTP transports of the SDK, with limits on response size and rate, and with secrets removed from log records."""
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from ipaddress import ip_address
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 import httpx2
+from mcp.client.auth import OAuthFlowError
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
 from outrider.errors import ConfigurationError, NetworkError, StalledStreamError
-from outrider.http.client import HttpClient
-from outrider.http.http1 import HttpHeaders
-from outrider.http.transport import HttpRequest, HttpResponse, HttpTimeouts
+from outrider.http.client import HttpClient, is_other_machine, is_public
+from outrider.http.connection import AddressFilter
+from outrider.http.http1 import HttpAddress, HttpHeaders
+from outrider.http.transport import HttpRequest, HttpResponse, HttpTimeouts, ProxySelector
 from outrider.tools.mcp.config import HIDDEN_SECRET, HttpServer, ServerLimits, hide_secrets
-from outrider.tools.mcp.connection import ConnectionLifetime, McpHost
+from outrider.tools.mcp.connection import ConnectionLifetime, ConnectionListener, McpHost
 from outrider.tools.mcp.sdk_stdio import TokenBucket
 
 if TYPE_CHECKING:
     from outrider.tools.mcp.sdk_oauth import ServerAuth
 
 CONNECT_TIMEOUT = 10.0  # seconds
+REVOCATION_SECONDS = 5.0  # for an authorization server to revoke the tokens of a login
+_OK = 200
 _LOGGERS_WITH_URLS = ("httpx2", "mcp.client.streamable_http", "mcp.client.sse")
 READ_TIMEOUT_MARGIN = 30.0  # seconds added to the call limit before an idle connection times out
 
@@ -57,6 +63,50 @@ def _make_auth(config: HttpServer, host: McpHost, life: ConnectionLifetime) -> "
             life.login_problem = problem
 
     return ServerAuth(config, host.logins, report=report, redirect=host.redirect)
+
+
+async def end_login(config: HttpServer, host: McpHost) -> str:
+    """Delete the login at a server and revoke its tokens at the authorization server. Return why they were not revoked,
+    or "". The login is deleted in any case."""
+    life = ConnectionLifetime(_UNUSED_LISTENER)
+    auth, logins = _make_auth(config, host, life), host.logins
+    if auth is None or logins is None:
+        return "the server has no login"
+    problem = "the authorization server has no address for that"
+    requests: list[httpx2.Request] = []
+    try:
+        requests = auth.revocation_requests()
+    except OAuthFlowError as error:
+        problem = str(error)
+    with _quiet_logs(config, auth):
+        logins.write_login(config.url, None)
+        if not requests:
+            return problem
+        try:
+            async with asyncio.timeout(REVOCATION_SECONDS):
+                return await _send_revocations(requests, _BoundedClientFactory(config, host, life, None).make_client())
+        except TimeoutError:
+            return f"the authorization server did not answer within {REVOCATION_SECONDS:g} s"
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
+            return str(error)
+
+
+async def _ignore(*_: object) -> None:
+    """A connection that only ends a login reports nothing."""
+
+
+_UNUSED_LISTENER = ConnectionListener(_ignore, lambda: None, lambda _: None, lambda _: None)
+
+
+async def _send_revocations(requests: Sequence[httpx2.Request], client: httpx2.AsyncClient) -> str:
+    """Returns why a token was not revoked. A server may be unable to revoke access tokens, which end soon."""
+    async with client:
+        for number, request in enumerate(requests):
+            response = await client.send(request)
+            is_refused_kind = number > 0 and b"unsupported_token_type" in response.content
+            if response.status_code != _OK and not is_refused_kind:
+                return f"the authorization server answered {response.status_code} {response.reason_phrase}".strip()
+    return ""
 
 
 @contextmanager
@@ -100,7 +150,7 @@ class _BoundedClientFactory:
         configuration sets them."""
         return httpx2.AsyncClient(
             headers=self._config.headers | {"Accept-Encoding": "identity"},
-            transport=_HttpClientTransport(HttpClient(self._timeouts(), proxy=self._proxy)),
+            transport=_HttpClientTransport(self._config.url, self._timeouts(), self._proxy, self._life),
             auth=auth or self._auth,
             event_hooks={"response": [self._bound_response]},
         )
@@ -124,17 +174,27 @@ class _BoundedClientFactory:
 
 class _HttpClientTransport(httpx2.AsyncBaseTransport):
     """Sends the requests of the SDK with our client. The SDK's protocol code is tied to the interface of httpx2, but
-    not to its connections."""
+    not to its connections. Requests to other origins than the server's are those of a login: the server chose their
+    addresses, so they must not reach a network that is closer to this machine than the server."""
 
-    def __init__(self, client: HttpClient) -> None:
-        self._client = client
+    def __init__(
+        self, server: str, timeouts: HttpTimeouts, proxy: ProxySelector | None, life: ConnectionLifetime
+    ) -> None:
+        self._server = HttpAddress.parse(server)
+        self._life = life
+        self._timeouts = timeouts
+        self._proxy = proxy
+        self._client = HttpClient(timeouts, proxy=proxy)
+        self._login_client: HttpClient | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         body = await request.aread()
         given = HttpRequest(str(request.url), dict(request.headers.items()), body, request.method)
         try:
-            response = await self._client.send(given)
+            response = await (await self._client_for(given.url)).send(given)
         except (ConfigurationError, NetworkError) as error:
+            if not self._is_server(given.url):
+                self._life.last_problem = f"the login failed: {error.message}"
             raise _to_httpx_error(error) from error
         headers = response.headers
         pairs = headers.pairs if isinstance(headers, HttpHeaders) else list(headers.items())
@@ -142,6 +202,37 @@ class _HttpClientTransport(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._client.aclose()
+        if self._login_client is not None:
+            await self._login_client.aclose()
+
+    async def _client_for(self, url: str) -> HttpClient:
+        if self._is_server(url):
+            return self._client
+        if self._server.scheme == "https" and not url.startswith("https://"):
+            raise NetworkError(f"the server names {url}, which is not encrypted", type="refused")
+        if self._proxy is not None and self._proxy(url) is not None:
+            return self._client  # the proxy resolves the name, and decides what can be reached
+        if self._login_client is None:
+            self._login_client = HttpClient(self._timeouts, is_allowed=await self._find_filter())
+        return self._login_client
+
+    def _is_server(self, url: str) -> bool:
+        try:
+            target = HttpAddress.parse(url)
+        except ConfigurationError:
+            return False
+        return (target.scheme, target.host, target.port) == (self._server.scheme, self._server.host, self._server.port)
+
+    async def _find_filter(self) -> AddressFilter:
+        """Returns the filter of IP addresses for requests to other origins."""
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(self._server.host, self._server.port)
+        except (OSError, ValueError):
+            return is_public
+        addresses = [ip_address(str(info[4][0]).partition("%")[0]) for info in found]
+        if all(address.is_loopback for address in addresses):
+            return lambda address: address.is_loopback or is_other_machine(address)
+        return is_public if any(is_public(address) for address in addresses) else is_other_machine
 
 
 class _ResponseStream(httpx2.AsyncByteStream):

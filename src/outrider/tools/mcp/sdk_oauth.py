@@ -14,7 +14,9 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
+import msgspec
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+from mcp.client.auth.utils import credentials_match_issuer
 from mcp.shared.auth import (
     AuthorizationCodeResult,
     OAuthClientInformationFull,
@@ -23,15 +25,17 @@ from mcp.shared.auth import (
     OAuthToken,
     ProtectedResourceMetadata,
 )
-from pydantic import AnyUrl, BaseModel, ValidationError
+from pydantic import AnyHttpUrl, AnyUrl, BaseModel, ValidationError
 
 from outrider.errors import ConfigurationError, OutriderError
-from outrider.tools.mcp.config import HttpServer
-from outrider.tools.mcp.credentials import LoginFile, StoredLogin
+from outrider.tools.mcp.config import HttpServer, LoginFile, OAuthClient, StoredLogin
 
 REFRESH_MARGIN = 30.0  # seconds before its end in which a token is refreshed, so that it does not end on the way
 LOGIN_TIMEOUT = 600.0  # seconds for a person to log in
 CALLBACK_PATH = "/callback"
+_PKCE_METHOD = "S256"
+_LEGACY_METADATA_PATH = "/.well-known/oauth-authorization-server"
+_OK = 200
 _UNAUTHORIZED = 401
 _FORBIDDEN = 403
 _SCOPE = re.compile(r'scope="(?P<scope>[^"]{1,500})"')
@@ -62,12 +66,17 @@ class ServerAuth(OAuthClientProvider):
         self._logins = logins
         self._report = report
         self._seen_at = -1
-        self._can_ask = redirect is not None
+        self._needs_no_person = server.oauth is not None and server.oauth.grant == "client_credentials"
+        self._can_ask = redirect is not None or self._needs_no_person
+        self._redirect = redirect
+        self._own_issuer = ""
         stored = logins.read_login(server.url)
         address = redirect.address if redirect else _registered_redirect(stored)
+        self._own_client = _configured_client(server.oauth, address)
+        scope = _granted_scope(stored) or (server.oauth.scope if server.oauth else "") or None
         super().__init__(
             server.url,
-            OAuthClientMetadata(redirect_uris=[AnyUrl(address)], client_name="Outrider", scope=_granted_scope(stored)),
+            OAuthClientMetadata(redirect_uris=[AnyUrl(address)], client_name="Outrider", scope=scope),
             _LoginStorage(self),
             redirect_handler=redirect.show if redirect else None,
             callback_handler=redirect.wait_for_code if redirect else None,
@@ -96,6 +105,8 @@ class ServerAuth(OAuthClientProvider):
                     continue
                 if outgoing is request:
                     response = self._check_rights(response)
+                elif self._is_legacy_metadata(outgoing, response):
+                    response = await self._accept_own_issuer(response)
                 outgoing = await flow.asend(response)
         except StopAsyncIteration:
             return
@@ -111,19 +122,68 @@ class ServerAuth(OAuthClientProvider):
         """Whether a token was rejected before its end, and another one can be had without a login."""
         return response.status_code == _UNAUTHORIZED and self.context.can_refresh_token()
 
+    def _is_legacy_metadata(self, request: httpx2.Request, response: httpx2.Response) -> bool:
+        is_found = request.url.path == _LEGACY_METADATA_PATH and response.status_code == _OK
+        return is_found and self.context.auth_server_url is None
+
+    async def _accept_own_issuer(self, response: httpx2.Response) -> httpx2.Response:
+        """Returns the metadata of a server of the protocol of 2025-03-26, which is its own authorization server. Some
+        name an issuer with a path, which the SDK refuses, because the metadata are at the root. An issuer at the
+        server's own origin is as trustworthy as the server."""
+        document, origin = _parse_object(await response.aread()), _origin(self._server.url)
+        issuer = document.get("issuer")
+        if not isinstance(issuer, str) or not issuer.startswith(f"{origin}/"):
+            return response
+        self._own_issuer = issuer
+        return httpx2.Response(_OK, json={**document, "issuer": origin}, request=response.request)
+
     def load(self) -> StoredLogin:
         """Read the stored login into the SDK's context."""
         self._seen_at = self._logins.changed_at()
         stored = self._logins.read_login(self._server.url)
         context = self.context
         context.current_tokens = _parse(OAuthToken, stored.tokens)
-        context.client_info = _parse(OAuthClientInformationFull, stored.client)
+        context.client_info = self._own_client or _parse(OAuthClientInformationFull, stored.client)
         context.token_expiry_time = stored.expires_at - REFRESH_MARGIN if stored.expires_at else None
         context.oauth_metadata = _parse(OAuthMetadata, stored.metadata)
         context.protected_resource_metadata = resource = _parse(ProtectedResourceMetadata, stored.resource)
         if resource is not None and resource.authorization_servers:
             context.auth_server_url = str(resource.authorization_servers[0])
         return stored
+
+    def revocation_requests(self) -> list[httpx2.Request]:
+        """Return the requests that revoke the stored tokens (RFC 7009): that for the refresh token is the first. There
+        are none if the authorization server cannot revoke tokens, or is not the one that the client belongs to."""
+        self.load()
+        metadata, tokens, client = self.context.oauth_metadata, self.context.current_tokens, self.context.client_info
+        if metadata is None or metadata.revocation_endpoint is None or tokens is None or client is None:
+            return []
+        if not credentials_match_issuer(client, str(metadata.issuer), None):
+            return []
+        requests: list[httpx2.Request] = []
+        for kind, token in (("refresh_token", tokens.refresh_token), ("access_token", tokens.access_token)):
+            if token:
+                form = {"token": token, "token_type_hint": kind, "client_id": client.client_id}
+                form, headers = self.context.prepare_token_auth(form, {})
+                requests.append(httpx2.Request("POST", str(metadata.revocation_endpoint), data=form, headers=headers))
+        return requests
+
+    async def _perform_authorization(self) -> httpx2.Request:
+        """Returns the request for a token: after a login of a person, or with the credentials of the client."""
+        context = self.context
+        if not self._needs_no_person:
+            known = context.oauth_metadata.code_challenge_methods_supported if context.oauth_metadata else None
+            if known is not None and _PKCE_METHOD not in known:
+                raise OAuthFlowError("the authorization server does not support PKCE (S256)")
+            if context.oauth_metadata and self._own_issuer:  # the response of the login may name it
+                context.oauth_metadata.issuer = AnyHttpUrl(self._own_issuer)
+            return await super()._perform_authorization()
+        data, headers = context.prepare_token_auth({"grant_type": "client_credentials"}, {})
+        if context.should_include_resource_param(context.protocol_version):
+            data["resource"] = context.get_resource_url()
+        if context.client_metadata.scope:
+            data["scope"] = context.client_metadata.scope
+        return httpx2.Request("POST", self._get_token_endpoint(), data=data, headers=headers)
 
     def _check_rights(self, response: httpx2.Response) -> httpx2.Response:
         """Raises LoginNeeded if the server wants a login or more rights, and the user cannot be asked. Stores the scope
@@ -133,7 +193,12 @@ class ServerAuth(OAuthClientProvider):
         if response.status_code != _UNAUTHORIZED and not wants_scope:
             return response
         stored = self._logins.read_login(self._server.url)
-        if self._can_ask:
+        has_logged_in = self._redirect is not None and self._redirect.has_answer
+        if has_logged_in and not wants_scope:
+            problem = "it rejects the login that has just succeeded"
+            self._report(problem, "server")
+            raise LoginNeeded(problem)
+        if self._can_ask and not has_logged_in:
             if wants_scope or not stored.wanted_scope:
                 return response
             headers = {"WWW-Authenticate": f'Bearer error="insufficient_scope", scope="{stored.wanted_scope}"'}
@@ -186,14 +251,20 @@ class LoginRedirect:
     """The end of a login: a listener on this machine, to which the authorization server redirects the browser. Use it
     with `async with`."""
 
-    def __init__(self, show: ShowLogin) -> None:
+    def __init__(self, show: ShowLogin, port: int = 0) -> None:
         self._show = show
+        self._port = port
         self._answer: asyncio.Future[AuthorizationCodeResult] = asyncio.get_running_loop().create_future()
         self._server: asyncio.Server | None = None
         self.address = ""
 
+    @property
+    def has_answer(self) -> bool:
+        """Whether the browser was redirected here, so that this login has ended."""
+        return self._answer.done()
+
     async def __aenter__(self) -> "LoginRedirect":
-        self._server = await asyncio.start_server(self._answer_request, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._answer_request, "127.0.0.1", self._port)
         port = self._server.sockets[0].getsockname()[1]
         self.address = f"http://127.0.0.1:{port}{CALLBACK_PATH}"
         return self
@@ -267,6 +338,19 @@ def check_login_kind(server: object) -> HttpServer:
     return server
 
 
+def _configured_client(client: OAuthClient | None, redirect: str) -> OAuthClientInformationFull | None:
+    """Returns the registration that the user configured. It is not stored with the tokens."""
+    if client is None:
+        return None
+    return OAuthClientInformationFull(
+        client_id=client.client_id,
+        client_secret=client.client_secret or None,
+        redirect_uris=[AnyUrl(redirect)],
+        token_endpoint_auth_method="client_secret_basic" if client.client_secret else "none",
+        issuer=client.issuer or None,
+    )
+
+
 def _registered_redirect(stored: StoredLogin) -> str:
     addresses: list[Any] = (stored.client or {}).get("redirect_uris") or []
     return str(addresses[0]) if addresses else f"http://127.0.0.1:0{CALLBACK_PATH}"
@@ -274,6 +358,18 @@ def _registered_redirect(stored: StoredLogin) -> str:
 
 def _granted_scope(stored: StoredLogin) -> str | None:
     return (stored.tokens or {}).get("scope")
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _parse_object(content: bytes) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {}
 
 
 def _dump(value: BaseModel | None) -> dict[str, Any] | None:

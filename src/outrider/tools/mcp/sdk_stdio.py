@@ -103,6 +103,9 @@ class SupportsClose(Protocol):
     def close(self) -> None: ...
 
 
+_INSTALL_HINTS = {"npx": "; npx is a part of Node.js", "uvx": "; uvx is a part of uv"}
+
+
 class ServerProcess:
     """A server's child process, created by `start_server_process`. Closing the control connection kills all its
     descendants."""
@@ -123,10 +126,13 @@ class ServerProcess:
         self._pipes.append(transport)
         return reader
 
-    async def wait_started(self) -> None:
+    async def wait_started(self, config: StdioServer) -> None:
         first = (await self._read_control_line()).decode("utf-8", "replace").strip()
         if not first.startswith("started "):
-            raise ServerFault(f"its program cannot be started: {first.removeprefix('failed ') or 'too many processes'}")
+            what, _, problem = first.removeprefix("failed ").partition(" ")
+            subject = {"program": config.command, "workdir": f"the folder {config.cwd}"}.get(what, what)
+            hint = _INSTALL_HINTS.get(config.command, "") if what == "program" else ""
+            raise ServerFault(f"its program cannot be started: {subject}: {problem or 'too many processes'}{hint}")
 
     async def collect_log(self, stream: asyncio.StreamReader, pace: TokenBucket) -> None:
         while chunk := await stream.read(READ_SIZE):
@@ -218,7 +224,7 @@ async def start_server_process(
     child = ServerProcess(await asyncio.open_connection(sock=line), stdin, host.limits.log)
     try:
         streams = await child.open_pipe(output), await child.open_pipe(errors)
-        await child.wait_started()
+        await child.wait_started(config)
     except BaseException:
         child.release()
         raise

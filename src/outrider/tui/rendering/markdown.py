@@ -321,17 +321,21 @@ def _first_row(block: "SyntaxTreeNode") -> int:
     return (block.map or (0, 0))[0]
 
 
-@lru_cache(maxsize=1)
-def _parser() -> "MarkdownIt":
+_MAX_BRACKETS = 5_000  # each takes 10 µs; a text with more has no links, because it would block the screen
+
+
+@lru_cache(maxsize=2)
+def _parser(*, has_links: bool) -> "MarkdownIt":
     from markdown_it import MarkdownIt
 
-    return MarkdownIt("commonmark", {"html": False}).enable("table").enable("strikethrough")
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table").enable("strikethrough")
+    return parser if has_links else parser.disable(["link", "image"])
 
 
 def _parse_markdown(text: str) -> "SyntaxTreeNode":
     from markdown_it.tree import SyntaxTreeNode
 
-    return SyntaxTreeNode(_parser().parse(text))
+    return SyntaxTreeNode(_parser(has_links=text.count("[") <= _MAX_BRACKETS).parse(text))
 
 
 def _block_lines(nodes: Sequence["SyntaxTreeNode"], width: int, palette: Palette, depth: int = 0) -> list[Text]:

@@ -14,6 +14,7 @@ from outrider.presentation.tool_calls import (
     TodoItem,
     call_changes,
     call_input,
+    call_kind,
     call_outcome,
     call_subject,
     call_todos,
@@ -231,7 +232,11 @@ def _completed_lines(call: ToolCallItem, state: ToolCompleted, width: int, palet
 
 
 def _output_lines(call: ToolCallItem, text: str, width: int, palette: Palette) -> list[Text]:
-    """Return the end of a shell command's output, where its result is, or the beginning of any other output."""
+    """Return the end of a shell command's output, where its result is, or the beginning of any other output. An agent
+    answers in Markdown."""
+    if call_kind(call.part) == "agent":
+        most = EXPANDED_LINES if call.expanded else OUTPUT_LINES
+        return _fold_lines(markdown_lines(text, width, palette), most, palette)
     if call.expanded:
         return _first_lines(text, width, EXPANDED_LINES, palette)
     if call.part.tool == "shell":

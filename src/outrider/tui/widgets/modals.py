@@ -15,12 +15,32 @@ from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from outrider.presentation.formats import clean_line, clean_text
+from outrider.tui.driver import run_own_binding
 from outrider.tui.rendering.markdown import markdown_lines
 from outrider.tui.rendering.text import text_line, wrap_text
 from outrider.tui.widgets.status import widget_palette
 
 MAX_OPTIONS = 200
 PICKER_WIDTH = 84
+
+
+class TextField(Input):
+    """A field of one line that handles keys in their order. The lines of a paste are joined."""
+
+    async def _on_key(self, event: events.Key) -> None:
+        await run_own_binding(self, event)
+
+    def _on_paste(self, event: events.Paste) -> None:
+        event.stop()
+        event.prevent_default()
+        self.replace(clean_line(" ".join(event.text.split()), 10_000), *self.selection)
+
+
+class TextEditor(TextArea):
+    """A field of many lines that handles keys in their order."""
+
+    async def _on_key(self, event: events.Key) -> None:
+        await run_own_binding(self, event)
 
 
 class PickerItem(msgspec.Struct, frozen=True):
@@ -60,7 +80,7 @@ class PickerScreen(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical() as box:
             box.border_title = Content(self._title)
-            yield Input(placeholder="type to filter", id="filter")
+            yield TextField(placeholder="type to filter", id="filter")
             yield OptionList(id="options", markup=False)
 
     def on_mount(self) -> None:
@@ -134,7 +154,7 @@ class PageScreen(ModalScreen[None]):
     PageScreen { align: center middle; background: $background 60%; }
     PageScreen > VerticalScroll {
         width: 100; max-width: 96%; height: auto; max-height: 90%; padding: 1 2; background: $surface;
-        border: round $faint; border-title-color: $primary; border-subtitle-color: $quiet; scrollbar-size-vertical: 1;
+        border: round $faint; border-title-color: $primary; border-subtitle-color: $quiet; scrollbar-size: 0 1;
         scrollbar-gutter: stable;
     }
     """
@@ -192,7 +212,7 @@ class EditorScreen(ModalScreen[str | None]):
         with Vertical() as box:
             box.border_title = Content(self._title)
             box.border_subtitle = "ctrl+s: accept · esc: cancel"
-            yield TextArea(clean_text(self._text), soft_wrap=True, highlight_cursor_line=False)
+            yield TextEditor(clean_text(self._text), soft_wrap=True, highlight_cursor_line=False)
 
     def on_mount(self) -> None:
         self.query_one(TextArea).focus()
@@ -225,7 +245,7 @@ class SecretScreen(ModalScreen[str | None]):
         with Vertical() as box:
             box.border_title = Content(self._title)
             box.border_subtitle = "enter: accept · esc: cancel"
-            yield Input(password=True, placeholder="paste or type; it is not shown")
+            yield TextField(password=True, placeholder="paste or type; it is not shown")
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()

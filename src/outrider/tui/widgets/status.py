@@ -219,14 +219,18 @@ class SidePanel(Static):
 
 
 def has_activity(activity: "SideActivity") -> bool:
-    return bool(activity.todos or activity.agents or activity.background_processes())
+    return bool(activity.todos or _live_agents(activity) or activity.background_processes())
+
+
+def _live_agents(activity: "SideActivity") -> "list[ChildAgent]":
+    return [agent for agent in activity.agents.values() if not agent.stored]
 
 
 def side_lines(activity: "SideActivity", width: int, palette: Palette, now: float) -> list[Text]:
     """Return the lines of the sections of the panel; empty sections are omitted."""
     sections = (
         ("To do", _todo_lines(activity.todos, width, palette)),
-        ("Agents", [found for agent in activity.agents.values() for found in _agent_lines(agent, width, palette, now)]),
+        ("Agents", [found for agent in _live_agents(activity) for found in _agent_lines(agent, width, palette, now)]),
         (
             "Processes",
             [
@@ -261,11 +265,9 @@ def _agent_lines(agent: "ChildAgent", width: int, palette: Palette, now: float) 
         (f"  {agent.state} {spent}", palette.style("quiet")),
         end="",
     )
-    detail = agent.message if ended else agent.activity or agent.message
-    return [
-        truncate_line(head, width),
-        truncate_line(text_line(f"  {clean_line(detail)}", palette.style("quiet")), width),
-    ]
+    task = truncate_line(text_line(f"  {clean_line(agent.task or agent.message)}", palette.style("text")), width)
+    doing = truncate_line(text_line(f"  {clean_line(agent.activity)}", palette.style("quiet")), width)
+    return [truncate_line(head, width), task, *([doing] if agent.activity and not ended else [])]
 
 
 def _process_lines(process: "ChildProcess", width: int, palette: Palette, now: float) -> list[Text]:

@@ -20,6 +20,10 @@ CLIENTS = 200
 COURSE = Course(pieces=300)
 ROUNDS = 3
 REQUESTS = 400
+TEAM_TURNS, TEAM_FOLLOWERS = 100, 500
+TEAM_COURSE = Course(pieces=240, characters=24, pause=0.05)  # twelve seconds of twenty chunks each
+START_PAUSE = 0.03  # seconds between the starts of two turns: people do not start them in the same instant
+PROBE_PAUSE = 0.02  # seconds between two measured requests
 END = b'"LoopCompletedEvent"'
 
 
@@ -27,6 +31,13 @@ def bench() -> Iterable[Figure]:
     with tempfile.TemporaryDirectory() as folder, Worker(Path(folder), COURSE) as worker:
         alone, together, bytes_each = asyncio.run(followed(worker))
         overhead = asyncio.run(request_cost(worker))
+    with tempfile.TemporaryDirectory() as folder, Worker(Path(folder), TEAM_COURSE) as worker:
+        waits = sorted(asyncio.run(team_load(worker)))
+    yield Figure("server: requests in the load of a team", len(waits), "requests")
+    for share in (0.5, 0.99):
+        name = f"server: request p{share * 100:g}, {TEAM_TURNS} turns, {TEAM_FOLLOWERS} followers"
+        milliseconds = waits[int(len(waits) * share)] * 1000
+        yield Figure(name, milliseconds, "ms", target="< 100 ms", ok=milliseconds < 100)
     slower = min(together) / min(alone) - 1
     yield Figure(
         f"server: slower stream with {CLIENTS} followers", slower * 100, "%", target="< 10 %", ok=slower < 0.10
@@ -143,6 +154,41 @@ async def stream(worker: Worker, count: int) -> tuple[float, float]:
         one.transport.close()
         judge(bytes(one.kept))
     return seconds, grown / count
+
+
+async def team_load(worker: Worker) -> list[float]:
+    """Seconds of each request of one client while a hundred turns stream to their followers, which all see the end."""
+    speakers = [await Speaker(worker.port).open() for _ in range(TEAM_TURNS)]
+    sessions = [msgspec.json.decode(await one.ask("POST", "/api/sessions", {}))["id"] for one in speakers]
+    followers = [
+        await follower(worker.port, session) for session in sessions for _ in range(TEAM_FOLLOWERS // TEAM_TURNS)
+    ]
+    await asyncio.wait([one.joined for one in followers])
+    probe = await Speaker(worker.port).open()
+    waits: list[float] = []
+    async with asyncio.TaskGroup() as group:
+        turns = [
+            group.create_task(start_later(number * START_PAUSE, one, session))
+            for number, (one, session) in enumerate(zip(speakers, sessions, strict=True))
+        ]
+        while not all(turn.done() for turn in turns):
+            path = f"/api/sessions/{sessions[len(waits) % TEAM_TURNS]}"
+            start = time.perf_counter()
+            await probe.ask("GET", path)
+            waits.append(time.perf_counter() - start)
+            await asyncio.sleep(PROBE_PAUSE)
+    async with asyncio.timeout(60):
+        await asyncio.wait([one.ended for one in followers])
+    for one in (probe, *speakers):
+        one.close()
+    for one in followers:
+        one.transport.close()
+    return waits
+
+
+async def start_later(seconds: float, speaker: Speaker, session: str) -> None:
+    await asyncio.sleep(seconds)
+    await speaker.ask("POST", f"/api/sessions/{session}/prompt", {"text": "Go.", "wait": True})
 
 
 async def follower(port: int, session: str) -> Follower:

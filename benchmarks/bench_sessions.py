@@ -125,6 +125,7 @@ async def turns_of_a_long_session(home: Path) -> list[Figure]:
 
             for number in range(OLD_TURNS):
                 await take_turn(old, number)
+            await engine.compact(old)  # so that both prompts begin short and are compacted at the same time
             took: dict[str, list[float]] = {old: [], young: []}
             for number in range(2 * MEASURED_TURNS):
                 session = (old, young)[number % 2]

@@ -73,7 +73,9 @@ class Project:
     def _has(self, name: str, known: str) -> bool:
         path = name.removeprefix("./").rstrip("/")
         own = path.removeprefix(f"{self.folder.name}/")
-        return name in known or own in known or any(f"/{known_path}".endswith(f"/{own}") for known_path in self.paths)
+        if name in known or own in known or any(f"/{known_path}".endswith(f"/{own}") for known_path in self.paths):
+            return True
+        return name.isalpha() and name.lower() in known.lower()  # GitHub, for github.com
 
 
 def named(answer: str) -> Iterator[str]:

@@ -25,7 +25,7 @@ from outrider import Agent, Engine, EventBus, Limits, Provider, Tool, async_run,
 from outrider.sessions.sqlite.store import SqliteStore  # noqa: E402
 
 LIMITS = Limits(turns=2_000)
-IDLE_SECONDS = 12  # a lease is renewed every ten seconds seconds seconds
+IDLE_SECONDS = 12  # a lease is renewed every ten seconds
 WRITING = {"write_file", "edit_file", "run_shell"}
 
 

@@ -14,7 +14,10 @@ HEADINGS = ("figure", "value", "ratio", "target", "")
 
 def main(wanted: list[str]) -> None:
     """A missed target is marked and is no error, because figures depend on the machine and its load."""
-    names = wanted or sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
+    known = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
+    if unknown := [name for name in wanted if name not in known]:
+        sys.exit(f"there is no benchmark {', '.join(unknown)}; there are: {', '.join(known)}")
+    names = wanted or known
     figures: list[Figure] = []
     broken: list[str] = []
     for name in names:

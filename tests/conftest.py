@@ -9,18 +9,24 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from outrider.processes.sandbox.sandbox import Sandbox
 from tests.fixtures.leaks import adopt_orphans, child_processes, leaked_processes, leaked_tasks, restore_interrupts
-from tests.fixtures.scratch import sandbox_or_skip
+from tests.fixtures.sandbox_workspace import sandbox_or_skip
 from tests.fixtures.soak import examples
 from tests.fixtures.warm_start import warm_starts
 
 ROOT = Path(__file__).parents[1]
 
 # A loaded machine is no reason for a test to fail.
-settings.register_profile("outrider", deadline=None, print_blob=True, max_examples=examples(50))
+settings.register_profile(
+    "outrider",
+    deadline=None,
+    print_blob=True,
+    max_examples=examples(50),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("outrider")
 
 
@@ -41,7 +47,7 @@ def pytest_collection_finish() -> None:
 # Files that take longest. Each worker starts with some of them, so that none of them is the last that all wait for.
 LONG_FILES = (
     "e2e/test_local_model.py", "e2e/test_sandbox_escapes.py", "security/test_hostile_workspaces.py",
-    "e2e/server/test_page.py", "e2e/server/test_page_by_hand.py", "e2e/server/test_jobs_page.py",
+    "e2e/server/test_page.py", "e2e/server/test_page_user_commands.py", "e2e/server/test_jobs_page.py",
     "e2e/background/test_outages.py", "e2e/background/test_one_machine.py", "security/test_information_flow.py",
     "e2e/cli/test_jobs.py", "e2e/cli/test_run.py", "fault/test_store_size.py",
 )  # fmt: skip

@@ -14,11 +14,11 @@ from outrider.config.file import ConfigFile
 from outrider.engine.runtime import EngineOptions
 from outrider.stores import Store
 from outrider.tools.tool import ToolOptions
-from tests.architecture.house import ROOT
+from tests.architecture.repository import ROOT
 
 MODULES = (
     "outrider", "outrider.events", "outrider.stores", "outrider.workspace", "outrider.mcp", "outrider.providers",
-    "outrider.permissions", "outrider.testing",
+    "outrider.permissions", "outrider.testing", "outrider.evals",
 )  # fmt: skip
 
 

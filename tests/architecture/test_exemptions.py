@@ -2,7 +2,7 @@
 
 import tomllib
 
-from tests.architecture.house import EXEMPTIONS
+from tests.architecture.repository import EXEMPTIONS
 
 RULES = {rule: {"what", "reason"} for rule in ("small_module", "small_folder", "text")}
 

@@ -8,7 +8,7 @@ from graphlib import CycleError, TopologicalSorter
 
 import grimp
 
-from tests.architecture.house import ROOT
+from tests.architecture.repository import ROOT
 
 Edge = tuple[str, str]
 
@@ -21,18 +21,20 @@ COMPOSITION = (
     "outrider.models",
     "outrider.remote",
     "outrider.session_replay",
+    "outrider.testing",
 )
 SEEN_BY_FRONT_ENDS = (
     *COMPOSITION,
     "outrider.background",
+    "outrider.evals",
     "outrider.presentation",
     "outrider.types",
     "outrider.errors",
     "outrider._sync",
 )
 FACADES = (
-    "outrider", "outrider.events", "outrider.stores", "outrider.testing", "outrider.mcp", "outrider.workspace",
-    "outrider.providers",
+    "outrider", "outrider.events", "outrider.stores", "outrider.testing", "outrider.evals", "outrider.mcp",
+    "outrider.workspace", "outrider.providers",
 )  # fmt: skip
 VENDOR_FREE = ("outrider.errors", "outrider.types", "outrider.event_bus", "outrider.context", "outrider.agents")
 CORE_LIBRARIES = {"msgspec", "typing_extensions"}

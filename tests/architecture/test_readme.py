@@ -1,4 +1,4 @@
-"""Every Python block of the README and of the guides runs as it stands, in a fresh interpreter."""
+"""Every Python block of the README and of the guides runs unchanged in a new interpreter."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ from textwrap import dedent
 
 import pytest
 
-from tests.architecture.house import ROOT
+from tests.architecture.repository import ROOT
 
 README = ROOT / "README.md"
 # A block that needs a network, a key or another library has the comment <!-- no-run --> on the line before it.
@@ -54,3 +54,20 @@ def test_an_example_runs(code: str, tmp_path: Path):
     python = [sys.executable, "-W", "error", "-c", code]
     done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"{code}\n{done.stderr}"
+
+
+def test_what_the_pages_count_and_list_is_there():
+    programs = len(list((ROOT / "examples").glob("*.py")))
+    assert f"{programs} programs in [`examples/`]" in README.read_text(encoding="utf-8")
+    listed = (ROOT / "docs" / "internals" / "benchmarks.md").read_text(encoding="utf-8")
+    names = [path.stem.removeprefix("bench_") for path in (ROOT / "benchmarks").glob("bench_*.py")]
+    assert [name for name in names if f"| `{name}` |" not in listed] == []
+    commands = re.findall(r"^  ([a-z-]+) +[a-z]", _help_of_the_program().partition("Commands:")[2], re.MULTILINE)
+    guides = "\n".join(page.read_text(encoding="utf-8") for page in ROOT.glob("docs/**/*.md"))
+    assert len(commands) >= 25
+    assert [name for name in commands if f"outrider {name}" not in guides] == []
+
+
+def _help_of_the_program() -> str:
+    command = [sys.executable, "-m", "outrider", "--help"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-from tests.architecture.house import PACKAGE, exemptions, imported_names, modules_under, short
+from tests.architecture.repository import PACKAGE, exemptions, imported_names, modules_under, short
 
 MODULE_WARNS, MODULE_FAILS = 500, 800
 SMALL_MODULE, IMPORTERS_OF_A_SMALL_MODULE = 60, 3

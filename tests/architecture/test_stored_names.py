@@ -186,6 +186,7 @@ STRUCTS: dict[str, str] = {
     "config, limits": "config.file:LimitsTable app.config.tables:LimitsTable",
     "config, agent": "config.file:AgentTable app.config.tables:AgentTable",
     "config, compaction": "config.file:CompactionTable app.config.tables:CompactionTable",
+    "config, recording": "config.file:RecordingTable",
     "config, retention": "config.file:RetentionTable app.config.tables:RetentionTable",
     "config, sandbox": "config.file:SandboxTable app.config.tables:SandboxTable",
     "config, egress": "config.file:EgressTable",
@@ -196,6 +197,16 @@ STRUCTS: dict[str, str] = {
     "config, background": "config.file:BackgroundTable app.config.tables:BackgroundTable",
     "config, model facts": "providers.models_dev:ModelFacts providers.catalog:ModelFacts "
     "providers.catalog.facts:ModelFacts",
+    # evaluations
+    "evaluation run": "evals.results:EvalRun",
+    "evaluation attempt": "evals.results:EvalAttempt",
+    "evaluation check result": "evals.cases:CheckResult",
+    "evaluation variant": "evals.cases:EvalVariant",
+    "evaluation suite file": "evals.cases:_SuiteTable",
+    "evaluation case file": "evals.cases:_CaseTable",
+    "evaluation matrix": "evals.cases:EvalMatrix",
+    "evaluation policy": "evals.cases:EvalPolicy",
+    "evaluation reference": "evals.cases:EvalReference",
 }
 WORDS: dict[str, str] = {
     "tool phase": "types.tool_state:ToolPhase",
@@ -451,6 +462,9 @@ def description() -> dict[str, Any]:
     return at(OTHERS["openapi"])(at(OTHERS["endpoints"]), "0")
 
 
+TEXT = {"type": "string"}  # what event streams are
+
+
 def routes() -> Any:
     found = {}
     for path, operations in description()["paths"].items():
@@ -466,7 +480,7 @@ def routes() -> Any:
                 "name": operation["operationId"],
                 "parameters": [f"{one['in']} {one['name']}" for one in operation["parameters"]],
                 "body": {kind: plain(one["schema"]) for kind, one in body.items()},
-                "gives": {kind: plain(one["schema"]) for content in given for kind, one in content.items()},
+                "gives": {kind: plain(one.get("schema", TEXT)) for content in given for kind, one in content.items()},
             }  # fmt: skip
     return dict(sorted(found.items()))
 

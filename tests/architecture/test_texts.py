@@ -1,9 +1,9 @@
-"""The texts of the project introduce themselves, hold true, and say nothing about one machine."""
+"""Every module has a docstring, every tool a prompt, and no text contains a path of one machine."""
 
 import ast
 import re
 
-from tests.architecture.house import (
+from tests.architecture.repository import (
     PACKAGE,
     ROOT,
     exemptions,

@@ -1,4 +1,4 @@
-"""Whatever happens to the bytes of an answer, it ends whole or in a typed error, and never shows nonsense as a call."""
+"""An answer with damaged bytes ends complete or in a typed error, and never contains an invalid call."""
 
 import asyncio
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from outrider.types.parts import ToolPart
 from outrider.types.request import RetryPolicy
 from tests.contract.test_model_client import ANTHROPIC, CHAT, GOOGLE, REQUEST, RESPONSES
 from tests.fixtures.cases import for_each
-from tests.fixtures.player import Player
+from tests.fixtures.memory_transport import Player
 from tests.fixtures.soak import examples
 
 WIRES: dict[str, tuple[Callable[[], WireFormat], list[bytes]]] = {

@@ -1,4 +1,4 @@
-"""What every client of models promises, whoever it talks to."""
+"""The contract of every model client, for each provider."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -12,7 +12,7 @@ import pytest
 
 import outrider
 from outrider import errors
-from tests.architecture.house import ROOT
+from tests.architecture.repository import ROOT
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed")
 

@@ -8,11 +8,12 @@ import pytest
 
 from outrider.event_bus import EventBus
 from outrider.events import SessionUpdatedEvent
+from outrider.presentation.items import event_notice
 from outrider.project import mcp
 from outrider.providers.scripted import call
-from tests.e2e.mcp_servers.driving import until
+from tests.e2e.mcp_servers.tool_calls import until
 from tests.e2e.test_mcp_engine import calls, entry, have, settled
-from tests.fixtures.standard import Place
+from tests.fixtures.standard_engine import Place
 
 SYSTEMS = ("billing", "tracker", "forge", "wiki", "mail", "cloud", "people", "shop", "fleet", "lab")
 ALLOWED = {"allow": ("mcp__*",)}
@@ -41,7 +42,7 @@ def prefix(request) -> list[bytes]:
 
 
 async def test_any_of_300_tools_of_10_servers_is_found_and_called_in_two_steps(place):
-    have(place, **{name: entry("many.py", name, "30") for name in SYSTEMS})
+    have(place, **{name: entry("large_catalog.py", name, "30") for name in SYSTEMS})
     wanted = [("forge", "delete_branch"), ("lab", "assign_deployment"), ("billing", "list_invoice")]
     script = []
     for server, tool in wanted:
@@ -69,7 +70,7 @@ async def test_any_of_300_tools_of_10_servers_is_found_and_called_in_two_steps(p
 
 
 async def test_rules_and_approvals_see_the_tool_that_runs(place):
-    have(place, **{name: entry("many.py", name, "30") for name in ("billing", "tracker")})
+    have(place, **{name: entry("large_catalog.py", name, "30") for name in ("billing", "tracker")})
     forward = call("call_mcp_tool", tool="mcp__billing__create_ticket", arguments={"id": "1"})
     for flags, reason in (({}, "denied"), ({**ALLOWED, "deny": ("mcp__billing__create_ticket",)}, "denied")):
         async with place.engine([[forward], "done"], **flags) as engine:
@@ -81,7 +82,7 @@ async def test_rules_and_approvals_see_the_tool_that_runs(place):
 
 
 async def test_a_wrong_name_is_answered_with_what_there_is(place):
-    have(place, **{name: entry("many.py", name, "30") for name in ("billing", "tracker")})
+    have(place, **{name: entry("large_catalog.py", name, "30") for name in ("billing", "tracker")})
     wrong = call("call_mcp_tool", tool="billing create ticket", arguments={})
     again = call("call_mcp_tool", tool="mcp__billing__create_ticket", arguments=json.dumps({"id": "1"}))
     async with place.engine([[wrong], [again], "done"], **ALLOWED) as engine:
@@ -94,9 +95,9 @@ async def test_a_wrong_name_is_answered_with_what_there_is(place):
 
 
 async def test_a_server_that_is_ready_late_joins_the_next_turn_behind_the_prompt(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(mcp, "CONNECT_WAIT_SECONDS", 0.5)
+    monkeypatch.setattr(mcp, "UNATTENDED_WAIT_SECONDS", 0.5)
     gate = tmp_path / "gate"
-    have(place, one=entry("plain.py"), late=entry("many.py", "late", "3", str(gate)))
+    have(place, one=entry("raw_server.py"), late=entry("large_catalog.py", "late", "3", str(gate)))
     bus = EventBus()
     updates: list[SessionUpdatedEvent] = []
     bus.subscribe(SessionUpdatedEvent, updates.append)
@@ -127,7 +128,7 @@ async def test_a_server_that_is_ready_late_joins_the_next_turn_behind_the_prompt
 async def test_the_prefix_is_the_same_in_another_process_and_when_tools_change(place, tmp_path):
     gate = tmp_path / "gate"
     gate.touch()
-    have(place, one=entry("many.py", "one", "5", str(gate)))
+    have(place, one=entry("large_catalog.py", "one", "5", str(gate)))
     async with place.engine(["one"], **ALLOWED) as engine:
         await settled(engine)
         session = await engine.create(workspace=place.workspace)
@@ -155,7 +156,7 @@ async def test_the_prefix_is_the_same_in_another_process_and_when_tools_change(p
 
 
 async def test_a_server_that_cannot_start_is_named_without_its_words(place):
-    have(place, absent={"command": "/no/such/program", "args": []}, one=entry("plain.py"))
+    have(place, absent={"command": "/no/such/program", "args": []}, one=entry("raw_server.py"))
     bus = EventBus()
     updates: list[SessionUpdatedEvent] = []
     bus.subscribe(SessionUpdatedEvent, updates.append)
@@ -169,3 +170,31 @@ async def test_a_server_that_cannot_start_is_named_without_its_words(place):
     assert "/no/such/program" not in text
     (shown,) = [u.changes["mcp_servers"] for u in updates if "mcp_servers" in u.changes]
     assert "cannot be started" in shown[0]["error"]
+
+
+async def test_the_user_is_told_of_tools_that_are_renamed_during_the_work(place, tmp_path):
+    gate = tmp_path / "gate"
+    gate.touch()
+    have(place, one=entry("large_catalog.py", "one", "5", str(gate)))
+    bus = EventBus()
+    notices: list[str] = []
+    bus.subscribe(SessionUpdatedEvent, lambda event: notices.extend(one.text for one in [event_notice(event)] if one))
+    script = ["zero", [call("mcp__one__close_ticket", id="1")], "one", "two", "three"]
+    async with place.engine(script, bus=bus, **ALLOWED) as engine:
+        await settled(engine)
+        session = await engine.create(workspace=place.workspace)
+        await engine.prompt(session, "go")
+        gate.write_text("rename")
+        await engine.prompt(session, "close it")  # the server announces its new list
+        servers = engine.runtime.mcp_servers
+        await until(lambda: servers.describe_servers()[0].removed)
+        await engine.prompt(session, "and on")
+        await engine.prompt(session, "and on")
+        await bus.settled()
+        text = servers.describe_servers()[0].text
+    (notice,) = notices
+    assert notice.startswith(
+        "MCP: one has other tools than before; removed: close_ticket, create_ticket, delete_ticket"
+    )
+    assert "; new: renamed_close_ticket" in notice
+    assert "ready, 5 tools, removed: close_ticket" in text

@@ -13,7 +13,8 @@ from outrider.events import ToolApprovalRequestedEvent
 from outrider.project.trust import WorkspaceTrust, find_project
 from outrider.providers.scripted import call
 from outrider.types.parts import ToolPart
-from tests.fixtures.standard import Place
+from tests.e2e.mcp_servers.tool_calls import until
+from tests.fixtures.standard_engine import Place
 
 SCRIPTS = Path(__file__).with_name("mcp_servers")
 
@@ -24,7 +25,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def entry(script: str, *args: str) -> dict[str, object]:
-    flags = ["-S"] if script == "plain.py" else []
+    flags = ["-S"] if script == "raw_server.py" else []
     return {"command": sys.executable, "args": [*flags, str(SCRIPTS / script), *args]}
 
 
@@ -69,7 +70,7 @@ def offered(place: Place) -> set[str]:
 
 
 async def test_a_server_of_the_user_serves_and_its_tools_are_asked_about(place):
-    have(place, friendly=entry("friendly.py", "stdio"))
+    have(place, friendly=entry("sdk_server.py", "stdio"))
     script = [[call("mcp__friendly__add", a=2, b=3)], "done"]
     (refused,) = await worked(place, script)
     assert {"mcp__friendly__add", "list_mcp_resources", "read_mcp_resource"} <= offered(place)
@@ -83,7 +84,9 @@ async def test_a_server_of_the_user_serves_and_its_tools_are_asked_about(place):
 async def test_a_workspace_s_server_is_started_once_trusted_and_approved_as_it_is(place, tmp_path):
     mark = tmp_path / "started"
     script = tmp_path / "marking.py"
-    script.write_text(f"import pathlib; pathlib.Path({str(mark)!r}).touch()\n" + (SCRIPTS / "plain.py").read_text())
+    script.write_text(
+        f"import pathlib; pathlib.Path({str(mark)!r}).touch()\n" + (SCRIPTS / "raw_server.py").read_text()
+    )
     bring(place, one={"command": sys.executable, "args": ["-S", str(script)]})
     await worked(place, ["done"])
     trust(place).trust()
@@ -100,7 +103,7 @@ async def test_a_workspace_s_server_is_started_once_trusted_and_approved_as_it_i
 
 
 async def test_a_workspace_s_server_does_not_see_the_keys_for_models(place):
-    bring(place, one={**entry("plain.py"), "env": {"STOLEN": "${ANTHROPIC_API_KEY:-none}", "PLAIN": "${HOME}"}})
+    bring(place, one={**entry("raw_server.py"), "env": {"STOLEN": "${ANTHROPIC_API_KEY:-none}", "PLAIN": "${HOME}"}})
     trust(place).trust(trust(place).list_items())
     (part,) = await worked(place, [[call("mcp__one__environment", text="")], "done"], allow=("mcp__one__*",))
     seen = json.loads(part.state.output)
@@ -109,8 +112,8 @@ async def test_a_workspace_s_server_does_not_see_the_keys_for_models(place):
 
 
 async def test_a_server_of_the_user_goes_before_one_of_the_workspace(place):
-    have(place, one=entry("plain.py"))
-    bring(place, one=entry("friendly.py", "stdio"))
+    have(place, one=entry("raw_server.py"))
+    bring(place, one=entry("sdk_server.py", "stdio"))
     trust(place).trust(trust(place).list_items())
     await worked(place, ["done"])
     assert "mcp__one__echo" in offered(place)
@@ -118,7 +121,7 @@ async def test_a_server_of_the_user_goes_before_one_of_the_workspace(place):
 
 
 async def test_a_tool_that_has_changed_asks_again_even_if_a_rule_allows_it(place):
-    have(place, one=entry("plain.py"))
+    have(place, one=entry("raw_server.py"))
     allowed = {"allow": ("mcp__one__*",)}
     (done,) = await worked(place, [[call("mcp__one__echo", text="a")], "done"], **allowed)
     assert done.state.status == "completed"
@@ -146,15 +149,36 @@ async def test_a_tool_that_has_changed_asks_again_even_if_a_rule_allows_it(place
     assert len(asked) == 1
 
 
+async def test_an_approval_that_is_needed_anyway_names_the_change_too(place):
+    have(place, one=entry("raw_server.py"))
+    bus = EventBus()
+    asked: list[ToolApprovalRequestedEvent] = []
+    bus.subscribe(ToolApprovalRequestedEvent, asked.append)
+    script = [[call("mcp__one__change", text="")], "changed", [call("mcp__one__echo", text="c")], "done"]
+    async with place.engine(script, attended=True, bus=bus) as engine:
+        await settled(engine)
+        session = await engine.create(workspace=place.workspace)
+        for number in (1, 2):
+            turn = asyncio.create_task(engine.prompt(session, "go"))
+            while len(asked) < number:
+                await asyncio.sleep(0.01)
+            await engine.answer(asked[-1].approval_id, allow=True)
+            await turn
+            if number == 1:
+                await until(lambda: any(one.changed for one in engine.runtime.mcp_servers.describe_servers()))
+    assert [("has changed since its last approval" in one.description) for one in asked] == [False, True]
+    assert "the effects of mcp__one__echo are not known" in asked[1].description
+
+
 @pytest.mark.slow
 async def test_servers_that_hang_die_or_do_not_exist_hold_up_neither_start_nor_turn_for_long(place):
     have(
         place,
-        silent=entry("plain.py", "silent"),
+        silent=entry("raw_server.py", "silent"),
         absent={"command": "/no/such/program", "args": []},
-        one=entry("plain.py"),
+        one=entry("raw_server.py"),
     )
-    async with place.engine(["one", "two"]) as engine:
+    async with place.engine(["one", "two"], attended=True) as engine:
         session = await engine.create(workspace=place.workspace)
         await engine.prompt(session, "go")
         await engine.prompt(session, "and on")
@@ -164,7 +188,7 @@ async def test_servers_that_hang_die_or_do_not_exist_hold_up_neither_start_nor_t
 
 
 async def test_a_server_that_dies_in_a_call_costs_that_call_only(place):
-    have(place, one=entry("plain.py"))
+    have(place, one=entry("raw_server.py"))
     script = [[call("mcp__one__die", text="")], [call("mcp__one__echo", text="back")], "done"]
     died, back = await worked(place, script, allow=("mcp__one__*",))
     assert "was lost during the call" in died.state.error
@@ -172,7 +196,7 @@ async def test_a_server_that_dies_in_a_call_costs_that_call_only(place):
 
 
 async def test_resources_and_prompts_are_within_reach(place):
-    have(place, friendly=entry("friendly.py", "stdio"))
+    have(place, friendly=entry("sdk_server.py", "stdio"))
     script = [[call("read_mcp_resource", server="friendly", uri="notes://today")], "done"]
     async with place.engine(script, allow=("read_mcp_resource",)) as engine:
         await settled(engine)
@@ -186,7 +210,7 @@ async def test_resources_and_prompts_are_within_reach(place):
 
 
 async def test_an_input_names_prompts_and_resources(place):
-    have(place, friendly=entry("friendly.py", "stdio"))
+    have(place, friendly=entry("sdk_server.py", "stdio"))
     async with place.engine(["hello", "milk"]) as engine:
         await settled(engine)
         session = await engine.create(workspace=place.workspace)
@@ -207,14 +231,14 @@ async def test_an_input_names_prompts_and_resources(place):
 
 
 async def test_in_plan_mode_foreign_tools_are_not_offered(place):
-    have(place, one=entry("plain.py"))
+    have(place, one=entry("raw_server.py"))
     await worked(place, ["done"], mode="plan")
     assert not {name for name in offered(place) if name.startswith("mcp__")}
 
 
 async def test_a_workspace_s_servers_serve_no_session_elsewhere(place, tmp_path):
-    have(place, mine=entry("plain.py"))
-    bring(place, one=entry("plain.py"))
+    have(place, mine=entry("raw_server.py"))
+    bring(place, one=entry("raw_server.py"))
     trust(place).trust(trust(place).list_items())
     (place.workspace / "inner").mkdir()
     (tmp_path / "other").mkdir()

@@ -22,9 +22,9 @@ from outrider.tools.mcp.config import HttpServer, ServerLimits, StdioServer
 from outrider.tools.mcp.connection import ElicitationReply, McpHost
 from outrider.tools.mcp.toolset import McpServers
 from outrider.types.tool_state import Attachment, ToolCompleted, ToolError
-from tests.e2e.mcp_servers.driving import run, said, server_of, until
+from tests.e2e.mcp_servers.tool_calls import run, said, server_of, until
 
-FRIENDLY = str(Path(__file__).with_name("mcp_servers") / "friendly.py")
+FRIENDLY = str(Path(__file__).with_name("mcp_servers") / "sdk_server.py")
 LIMITS = ServerLimits(startup=60, call=60, shutdown=1, first_delay=0.05)
 KEY = "very-secret-key"
 

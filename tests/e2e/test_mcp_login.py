@@ -1,5 +1,7 @@
 """Logins of MCP servers: the program against a real authorization server, and what is left of the tokens."""
 
+import asyncio
+import json
 import re
 import socket
 import subprocess
@@ -8,12 +10,23 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.architecture.house import ROOT
-
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+import httpx2
+
+from outrider.config.settings import read_settings
+from outrider.engine import mcp_servers
+from outrider.errors import OutriderError
+from outrider.http.transport import HttpTimeouts
+from outrider.tools.mcp.connection import ConnectionLifetime
+from outrider.tools.mcp.sdk_http import _HttpClientTransport
+from tests.architecture.repository import ROOT
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 SERVER = ROOT / "tests" / "e2e" / "mcp_servers" / "oauth.py"
 
@@ -85,9 +98,10 @@ class ProtectedServer:
         assert process.returncode == 0, rest
         return address
 
-    def administer(self, what: str) -> None:
+    def administer(self, what: str) -> dict[str, int]:
         request = urllib.request.Request(f"http://127.0.0.1:{self.login_port}/admin/{what}", method="POST")
-        urllib.request.urlopen(request, timeout=30).close()
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
 
     def call(self, tool: str) -> str:
         """Let a scripted agent call a tool of the server."""
@@ -141,8 +155,27 @@ def test_tokens_that_end_or_are_revoked_are_refreshed_and_a_lost_login_is_named(
     assert (code, "outrider mcp login secure" in output) == (1, True), output
     protected.log_in()
     assert "Hello x." in protected.call("greet"), "a new registration and login"
-    assert protected.outrider("mcp", "logout", "secure")[0] == 0
+
+
+def test_a_logout_revokes_the_tokens_and_says_what_became_of_them(protected: ProtectedServer):
+    protected.log_in()
+    assert protected.administer("tokens")["tokens"] == 2
+    assert protected.outrider("mcp", "logout", "secure") == (
+        0,
+        "The login for secure was deleted; its tokens were revoked.\n",
+    )
+    assert protected.administer("tokens")["tokens"] == 0
+    assert protected.outrider("mcp", "logout", "secure")[1] == "There is no login for secure.\n"
     assert protected.outrider("mcp", "test", "secure")[0] == 1
+    protected.log_in()
+    protected.administer("revoke")  # with the registration of the client
+    refused = "its tokens were not revoked: the authorization server answered 401"
+    assert refused in protected.outrider("mcp", "logout", "secure")[1]
+    protected.log_in()
+    code, output = protected.outrider("mcp", "remove", "secure")
+    assert (code, "Its login was deleted; its tokens were revoked." in output) == (0, True), output
+    assert protected.administer("tokens")["tokens"] == 0
+    assert b"access-" not in (protected.home / "mcp_logins.json").read_bytes()
 
 
 def test_a_call_that_needs_more_rights_says_so_and_the_next_login_asks_for_them(protected: ProtectedServer):
@@ -153,3 +186,108 @@ def test_a_call_that_needs_more_rights_says_so_and_the_next_login_asks_for_them(
     assert "more rights needed" in protected.outrider("mcp", "list")[1]
     assert "scope=read+write" in protected.log_in()
     assert "x is deleted." in protected.call("delete")
+
+
+class HostileServer:
+    """An MCP server that is its own authorization server and lies about one thing. It rejects every token."""
+
+    def __init__(self, lie: str) -> None:
+        self.lie = lie
+        self.url = ""
+        self.paths: list[str] = []
+
+    async def serve(self, request: "web.Request") -> "web.Response":
+        from aiohttp import web
+
+        self.paths.append(request.path)
+        match request.path:
+            case "/mcp":
+                named = {"metadata": "http://169.254.169.254/latest", "scheme": "file:///etc/passwd"}
+                challenge = f'Bearer resource_metadata="{named.get(self.lie, f"{self.url}/resource")}"'
+                return web.Response(status=401, headers={"WWW-Authenticate": challenge})
+            case "/resource" if not self.lie.startswith("old"):
+                resource = "http://other.example/mcp" if self.lie == "resource" else f"{self.url}/mcp"
+                servers = ["http://169.254.169.254" if self.lie == "server" else self.url]
+                return web.json_response({"resource": resource, "authorization_servers": servers})
+            case "/.well-known/oauth-authorization-server":
+                other = "https://login.example.com"
+                issuers = {"issuer": other, "old issuer": other, "old": f"{self.url}/oauth"}
+                return web.json_response(
+                    {
+                        "issuer": issuers.get(self.lie, self.url),
+                        "authorization_endpoint": f"{self.url}/authorize",
+                        "token_endpoint": f"{'http://[fe80::1]' if self.lie == 'token' else self.url}/token",
+                        "registration_endpoint": f"{self.url}/register",
+                        "response_types_supported": ["code"],
+                        "code_challenge_methods_supported": ["plain" if self.lie == "pkce" else "S256"],
+                        "authorization_response_iss_parameter_supported": self.lie == "mix-up",
+                    }
+                )
+            case "/register":
+                return web.json_response({**await request.json(), "client_id": "c"}, status=201)
+            case "/authorize":
+                state = "other" if self.lie == "state" else request.query["state"]
+                issuer = "&iss=https://other.example" if self.lie == "mix-up" else ""
+                raise web.HTTPFound(f"{request.query['redirect_uri']}?code=1&state={state}{issuer}")
+            case "/token":
+                return web.json_response({"access_token": "a", "token_type": "Bearer", "refresh_token": "r"})
+            case _:
+                return web.Response(status=404)
+
+
+@pytest.mark.parametrize(
+    ("lie", "problem"),
+    [
+        ("metadata", "169.254.169.254, which is not an allowed address"),
+        ("scheme", "not a valid HTTP URL"),
+        ("server", "169.254.169.254, which is not an allowed address"),
+        ("token", "fe80::1, which is not an allowed address"),
+        ("resource", "does not match"),
+        ("issuer", "issuer mismatch"),
+        ("old issuer", "issuer mismatch"),  # without metadata of the resource, as in the protocol of 2025-03-26
+        ("mix-up", "iss mismatch"),
+        ("state", "State parameter mismatch"),
+        ("pkce", "does not support PKCE"),
+        ("none", "it rejects the login that has just succeeded"),
+        ("old", "it rejects the login that has just succeeded"),
+    ],
+)
+async def test_a_server_that_lies_about_its_login_gets_none(tmp_path: Path, lie: str, problem: str):
+    from aiohttp import web
+
+    hostile, app = HostileServer(lie), web.Application()
+    app.router.add_route("*", "/{path:.*}", hostile.serve)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    hostile.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    environ = {"HOME": str(tmp_path), "OUTRIDER_HOME": str(tmp_path)}
+    settings = read_settings(cwd=tmp_path, environ=environ)
+    mcp_servers.add_entry(settings.folders.servers_file, "evil", {"type": "http", "url": f"{hostile.url}/mcp"})
+    settings = read_settings(cwd=tmp_path, environ=environ)
+
+    async def visit(page: str) -> None:
+        await asyncio.to_thread(lambda: urllib.request.urlopen(page, timeout=30).close())
+
+    try:
+        with pytest.raises(OutriderError, match=re.escape(problem)):
+            await mcp_servers.log_in(settings, "evil", visit)
+    finally:
+        await runner.cleanup()
+    assert ("/token" in hostile.paths) == (lie in ("none", "old"))
+
+
+UNUSED: Any = None  # a listener, where nothing is connected
+
+
+async def test_a_server_cannot_direct_a_login_to_a_closer_network_or_an_unencrypted_address():
+    timeouts = HttpTimeouts(connect=1)
+    outside = _HttpClientTransport("https://8.8.8.8/mcp", timeouts, None, ConnectionLifetime(UNUSED))
+    for address in ("http://login.example.com/", "https://127.0.0.1/", "https://10.0.0.1/", "https://[::1]/"):
+        with pytest.raises(httpx2.TransportError, match=r"not (encrypted|an allowed address)"):
+            await outside.handle_async_request(httpx2.Request("GET", address))
+    inside = _HttpClientTransport("https://10.0.0.1/mcp", timeouts, None, ConnectionLifetime(UNUSED))
+    for address in ("https://127.0.0.1/", "https://169.254.169.254/"):
+        with pytest.raises(httpx2.TransportError, match="not an allowed address"):
+            await inside.handle_async_request(httpx2.Request("GET", address))

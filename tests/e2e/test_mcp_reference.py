@@ -14,7 +14,7 @@ from outrider.tools.mcp.config import HttpServer, ServerLimits, StdioServer
 from outrider.tools.mcp.connection import ElicitationReply, McpHost
 from outrider.tools.mcp.toolset import McpServers
 from outrider.types.tool_state import ToolCompleted, ToolError
-from tests.e2e.mcp_servers.driving import run, said, server_of, until
+from tests.e2e.mcp_servers.tool_calls import run, said, server_of, until
 
 VERSION = "2026.8.31"
 CACHE = Path(__file__).parents[2] / ".cache" / "mcp-servers"

@@ -12,7 +12,7 @@ from outrider.providers.scripted import call
 from outrider.tools.mcp import toolset
 from outrider.tools.mcp.config import ServerLimits
 from tests.e2e.test_mcp_engine import calls, entry, have, settled
-from tests.fixtures.standard import Place
+from tests.fixtures.standard_engine import Place
 
 ALLOWED = {"allow": ("mcp__*",)}
 FORM = {
@@ -69,7 +69,7 @@ async def answered(
 
 
 async def test_a_form_is_asked_field_by_field_and_invalid_answers_are_asked_again(place):
-    have(place, one=entry("plain.py"))
+    have(place, one=entry("raw_server.py"))
     answers = [["Ada"], ["old"], ["36"], ["Yes"], ["Large"], ["a", "c"], ["Skip"]]
     (part,), texts, asked = await answered(place, [[call("mcp__one__ask", text=form())], "done"], answers)
     expected = {"name": "Ada", "age": 36, "member": True, "size": "l", "tags": ["a", "c"]}
@@ -84,13 +84,13 @@ async def test_a_form_is_asked_field_by_field_and_invalid_answers_are_asked_agai
 
 @pytest.mark.parametrize(("words", "action"), [(["Decline"], "decline"), ([], "cancel"), (["x"], "cancel")])
 async def test_a_form_can_be_declined_or_left(place, words, action):
-    have(place, one=entry("plain.py"))
+    have(place, one=entry("raw_server.py"))
     (part,), _, _ = await answered(place, [[call("mcp__one__ask", text=form())], "done"], [words] * 3)
     assert json.loads(part.state.output)["action"] == action
 
 
 async def test_a_form_with_nested_values_or_too_many_fields_is_declined_unasked(place):
-    have(place, one=entry("plain.py"))
+    have(place, one=entry("raw_server.py"))
     many = {"type": "object", "properties": {f"f{n}": {"type": "string"} for n in range(21)}}
     nested = {"type": "object", "properties": {"a": {"type": "object", "properties": {}}}}
     script = [[call("mcp__one__ask", text=form(schema))] for schema in (many, nested)]
@@ -100,7 +100,7 @@ async def test_a_form_with_nested_values_or_too_many_fields_is_declined_unasked(
 
 
 async def test_an_address_is_shown_in_full_and_nothing_else_opens_it(place):
-    have(place, one=entry("plain.py"))
+    have(place, one=entry("raw_server.py"))
 
     def visit(url: str) -> str:
         params = {"mode": "url", "message": "Log in", "url": url, "elicitationId": "1"}
@@ -115,7 +115,7 @@ async def test_an_address_is_shown_in_full_and_nothing_else_opens_it(place):
 
 
 async def test_a_call_that_needs_a_visit_is_repeated_after_it(place):
-    have(place, one=entry("plain.py"))
+    have(place, one=entry("raw_server.py"))
     wanted = call("mcp__one__visit", text="https://login.example/grant")
     (part,), texts, _ = await answered(place, [[wanted], "done"], [["Done"]])
     assert part.state.output == "visited"
@@ -126,7 +126,7 @@ async def test_a_call_that_needs_a_visit_is_repeated_after_it(place):
 
 async def test_the_time_limit_pauses_while_the_user_answers(place, monkeypatch):
     monkeypatch.setattr(toolset.McpServers, "_make_tool", _with_limit(1.0))
-    have(place, one=entry("plain.py"))
+    have(place, one=entry("raw_server.py"))
     params = {"mode": "url", "message": "Log in", "url": "https://login.example/", "elicitationId": "1"}
     text = json.dumps({"method": "elicitation/create", "params": params})
     found, _, _ = await answered(
@@ -147,7 +147,7 @@ def _with_limit(seconds: float):
 
 
 async def test_the_model_answers_for_a_server_after_the_user_allows_it(place):
-    have(place, one=entry("plain.py"))
+    have(place, one=entry("raw_server.py"))
     message = {"role": "user", "content": {"type": "text", "text": "What is the capital of France?"}}
     params = {"messages": [message], "systemPrompt": "Be short.", "maxTokens": 100}
     sample = call("mcp__one__ask", text=json.dumps({"method": "sampling/createMessage", "params": params}))
@@ -165,7 +165,7 @@ async def test_the_model_answers_for_a_server_after_the_user_allows_it(place):
 
 
 async def test_without_a_user_servers_are_not_offered_to_ask(place):
-    have(place, one=entry("plain.py"))
+    have(place, one=entry("raw_server.py"))
     async with place.engine([[call("mcp__one__ask", text=form())], "done"], **ALLOWED) as engine:
         await settled(engine)
         session = await engine.create(workspace=place.workspace)
@@ -175,7 +175,7 @@ async def test_without_a_user_servers_are_not_offered_to_ask(place):
 
 
 async def test_in_background_mode_no_one_is_asked(place):
-    have(place, one=entry("plain.py"))
+    have(place, one=entry("raw_server.py"))
     (part,), texts, _ = await answered(place, [[call("mcp__one__ask", text=form())], "done"], [], mode="background")
     assert json.loads(part.state.output)["action"] == "decline"
     assert not texts

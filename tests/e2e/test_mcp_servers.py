@@ -20,8 +20,8 @@ from outrider.tools.mcp.config import ServerLimits, StdioServer
 from outrider.tools.mcp.connection import McpHost
 from outrider.tools.mcp.toolset import McpServers
 from outrider.types.tool_state import ToolCompleted, ToolError
-from tests.e2e.mcp_servers.driving import run, run_one, said, server_of, until
-from tests.fixtures.living import is_alive, wait_until_dead
+from tests.e2e.mcp_servers.tool_calls import run, run_one, said, server_of, until
+from tests.fixtures.process_checks import is_alive, wait_until_dead
 
 SCRIPTS = Path(__file__).with_name("mcp_servers")
 FAST = ServerLimits(startup=60, call=60, shutdown=0.5, first_delay=0.05)
@@ -29,7 +29,7 @@ ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
 
 
 def plain(mode="normal", *more, **fields):
-    script = str(SCRIPTS / "plain.py")
+    script = str(SCRIPTS / "raw_server.py")
     return StdioServer(name="plain", command=sys.executable, args=("-S", script, mode, *map(str, more)), **fields)
 
 
@@ -168,7 +168,7 @@ def test_nothing_is_left_when_the_engine_is_killed(tmp_path):
 
         asyncio.run(main())
     """)
-    argv = [sys.executable, "-c", program, str(SCRIPTS / "plain.py")]
+    argv = [sys.executable, "-c", program, str(SCRIPTS / "raw_server.py")]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=tmp_path, text=True) as engine:
         assert engine.stdout is not None
         pids = [int(pid) for pid in engine.stdout.readline().split()]
@@ -195,8 +195,14 @@ async def test_a_server_that_dies_of_what_is_new_is_asked_in_the_older_manner(tm
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (StdioServer(name="s", command="no-such-program"), "cannot be started: program No such file or directory"),
-        (StdioServer(name="s", command="true", cwd="nowhere"), "cannot be started: workdir No such file or directory"),
+        (
+            StdioServer(name="s", command="no-such-program"),
+            "started: no-such-program: No such file or directory",
+        ),
+        (
+            StdioServer(name="s", command="true", cwd="nowhere"),
+            "started: the folder nowhere: No such file or directory",
+        ),
         (StdioServer(name="s", command="true"), "its process ended (exit code 0)"),
     ],
 )
@@ -245,7 +251,7 @@ async def test_a_changed_tool_asks_again_until_somebody_has_looked(tmp_path):
 
 
 async def test_one_bad_server_does_not_hurt_the_others(tmp_path):
-    good = StdioServer(name="good", command=sys.executable, args=("-S", str(SCRIPTS / "plain.py")))
+    good = StdioServer(name="good", command=sys.executable, args=("-S", str(SCRIPTS / "raw_server.py")))
     limits = ServerLimits(startup=60, shutdown=0.5)
     async with McpServers([plain("garbage"), good], McpHost(tmp_path, ENVIRONMENT, limits)) as servers:
         assert [servers.servers[name].status.state for name in ("plain", "good")] == ["failed", "ready"]

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests.architecture.house import ROOT
+from tests.architecture.repository import ROOT
 
 pytest.importorskip("hatchling", reason="hatchling is not installed")
 pytestmark = pytest.mark.slow
@@ -165,15 +165,21 @@ def test_the_bill_of_materials_has_every_dependency(wheel: Path):
     assert {one for edge in bill["dependencies"] for one in (edge["ref"], *edge["dependsOn"])} <= references
 
 
-def test_a_release_needs_the_version_in_three_places(tmp_path: Path):
+def test_a_release_needs_the_version_in_four_places(tmp_path: Path):
     check = load_function("check-release", "check_release")
     (tmp_path / "src" / "outrider").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    scores = tmp_path / "docs" / "local-model.md"
+    scores.write_text("| release | score |\n|---|---|\n| 1.2.0 | 3 of 4 |\n")
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2.0"\n')
     module, changelog = tmp_path / "src" / "outrider" / "__init__.py", tmp_path / "CHANGELOG.md"
     module.write_text('__version__ = "1.2.0"\n')
     changelog.write_text("# Changelog\n\n## 1.2.0 (2030-01-31)\n\n- New.\n\n## 1.1.0 (2029-01-31)\n\n- Old.\n")
     assert check("v1.2.0", tmp_path) == ("- New.", [])
     assert "the tag is v1.2.1" in check("v1.2.1", tmp_path)[1][0]
+    scores.write_text("| 1.1.0 | 3 of 4 |\n")
+    assert "no score of the embedded models for 1.2.0" in check("v1.2.0", tmp_path)[1][0]
+    scores.write_text("| 1.2.0 | 3 of 4 |\n")
     changelog.write_text("# Changelog\n\n## 1.2.0 (unreleased)\n\n- New.\n")
     module.write_text('__version__ = "1.1.0"\n')
     wrong_version, no_date = check("v1.2.0", tmp_path)[1]

@@ -12,7 +12,7 @@ from outrider.processes import platform
 from outrider.processes.launch import ResourceLimits
 from outrider.processes.supervisor import ProcessSupervisor
 from tests.fixtures.leaks import child_processes
-from tests.fixtures.living import wait_until_dead
+from tests.fixtures.process_checks import wait_until_dead
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

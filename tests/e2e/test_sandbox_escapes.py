@@ -57,7 +57,7 @@ def judge(user: str, way: str, folder: Path) -> dict[str, dict[str, object]]:
         os.chown(arena, NOBODY, NOBODY)
         environment |= {"PYTHONPATH": str(copied(folder)), "ESCAPES_SUID": program_of_root(folder)}
         command = as_nobody(environment)
-    command += ["-m", "tests.e2e.escapes.drive", str(arena), way]
+    command += ["-m", "tests.e2e.escapes.run_attempts", str(arena), way]
     done = subprocess.run(
         command, env=environment, cwd=folder, capture_output=True, text=True, timeout=600, check=False
     )

@@ -25,7 +25,7 @@ from outrider.processes.sandbox.sandbox import (
     describe_planted,
 )
 from outrider.processes.supervisor import ProcessSupervisor
-from tests.fixtures.scratch import scratch_folder
+from tests.fixtures.sandbox_workspace import scratch_folder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sandboxes exist on Linux only")
 
@@ -106,12 +106,30 @@ async def test_a_confined_command_has_no_privileges(supervisor: ProcessSuperviso
 
 
 async def test_processes_that_a_command_leaves_are_named_and_ended(supervisor: ProcessSupervisor, tmp_path: Path):
-    script = "(setsid sleep 311 >/dev/null 2>&1 &); sleep 312 & echo started"
+    running = "until grep -qs ^sleep /proc/$!/cmdline; do :; done"
+    script = f"(setsid sleep 311 >/dev/null 2>&1 & {running}); sleep 312 & {running}; echo started"
     outcome = await supervisor.run_command("e", script, workdir=tmp_path)
     assert outcome.exit_code == 0
     assert sorted(outcome.left_running) == ["sleep 311", "sleep 312"]
     commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not [command for command in commands if command.startswith((b"sleep\x00311", b"sleep\x00312"))]
+
+
+async def test_a_process_that_erases_its_command_line_is_named(supervisor: ProcessSupervisor, tmp_path: Path):
+    program = (
+        "import ctypes, time\n"
+        "libc = ctypes.CDLL(None)\n"
+        "fields = open('/proc/self/stat').read().rpartition(')')[2].split()\n"
+        "start, end = int(fields[45]), int(fields[46])\n"
+        "ctypes.memset(start, 0, end - start)\n"
+        "libc.prctl(15, b'quiet')\n"
+        "open('ready', 'w').close()\n"
+        "time.sleep(60)\n"
+    )
+    (tmp_path / "hide.py").write_text(program)
+    script = f"{sys.executable} hide.py >/dev/null 2>&1 & until [ -e ready ]; do sleep 0.01; done"
+    outcome = await supervisor.run_command("h", script, workdir=tmp_path)
+    assert outcome.left_running == ("[quiet]",)
 
 
 async def test_a_child_that_ends_by_itself_is_not_named(supervisor: ProcessSupervisor, tmp_path: Path):

@@ -9,7 +9,7 @@ from outrider import Engine, Tool, ToolPart
 from outrider.events import ToolApprovalRequestedEvent
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.sqlite.store import SqliteStore
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 RISKY = Tool(lambda number: f"ran {number}", name="risky", policy="ask")
 

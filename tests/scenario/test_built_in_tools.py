@@ -9,7 +9,7 @@ from outrider import Engine, EventBus, Rules, ToolCompleted, ToolError, ToolPart
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.events import ToolApprovalRequestedEvent
 from outrider.processes.sandbox.detect import find_sandbox
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 
 @pytest.fixture
@@ -68,6 +68,24 @@ async def test_writing_is_asked_about_in_agent_mode_and_runs_once_it_is_approved
         (part,) = await working
     assert isinstance(part.state, ToolCompleted)
     assert (workspace / "new.txt").read_text() == "x"
+
+
+async def test_a_link_that_leads_elsewhere_after_the_question_is_not_written(workspace, tmp_path):
+    (workspace / "inside").mkdir()
+    (workspace / "link").symlink_to("inside")
+    async with engine([[call("write", file_path="link/new.txt", content="x")], "done"], tmp_path) as held:
+        asked: list[ToolApprovalRequestedEvent] = []
+        held.bus.subscribe(ToolApprovalRequestedEvent, asked.append)
+        working = asyncio.ensure_future(worked(held, workspace))
+        while not asked:
+            await asyncio.sleep(0.005)
+        (workspace / "link").unlink()
+        (workspace / "link").symlink_to(tmp_path)
+        await held.answer(asked[0].approval_id, allow=True)
+        (part,) = await working
+    assert isinstance(part.state, ToolError)
+    assert "resolves to another file" in part.state.error
+    assert not (tmp_path / "new.txt").exists()
 
 
 async def test_a_rule_allows_what_it_names_and_a_denial_wins(workspace, tmp_path):

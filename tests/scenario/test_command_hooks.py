@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,7 @@ from outrider.config.settings import read_settings
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
 from outrider.errors import ConfigurationError, OutriderError
+from outrider.processes.platform import start_time_of
 from outrider.project.hooks import EVENTS, HookMatcher, parse_outcome, read_hooks
 from outrider.project.trust import WorkspaceTrust, find_project
 from outrider.types.events import ErrorEvent
@@ -292,6 +294,20 @@ async def test_a_hook_that_floods_or_cannot_start_is_stopped_and_reported(place:
     assert result.output == "Done."
     assert isinstance(part.state, ToolError)
     assert any(failure in error for error in errors)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="SKIPPED: processes that left their parent are found by /proc")
+async def test_a_hook_that_does_not_end_leaves_no_process_behind(place: Path):
+    """Also none that is in a session of its own, or that has lost its parent."""
+    start = "setsid sh -c 'echo $$ > {}; exec sleep 300' </dev/null"
+    own, lost = place / "own", place / "lost"
+    command = f"{start.format(own)} & ({start.format(lost)} &); while ! [ -s {own} -a -s {lost} ]; do :; done; sleep 60"
+    configure(place, [call("read", path="a.txt"), "Done."], PreToolUse=("Read", command, 3.0))
+    async with opened(place) as (engine, session, errors):
+        await asyncio.wait_for(engine.prompt(session, "hi"), 60)
+    assert any("did not end within 3 s" in error for error in errors)
+    pids = [int(file.read_text()) for file in (own, lost)]
+    assert [pid for pid in pids if start_time_of(pid) is not None] == []
 
 
 async def test_a_script_of_a_workspace_runs_only_as_it_was_approved(place: Path):

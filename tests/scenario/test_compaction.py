@@ -23,8 +23,8 @@ from outrider.agents.carried_context import search_messages
 from outrider.events import ContextCompactionEvent, RetryScheduledEvent
 from outrider.stores import SqliteStore
 from outrider.testing import BrokenConnection, SimulatedError, SimulatedRequest, Simulator
-from outrider.testing.simulator import SIMULATED_APIS
-from tests.scenario.stories import Story, agent, call, scripted
+from outrider.testing.simulator_answers import SIMULATED_APIS
+from tests.scenario.scripted_runs import Story, agent, call, scripted
 
 LONG = "word " * 2_000
 

@@ -10,10 +10,10 @@ import pytest
 from outrider import Agent, Engine, EventBus, HookedRequest, Hooks, Session, Tool, async_run
 from outrider.context.request_ledger import request_of
 from outrider.events import CacheMissEvent
-from outrider.models.context_ledger import SentRequestView, build_report, rebuild_requests
+from outrider.models.context_ledger import SentRequestView, build_report, find_request, rebuild_requests
 from outrider.stores import SqliteStore
 from outrider.testing import SimulatedReasoning, SimulatedRequest, Simulator, call
-from outrider.testing.simulator import SIMULATED_APIS, ApiKind
+from outrider.testing.simulator_answers import SIMULATED_APIS, ApiKind
 from outrider.types.messages import Message
 from outrider.types.parts import ModelRef, StepFinishPart
 
@@ -143,11 +143,16 @@ async def test_what_a_hook_changes_is_stored_with_the_request(tmp_path: Path):
         assert sum(span.size for span in request.spans) == len(request.body)
 
 
-async def test_a_fork_has_the_requests_of_its_origin(tmp_path: Path):
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_fork_has_the_requests_of_its_origin_and_its_own(kind: ApiKind, tmp_path: Path):
     async with SqliteStore(tmp_path / "sessions.db") as store, Simulator(RandomAnswers(6)) as server:
-        session = await run_session(store, server, "openai", turns=2)
-        fork = await store.fork(session)
-        rebuilt = await load_requests(store, fork.id)
+        session = await run_session(store, server, kind, turns=2)
+        agent = Agent("writer", "You write.\n\nAlways politely: Grüße!", SIMULATED_APIS[kind].model, "simulator")
+        async with Engine([agent], [server.provider(kind)], [look_up, add], store=store) as engine:
+            fork = await engine.fork(session)
+            await engine.prompt(fork, "a question in the fork")
+            await engine.prompt(fork, "another one")
+        rebuilt = await load_requests(store, fork)
         assert [request.body for request in rebuilt] == [request.raw for request in server.requests]
 
 
@@ -190,7 +195,7 @@ async def collect_misses(kind: ApiKind, *changes: Change, **options: Any) -> lis
     bus.subscribe(CacheMissEvent, events.append)
     agent = Agent("writer", "You write.", SIMULATED_APIS[kind].model, "simulator", reasoning=False)
     async with (
-        Simulator(lambda _: "an answer") as server,
+        Simulator(lambda _: "an answer", any_model=True) as server,
         Engine([agent], [server.provider(kind)], [look_up, add], bus=bus, **options) as engine,
     ):
         session = await engine.create()
@@ -224,6 +229,32 @@ async def test_an_event_names_the_tool_that_changed(kind: ApiKind, monkeypatch: 
     monkeypatch.setattr(add, "description", add.description)
     (event,) = await collect_misses(kind, describe_tool, reopen)
     assert (event.cause, event.detail) == ("tools", "changed add")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("before", "after", "detail"),
+    [
+        ([look_up], [look_up, add], "added add"),
+        ([look_up, add], [look_up], "removed add"),
+        ([look_up, add], [add, look_up], "the order of the tools changed"),
+    ],
+    ids=["added", "removed", "order"],
+)
+async def test_only_the_tools_that_changed_are_named(
+    kind: ApiKind, before: list[Any], after: list[Any], detail: str, tmp_path: Path
+):
+    """The mark of the cache is on the last tool of a request, and moves with it."""
+    agent = Agent("writer", "You write.", SIMULATED_APIS[kind].model, "simulator", reasoning=False)
+    bus, events = EventBus(), list[CacheMissEvent]()
+    bus.subscribe(CacheMissEvent, events.append)
+    async with SqliteStore(tmp_path / "sessions.db") as store, Simulator(lambda _: "an answer") as server:
+        session = ""
+        for tools in (before, after):
+            async with Engine([agent], [server.provider(kind)], tools, store=store, bus=bus) as engine:
+                session = session or await engine.create()
+                await engine.prompt(session, "a question")
+    assert [(event.cause, event.detail) for event in events] == [("tools", detail)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -295,13 +326,14 @@ async def test_a_secret_is_redacted_in_a_request_that_is_built_again(tmp_path: P
         assert sum(span.size for span in request.spans) == len(request.body)
 
 
-async def test_a_compaction_is_a_cause_and_older_requests_stay_exact(tmp_path: Path):
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_compaction_is_a_cause_and_all_requests_are_exact(kind: ApiKind, tmp_path: Path):
     def answer(request: SimulatedRequest) -> str:
         return "a summary" if "about to be shortened" in request.texts[-1] else "an answer " * 50
 
     async with SqliteStore(tmp_path / "sessions.db") as store, Simulator(answer) as server:
-        agent = Agent("writer", "You write.", SIMULATED_APIS["openai"].model, "simulator")
-        async with Engine([agent], [server.provider("openai")], [], store=store) as engine:
+        agent = Agent("writer", "You write.", SIMULATED_APIS[kind].model, "simulator", reasoning=False)
+        async with Engine([agent], [server.provider(kind)], [], store=store) as engine:
             session = await engine.create()
             for text in ("first", "second", "third"):
                 await engine.prompt(session, text)
@@ -311,5 +343,30 @@ async def test_a_compaction_is_a_cause_and_older_requests_stay_exact(tmp_path: P
         report = build_report(session, messages)
         recorded = [step for step in report.steps if step.recorded]
         assert all(step.exact for step in recorded)
+        rebuilt = await load_requests(store, session)
+        assert [request.body for request in rebuilt] == [request.raw for request in server.requests]
+        assert find_request(messages, 0).body == server.requests[3].raw
+        assert [step.step for step in report.steps] == [1, 2, 3, 0, 4]
     assert [step.miss.cause for step in recorded if step.miss] == ["compaction"]
     assert any(share.kind == "compaction" for share in recorded[-1].sources)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_requests_between_a_compaction_and_its_undo_have_the_summary(kind: ApiKind, tmp_path: Path):
+    def answer(request: SimulatedRequest) -> str:
+        return "a summary" if "about to be shortened" in request.texts[-1] else "an answer " * 50
+
+    async with SqliteStore(tmp_path / "sessions.db") as store, Simulator(answer) as server:
+        agent = Agent("writer", "You write.", SIMULATED_APIS[kind].model, "simulator", reasoning=False)
+        async with Engine([agent], [server.provider(kind)], [], store=store) as engine:
+            session = await engine.create()
+            for text in ("first", "second", "third"):
+                await engine.prompt(session, text)
+            for text in ("with a summary", "with another summary"):
+                await engine.compact(session)
+                await engine.prompt(session, text)
+                assert await engine.undo_compaction(session)
+                await engine.prompt(session, "without it")
+        rebuilt = await load_requests(store, session)
+    assert [request.body for request in rebuilt] == [request.raw for request in server.requests]
+    assert all(request.exact for request in rebuilt)

@@ -9,7 +9,7 @@ from outrider.engine.frontend import attach_file
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.permissions.rules import DeniedReads
 from outrider.sessions.records import SessionFilter
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 SECRET = "the treasure is under the oak"
 DENY = ("read(private/**)", "read(*.secret)")

@@ -29,7 +29,8 @@ from outrider.events import (
 )
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.sqlite.store import SqliteStore
-from tests.scenario.stories import agent, call, scripted
+from outrider.types.modes import MODES
+from tests.scenario.scripted_runs import agent, call, scripted
 
 
 def engine(script, *tools: Tool, **options) -> Engine:
@@ -370,7 +371,7 @@ async def test_an_engine_that_is_not_open_says_so():
 
 async def test_a_mode_that_does_not_exist_is_refused():
     async with engine(["never"]) as held:
-        with pytest.raises(ConfigurationError, match="modes: chat, plan, agent, background"):
+        with pytest.raises(ConfigurationError, match=f"modes: {', '.join(MODES)}"):
             await held.create(mode="fast")  # pyright: ignore[reportArgumentType]
         session = await held.create()
         with pytest.raises(ConfigurationError, match="'fast'"):

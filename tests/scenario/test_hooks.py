@@ -6,7 +6,7 @@ import pytest
 
 from outrider import Engine, HookedCall, HookedStop, Hooks, Limits, Message, Tool, ToolCompleted, ToolError, ToolPart
 from outrider.events import ErrorEvent, LoopCompletedEvent
-from tests.scenario.stories import Story, agent, call, scripted
+from tests.scenario.scripted_runs import Story, agent, call, scripted
 
 
 def calls_of(session) -> list[ToolPart]:

@@ -2,14 +2,18 @@
 
 from pathlib import Path
 
-from outrider import Engine, Message, TextPart, Tool, ToolPart, ToolResult
+import pytest
+
+from outrider import CompactionPart, Engine, Message, TextPart, Tool, ToolPart, ToolResult
 from outrider.engine.archive import SessionArchive
 from outrider.engine.session_trace import stored_trace
 from outrider.errors import ToolFailure
-from outrider.stores import MemoryStore
+from outrider.sessions.records import StoredSession
+from outrider.stores import MemoryStore, SqliteStore
 from outrider.tools.tool import Progress, ToolContext
+from outrider.types.messages import MessageTime
 from outrider.types.origins import Origin, make_origin
-from tests.scenario.stories import Story, agent, call, scripted
+from tests.scenario.scripted_runs import Story, agent, call, scripted
 
 PAGE = make_origin("web", "https://a.example/")
 
@@ -131,3 +135,29 @@ async def test_a_secret_in_a_result_marks_it(tmp_path: Path):
         await engine.prompt(session, "go")
         (part,) = calls_of((await engine.store.load(session)).messages)
     assert [origin.kind for origin in part.origins] == ["tool", "secret"]
+
+
+@pytest.mark.slow
+async def test_a_session_with_answers_that_are_not_in_memory_counts_as_one_that_read_everything(tmp_path: Path):
+    asked: list[object] = []
+
+    def approve(request: object) -> bool:
+        asked.append(request)
+        return False
+
+    async with SqliteStore(tmp_path / "s.db") as store:
+        session = await store.create(StoredSession(title="long", agent="main"))
+        for number in range(70):
+            page = [
+                Message("assistant", [TextPart(f"{number} " + "word " * 2000)], time=MessageTime(1)) for _ in range(100)
+            ]
+            page += [Message("user", [CompactionPart(summary="done")], time=MessageTime(1))] if number == 60 else []
+            for message in page:
+                message.join(session.id)
+            await store.append(session.id, page, synced=False)
+        model = scripted([[call("publish", text="hello")], "ok"])
+        async with Engine([agent("main")], [model], [publish], store=store, approve=approve) as engine:
+            assert len((await engine.open(session.id)).messages) < 7_000
+            assert not engine.live[session.id].has_all_messages
+            await engine.prompt(session.id, "publish it")
+            assert len(asked) == 1

@@ -32,7 +32,7 @@ from outrider import (
     run_stream,
 )
 from outrider.stores import MemoryStore, SqliteStore
-from tests.scenario.stories import call
+from tests.scenario.scripted_runs import call
 
 
 @dataclass
@@ -385,7 +385,7 @@ CALLBACKS = [
 @pytest.mark.parametrize("callback", CALLBACKS)
 @pytest.mark.parametrize("function", FAILURES)
 async def test_every_callback_may_fail_in_every_way(callback: str, function: Any):
-    if callback == "listener" and function in (hang, exit_program, cancel, hang_later):
+    if callback == "listener" and function in (hang, hang_later):
         pytest.skip("a plain listener runs in the publisher's thread; the next test has one that hangs")
     if callback == "approve" and function is hang_later:
         pytest.skip("an approve function may wait for a person; the limit of the run applies")

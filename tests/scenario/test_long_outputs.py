@@ -12,7 +12,7 @@ from outrider.events import ToolApprovalRequestedEvent
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.stores import SqliteStore
 from outrider.types.ids import new_id
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 LINES = [f"line {number} of many" for number in range(20_000)]
 

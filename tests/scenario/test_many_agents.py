@@ -1,4 +1,4 @@
-"""Agents as equals: they call each other, several at once, within limits, and everything they say is recorded."""
+"""Agents as equals: they call each other, also in parallel, within limits, and all of their messages are stored."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ from outrider import (
 from outrider.events import AgentCalledEvent, AgentReturnedEvent, LoopStartedEvent, MessageAddedEvent
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import SessionFilter
-from tests.scenario.stories import Story, agent, call, scripted
+from tests.scenario.scripted_runs import Story, agent, call, scripted
 
 WRITER = agent("writer", "You write.")
 REVIEWER = agent("reviewer", "You review.", role="finds mistakes")

@@ -42,7 +42,7 @@ from outrider.events import (
 )
 from outrider.types.deltas import Finish, Retry
 from outrider.types.parts import ReasoningPart
-from tests.scenario.stories import Story, agent, call
+from tests.scenario.scripted_runs import Story, agent, call
 
 
 @Tool

@@ -9,7 +9,7 @@ import pytest
 from outrider import Agent, CacheTokens, Provider, Tokens, Tool, async_run
 from outrider.event_bus import EventBus
 from outrider.tracing.otel import OpenTelemetry
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 pytest.importorskip("opentelemetry.sdk")
 

@@ -29,7 +29,10 @@ from outrider.processes.sandbox.bubblewrap import SCOPES_SINCE, landlock_version
 from outrider.processes.sandbox.detect import LandlockSandbox, try_sandbox
 from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.stores import SqliteStore
-from tests.scenario.stories import agent, call, scripted
+from tests.fixtures.sandbox_workspace import scratch_folder
+from tests.scenario.scripted_runs import agent, call, scripted
+
+RUNNING = "until grep -qs ^sleep /proc/$!/cmdline; do :; done"  # a shell waits for the program that it has started
 
 
 @pytest.fixture
@@ -44,7 +47,7 @@ def workspace(tmp_path: Path) -> Path:
 @pytest.fixture
 def outside() -> Iterator[Path]:
     """A folder that commands see read-only; /tmp is private to them."""
-    with tempfile.TemporaryDirectory(dir=Path(__file__).parent) as folder:
+    with tempfile.TemporaryDirectory(dir=scratch_folder()) as folder:
         yield Path(folder)
 
 
@@ -598,7 +601,7 @@ async def test_a_blocked_network_is_asked_about_without_a_second_run(workspace, 
 
 
 async def test_processes_that_a_command_leaves_are_part_of_the_outcome(workspace, tmp_path, sandbox):
-    harness = Harness(shell("(sleep 313 >/dev/null 2>&1 &); echo x > made.txt"), tmp_path, sandbox)
+    harness = Harness(shell(f"(sleep 313 >/dev/null 2>&1 & {RUNNING}); echo x > made.txt"), tmp_path, sandbox)
     async with harness.engine:
         working = asyncio.ensure_future(harness.work(workspace))
         question = await harness.question()
@@ -838,3 +841,25 @@ async def test_a_pipeline_does_not_hide_that_its_network_was_blocked(workspace, 
         parts = await working
     assert len(harness.asked) == 1  # the second command names no host, so the text is only a text
     assert isinstance(parts[1].state, ToolCompleted)
+
+
+async def test_a_silent_command_does_not_hide_that_its_network_was_blocked(workspace, tmp_path, sandbox):
+    silent = shell(
+        "curl -s https://docs.example.org/x | head -3",
+        "curl -s https://api.example.org:8443/y",
+        "curl -s http://127.0.0.1:9/",  # the loopback device of the sandbox is its own
+        "echo https://docs.example.org | grep -q nothing",
+    )
+    harness = Harness(silent, tmp_path, sandbox)
+    targets: list[str] = []
+    async with harness.engine:
+        working = asyncio.ensure_future(harness.work(workspace))
+        for number in (1, 2):
+            question = await harness.question(number)
+            targets += [access.target for access in question.outcome.blocked]
+            await harness.engine.answer(question.approval_id, allow=False)
+        parts = await working
+    assert targets == ["docs.example.org", "api.example.org:8443"]
+    assert len(harness.asked) == 2
+    assert isinstance(parts[1].state, ToolCompleted)
+    assert "the sandbox blocked its access to api.example.org:8443" in parts[1].state.output

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from outrider import ConfigurationError, OutputMismatch
-from tests.scenario.stories import Story, call
+from tests.scenario.scripted_runs import Story, call
 
 
 @dataclass

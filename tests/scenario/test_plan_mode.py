@@ -11,7 +11,7 @@ from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.types.deltas import Finish
-from tests.scenario.stories import Story, agent, call, scripted
+from tests.scenario.scripted_runs import Story, agent, call, scripted
 
 LOOK = Tool(lambda: "seen", name="look", read_only=True)
 TOUCH = Tool(lambda: "touched", name="touch")

@@ -11,7 +11,7 @@ from outrider.events import Event, ToolApprovalRequestedEvent
 from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.processes.sandbox.detect import find_sandbox
 from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 SECRET = "ghp_" + "a1B2" * 9
 

@@ -11,7 +11,7 @@ from outrider.events import ToolApprovalRequestedEvent
 from outrider.presentation.approvals import requested_approval_view
 from outrider.presentation.diffs import diff_rows
 from outrider.processes.sandbox.sandbox import NoSandbox
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 TEXT = "".join(f"line {number}\n" for number in range(1, 21))
 

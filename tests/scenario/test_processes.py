@@ -5,7 +5,7 @@ from typing import Any
 
 from outrider import ToolCompleted, ToolPart
 from outrider.events import ToolApprovalRequestedEvent
-from tests.scenario.stories import call
+from tests.scenario.scripted_runs import call
 from tests.scenario.test_undo import engine
 
 

@@ -1,4 +1,4 @@
-"""The public modules as a program uses them: fallback models, workspaces, MCP servers, providers of its own."""
+"""The public modules in a program: fallback models, workspaces, MCP servers, custom providers."""
 
 import asyncio
 import json
@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
-from tempfile import gettempdir
 from typing import Any
 
 import msgspec
@@ -54,7 +53,7 @@ from outrider.providers import (
 )
 from outrider.stores import MemoryStore, SqliteStore
 from outrider.testing import SimulatedError, Simulator, call, check_provider, check_store, scripted_model
-from outrider.testing.simulator import SIMULATED_APIS
+from outrider.testing.simulator_answers import SIMULATED_APIS
 from outrider.workspace import ApprovalRequest, Workspace
 
 QUICK = RetryPolicy(first_window=0.0)
@@ -164,13 +163,16 @@ async def test_a_workspace_has_tools_a_sandbox_undo_processes_and_plan_mode(tmp_
         assert len(workspace.engine.live[session_id].session.messages) > 4
 
 
-async def test_a_workspace_without_approve_denies_and_leaves_nothing_behind(tmp_path: Path):
-    before = set(Path(gettempdir()).glob("outrider-*"))
+async def test_a_workspace_without_approve_denies_and_leaves_nothing_behind(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+):
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
     script = [[call("write", path="a.txt", content="x")], "I could not."]
     async with Workspace(tmp_path, helper(), scripted(*script)) as workspace:
         assert (await workspace.prompt("Write.")).output == "I could not."
     assert list(tmp_path.iterdir()) == []
-    assert set(Path(gettempdir()).glob("outrider-*")) <= before
+    assert list(temporary.glob("outrider-*")) == []
     for wrong in ({"folder": tmp_path / "no"}, {"data": tmp_path / "d"}, {"sandbox": "x"}, {"session": "x"}):
         arguments: Any = {"folder": tmp_path, "agents": helper(), "providers": scripted(), **wrong}
         with pytest.raises(ConfigurationError, match="Workspace"):

@@ -1,4 +1,4 @@
-"""A stored session runs again, offline, step by step; whatever goes otherwise is shown."""
+"""A stored session is replayed offline, step by step; differences are shown."""
 
 import asyncio
 import re
@@ -25,7 +25,7 @@ from outrider import (
 )
 from outrider.events import PartDeltaEvent, ToolExecutionStartedEvent
 from outrider.sessions.memory_store import MemoryStore
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 
 @Tool

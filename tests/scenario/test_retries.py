@@ -17,14 +17,14 @@ from outrider.http.transport import HttpRequest
 from outrider.providers.assembler import assemble_answer
 from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory
 from outrider.remote.agent_server import AnswerDeltaBuilder
-from outrider.testing.simulator import SIMULATED_APIS, SimulatedApi, SimulatedReasoning
+from outrider.testing.simulator_answers import SIMULATED_APIS, SimulatedApi, SimulatedReasoning
 from outrider.types.messages import Message
 from outrider.types.parts import ReasoningPart, RetryPart, StepStartPart, TextPart, ToolPart, is_withdrawn
 from outrider.types.request import RetryPolicy
 from tests.fixtures.http_server import Reply, serving
-from tests.fixtures.player import Played
+from tests.fixtures.memory_transport import Played
 from tests.recorded.exchanges import corpus
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 QUICK = RetryPolicy(first_window=0.0)
 KINDS = sorted(SIMULATED_APIS)

@@ -9,7 +9,7 @@ import pytest
 from outrider import Engine, TextPart
 from outrider.engine.review import ChangeReview, commit_files, review_changes, undo_part
 from outrider.errors import ConfigurationError, ProcessError
-from tests.scenario.stories import call
+from tests.scenario.scripted_runs import call
 from tests.scenario.test_undo import contents, engine, parts, shell
 
 LINES = [f"line {number}" for number in range(1, 41)]
@@ -176,3 +176,6 @@ async def test_reviewed_files_are_committed_and_nothing_else(workspace, tmp_path
             await commit_files(held, session_id, ["../outside.txt"], "no")
         with pytest.raises(ProcessError):
             await commit_files(held, session_id, ["made.txt"], "nothing to commit")
+        with pytest.raises(ProcessError):
+            await commit_files(held, session_id, ["other.txt"], "  ")  # git refuses an empty message
+        assert git("status", "--porcelain").strip() == "?? other.txt"

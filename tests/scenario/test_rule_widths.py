@@ -11,7 +11,7 @@ from outrider.errors import ConfigurationError
 from outrider.events import ToolApprovalRequestedEvent
 from outrider.permissions.rules import parse_rule
 from outrider.stores import MemoryStore, SqliteStore
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from outrider import Engine, Limits, OutriderError, ProviderError, Tool
 from outrider.events import SessionUpdatedEvent
 from outrider.sessions.memory_store import MemoryStore
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 
 def engine(script, *tools: Tool, **options) -> Engine:

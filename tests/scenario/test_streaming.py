@@ -7,7 +7,7 @@ from contextvars import ContextVar
 import pytest
 
 from outrider import Agent, NotFoundError, StreamEvent, Tool, async_run, async_run_stream, run
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 WRITER, CLERK = agent("writer", "You write."), agent("clerk", "You help.")
 

@@ -14,7 +14,7 @@ from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox.sandbox import Sandbox, SandboxPolicy
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import SessionFilter
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 
 class WatchedSandbox:

@@ -10,17 +10,23 @@ from typing import Any
 
 import pytest
 
-from outrider import Engine, EventBus, PatchPart, SessionInUseError, TextPart, Tool, ToolCompleted, ToolPart
+from outrider import Engine, EventBus, Message, PatchPart, SessionInUseError, TextPart, Tool, ToolCompleted, ToolPart
 from outrider.engine.archive import SessionArchive, open_archive
 from outrider.engine.frontend import archive_of
 from outrider.engine.session_tools import ToolEnvironment
+from outrider.engine.session_trace import session_timeline, stored_trace
+from outrider.engine.undo_history import SessionOutline
 from outrider.events import ErrorEvent, FilesRestoredEvent, ToolApprovalRequestedEvent
 from outrider.processes.sandbox.sandbox import NoSandbox
+from outrider.sessions.records import StoredSession
 from outrider.sessions.snapshots.changes import tracked_sessions
 from outrider.sessions.sqlite.store import SqliteStore
+from outrider.stores import MemoryStore
 from outrider.tools.builtin import shell as shell_module
-from tests.fixtures.living import until_there
-from tests.scenario.stories import agent, call, scripted
+from outrider.types.messages import MessageTime
+from outrider.types.tool_state import EndedTime
+from tests.fixtures.process_checks import until_there
+from tests.scenario.scripted_runs import agent, call, scripted
 
 
 @pytest.fixture
@@ -441,3 +447,31 @@ async def test_a_session_deleted_from_an_open_engine_takes_what_was_preserved_fo
         assert tracked_sessions(kept) == {session}
         await archive_of(held).delete(session)
     assert not kept.exists() or tracked_sessions(kept) == set()
+
+
+async def test_long_sessions_are_read_page_by_page():
+    """The outline of an undo and the trace have all messages of a session with several pages, in order."""
+    store = MemoryStore()
+    session = await store.create(StoredSession(title="long"))
+    messages: list[Message] = []
+    for number in range(450):
+        messages.append(Message("user", [TextPart(f"question {number}")], time=MessageTime(number)))
+        done = ToolCompleted({}, "x" * 5_000, EndedTime(number, number))
+        parts = [TextPart("answer " * 1_000), ToolPart(f"call {number}", "look", done)]
+        messages.append(Message("assistant", parts, time=MessageTime(number, number), finish="stop"))
+    for message in messages:
+        message.join(session.id)
+    await store.append(session.id, messages)
+
+    outline = await SessionOutline.read(store, session.id)
+    assert list(outline.messages) == [message.id for message in messages]
+    assert (outline.turns[-1], outline.calls["call 449"]) == (450, 899)
+    assert list(outline.titles.values()) == [f"question {number}" for number in range(450)]
+    archive = SessionArchive(store)
+    trace = await stored_trace(archive, session.id)
+    calls = [span for _, span in trace.root.walk() if span.kind == "tool"]
+    assert [span.start for span in calls] == list(range(450))
+    entries = await session_timeline(archive, session.id)
+    assert [(entry.kind, entry.start) for entry in entries] == [
+        (kind, number) for number in range(450) for kind in ("model", "tool")
+    ]

@@ -1,4 +1,4 @@
-"""A fork runs on with a change, and stands beside the original."""
+"""A fork continues with a change and can be compared with the original."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -25,7 +25,7 @@ from outrider import (
 )
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.sqlite.store import SqliteStore
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 
 @Tool
@@ -145,6 +145,7 @@ async def test_what_cannot_be_forked_is_refused_and_leaves_nothing_behind():
             {"results": {"nope": "x"}},
             {"at_step": 0, "results": {"c1": "x"}},
             {"colour": "red"},
+            {"at_step": 0, "agent": "nobody"},
         ):
             with pytest.raises(ConfigurationError):
                 await what_if(held, session, **wrong)

@@ -6,7 +6,7 @@ import sys
 from outrider import Engine, Tool
 from outrider.events import ToolApprovalRequestedEvent
 from outrider.sessions.sqlite.store import SqliteStore
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 RISKY = Tool(lambda: "ran", name="risky", policy="ask")
 

@@ -1,4 +1,4 @@
-"""Secrets that nobody may find again: made up, of many formats, the same in every run."""
+"""Made-up secrets of many formats, the same in every run, which must not appear in any stored or sent text."""
 
 import random
 import string

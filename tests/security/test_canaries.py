@@ -17,7 +17,7 @@ from outrider.sessions.export import export_session
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.events import Event
 from outrider.types.parts import ReasoningPart
-from tests.scenario.stories import agent
+from tests.scenario.scripted_runs import agent
 from tests.security.canaries import canaries, plain_secrets
 
 WAYS_IN = (

@@ -17,7 +17,7 @@ import pytest
 from outrider import ToolCompleted, ToolError
 from outrider.processes.git import GitRunner
 from outrider.processes.launch import GIT_OVERRIDES, GIT_VARIABLES
-from tests.fixtures.scratch import scratch_folder
+from tests.fixtures.sandbox_workspace import scratch_folder
 from tests.scenario.test_outcomes import Harness, shell
 from tests.unit.background.repositories import repository, run_git
 

@@ -22,10 +22,10 @@ from outrider.engine.frontend import workspace_files
 from outrider.sessions.records import SessionTranscript
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.parts import ToolPart
-from tests.security import files_that_configure, git_that_obeys, programs_that_obey
-from tests.security.ground import SECRET, TRAPS, WORDS, Ground, Trap, as_toml
+from tests.security import hostile_config_files, hostile_git_metadata, hostile_program_files
+from tests.security.hostile_workspace import SECRET, TRAPS, WORDS, Ground, Trap, as_toml
 
-LISTED = (files_that_configure, git_that_obeys, programs_that_obey)  # each lists its traps when it is loaded
+LISTED = (hostile_config_files, hostile_git_metadata, hostile_program_files)  # each lists its traps when it is loaded
 GIT_COMMANDS = (
     "git log --oneline -3", "git log -p", "git show", "git branch -a", "git ls-files", "git blame file.txt",
     "git grep x",
@@ -92,7 +92,7 @@ async def headless(ground: Ground, trap: Trap) -> list[ToolPart]:
 
 
 def is_git_trap(trap: Trap) -> bool:
-    return trap.build.__module__ == git_that_obeys.__name__
+    return trap.build.__module__ == hostile_git_metadata.__name__
 
 
 def _calls(loaded: SessionTranscript) -> list[ToolPart]:

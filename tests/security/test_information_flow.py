@@ -11,7 +11,7 @@ from outrider import Rules
 from outrider.types.origins import EgressBudget
 from outrider.types.tool_state import ToolError
 from tests.fixtures.cases import for_each
-from tests.fixtures.scratch import sandbox_or_skip, scratch_folder
+from tests.fixtures.sandbox_workspace import sandbox_or_skip, scratch_folder
 from tests.fixtures.soak import SOAK
 from tests.security.injections import SCENARIOS, Outcome, Scenario, World, fetch, play_all, sh, use
 from tests.security.ordinary_tasks import RULES, OrdinaryModel

@@ -13,7 +13,7 @@ import pytest
 
 from outrider.permissions.shell.analysis import analyse_script
 from tests.security.option_variants import CallGenerator
-from tests.security.tracing import available, build, effects
+from tests.security.strace_effects import available, build, effects
 
 pytestmark = [
     pytest.mark.soak,

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from outrider import Rules, ToolCompleted, ToolPart
-from tests.fixtures.scratch import scratch_folder
-from tests.scenario.stories import call
+from tests.fixtures.sandbox_workspace import scratch_folder
+from tests.scenario.scripted_runs import call
 from tests.scenario.test_outcomes import Harness, git, shell, workspace
 
 __all__ = ["workspace"]  # a fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.security.script_variants import ScriptGenerator
+from tests.security.strace_effects import available, build, effects
 from tests.security.test_option_variants import proven
-from tests.security.tracing import available, build, effects
 
 pytestmark = [
     pytest.mark.soak,

@@ -14,8 +14,8 @@ import pytest
 
 from outrider.permissions import Decision
 from outrider.permissions import decide as decide_call
-from tests.fixtures.analysis import judge as decide
 from tests.fixtures.cases import for_each
+from tests.fixtures.shell_analysis import judge as decide
 
 Case = dict[str, Any]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.attach.serving import Serving
+from tests.e2e.attach.socket_server import Serving
 
 pytest.importorskip("uvicorn", reason="the extra `server` is not installed")
 

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from outrider.remote.engine import RemoteEngine
-from tests.e2e.attach.serving import SECONDS, Serving, call, ended
+from tests.e2e.attach.socket_server import SECONDS, Serving, call, ended
 
 
 async def calls(client: RemoteEngine, session_id: str) -> list[dict[str, Any]]:

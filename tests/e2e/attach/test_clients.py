@@ -1,4 +1,4 @@
-"""Clients of one server: they see the same, lose nothing to a crash, and are told plainly what is wrong."""
+"""Clients of one server receive the same events, lose nothing in a crash, and get clear error messages."""
 
 import asyncio
 from itertools import pairwise
@@ -18,7 +18,7 @@ from outrider.types.events import (
     ToolApprovalRequestedEvent,
     ToolApprovalResultEvent,
 )
-from tests.e2e.attach.serving import Serving, call, ended, until
+from tests.e2e.attach.socket_server import Serving, call, ended, until
 
 LONG = "Words that come one after the other, slowly enough to be cut off in their midst. " * 8
 OTHER = "import outrider; outrider.__version__ = '99.0.0'; from outrider.cli.main import main; main()"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.attach.serving import Done, Serving, call, ended
+from tests.e2e.attach.socket_server import Done, Serving, call, ended
 
 
 async def command(serving: Serving, *arguments: str) -> Done:

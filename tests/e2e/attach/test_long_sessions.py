@@ -13,8 +13,8 @@ from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import TextPart
 from outrider.types.usage import Tokens
-from tests.e2e.attach.serving import Serving, until
-from tests.e2e.attach.test_screen import Screen, screens
+from tests.e2e.attach.socket_server import Serving, until
+from tests.e2e.attach.test_tui_over_server import Screen, screens
 
 __all__ = ["screens"]
 

@@ -1,16 +1,16 @@
-"""Questions of a model that works in a server: put to whoever is attached, answered by one of them."""
+"""Questions of a model on a server are sent to all attached clients and answered by one of them."""
 
 import asyncio
 
 import pytest
 
 from outrider.types.events import Event, SessionUpdatedEvent
-from tests.e2e.attach.serving import Serving, call, until
+from tests.e2e.attach.socket_server import Serving, call, until
 
 pytest.importorskip("textual", reason="the extra `terminal` is not installed")
 pytest.importorskip("pyte", reason="pyte is not installed")
 
-from tests.e2e.attach.test_screen import Screen, screens
+from tests.e2e.attach.test_tui_over_server import Screen, screens
 
 __all__ = ["screens"]
 

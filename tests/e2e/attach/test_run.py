@@ -5,7 +5,7 @@ import json
 import signal
 
 from outrider.remote.engine import RemoteArchive
-from tests.e2e.attach.serving import Serving, call, ended
+from tests.e2e.attach.socket_server import Serving, call, ended
 
 LONG = "A long answer that takes its time, word by word, until somebody has heard enough of it. " * 4
 

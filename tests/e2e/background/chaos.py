@@ -3,6 +3,7 @@
 Each job makes a few shell commands, each of which appends a line to a file: an effect that must not happen twice. A
 model server answers every request from what it is shown, or with 529 during an outage of the provider."""
 
+import asyncio
 import json
 import os
 import random
@@ -16,17 +17,16 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
 
+from outrider.testing import SimulatedError, SimulatedRequest, Simulator, call
+
 ROOT = Path(__file__).parents[3]
 STEPS = 3
-_END = b"data: [DONE]\n\n"
-_OVERLOADED = b'{"error": {"type": "overloaded_error", "message": "Overloaded"}}'
 
 
 class ModelServer:
@@ -37,64 +37,30 @@ class ModelServer:
         self.overloaded_until = 0.0
         self.requests = self.refused = 0
         self.url = ""
-        self.continues = threading.Event()  # while it is cleared, only the first request of a job is answered
+        self.continues = asyncio.Event()  # while it is cleared, only the first request of a job is answered
         self.continues.set()
         self.waiting = 0
 
-    def answer(self, body: bytes) -> tuple[int, bytes]:
+    def answer(self, request: SimulatedRequest) -> Any:
         self.requests += 1
         if time.monotonic() < self.overloaded_until:
             self.refused += 1
-            return 529, _OVERLOADED
-        messages = json.loads(body)["messages"]
-        done = sum(message["role"] == "tool" for message in messages)
-        if done and not self.continues.is_set():
-            self.waiting += 1
-            self.continues.wait(120)
-        name = next(found[1] for m in messages if (found := re.search(r"job (\w+)", json.dumps(m.get("content")))))
-        if done >= STEPS:
-            events = [_chunk({"role": "assistant", "content": f"{name} is done"}), _chunk({}, "stop")]
-        else:
-            command = f"sleep {self._pause}; echo {name}-{done} >> effects; sleep {self._pause}"
-            function = {"name": "shell", "arguments": json.dumps({"command": command})}
-            call = {"index": 0, "id": f"{name}-{done}", "type": "function", "function": function}
-            events = [_chunk({"role": "assistant", "tool_calls": [call]}), _chunk({}, "tool_calls")]
-        usage = {"choices": [], "usage": {"prompt_tokens": 100, "completion_tokens": 8, "total_tokens": 108}}
-        return 200, b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in [*events, usage]) + _END
-
-
-def _chunk(delta: dict[str, object], finish: str | None = None) -> dict[str, object]:
-    choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "mock", "choices": [choice]}
+            return SimulatedError(529, "Overloaded", "overloaded_error")
+        done = len(request.results)
+        waits = bool(done) and not self.continues.is_set()
+        self.waiting += waits
+        name = next(found[1] for text in request.texts if (found := re.search(r"job (\w+)", text)))
+        command = f"sleep {self._pause}; echo {name}-{done} >> effects; sleep {self._pause}"
+        piece = f"{name} is done" if done >= STEPS else call("shell", f"{name}-{done}", command=command)
+        return [self.continues, piece] if waits else piece
 
 
 @contextmanager
 def serving(model: ModelServer) -> Iterator[ModelServer]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            status, answer = model.answer(self.rfile.read(int(self.headers["content-length"])))
-            self.send_response(status)
-            self.send_header("content-type", "text/event-stream" if status == 200 else "application/json")
-            self.send_header("content-length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with Simulator(model.answer, any_model=True) as simulator:
+        model.url = simulator.url("openai")
         yield model
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        simulator.check()
 
 
 def can_mount() -> bool:

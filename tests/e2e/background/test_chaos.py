@@ -15,9 +15,9 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider.background.records import FINAL_STATES, Run
-from tests.e2e.background.audit import Audit
-from tests.e2e.background.fleet import Watched, watched
+from tests.e2e.background.worker_fleet import Watched, watched
 from tests.e2e.background.worker_process import REPEATABLE
+from tests.e2e.background.write_audit import Audit
 from tests.fixtures.postgres import fresh_database
 
 SOAK = bool(os.environ.get("OUTRIDER_SOAK"))

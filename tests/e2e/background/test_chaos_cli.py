@@ -1,4 +1,4 @@
-"""Nothing fails, nothing is stuck and no effect happens twice, whatever happens to workers, database and provider."""
+"""No run fails or hangs and no effect happens twice when workers, database or provider fail."""
 
 import os
 import random

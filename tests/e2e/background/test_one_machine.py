@@ -15,7 +15,7 @@ from outrider.background.records import Run
 from outrider.errors import OutriderError
 from outrider.types.agents import Limits
 from outrider.types.ids import new_id
-from tests.e2e.background.fleet import Watched, watched
+from tests.e2e.background.worker_fleet import Watched, watched
 
 SECONDS = 40
 

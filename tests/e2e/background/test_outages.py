@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider.background.records import Run
-from tests.e2e.background.fleet import Watched, watched
+from tests.e2e.background.worker_fleet import Watched, watched
 from tests.fixtures.postgres import fresh_database
 
 SECONDS = 120

@@ -1,4 +1,4 @@
-"""The durable engine says whose a run is: a worker that was paused and believes in what is past disturbs nobody."""
+"""A worker that was paused after it lost its lease changes nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +21,7 @@ from outrider.sessions.records import SessionUpdate
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.parts import ToolPart, ToolResultPart
 from outrider.types.request import Request
-from tests.scenario.stories import agent, call, scripted
+from tests.scenario.scripted_runs import agent, call, scripted
 
 JOB = JobSpec(prompt="work", queue="runs")
 SECONDS = 60

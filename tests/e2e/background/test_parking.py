@@ -21,9 +21,9 @@ from outrider.providers.scripted import call
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.parts import ToolPart, ToolResultPart
 from outrider.types.request import Request
-from tests.e2e.background.fleet import Watched, watched
+from tests.e2e.background.worker_fleet import Watched, watched
 from tests.fixtures.postgres import fresh_database
-from tests.scenario.stories import agent, scripted
+from tests.scenario.scripted_runs import agent, scripted
 
 SECONDS = 60
 JOB = JobSpec(prompt="ask the reviewer", queue="runs")

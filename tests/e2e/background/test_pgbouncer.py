@@ -19,7 +19,7 @@ from outrider.sessions.records import MessageChange, StoredSession
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import TextPart
-from tests.e2e.background.fleet import Watched, watched
+from tests.e2e.background.worker_fleet import Watched, watched
 from tests.fixtures.postgres import fresh_database
 
 PROGRAM = os.environ.get("OUTRIDER_TEST_PGBOUNCER") or shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")

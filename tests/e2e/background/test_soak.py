@@ -14,7 +14,7 @@ import msgspec
 import psycopg
 
 from outrider.background.records import FINAL_STATES
-from tests.e2e.background.fleet import Watched, watched
+from tests.e2e.background.worker_fleet import Watched, watched
 from tests.fixtures.postgres import fresh_database
 
 SOAK = bool(os.environ.get("OUTRIDER_SOAK"))

@@ -11,7 +11,7 @@ from outrider.processes.sandbox.detect import find_sandbox
 from outrider.providers.scripted import call
 from outrider.types.ids import new_id
 from outrider.types.parts import ToolPart
-from tests.fixtures.standard import Place
+from tests.fixtures.standard_engine import Place
 from tests.unit.background.repositories import repository, run_git
 
 COMMIT = "echo new > new.txt && git add --all && git -c user.name=a -c user.email=a@b commit -qm within && echo yes"

@@ -25,7 +25,7 @@ from outrider.sessions.store import Store
 from outrider.types.parts import ToolResultPart
 from outrider.types.request import Request
 from tests.fault.worker import say
-from tests.scenario.stories import agent, scripted
+from tests.scenario.scripted_runs import agent, scripted
 
 PAUSE = float(os.environ.get("OUTRIDER_TEST_PAUSE", "0.15"))
 REPEATABLE = "again:"  # before what is written down by the tool that is safe to repeat

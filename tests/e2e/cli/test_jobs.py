@@ -1,4 +1,4 @@
-"""Runs from the command line: submitted, carried on by a worker in a separate process, looked at."""
+"""Runs from the command line: submitted, executed by a worker in another process, and inspected."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 
 from tests.e2e.cli.program import SECONDS, Program, answering, call, ended, interrupt
 from tests.unit.background.repositories import repository, run_git
-from tests.unit.background.test_notices import Listener
+from tests.unit.background.test_end_notices import Listener
 
 SCRIPT = [[call("write", "call_b", file_path="tea.txt", content="buy tea\n")], "The list is written."]
 

@@ -1,4 +1,4 @@
-"""`outrider run`: prompts from anywhere, answers in three forms, and an exit code that says what happened."""
+"""`outrider run`: sources of prompts, three output formats, and exit codes."""
 
 import asyncio
 import base64
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.testing.simulator import SIMULATED_APIS, MaxTokens, SimulatedError
+from outrider.testing.simulator_answers import SIMULATED_APIS, MaxTokens, SimulatedError
 from tests.e2e.cli.program import Program, answering, call, ended
 from tests.fixtures.http_server import Reply, serving
 

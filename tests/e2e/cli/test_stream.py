@@ -1,4 +1,4 @@
-"""The stream formats of `outrider run`: every line follows the schema, and input lines are carried out."""
+"""The stream formats of `outrider run`: every line follows the schema, and input lines are executed."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from outrider.testing.simulator import SimulatedError
+from outrider.testing.simulator_answers import SimulatedError
 from tests.e2e.cli.program import SECONDS, Done, Program, answering, call, ended
 
 SCHEMA = json.loads((Path(__file__).parents[3] / "docs" / "stream-json.schema.json").read_text())

@@ -1,5 +1,13 @@
 """Attempts to break out of a sandbox, and what is needed to judge them."""
 
-from tests.e2e.escapes import lasting, reaching, reading, writing
+from tests.e2e.escapes import network_attempts as network_attempts
+from tests.e2e.escapes import persistence_attempts as persistence_attempts
+from tests.e2e.escapes import read_attempts as read_attempts
+from tests.e2e.escapes import write_attempts as write_attempts
 
-ATTEMPTS = [*writing.ATTEMPTS, *reading.ATTEMPTS, *reaching.ATTEMPTS, *lasting.ATTEMPTS]
+ATTEMPTS = [
+    *write_attempts.ATTEMPTS,
+    *read_attempts.ATTEMPTS,
+    *network_attempts.ATTEMPTS,
+    *persistence_attempts.ATTEMPTS,
+]

@@ -1,4 +1,4 @@
-"""One attempt to break out: a script, and where it must succeed without a sandbox to prove that it is a real one."""
+"""One attempt to leave the sandbox: a script, and where it must succeed without a sandbox (proof that it is real)."""
 
 from dataclasses import dataclass, field
 from typing import Literal

@@ -113,7 +113,8 @@ async def administer(request: Request) -> Response:
             accounts.access.clear()
             accounts.refresh.clear()
             accounts.clients.clear()
-    return JSONResponse({"refreshed": accounts.refreshed, "clients": len(accounts.clients)})
+    tokens = len(accounts.access) + len(accounts.refresh)
+    return JSONResponse({"refreshed": accounts.refreshed, "clients": len(accounts.clients), "tokens": tokens})
 
 
 class NeedsWriteScope:

@@ -18,7 +18,7 @@ from outrider.sessions.sqlite.store import SqliteStore
 from outrider.tools.builtin.question import question_tool
 from outrider.types.parts import ToolResultPart
 from outrider.types.request import Request
-from tests.e2e.server.serving import TOKEN
+from tests.e2e.server.http_server import TOKEN
 
 Script = list[Any] | Callable[[Request], Any]
 

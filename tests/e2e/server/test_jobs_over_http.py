@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider.types.ids import new_id
-from tests.e2e.server.jobs_serving import Runs, serving_runs
-from tests.e2e.server.serving import served
+from tests.e2e.server.http_server import served
+from tests.e2e.server.jobs_server import Runs, serving_runs
 
 SECONDS = 60
 

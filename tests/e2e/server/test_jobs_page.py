@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from tests.e2e.server.jobs_serving import serving_runs
+from tests.e2e.server.jobs_server import serving_runs
 from tests.e2e.server.test_page import browsing, pytestmark
 
 __all__ = ["pytestmark"]

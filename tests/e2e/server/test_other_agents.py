@@ -16,7 +16,7 @@ pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 import httpx2
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import ElicitResult, ErrorData
+from mcp_types import ElicitResult, ErrorData, InputRequiredResult
 
 SECONDS = 30
 
@@ -125,7 +125,7 @@ async def test_what_goes_wrong_is_reported_in_clear_words(user: User):
 
 
 @asynccontextmanager
-async def over_http(user: User) -> AsyncIterator[Client]:
+async def over_http(user: User, **options: Any) -> AsyncIterator[Client]:
     """`outrider serve --mcp`, and a client that has its token."""
     environment = {**os.environ, "OUTRIDER_HOME": str(user.home), "HOME": str(user.home)}
     program = await asyncio.create_subprocess_exec(
@@ -140,7 +140,7 @@ async def over_http(user: User) -> AsyncIterator[Client]:
         token = (user.home / "server" / "token").read_text()
         http = httpx2.AsyncClient(headers={"Authorization": f"Bearer {token}"}, timeout=SECONDS)
         transport = streamable_http_client(f"{url}/mcp", http_client=http)
-        async with asyncio.timeout(SECONDS), http, Client(transport) as client:
+        async with asyncio.timeout(SECONDS), http, Client(transport, **options) as client:
             yield client
     finally:
         program.terminate()
@@ -157,7 +157,19 @@ async def test_over_http_it_is_the_same_and_nobody_is_asked(user: User):
         assert "make it" in (await called(client, "read_session", session_id="last"))["result"]
 
 
-async def test_a_client_that_supports_it_is_asked_for_approvals(user: User):
+@asynccontextmanager
+async def connected(user: User, how: str, **options: Any) -> AsyncIterator[Client]:
+    """A client of the older protocol, in which the server asks, or of the newer one, in which requests are repeated."""
+    if how == "http":
+        async with over_http(user, **options) as client:
+            yield client
+    else:
+        async with user.client(mode=how, **options) as client:
+            yield client
+
+
+@pytest.mark.parametrize("how", ["legacy", "auto", "http"])
+async def test_a_client_that_supports_it_is_asked_for_approvals(user: User, how: str):
     asked: list[str] = []
     answers = iter(["Allow once", "Deny"])
 
@@ -166,13 +178,42 @@ async def test_a_client_that_supports_it_is_asked_for_approvals(user: User):
         return ElicitResult(action="accept", content={"answer": next(answers), "reason": "not now"})
 
     user.write_script(shell("touch made.txt"), shell("touch other.txt"), '"Ended."')
-    async with user.client(mode="legacy", elicitation_callback=elicit) as client:
+    async with connected(user, how, elicitation_callback=elicit) as client:
         done = await called(client, "run_agent", prompt="make it")
     assert done["output"] == "Ended."
     assert (user.workspace / "made.txt").exists()
     assert not (user.workspace / "other.txt").exists()
     assert "touch made.txt" in asked[0]
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("how", ["legacy", "auto"])
+async def test_a_client_that_declines_denies(user: User, how: str):
+    async def elicit(context: Any, params: Any) -> Any:
+        return ElicitResult(action="decline")
+
+    user.write_script(shell("touch one.txt"), '"Ended."')
+    async with connected(user, how, elicitation_callback=elicit) as client:
+        assert (await called(client, "run_agent", prompt="make it"))["output"] == "Ended."
+    assert not list(user.workspace.glob("*.txt"))
+
+
+async def test_a_run_that_waits_for_approvals_ends_with_the_server_and_is_not_found_again(user: User):
+    async def elicit(context: Any, params: Any) -> Any:
+        raise AssertionError("the client answers later")
+
+    user.write_script(shell("touch one.txt"), '"Ended."')
+    async with user.client(mode="auto", elicitation_callback=elicit) as client:
+        first = await client.session.call_tool("run_agent", {"prompt": "make it"}, allow_input_required=True)
+        assert isinstance(first, InputRequiredResult)
+        (question,) = first.input_requests.values()
+        assert "touch one.txt" in question.params.message
+    async with user.client(mode="auto", elicitation_callback=elicit) as client:
+        with pytest.raises(MCPError):  # the state was sealed by another server
+            await client.session.call_tool(
+                "run_agent", {"prompt": "make it"}, request_state=first.request_state, allow_input_required=True
+            )
+    assert not list(user.workspace.glob("*.txt"))
 
 
 async def test_a_client_that_declines_or_fails_denies(user: User):

@@ -21,7 +21,7 @@ from outrider.sessions.sqlite.store import SqliteStore
 from outrider.tools.tool import ToolResult
 from outrider.types.deltas import Retry
 from outrider.types.events import Event
-from tests.e2e.server.serving import TOKEN, Client, served
+from tests.e2e.server.http_server import TOKEN, Client, served
 from tests.fixtures.browser import BROWSER, CHROMIUM
 
 pytest.importorskip("playwright.async_api")
@@ -244,6 +244,8 @@ async def test_a_call_its_figures_and_its_tasks_are_shown_as_the_server_describe
 
 async def test_the_keys_do_what_the_hint_says(tmp_path):
     async with served(tmp_path, ["hello"]) as client, browsing(client) as page:
+        await page.locator("#start-input").wait_for()
+        await page.keyboard.press("Escape")  # leaves the input of the first page
         await page.keyboard.press("n")
         await page.locator("#input").wait_for()
         await say(page, "hi")

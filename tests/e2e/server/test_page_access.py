@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.attach.serving import call
+from tests.e2e.attach.socket_server import call
 from tests.e2e.server.test_page import pytestmark as page_marks
 from tests.e2e.server.test_page import say
-from tests.e2e.server.test_page_by_hand import page_of
 from tests.e2e.server.test_page_review import edits, reviewed
+from tests.e2e.server.test_page_user_commands import page_of
 
 AXE = Path(__file__).parents[3] / "web" / "node_modules" / "axe-core" / "axe.min.js"
 pytestmark = page_marks

@@ -17,8 +17,8 @@ from outrider.server.server import OutriderServer, bind_socket
 from outrider.server.state import ServerState
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.tools.builtin.question import question_tool
-from tests.e2e.attach.serving import until
-from tests.e2e.server.serving import TOKEN
+from tests.e2e.attach.socket_server import until
+from tests.e2e.server.http_server import TOKEN
 from tests.e2e.server.test_page import browsing, pytestmark
 
 __all__ = ["pytestmark"]

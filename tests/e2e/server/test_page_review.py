@@ -5,9 +5,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.attach.serving import Serving, call
+from tests.e2e.attach.socket_server import Serving, call
 from tests.e2e.server.test_page import pytestmark, say
-from tests.e2e.server.test_page_by_hand import page_of
+from tests.e2e.server.test_page_user_commands import page_of
 
 __all__ = ["pytestmark"]
 LINES = [f"line {number}" for number in range(1, 41)]

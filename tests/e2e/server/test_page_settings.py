@@ -16,11 +16,11 @@ from outrider import Tool
 from outrider.config.settings import CommandFlags, read_settings
 from outrider.providers.scripted import call as scripted_call
 from outrider.sessions.records import StoredSession
-from tests.e2e.attach.serving import Serving, call, until
-from tests.e2e.server.serving import served
+from tests.e2e.attach.socket_server import Serving, call, until
+from tests.e2e.server.http_server import served
 from tests.e2e.server.test_page import browsing, launch, pytestmark, say
-from tests.e2e.server.test_page_by_hand import page_of
-from tests.e2e.server.test_page_stories import open_session
+from tests.e2e.server.test_page_daily_use import open_session
+from tests.e2e.server.test_page_user_commands import page_of
 from tests.e2e.test_mcp_login import ProtectedServer
 
 __all__ = ["pytestmark"]
@@ -282,11 +282,11 @@ async def test_a_hidden_page_notifies_about_sessions_that_wait_and_the_icon_has_
         await page.wait_for_function("() => window.notices.length === 1")
         assert await page.evaluate("window.notices") == ["the launch: The session waits for you."]
         icon = page.locator("link[rel=icon]")
-        assert await icon.get_attribute("href") == "/page/icon-waiting.svg"
+        assert (await icon.get_attribute("href") or "").endswith("/page/icon-waiting.svg")
         (approval,) = await client.engine.approvals()
         await client.engine.answer(approval.id, allow=True)
         await page.wait_for_function("() => window.notices.at(-1) === 'the launch: The session is done.'")
-        assert await icon.get_attribute("href") == "/page/icon.svg"
+        assert (await icon.get_attribute("href") or "").endswith("/page/icon.svg")
 
 
 async def test_an_interrupted_answer_is_marked_and_its_prompt_is_sent_again(tmp_path):
@@ -324,3 +324,92 @@ async def test_rules_and_agents_are_listed(tmp_path):
         rules = page.get_by_role("region", name="Rules")
         await rules.get_by_text("shell(git push *)").wait_for()
         await page.get_by_role("region", name="Agents").get_by_text("script/demo").wait_for()
+
+
+async def test_without_a_model_the_first_page_takes_a_key_and_uses_the_model_of_its_vendor(tmp_path):
+    serving = Serving(tmp_path)
+    serving.extra["HTTPS_PROXY"] = serving.extra["https_proxy"] = "http://127.0.0.1:9"  # the key cannot be checked
+    async with page_of(serving, session=False) as page:
+        form = page.get_by_role("form", name="First set-up")
+        await form.get_by_label("Vendor").select_option("OPENAI_API_KEY")
+        await form.get_by_label("API key").fill("sk-secret-key")
+        await form.get_by_role("button", name="Store").click()
+        await form.wait_for(state="detached")
+        assert await page.evaluate("document.activeElement.id") == "start-input"
+        fetch = "fetch('/api/agents', {headers: {Authorization: 'Bearer ' + localStorage.credential}})"
+        agents = await page.evaluate(f"{fetch}.then(answer => answer.json())")
+        assert {agent["model"] for agent in agents} == {"openai/gpt-5.4"}
+        async with page.expect_response("**/api/settings"):
+            await page.reload()
+        await page.locator("#start-input").wait_for()
+        assert await form.count() == 0
+
+
+async def test_prompts_of_mcp_servers_are_commands_and_a_server_is_switched_off_and_on(tmp_path):
+    pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+    serving = Serving(tmp_path)
+    serving.script(
+        "Hello Ada.", [call("mcp__friendly__add", a=1, b=2)], "Off.", [call("mcp__friendly__add", a=1, b=2)], "On."
+    )
+    program = Path(__file__).parents[1] / "mcp_servers" / "sdk_server.py"
+    with (serving.home / "config.toml").open("a") as config:
+        config.write(f'[mcp.friendly]\ncommand = "{sys.executable}"\nargs = ["{program}", "stdio"]\n')
+        config.write('[mcp.unset]\ncommand = "x"\nenv = { KEY = "${NOT_SET}" }\n')
+        config.write('[rules]\nallow = ["mcp__friendly__*"]\n')
+    async with page_of(serving) as page:
+        await page.click("#show-settings")
+        server = page.locator(".server", has_text="friendly")
+        await server.get_by_text("ready", exact=True).wait_for()
+        await page.get_by_text("mcp.unset.env.KEY: the variable NOT_SET is not set").wait_for()
+        await page.locator("#input").press_sequentially("/fri")
+        offered = page.get_by_role("option", name="/friendly:greet")
+        await offered.get_by_text("NAME · Greet somebody.").wait_for()
+        await page.keyboard.press("Enter")
+        await page.get_by_role("option", name="name=").wait_for()
+        await page.keyboard.press("Tab")
+        await page.locator("#input").press_sequentially("Ada")
+        await page.keyboard.press("Enter")
+        await page.get_by_text("Hello Ada.").wait_for()
+
+        await page.locator("#input").press_sequentially("@friendly:")
+        await page.get_by_role("option", name="friendly:").first.wait_for()
+        await page.keyboard.press("Tab")
+        assert "@friendly:" in await page.input_value("#input")
+        assert "://" in await page.input_value("#input")
+        await page.fill("#input", "")
+        await server.get_by_role("button", name="Switch friendly off").click()
+        await server.get_by_text("off", exact=True).wait_for()
+        await say(page, "add")
+        await page.get_by_text("Off.", exact=True).wait_for()
+        await server.get_by_role("button", name="Switch friendly on").click()
+        await server.get_by_text("ready", exact=True).wait_for()
+        await say(page, "add")
+        await page.get_by_text("On.", exact=True).wait_for()
+        path = "'/api/sessions/' + location.hash.slice(2) + '/messages'"
+        fetch = f"fetch({path}, {{headers: {{Authorization: 'Bearer ' + localStorage.credential}}}})"
+        stored = await page.evaluate(f"{fetch}.then(answer => answer.json())")
+        parts = [part for message in stored["messages"] for part in message["parts"] if part["type"] == "tool"]
+        assert [part["state"]["status"] for part in parts] == ["error", "completed"]
+        assert "Say hello to Ada." in json.dumps(stored["messages"][0])
+
+
+async def test_the_page_names_tools_that_an_mcp_server_renames(tmp_path):
+    pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+    serving = Serving(tmp_path)
+    serving.script("First.", [call("mcp__one__close_ticket", id="1")], "Renamed.", "Told.")
+    (gate := tmp_path / "gate").touch()
+    program = Path(__file__).parents[1] / "mcp_servers" / "large_catalog.py"
+    with (serving.home / "config.toml").open("a") as config:
+        config.write(f'[mcp.one]\ncommand = "{sys.executable}"\nargs = ["{program}", "one", "5", "{gate}"]\n')
+        config.write('[rules]\nallow = ["mcp__one__*"]\n')
+    async with page_of(serving) as page:
+        await page.click("#show-settings")
+        await page.locator(".server", has_text="one").get_by_text("ready", exact=True).wait_for()
+        await say(page, "go")
+        await page.get_by_text("First.", exact=True).wait_for()
+        gate.write_text("rename")
+        await say(page, "close it")
+        await page.get_by_text("Renamed.", exact=True).wait_for()
+        await say(page, "and on")
+        await page.get_by_text("Told.", exact=True).wait_for()
+        await page.get_by_text("MCP: one has other tools than before; removed: ").wait_for()

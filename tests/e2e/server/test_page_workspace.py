@@ -1,11 +1,11 @@
 """Stories of the workspace on the web page: files, tasks, plans, the trace and plots."""
 
 from outrider.providers.scripted import call as scripted_call
-from tests.e2e.attach.serving import Serving, call
-from tests.e2e.server.serving import TOKEN, served
+from tests.e2e.attach.socket_server import Serving, call
+from tests.e2e.server.http_server import TOKEN, served
 from tests.e2e.server.test_page import browsing, launch, pytestmark, say
-from tests.e2e.server.test_page_by_hand import page_of
-from tests.e2e.server.test_page_stories import LONG, open_session
+from tests.e2e.server.test_page_daily_use import LONG, open_session
+from tests.e2e.server.test_page_user_commands import page_of
 
 __all__ = ["pytestmark"]
 

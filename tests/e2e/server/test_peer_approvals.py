@@ -1,4 +1,4 @@
-"""Calls of agents on other servers are asked about where somebody waits for them, and there as well."""
+"""Approvals of agents on other servers are requested from the waiting user and on the other server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from outrider.remote.client import resolve_server
 from outrider.sessions.records import Approval
 from outrider.types.events import Event, ToolApprovalRequestedEvent, ToolApprovalResultEvent
 from outrider.types.parts import ToolPart
-from tests.e2e.attach.serving import SECONDS
+from tests.e2e.attach.socket_server import SECONDS
 from tests.e2e.server.peers import asking, peer, peer_of
 from tests.e2e.server.test_peers import CONFIG, KNOWS, program
 

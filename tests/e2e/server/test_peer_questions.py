@@ -1,4 +1,4 @@
-"""What agents of other servers ask people is asked where somebody waits for them, and there as well."""
+"""Questions of agents on other servers are sent to the waiting user and to the other server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from outrider.engine.questions import QuestionQueue
 from outrider.errors import OutriderError
 from outrider.providers.scripted import call
 from outrider.types.events import Event, SessionUpdatedEvent
-from tests.e2e.attach.serving import until
+from tests.e2e.attach.socket_server import until
 from tests.e2e.server.peers import asking, peer, peer_of
 
 ASKS = [[call("question", question="Which colour?", options=["red", "blue"])], "Painted."]

@@ -19,8 +19,8 @@ from outrider.server.auth import ListenAddress
 from outrider.server.server import bind_socket
 from outrider.types.parts import ToolPart, ToolResultPart
 from outrider.types.usage import Tokens
+from tests.e2e.server.http_server import TOKEN
 from tests.e2e.server.peers import asking, peer, peer_of
-from tests.e2e.server.serving import TOKEN
 
 MAIN = Agent("main", "You lead.", "model-1", "here")
 AWAY = Agent("away", "", "", "away", role="lives elsewhere")

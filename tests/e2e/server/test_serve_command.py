@@ -1,4 +1,4 @@
-"""`outrider serve`, the real program: it says where it is, serves who has the token, and ends when it is told to."""
+"""`outrider serve`, the real program: it prints its address, checks the token, and stops on request."""
 
 import json
 import os
@@ -21,9 +21,9 @@ script = ["hello"]
 """
 
 
-def start(tmp_path: Path, *flags: str) -> "subprocess.Popen[str]":
+def start(tmp_path: Path, *flags: str, config: str = CONFIG) -> "subprocess.Popen[str]":
     (tmp_path / "home").mkdir(exist_ok=True)
-    (tmp_path / "home" / "config.toml").write_text(CONFIG)
+    (tmp_path / "home" / "config.toml").write_text(config)
     environment = {**os.environ, "OUTRIDER_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-m", "outrider", "serve", *flags]
     return subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""Sessions over HTTP: made, prompted, followed, answered, carried away."""
+"""Sessions over HTTP: created, prompted, followed, answered, exported."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from outrider import Agent, Engine, Tool
 from outrider.providers.scripted import call
 from outrider.server.app import OPENAPI_PATH
 from outrider.testing import Simulator
-from tests.e2e.server.serving import TOKEN, served
+from tests.e2e.server.http_server import TOKEN, served
 
 
 def is_idle(event) -> bool:
@@ -216,3 +216,50 @@ async def test_the_context_of_each_step_is_reported_by_source(tmp_path):
         assert (status, sizes) == (200, [len(request.raw) for request in vendor.requests])
         assert report["totals"]
         assert (await client.ask("GET", "/api/sessions/nothing/context"))[0] == 404
+
+
+async def test_a_session_is_run_again_with_a_change_compared_and_replayed_if_it_was_recorded(tmp_path):
+    async with served(tmp_path, ["One.", "Two."]) as client:
+        session_id = await client.create()
+        await client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": "hi", "wait": True})
+        status, changed = await client.ask("POST", f"/api/sessions/{session_id}/what-if", {"instructions": "Be brief."})
+        assert (status, changed["shared"]) == (200, 0)
+        assert changed["session_id"] != session_id
+        answers = next(row for row in changed["rows"] if row["name"] == "answer")
+        assert answers["a"] == "One."
+        path = f"/api/sessions/{session_id}/compare?other={changed['session_id']}"
+        assert await client.ask("GET", path) == (200, changed)
+        assert (await client.ask("GET", f"/api/sessions/{session_id}/compare?other=nothing"))[0] == 404
+        assert (await client.ask("POST", f"/api/sessions/{session_id}/what-if", {}))[0] == 400
+        status, refused = await client.ask("POST", f"/api/sessions/{session_id}/replay", {})
+        assert (status, "recorded" in str(refused)) == (400, True)
+
+
+async def test_a_repeated_creation_with_the_same_key_creates_one_session(tmp_path):
+    headers = {"Idempotency-Key": "order-1"}
+    async with served(tmp_path, ["hi"]) as client:
+        answers = await asyncio.gather(
+            *(client.ask("POST", "/api/sessions", {"title": "one"}, headers=headers) for _ in range(5))
+        )
+        assert {status for status, _ in answers} == {201}
+        assert len({session["id"] for _, session in answers}) == 1
+        status, reused = await client.ask("POST", "/api/sessions", {"title": "two"}, headers=headers)
+        assert (status, reused["error"]["type"]) == (409, "key_reused")
+        other = await client.ask("POST", "/api/sessions", {"title": "one"}, headers={"Idempotency-Key": "order-2"})
+        assert other[1]["id"] != answers[0][1]["id"]
+        failed = await client.ask("POST", "/api/sessions", {"mode": "none"}, headers={"Idempotency-Key": "order-3"})
+        again = await client.ask("POST", "/api/sessions", {}, headers={"Idempotency-Key": "order-3"})
+        assert (failed[0], again[0]) == (400, 201)
+    async with served(tmp_path, ["hi"]) as client:  # a restart
+        status, session = await client.ask("POST", "/api/sessions", {"title": "one"}, headers=headers)
+        assert (status, session["id"]) == (201, answers[0][1]["id"])
+
+
+async def test_a_repeated_prompt_with_the_same_key_runs_one_turn(tmp_path):
+    async with served(tmp_path, ["one", "two"]) as client:
+        path = f"/api/sessions/{await client.create()}"
+        headers, body = {"Idempotency-Key": "prompt-1"}, {"text": "hello", "wait": True}
+        first = await client.ask("POST", f"{path}/prompt", body, headers=headers)
+        assert await client.ask("POST", f"{path}/prompt", body, headers=headers) == first
+        assert first[1]["end"]["output"] == "one"
+        assert len((await client.ask("GET", f"{path}/messages"))[1]["messages"]) == 2

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider.remote.client import ServerClient, resolve_server
-from tests.e2e.attach.serving import Done, Serving, ended
+from tests.e2e.attach.socket_server import Done, Serving, ended
 from tests.fixtures.postgres import fresh_database, postgres_url
 
 __all__ = ["postgres_url"]

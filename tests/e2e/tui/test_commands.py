@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -104,6 +105,33 @@ async def test_reports_are_pages_to_read(home, workspace):
         assert not any("internal error" in note for note in notes(app)), notes(app)
 
 
+async def test_a_session_is_replayed_run_again_and_compared(home, workspace):
+    write_script(home, [[call("read", file_path="notes.txt")], "Read.", "Read again."])
+    config = home / "config.toml"
+    config.write_text(config.read_text() + "[recording]\nenabled = true\n")
+
+    async def page(command: str) -> str:
+        await say(app, pilot, command)
+        await opened(app, PageScreen)
+        await until(lambda: str(app.screen.query_one(Static).content))
+        text = str(app.screen.query_one(Static).content)
+        await pilot.press("escape")
+        await until(lambda: not isinstance(app.screen, PageScreen))
+        return text
+
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "read it")
+        await until(lambda: "Read." in said(app) and idle(app))
+        assert "2 steps, 0 differences" in await page("/replay")
+        first = app.ui.controller.session_id
+        assert re.search(r"model +demo +other", await page("/what-if script/other 1"))
+        sessions = await app.ui.controller.archive.list_sessions(10)
+        copy = next(session.id for session in sessions if session.id != first)
+        assert "after 1 shared steps" in await page(f"/compare {copy}")
+        await say(app, pilot, "/compare nothing-like-this")
+        await until(lambda: any("there is no session" in note for note in notes(app)))
+
+
 async def test_model_agent_and_theme_are_chosen(home, workspace):
     write_script(home, ["Hello."])
     async with application(home, workspace) as (app, pilot):
@@ -189,7 +217,7 @@ async def test_called_agents_are_listed_with_their_task_and_can_be_looked_into(h
         await say(app, pilot, "delegate it")
         await until(lambda: "It says: one." in said(app) and idle(app))
         agent = next(iter(app.ui.controller.conversation.side.agents.values()))
-        assert (agent.state, "Count" in agent.message) == ("done", True)
+        assert (agent.state, agent.task, "Count" in agent.message) == ("done", "Count the files", True)
         await say(app, pilot, "/subagents")
         await opened(app, PickerScreen)
         await pilot.press("enter")

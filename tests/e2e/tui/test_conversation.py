@@ -1,4 +1,4 @@
-"""A person at the terminal: says something, watches, approves, refuses, interrupts, and comes back."""
+"""A conversation in a real terminal: prompts, output, approvals, denials, interruption and resume."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Keys, slash commands, files, commands of one's own, questions, plans and trust, in the real program."""
+"""Keys, slash commands, files, shell commands of the user, questions, plans and trust, in the real program."""
 
 import re
 from pathlib import Path

@@ -49,7 +49,7 @@ async def test_a_field_that_a_gateway_rejects_is_left_out_from_then_on(field, me
     def answer(request: SimulatedRequest) -> Any:
         return SimulatedError(400, message) if field in request.body else "ok"
 
-    async with Simulator(answer) as server:
+    async with Simulator(answer, any_model=True) as server:
         provider = server.provider("openai", "gateway", dialect="compatible")
         agent = Agent("writer", "You write.", "gpt-oss:20b", "gateway", temperature=0.2)
         session = None
@@ -81,7 +81,7 @@ async def test_settings_of_one_call_that_a_gateway_rejects_are_left_out(is_rejec
         tool_choice=ToolChoice("none", parallel=False),
         output=OutputSchema({"type": "object", "properties": {}, "additionalProperties": False}),
     )
-    async with Simulator(answer) as server:
+    async with Simulator(answer, any_model=True) as server:
         tools = [replace(Tool(look).spec(), strict=True)]
         provider = server.provider("openai", "gateway", dialect="compatible")
         found = await async_complete(provider, "own", "hi", tools=tools, settings=settings)
@@ -92,7 +92,7 @@ async def test_settings_of_one_call_that_a_gateway_rejects_are_left_out(is_rejec
 
 async def test_a_tool_that_must_be_called_is_not_left_out():
     script = lambda request: SimulatedError(400, "tool_choice is not supported by this model")  # noqa: E731
-    async with Simulator(script) as server:
+    async with Simulator(script, any_model=True) as server:
         provider = server.provider("openai", "gateway", dialect="compatible")
         settings = ModelSettings(tool_choice=ToolChoice("required"))
         with pytest.raises(InvalidRequestError, match="tool_choice"):
@@ -116,7 +116,7 @@ async def test_a_model_without_native_tools_gets_them_as_text(status, message):
             return "It is empty."
         return 'I look. <tool_call>\n{"name": "look", "arguments": {"path": "a.txt"}}\n</tool_call>'
 
-    async with Simulator(answer) as server:
+    async with Simulator(answer, any_model=True) as server:
         provider = server.provider("openai", "gateway", dialect="compatible")
         agent = Agent("writer", "You write.", "gemma:2b", "gateway")
         result = await async_run(agent, "go", agents=[agent], tools=[Tool(look)], providers=[provider])
@@ -132,7 +132,7 @@ async def test_a_temperature_that_a_reasoning_model_rejects_is_left_out_after_a_
             return SimulatedError(400, "Unsupported parameter: 'temperature' is not supported with this model.")
         return "ok"
 
-    async with Simulator(answer) as server:
+    async with Simulator(answer, any_model=True) as server:
         agent = Agent("writer", "You write.", "gpt-5.4", "vendor", temperature=0.2)
         provider = server.provider("openai-responses", "vendor")
         result = await async_run(agent, "hi", agents=[agent], tools=[], providers=[provider])
@@ -215,7 +215,7 @@ async def test_a_gateway_to_a_vendor_that_lacks_a_field_is_asked_once_more_witho
     def answer(request: SimulatedRequest) -> Any:
         return SimulatedError(400, message) if is_rejected(request.body) else "ok"
 
-    async with Simulator(answer) as server:
+    async with Simulator(answer, any_model=True) as server:
         agent = Agent("writer", "You write.", model[1], "vendor")
         provider = server.provider(model[0], "vendor")
         result = await async_run(agent, "hi", agents=[agent], tools=[Tool(look)], providers=[provider])

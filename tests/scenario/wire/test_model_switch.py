@@ -8,7 +8,8 @@ import pytest
 from outrider import Agent, Attachment, Engine, FilePart, ReasoningPart, Session, TextPart, Tool, ToolResult, async_run
 from outrider.providers.openai.client import ResponsesWire
 from outrider.providers.scripted import call
-from outrider.testing.simulator import MaxTokens, SimulatedReasoning, Simulator
+from outrider.testing.simulator import Simulator
+from outrider.testing.simulator_answers import MaxTokens, SimulatedReasoning
 from outrider.testing.simulator_rules import SIGNATURES
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="

@@ -9,7 +9,8 @@ import pydantic
 import pytest
 
 from outrider import Agent, CallbackError, OutputMismatch, OutputUnavailableError, SessionContext, Tool, async_run
-from outrider.testing.simulator import SIMULATED_APIS, SimulatedError, Simulator, call
+from outrider.testing.simulator import Simulator
+from outrider.testing.simulator_answers import SIMULATED_APIS, SimulatedError, call
 
 MODELS = {
     "anthropic": "claude-sonnet-4-6",

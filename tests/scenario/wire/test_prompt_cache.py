@@ -10,14 +10,8 @@ import pytest
 from outrider import Agent, Engine, Session, Tool, async_run
 from outrider.providers.scripted import call
 from outrider.stores import MemoryStore
-from outrider.testing.simulator import (
-    SIMULATED_APIS,
-    Body,
-    SimulatedError,
-    SimulatedReasoning,
-    SimulatedRequest,
-    Simulator,
-)
+from outrider.testing.simulator import Body, SimulatedRequest, Simulator
+from outrider.testing.simulator_answers import SIMULATED_APIS, SimulatedError, SimulatedReasoning
 from outrider.types.parts import ModelRef
 
 TURNS = 30
@@ -149,7 +143,7 @@ async def test_a_change_of_mode_level_or_model_is_told_behind_the_conversation(k
     tools, store = [Tool(look, read_only=True), Tool(write)], MemoryStore()
     model, other = SIMULATED_APIS[kind].model, SIMULATED_APIS[kind].model + "-other"
     agent = Agent("writer", f"You write.\n\n{RULES}", model, "vendor")
-    async with Simulator(lambda _: "Done.") as server:
+    async with Simulator(lambda _: "Done.", any_model=True) as server:
         provider = server.provider(kind, "vendor")
         async with Engine([agent], [provider], tools, store=store) as engine:
             session = await engine.create(mode="agent")

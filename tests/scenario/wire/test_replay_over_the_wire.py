@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from outrider import RequestDiffers, Session, Tool, ToolPart, replay, what_if
 from outrider.providers.scripted import call
-from outrider.testing.simulator import SIMULATED_APIS, SimulatedError, SimulatedReasoning
-from tests.scenario.wire.telling import telling
+from outrider.testing.simulator_answers import SIMULATED_APIS, SimulatedError, SimulatedReasoning
+from tests.scenario.wire.wire_runs import telling
 
 each = pytest.mark.parametrize("kind", list(SIMULATED_APIS))
 both = pytest.mark.parametrize("stream", [True, False])

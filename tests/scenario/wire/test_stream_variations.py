@@ -15,7 +15,7 @@ import pytest
 from outrider import Agent, Provider, Session, Tool, async_run
 from outrider.errors import AuthenticationError, InvalidRequestError, MalformedAnswerError, NetworkError, RateLimitError
 from outrider.providers.scripted import call
-from outrider.testing.simulator import SIMULATED_APIS, SimulatedApi
+from outrider.testing.simulator_answers import SIMULATED_APIS, SimulatedApi
 from outrider.types.parts import RetryPart, TextPart, ToolPart, is_withdrawn
 from outrider.types.request import RetryPolicy
 from tests.fixtures.http_server import Reply, serving

@@ -8,8 +8,9 @@ import pytest
 
 from outrider import Tool
 from outrider.providers.scripted import call
-from outrider.testing.simulator import SIMULATED_APIS, Simulator
-from tests.scenario.wire.telling import telling
+from outrider.testing.simulator import Simulator
+from outrider.testing.simulator_answers import SIMULATED_APIS
+from tests.scenario.wire.wire_runs import telling
 
 ASKS = ["Let me see.", call("add", "c1", a=1, b=2), call("add", "c2", a=3, b=4)]
 each = pytest.mark.parametrize("kind", list(SIMULATED_APIS))
@@ -128,7 +129,7 @@ CLIENTS = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_vendors_own_client_reads_what_the_fake_says(kind, stream):
-    async with Simulator([ASKS]) as server:
+    async with Simulator([ASKS], any_model=True) as server:
         text, inputs = await asyncio.to_thread(CLIENTS[kind], server, stream)
         assert text == "Let me see."
         assert inputs == [{"a": 1, "b": 2}, {"a": 3, "b": 4}]

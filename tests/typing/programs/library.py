@@ -14,6 +14,7 @@ from outrider import (
     OutputUnavailableError,
     Provider,
     RunResult,
+    ServerApp,
     SessionContext,
     StreamEvent,
     Tool,
@@ -22,6 +23,8 @@ from outrider import (
     async_run_stream,
     run,
     run_stream,
+    serve,
+    server_app,
 )
 
 
@@ -141,6 +144,15 @@ def check_city(city: City) -> City:
 
 
 run(agent, "x", tools=[Shop().price], output_type=City, output_validators=check_city, output_attempts=2)
+
+
+
+def serve_agents(engine: Engine) -> None:
+    app = server_app(engine, token="t", url="https://example.com/agents", folder="server")
+    assert_type(app, ServerApp)
+    assert_type(app.sign_in_link(), str)
+    serve(engine, port=0, names=["example.com"])
+
 
 mode: Literal["plan"] = "plan"
 run(agent, "x", mode=mode, tools=[add, greet])

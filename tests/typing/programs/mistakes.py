@@ -16,6 +16,8 @@ from outrider import (
     async_run_stream,
     run,
     run_stream,
+    serve,
+    server_app,
 )
 
 
@@ -117,3 +119,8 @@ Shop().price(3)  # mistake
 async def queue(background: Background) -> None:
     (await (await background.submit("x", output_type=City)).output()).nmae  # mistake
     await background.submit("x", worksapce="/w")  # mistake
+
+
+def serve_agents(engine: Engine) -> None:
+    serve(engine, prot=80)  # mistake
+    server_app(engine, url=3)  # mistake

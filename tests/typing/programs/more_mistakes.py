@@ -33,6 +33,7 @@ from outrider import (
     run,
     run_stream,
 )
+from outrider.evals import AnswerCheck, CallsCheck, EvalCase, EvalOutcome, EvalSuite, FileCheck, compare_runs, run_suite
 from outrider.events import Event, ToolExecutionStartedEvent
 from outrider.mcp import HttpServer, McpToolset, StdioServer
 from outrider.providers import Credential, Delta, Request, TextDelta
@@ -299,3 +300,28 @@ run(agent)  # mistake
 # 20: calls of the tool's own options
 Tool.from_schema("look", "Look.", "object", lambda **_: "")  # mistake
 Tool(timeout="3")  # mistake
+
+
+# 21: evaluations
+def is_short(outcome: EvalOutcome) -> str | None:
+    return outcome.anwser  # mistake
+
+
+def counts(outcome: str) -> bool:
+    return bool(outcome)
+
+
+case = EvalCase(name="a", prompt="x", checks=(AnswerCheck(contains="a"), is_short, lambda outcome: outcome.steps < 3))
+EvalCase(name="a", prompt="x", checks=(counts,))  # mistake
+EvalCase(name="a", prompt="x", chekcs=())  # mistake
+EvalCase(name="a", prompt="x", checks=("contains a",))  # mistake
+FileCheck(path="a", contians="b")  # mistake
+CallsCheck(tool="shell", at_most="3")  # mistake
+suite = EvalSuite(name="s", cases=(case,))
+EvalSuite(name="s", cases=case)  # mistake
+evaluated = run_suite(suite, [agent], [model], repeat=3)
+run_suite(suite, [agent], [model], repeats=3)  # mistake
+run_suite(suite, [agent], [model], sandbox="off")  # mistake
+evaluated.pass_rate().rate.upper()  # mistake
+compare_runs(evaluated, suite)  # mistake
+print(compare_runs(evaluated, evaluated).verdict == "regression")

@@ -1,4 +1,4 @@
-"""Real repositories, and somebody to make commits in them."""
+"""Creates real git repositories and commits."""
 
 import os
 import subprocess

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
-from outrider.background.health import HealthServer, JsonLogFormatter, WorkerMetrics, format_metrics
+from outrider.background.health import HealthServer, JsonLogFormatter, WorkerHealth, WorkerMetrics, format_metrics
 from outrider.background.heartbeat import WorkerStatus
 from outrider.errors import ConfigurationError
 from outrider.event_bus import EventBus
@@ -44,7 +44,7 @@ class Queue:
 async def test_endpoints_tell_a_live_worker_from_one_that_takes_no_runs():
     metrics, status, queue = WorkerMetrics(), WorkerStatus(runs=2, capacity=4), Queue()
     metrics.record_run("done", 1.5)
-    server = HealthServer(metrics, lambda: status, queue.read)
+    server = HealthServer(WorkerHealth(metrics, lambda: status, queue.read))
     async with server.serve("127.0.0.1", 0) as port:
         assert await ask(port, "/livez") == (200, "ok\n")
         assert await ask(port, "/readyz?verbose") == (200, "ok\n")
@@ -59,6 +59,11 @@ async def test_endpoints_tell_a_live_worker_from_one_that_takes_no_runs():
         assert "outrider_queue_runs_state" not in (await ask(port, "/metrics"))[1]
         status = WorkerStatus(is_draining=True)
         assert await ask(port, "/readyz") == (503, "draining\n")
+        metrics.last_agenda = monotonic() - 400
+        assert (await ask(port, "/livez"))[0] == 200, "it waits for the database"
+        metrics.last_heartbeat = monotonic()
+        assert (await ask(port, "/livez"))[0] == 503
+        metrics.last_agenda = monotonic()
         metrics.last_attempt = monotonic() - 90
         assert (await ask(port, "/livez"))[0] == 503
         assert (await ask(port, "/other"))[0] == 404

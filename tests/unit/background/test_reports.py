@@ -1,4 +1,4 @@
-"""Of what workers say about the end of a run, only the word of the one whose run it is counts."""
+"""Only the owner of a run can report its end."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

@@ -20,7 +20,7 @@ from outrider.event_bus import EventBus
 from outrider.sessions.memory_store import MemoryStore
 from outrider.types.events import LLMRequestEvent, LLMResponseEvent, RetryScheduledEvent
 from outrider.types.ids import now_ms
-from tests.scenario.stories import agent, scripted
+from tests.scenario.scripted_runs import agent, scripted
 
 SECONDS = 30
 QUICK = RunRetryTable(attempts=3, first_window=0.4, largest_window=0.4)

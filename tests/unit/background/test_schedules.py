@@ -57,7 +57,8 @@ def test_a_clock_time_that_repeats_in_autumn_is_due_once():
 
 def test_an_hourly_schedule_is_due_every_hour_also_in_autumn():
     times = ["2026-10-25T02:15+02:00", "2026-10-25T02:15+01:00", "2026-10-25T03:15+01:00"]
-    assert list_due_times("15 * * * *", "2026-10-25T01:30", 3) == times
+    for hours in ("*", "*/1"):
+        assert list_due_times(f"15 {hours} * * *", "2026-10-25T01:30", 3) == times
 
 
 def test_a_clock_time_that_spring_skips_is_due_once():

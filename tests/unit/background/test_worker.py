@@ -1,6 +1,7 @@
-"""A worker continues beating, whatever happens to it."""
+"""A worker continues to send heartbeats after errors."""
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,13 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider import Engine
+from outrider.background import worker as worker_module
 from outrider.background.database import RunDatabase
+from outrider.background.heartbeat import WorkerRegistry
 from outrider.background.records import JobSpec, RunOutcome, derive_run_state, describe_failure
 from outrider.background.worker import Worker
 from outrider.sessions.memory_store import MemoryStore
-from tests.scenario.stories import agent, scripted
+from tests.scenario.scripted_runs import agent, scripted
 
 SECONDS = 30
 
@@ -45,6 +48,53 @@ async def test_one_that_the_others_gave_up_twice_begins_anew_and_takes_runs(tmp_
             await asyncio.sleep(0.02)
         run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
         assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
+    database.close()
+
+
+class Occupied(Worker):
+    """Needs long for what a heartbeat finds."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.is_occupied, self.may_continue = asyncio.Event(), asyncio.Event()
+
+    async def _stop_idle_runtime(self) -> None:
+        self.is_occupied.set()
+        await self.may_continue.wait()
+
+
+async def test_one_that_is_occupied_is_not_considered_dead(tmp_path: Path):
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with (
+        Engine([agent()], [scripted([])], store=MemoryStore()) as engine,
+        Occupied(engine, database, poll=0.05, heartbeat=0.05) as worker,
+        asyncio.timeout(SECONDS),
+    ):
+        await worker.is_occupied.wait()
+        observer = WorkerRegistry(database)
+        (before,) = observer.other_heartbeats()
+        while observer.other_heartbeats()[0].count < before.count + 5:
+            await asyncio.sleep(0.02)
+        worker.may_continue.set()
+    database.close()
+
+
+async def test_dbos_stops_at_once_when_there_are_no_more_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It waits for its threads; one that sleeps for long would delay the next run."""
+    monkeypatch.setattr(worker_module, "_RUNTIME_IDLE_SECONDS", 0.2)
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    warnings: list[str] = []
+    monkeypatch.setattr(logging.getLogger("dbos"), "warning", warnings.append)
+    async with (
+        Engine([agent()], [scripted(["It is done."])], store=MemoryStore()) as engine,
+        Worker(engine, database, poll=0.05, heartbeat=0.05) as worker,
+        asyncio.timeout(SECONDS),
+    ):
+        run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
+        assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
+        while worker._runtime.is_running:
+            await asyncio.sleep(0.05)
+    assert not [text for text in warnings if "did not exit within timeout" in text]
     database.close()
 
 

@@ -1,6 +1,7 @@
-"""Each run has a separate checkout, which disturbs nobody, and keeps what was done in it."""
+"""Each run has a separate worktree, which affects no other files, and its changes are preserved."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,22 @@ def test_one_that_somebody_was_killed_over_begins_where_its_branch_does(repo: Pa
     tree = worktrees.create_worktree(run_id, "write", str(repo))
     assert tree == half
     assert worktrees.read_changes(tree) == WorktreeChanges()
+
+
+def test_runs_of_several_workers_create_and_remove_worktrees_of_one_repository_at_the_same_time(
+    repo: Path, tmp_path: Path
+):
+    """Git removes the folder of all worktrees with the last one, also while another run is about to use it."""
+    managers = [WorktreeManager(folders_in(tmp_path / name)) for name in ("a", "b", "c")]
+
+    def use_worktrees(manager: WorktreeManager) -> None:
+        for _ in range(3):
+            tree = manager.create_worktree(new_id(), "work", str(repo))
+            assert tree is not None
+            assert manager.exists_here(tree)
+            manager.remove_worktree(tree, branch=True)
+
+    with ThreadPoolExecutor(len(managers)) as threads:
+        for done in [threads.submit(use_worktrees, manager) for manager in managers]:
+            done.result()
+    assert run_git(repo, "worktree", "list").count("\n") == 1

@@ -1,4 +1,4 @@
-"""Whoever asks twice does not wait, whatever hangs."""
+"""A second interrupt ends the program at once, even if something hangs."""
 
 import os
 import signal

@@ -2,9 +2,10 @@
 
 import pytest
 
-from outrider.config.environment import proxy_for, with_environment_defaults
+from outrider.config.environment import has_hidden_colors, proxy_for, with_environment_defaults
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Provider, ProviderKind
+from tests.fixtures.cases import for_each
 
 
 @pytest.mark.parametrize(
@@ -78,3 +79,22 @@ def test_a_proxy_that_cannot_be_used_is_reported(no_proxies: pytest.MonkeyPatch)
     no_proxies.setenv("https_proxy", "socks5://proxy:1080")
     with pytest.raises(ConfigurationError, match="socks5"):
         proxy_for("https://models.test/v1")
+
+
+@for_each(
+    "environ, hidden",
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "screen.xterm"}, True),
+        ({"TERM": "alacritty"}, True),
+        ({"TERM": "xterm-ghostty"}, True),
+        ({"TERM": "xterm", "COLORTERM": "truecolor"}, False),
+        ({"TERM": "xterm-256color"}, False),
+        ({"TERM": "xterm-16color"}, False),
+        ({"TERM": "linux"}, False),
+        ({"TERM": "vt100"}, False),
+        ({}, False),
+    ],
+)
+def test_colors_that_the_name_of_a_terminal_does_not_state_are_used(environ: dict[str, str], *, hidden: bool):
+    assert has_hidden_colors(environ) is hidden

@@ -41,6 +41,8 @@ def test_a_private_folder_is_closed_to_others_also_if_it_was_open(tmp_path: Path
     assert made.stat().st_mode & 0o777 == 0o700
     made.chmod(0o755)
     assert make_private_folder(made).stat().st_mode & 0o777 == 0o700
+    made.chmod(0o1777)
+    assert make_private_folder(made).stat().st_mode & 0o7777 == 0o1777, "like /tmp, it is for all users"
 
 
 def test_a_folder_that_cannot_be_made_is_named_with_a_remedy(tmp_path: Path):

@@ -8,7 +8,7 @@ import pytest
 from outrider.config.settings import remember_shown_files
 from outrider.errors import ConfigurationError
 from outrider.project.trust import WorkspaceTrust, find_project
-from tests.fixtures.standard import Place
+from tests.fixtures.standard_engine import Place
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Settings from files, environment and flags: what counts, in which order, and what is said about mistakes."""
+"""Settings from files, environment and flags: precedence and error messages."""
 
 import tomllib
 from decimal import Decimal
@@ -48,6 +48,7 @@ def test_without_any_configuration_a_key_is_enough(home):
         ("GOOGLE_API_KEY", "google"),
         ("OPENAI_BASE_URL", "openai"),
         ("ANTHROPIC_BASE_URL", "anthropic"),
+        ("GOOGLE_GEMINI_BASE_URL", "google"),
     ],
 )
 def test_the_provider_that_the_environment_speaks_of_is_used(home, variable, provider):

@@ -21,7 +21,7 @@ from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import TextPart, ToolPart
-from tests.unit.engine.working import Endless, engine_on
+from tests.unit.engine.busy_engine import Endless, engine_on
 
 
 @pytest.fixture(params=["memory", "sqlite"])

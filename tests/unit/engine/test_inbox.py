@@ -1,4 +1,4 @@
-"""Whoever puts an input receives of its end, once and of the right one, also where nobody works on it any more."""
+"""The sender of an input learns of its end once, also if no process works on the session any more."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.records import InboxItem, StoredValue
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolPart
-from tests.unit.engine.working import Endless, engine_on
+from tests.unit.engine.busy_engine import Endless, engine_on
 
 
 class Trouble(MemoryStore):

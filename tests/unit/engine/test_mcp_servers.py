@@ -33,7 +33,7 @@ def test_servers_of_other_tools_are_read(name: str, tmp_path: Path):
     assert read_foreign_file(file) == expected
 
 
-def test_servers_are_added_once_imported_and_removed(tmp_path: Path):
+async def test_servers_are_added_once_imported_and_removed(tmp_path: Path):
     for name, content in FILES.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -52,11 +52,11 @@ def test_servers_are_added_once_imported_and_removed(tmp_path: Path):
     settings = read_settings(cwd=tmp_path, environ={**settings.environ})
     assert {server.name: server.address for server in list_configured(settings)[0]} == {
         "web": "https://b.example/mcp",
-        "one": "npx",
+        "one": "npx -y server",
     }
-    remove_entry(settings, settings.folders.servers_file, "one")
+    await remove_entry(settings, settings.folders.servers_file, "one")
     with pytest.raises(ConfigurationError, match="no server"):
-        remove_entry(settings, settings.folders.servers_file, "one")
+        await remove_entry(settings, settings.folders.servers_file, "one")
 
 
 def test_a_damaged_file_is_named_and_not_overwritten(tmp_path: Path):
@@ -65,3 +65,31 @@ def test_a_damaged_file_is_named_and_not_overwritten(tmp_path: Path):
     with pytest.raises(ConfigurationError, match=r"mcp\.json"):
         add_entry(file, "web", {"url": "https://b.example/mcp"})
     assert file.read_text() == "{"
+
+
+def test_a_damaged_file_does_not_prevent_the_import_of_others_and_what_is_missing_is_named(tmp_path: Path):
+    home, workspace = tmp_path / "home", tmp_path / "workspace"
+    files = {
+        ".cursor/mcp.json": "{",
+        ".claude.json": json.dumps({"projects": {str(workspace): {"mcpServers": {"local": {"command": "serve"}}}}}),
+        ".config/Code/User/mcp.json": """{
+            /* a server */ "servers": {"code": {"command": "serve", // with a key
+                "args": ["--url=https://a.example//x", "${workspaceFolder}", "${input:key}"],
+                "env": {"KEY": "${env:NOT_SET}"},
+            },},}""",
+        ".codex/config.toml": '[mcp_servers.web]\nurl = "https://a.example"\nbearer_token_env_var = "TOKEN"\n',
+    }
+    for name, content in files.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(content)
+    workspace.mkdir()
+    environ = {"HOME": str(home), "OUTRIDER_HOME": str(tmp_path / "data"), "TOKEN": "t"}
+    lines = import_servers(read_settings(cwd=workspace, environ=environ))
+    assert any(line.startswith("not imported: ") and ".cursor/mcp.json: is not valid" in line for line in lines)
+    assert any(line.startswith("code was imported") and "in place of ${input:key}" in line for line in lines)
+    settings = read_settings(cwd=workspace, environ=environ)
+    assert settings.mcp["local"] == {"command": "serve", "args": []}
+    assert settings.mcp["web"]["headers"] == {"Authorization": "Bearer ${TOKEN}"}
+    assert settings.mcp["code"]["args"] == ["--url=https://a.example//x", ".", "${input:key}"]
+    assert {server.name for server in list_configured(settings)[0]} == {"local", "web"}
+    assert [notice for notice in settings.notices if "mcp.code.env.KEY: the variable NOT_SET is not set" in notice]

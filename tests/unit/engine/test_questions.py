@@ -1,4 +1,4 @@
-"""Questions of models: told to everybody, answered once, and gone with the call that asks."""
+"""Questions of models are published to all clients, answered once, and removed with their call."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""What can be said about a run, and what is wrong with it before anything is asked."""
+"""Arguments of a run are validated before anything is requested."""
 
 import inspect
 from pathlib import Path

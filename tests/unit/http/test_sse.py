@@ -1,4 +1,4 @@
-"""Events come out whole, however the bytes are cut and whatever ends the lines."""
+"""Server-sent events are decoded at any chunking and with any line ending."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""One answer without the loop, in asynchronous and in plain code."""
+"""`complete()`: one answer without the loop, in asynchronous and synchronous code."""
 
 import asyncio
 from decimal import Decimal

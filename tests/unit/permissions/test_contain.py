@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from outrider.permissions import contain
-from tests.fixtures.analysis import judge as decide
 from tests.fixtures.cases import for_each
+from tests.fixtures.shell_analysis import judge as decide
 
 WINDOWS = "C:\\b\\ws"
 

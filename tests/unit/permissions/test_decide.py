@@ -10,8 +10,8 @@ import pytest
 from outrider.permissions import Decision
 from outrider.permissions import decide as decide_call
 from outrider.types.modes import APPROVAL_LEVELS, MODES
-from tests.fixtures.analysis import judge as decide
 from tests.fixtures.cases import for_each
+from tests.fixtures.shell_analysis import judge as decide
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from outrider.permissions.information_flow import (
     find_wanted_hosts,
     prints_remote_text,
 )
+from outrider.permissions.reasons import ACTION_REASONS
 from outrider.types.modes import APPROVAL_LEVELS
 from outrider.types.origins import MAX_ORIGINS, EgressBudget, make_origin, merge_origins
 from outrider.types.parts import CompactionPart, FilePart, FileSource, ReasoningPart
@@ -97,7 +98,7 @@ def test_the_reason_names_the_size_and_the_host(workspace):
     asked = decide("web_fetch", LEAK, mode="agent", workspace=workspace, flow=READ)
     assert "the call sends 19 characters to evil.example" in asked.reason
     assert asked.flow.destination == "evil.example"
-    assert "beyond the workspace" in asked.reason
+    assert ACTION_REASONS["beyond"] in asked.reason
 
 
 def test_one_kind_of_text_alone_asks_nothing_more(workspace):

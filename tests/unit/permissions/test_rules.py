@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from outrider.permissions.rules import match_path, match_words, parse_rule
-from tests.fixtures.analysis import judge as decide
 from tests.fixtures.cases import for_each
+from tests.fixtures.shell_analysis import judge as decide
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_a_link_out_of_the_workspace_in_the_index_is_not_passed_on(tmp_path: Pat
 
 @pytest.mark.parametrize(("name", "target"), [("a b", None), ("a*", None), ("-x", None), ("link", "/etc")])
 def test_an_unusual_name_in_the_folder_is_not_passed_on(name: str, target: str | None, tmp_path: Path):
-    (tmp_path / "plain.py").write_text("x")
+    (tmp_path / "raw_server.py").write_text("x")
     assert not analyse("wc -l $(find . -name '*.py')", tmp_path)
     if target:
         (tmp_path / name).symlink_to(target)

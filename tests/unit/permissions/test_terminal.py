@@ -1,4 +1,4 @@
-"""Nothing that a model, a tool or a file says can make a terminal act."""
+"""No text of a model, tool or file can control a terminal."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Text of models and tools on a page: Markdown is rendered, and nothing of it is obeyed."""
+"""Text of models and tools on a page: Markdown is rendered, and HTML in it is escaped."""
 
 from html.parser import HTMLParser
 

@@ -1,4 +1,4 @@
-"""Output is bounded in memory and on disk, and every byte of it is shown, kept in a file or counted."""
+"""Output is limited in memory and on disk; every byte is shown, stored in a file or counted."""
 
 import os
 import re

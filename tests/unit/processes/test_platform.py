@@ -8,7 +8,7 @@ from collections.abc import Generator
 import pytest
 
 from outrider.processes import platform
-from tests.fixtures.living import wait_until_dead
+from tests.fixtures.process_checks import wait_until_dead
 
 
 @pytest.fixture(params=["proc", "ps"])

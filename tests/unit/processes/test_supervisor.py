@@ -16,7 +16,7 @@ from outrider.processes.launch import LaunchRequest, ResourceLimits
 from outrider.processes.supervisor import ProcessLimits, ProcessSupervisor
 from outrider.types.events import Event, ProcessExitedEvent, ProcessOutputEvent, ProcessStartedEvent
 from tests.fixtures.leaks import child_processes
-from tests.fixtures.living import is_alive, number_in, until_there, wait_until_dead
+from tests.fixtures.process_checks import is_alive, number_in, until_there, wait_until_dead
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from outrider.project.trust import WorkspaceTrust, find_project
 from outrider.providers.scripted import call
 from outrider.testing.simulator import Simulator
 from outrider.types.parts import CompactionPart, ToolPart
-from tests.fixtures.standard import Place
+from tests.fixtures.standard_engine import Place
 
 
 @pytest.fixture

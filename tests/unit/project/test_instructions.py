@@ -1,4 +1,4 @@
-"""What agents are told about their place: bounded, nearest last, and nothing of a workspace that is not trusted."""
+"""Instructions of a workspace: limited in size, the nearest last, and none of an untrusted workspace."""
 
 import datetime
 import os

@@ -26,7 +26,15 @@ from outrider.http.client import HttpClient
 from outrider.http.transport import HttpTimeouts
 from outrider.providers import http_exchange as exchange
 from outrider.providers.assembler import assemble_answer
-from outrider.providers.client import RateLimit, RateLimiter, RepeatingClient, WireClient
+from outrider.providers.client import (
+    JitterBackoff,
+    ProviderRoute,
+    RateLimit,
+    RateLimiter,
+    RepeatingClient,
+    RequestAttempts,
+    WireClient,
+)
 from outrider.providers.stream_filters.think_tags import create_think_filter
 from outrider.types.deltas import (
     AnswerStart,
@@ -456,6 +464,23 @@ async def test_a_wire_format_that_learns_from_a_refusal_asks_again_at_once():
         assert await ask(client) == "Hello world"
         await client.aclose()
         assert [seen.target for seen in server.requests] == ["/m", "/better/m"]
+
+
+async def test_a_request_that_was_built_before_another_one_was_refused_learns_from_it_too():
+    refusal = Reply([b"too much"], 400)
+    async with serving(refusal, GOOD, refusal, GOOD) as server:
+        route = ProviderRoute("plain", LearningWire(server.url), HttpClient(SHORT), JitterBackoff(QUICK))
+        together = [RequestAttempts(route, plain_request()) for _ in range(2)]
+        answers: list[str] = []
+        for attempts in together:
+            got: list[Delta] = []
+            while (deltas := await attempts.read()) is not None:
+                got += deltas
+            attempts.close()
+            answers.append(text_of(got))
+        await route.transport.aclose()
+        assert answers == ["Hello world"] * 2
+        assert [seen.target for seen in server.requests] == ["/m", "/better/m"] * 2
 
 
 async def test_a_wire_format_that_has_nothing_more_to_learn_gives_up():

@@ -1,4 +1,4 @@
-"""Files that an API would refuse are named in words: one of them in a conversation would end it for good."""
+"""Files that an API would reject are replaced by a note, because one of them would block the conversation."""
 
 from outrider.providers.anthropic.client import AnthropicWire
 from outrider.providers.google.client import GoogleWire

@@ -9,7 +9,7 @@ import pytest
 
 from outrider.errors import InvalidRequestError, ServerError
 from outrider.providers.schema_dialects import SchemaLowering, lower_schema
-from outrider.testing.schema_rules import anthropic_problems, google_problems, strict_problems
+from outrider.testing.model_rules import anthropic_problems, google_problems, strict_problems
 from outrider.tools.schema import schema_for_type
 from outrider.types.request import ModelSettings, OutputSchema, Prompt, Request, ToolSpec
 from tests.fixtures.cases import for_each

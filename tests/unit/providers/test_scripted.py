@@ -1,4 +1,4 @@
-"""A scripted client gives what the script says, the way a real one would."""
+"""A scripted client returns its script as a real client would."""
 
 import asyncio
 

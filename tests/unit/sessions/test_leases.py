@@ -1,4 +1,4 @@
-"""All leases of an engine live by one beat: what was given back stays so, and nobody pays for another's trouble."""
+"""One timer renews all leases of an engine; released leases stay released, and an error affects one session only."""
 
 import asyncio
 import gc

@@ -1,16 +1,21 @@
 """Lists of messages and session files of other programs are read and written."""
 
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from outrider import Agent, Engine
 from outrider.errors import PartValidationError
 from outrider.sessions.export import import_session
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.session import Session
-from outrider.types.parts import FilePart, ReasoningPart, TextPart
+from outrider.testing import scripted_model
+from outrider.types.messages import Message, MessageTime
+from outrider.types.parts import FilePart, ModelRef, ReasoningPart, TextPart
 from outrider.types.tool_state import ToolCompleted, ToolError
+from outrider.types.usage import CacheTokens, Tokens
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 CHAT: list[dict[str, Any]] = [
@@ -136,6 +141,22 @@ GEMINI_CLI = {
         {"id": "5", "type": "user", "content": [{"video": 1}]},
     ],
 }  # fmt: skip
+GEMINI_CLI_LINES = [
+    {"sessionId": "s", "projectHash": "h", "startTime": "2025-06-01T10:00:00Z", "kind": "main"},
+    {"id": "0", "type": "user", "content": [{"text": "Never mind."}]},
+    {"$rewindTo": "0"},
+    {"id": "1", "timestamp": "2025-06-01T10:00:01Z", "type": "user", "content": [{"text": "List the files."}]},
+    {"$set": {"lastUpdated": "2025-06-01T10:00:01Z", "directories": ["/w"], "summary": "A walk"}},
+    {"id": "2", "type": "gemini", "content": "", "model": "gemini-3-pro", "toolCalls": [
+        {"id": "c1", "name": "ls", "args": {"path": "."}, "status": "executing"}]},
+    {"id": "2", "timestamp": "2025-06-01T10:00:02Z", "type": "gemini", "content": "", "model": "gemini-3-pro",
+     "tokens": {"input": 10, "output": 2, "cached": 4, "thoughts": 1, "tool": 0, "total": 13},
+     "toolCalls": [{"id": "c1", "name": "ls", "args": {"path": "."}, "status": "success",
+                    "result": {"functionResponse": {"id": "c1", "name": "ls", "response": {"output": "a.txt"}}}}]},
+    {"$patch": {"id": "2", "toolCalls": [{"id": "c1", "result": None}]}},
+    {"id": "3", "type": "gemini", "content": [{"text": "There is a.txt."}]},
+    {"id": "4", "type": "user", "content": [{"video": 1}]},
+]  # fmt: skip
 OPENCODE = {
     "info": {"id": "ses_1", "title": "A walk", "directory": "/w", "time": {"created": 1748772000000}},
     "messages": [
@@ -156,7 +177,9 @@ FILES = {
     "codex, first version": "\n".join(
         map(json.dumps, [{"id": "s", "timestamp": "t", "instructions": None}, *(one["payload"] for one in CODEX[1:])])
     ),
+    "claude code, web": json.dumps({"loglines": CLAUDE_CODE}),
     "gemini cli": json.dumps(GEMINI_CLI),
+    "gemini cli, lines": "\n".join(map(json.dumps, GEMINI_CLI_LINES)),
     "opencode": json.dumps(OPENCODE),
 }
 
@@ -175,8 +198,117 @@ async def test_a_session_file_of_another_program_is_imported(program: str):
     assert call.state.output == "a.txt"
     assert len(result.left_out) >= 1  # each file has an entry that cannot be read
     assert stored.title in ("A walk", "List the files.")
-    if "gemini" not in program and "first" not in program:
+    if program != "gemini cli" and "first" not in program:
         assert stored.workspace_directory == "/w"
+
+
+async def import_messages(document: object) -> list[Message]:
+    text = document if isinstance(document, str) else json.dumps(document)
+    async with MemoryStore() as store:
+        (stored,) = (await import_session(store, text)).sessions
+        return list((await store.load(stored.id)).messages)
+
+
+def write_lines(*entries: object) -> str:
+    return "\n".join(map(json.dumps, entries))
+
+
+def claude_entry(uuid: str, parent: str | None, content: object, **more: object) -> dict[str, object]:
+    role = "assistant" if uuid.startswith("a") else "user"
+    message = {"role": role, "content": content} | ({"id": f"msg_{uuid}"} if role == "assistant" else {})
+    return {"type": role, "uuid": uuid, "parentUuid": parent, "sessionId": "s", "message": message, **more}
+
+
+async def test_what_was_taken_back_in_claude_code_is_not_imported():
+    calls = [{"type": "tool_use", "id": f"t{number}", "name": "Bash", "input": {}} for number in (1, 2)]
+    results = [{"type": "tool_result", "tool_use_id": f"t{number}", "content": f"r{number}"} for number in (1, 2)]
+    messages = await import_messages(write_lines(
+        claude_entry("u1", None, "Start"),
+        claude_entry("a1", "u1", calls),
+        claude_entry("u2", "a1", [results[0]]),
+        claude_entry("u3", "a1", [results[1]]),  # beside the other result, and not a rewind
+        claude_entry("a2", "u3", [{"type": "text", "text": "Ready"}]),
+        claude_entry("u4", "a2", "First attempt"),
+        claude_entry("a3", "u4", [{"type": "text", "text": "First answer"}]),
+        claude_entry("a4", "a3", [{"type": "text", "text": "API Error: 529"}], isApiErrorMessage=True),
+        claude_entry("u5", "a2", "Second attempt"),
+        claude_entry("a5", "u5", [{"type": "text", "text": "Second answer"}, {"type": "text", "text": "!"}]),
+        claude_entry("a6", "a5", [{"type": "of_the_future"}]),
+        {"type": "ai-title", "aiTitle": "Generated", "sessionId": "s"},
+    ))  # fmt: skip
+    texts = [message.get_text_content() for message in messages if message.get_text_content()]
+    assert texts == ["Start", "Ready", "Second attempt", "Second answer\n!"]
+    assert [call.state.output for call in messages[1].get_calls()] == ["r1", "r2"]
+
+
+async def test_a_called_agent_of_claude_code_is_imported_by_itself():
+    messages = await import_messages(write_lines(claude_entry("u1", None, "Search", isSidechain=True)))
+    assert [message.get_text_content() for message in messages] == ["Search"]
+
+
+async def test_an_engine_logs_the_entries_that_it_could_not_import(caplog: pytest.LogCaptureFixture):
+    async with Engine([Agent("helper", "You help.", model="demo", provider="demo")], [scripted_model()]) as engine:
+        session_id = await engine.import_session(FILES["codex"])
+    assert [record.getMessage() for record in caplog.records if record.name == "outrider.import"] == [
+        f"session {session_id}: skipped entry 9: items of the type 'unheard_of' cannot be imported"
+    ]
+
+
+async def test_turns_that_codex_rolled_back_are_not_imported_and_answers_have_their_model():
+    def say(role: str, text: str) -> dict[str, object]:
+        kind = "input_text" if role == "user" else "output_text"
+        payload = {"type": "message", "role": role, "content": [{"type": kind, "text": text}]}
+        return {"timestamp": "2025-06-01T10:00:05Z", "type": "response_item", "payload": payload}
+
+    messages = await import_messages(write_lines(
+        {"type": "session_meta", "payload": {"id": "s", "model_provider": "openai"}},
+        {"type": "turn_context", "payload": {"model": "gpt-5"}},
+        say("user", "One"), say("assistant", "1"),
+        say("user", "Two"), say("user", "<turn_aborted>x</turn_aborted>"), say("assistant", "2"),
+        say("user", "Three"), say("assistant", "3"),
+        {"type": "event_msg", "payload": {"type": "thread_rolled_back", "num_turns": 2}},
+        {"type": "turn_context", "payload": {"model": "gpt-6"}},
+        say("user", "Four"), say("assistant", "4"),
+    ))  # fmt: skip
+    assert [message.get_text_content() for message in messages] == ["One", "1", "Four", "4"]
+    assert [message.model and message.model.model for message in messages] == [None, "gpt-5", None, "gpt-6"]
+    assert messages[0].time is not None
+    assert messages[0].time.created == 1748772005000
+
+
+async def test_gemini_answers_have_their_model_time_and_tokens():
+    answer = (await import_messages(FILES["gemini cli, lines"]))[1]
+    assert (answer.model, answer.time) == (
+        ModelRef("google", "gemini-3-pro"),
+        MessageTime(1748772002000, 1748772002000),
+    )
+    assert answer.tokens == Tokens(6, 2, 1, cache=CacheTokens(4))
+
+
+async def test_an_opencode_message_with_several_steps_has_its_calls_files_and_costs():
+    def call(number: int, state: dict[str, object]) -> dict[str, object]:
+        return {"type": "tool", "callID": f"c{number}", "tool": "read", "state": {"input": {}, **state}}
+
+    image = {"type": "file", "mime": "image/png", "url": "data:image/png;base64,aGk=", "filename": "a.png"}
+    seen, answer, gone = await import_messages({
+        "info": {"id": "ses_1", "revert": {"messageID": "m3"}},
+        "messages": [
+            {"info": {"id": "m1", "role": "assistant", "providerID": "p", "modelID": "m", "agent": "build",
+                      "cost": 0.25,
+                      "tokens": {"input": 5, "output": 2, "reasoning": 1, "cache": {"read": 3, "write": 0}}},
+             "parts": [{"type": "step-start"},
+                       call(1, {"status": "completed", "output": "seen", "title": "a.png", "attachments": [image]}),
+                       {"type": "step-finish"}, {"type": "step-start"}, {"type": "text", "text": "A cat."}]},
+            {"info": {"id": "m2", "role": "assistant"}, "parts": [call(2, {"status": "running"})]},
+            {"info": {"id": "m3", "role": "user"}, "parts": [{"type": "text", "text": "taken back"}]},
+            {"info": {"id": "m4", "role": "assistant"}, "parts": [{"type": "text", "text": "too"}]},
+        ],
+    })  # fmt: skip
+    (state,) = [part.state for part in seen.get_calls()]
+    assert [(file.mime_type, file.data, file.name) for file in state.attachments] == [("image/png", "aGk=", "a.png")]
+    assert (answer.get_text_content(), answer.cost, answer.agent) == ("A cat.", Decimal("0.25"), "build")
+    assert answer.tokens == Tokens(5, 2, 1, cache=CacheTokens(3))
+    assert [part.state.reason for part in gone.get_calls()] == ["interrupted"]
 
 
 async def test_a_list_of_messages_is_imported_and_nonsense_is_refused():

@@ -1,4 +1,4 @@
-"""What tools did to files can be looked at, undone and redone, and never at the cost of somebody else's work."""
+"""File changes of tools can be listed, undone and redone without overwriting changes of others."""
 
 import os
 import shutil

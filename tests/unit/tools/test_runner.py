@@ -1,4 +1,4 @@
-"""The runner: every call ends exactly once, whatever its tool does, and is recorded before it starts."""
+"""Every call ends exactly once, whatever its tool does, and is stored before it starts."""
 
 import asyncio
 import time

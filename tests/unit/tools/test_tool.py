@@ -224,6 +224,13 @@ async def test_a_result_can_carry_attachments():
     assert await Tool(lambda: result, name="t").execute() is result
 
 
+async def test_attachments_in_a_list_are_sent_as_files_not_as_text():
+    image = Attachment("image/png", "QUJD")
+    result = await Tool(lambda: ["the plot:", image, {"points": 3}], name="t").execute()
+    assert result == ToolResult('the plot:\n{"points":3}', (image,))
+    assert await Tool(lambda: (image, image), name="t").execute() == ToolResult("", (image, image))
+
+
 async def test_a_plain_function_runs_in_a_thread_and_never_blocks_the_loop():
     loop_went_on = threading.Event()
 

@@ -25,7 +25,7 @@ from outrider.types.events import (
     ToolExecutionStartedEvent,
     TurnStartedEvent,
 )
-from tests.unit.tracing.story import log_of
+from tests.unit.tracing.event_builders import log_of
 
 
 def test_each_kind_of_event_is_recorded_under_its_type():

@@ -1,4 +1,4 @@
-"""The console listener: one calm line per event, and nothing that a model says is obeyed."""
+"""The console listener prints one line per event and escapes control sequences."""
 
 import builtins
 import io

@@ -14,7 +14,7 @@ from outrider.types.events import (
     ToolExecutionCompletedEvent,
     ToolExecutionStartedEvent,
 )
-from tests.unit.tracing.story import called, trace_of
+from tests.unit.tracing.event_builders import called, trace_of
 
 WRITER = {"session_id": "s1", "agent_name": "writer"}
 

@@ -1,4 +1,4 @@
-"""The page: one file, no network, nothing in it obeyed, and drawn by a real browser where there is one."""
+"""The timeline page is one file, needs no network, executes nothing of its content, and works in a real browser."""
 
 import base64
 import hashlib
@@ -15,7 +15,7 @@ from outrider.tracing import html_timeline as timeline
 from outrider.tracing.event_log import AgentEvent, EventLog
 from outrider.tracing.trace import Trace
 from outrider.types.events import ErrorEvent, LLMResponseEvent, LoopCompletedEvent, ToolExecutionCompletedEvent
-from tests.unit.tracing.story import called, returned, trace_of
+from tests.unit.tracing.event_builders import called, returned, trace_of
 
 WRITER = {"session_id": "s1", "agent_name": "writer"}
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>%%ROWS%%&quot;\"'\u2028"

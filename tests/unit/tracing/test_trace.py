@@ -24,7 +24,7 @@ from outrider.types.events import (
     ToolExecutionStartedEvent,
 )
 from outrider.types.usage import CacheTokens, Tokens
-from tests.unit.tracing.story import called, log_of, names, returned, shape, trace_of
+from tests.unit.tracing.event_builders import called, log_of, names, returned, shape, trace_of
 
 WRITER = {"session_id": "s1", "agent_name": "writer"}
 REVIEWER = {"session_id": "s2", "agent_name": "reviewer", "parent_call_id": "c1"}

@@ -132,3 +132,9 @@ def test_task_lists_alignment_and_links():
     evil = markdown_lines("[x](javascript:alert(1)) [y](https://e.org/\x1b]0;t\x07)", 60, DARK)
     links = {span.style.link for line in evil for span in line.spans if not isinstance(span.style, str)}
     assert not any(link and ("javascript" in link or "\x1b" in link) for link in links)
+
+
+def test_a_text_with_thousands_of_brackets_has_no_links_and_does_not_block_the_screen():
+    link = "[name](https://a.example)"
+    assert "".join(plain(link, 80)) == "name (https://a.example)"
+    assert "".join(plain("[" * 6_000 + link, 80)) == "[" * 6_000 + link

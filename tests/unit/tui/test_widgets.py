@@ -1,4 +1,4 @@
-"""The pieces of the screen, each in a small application of its own."""
+"""The widgets of the screen, each in a small application."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
-from textual.events import Key
+from textual.events import Key, Paste
 from textual.geometry import Offset
 from textual.pilot import Pilot
 from textual.selection import Selection
@@ -27,11 +27,10 @@ from outrider.tui.dialogs import ApprovalPanel, ChoicePanel, DialogQueue, Questi
 from outrider.tui.rendering.items import item_lines
 from outrider.tui.rendering.tool_calls import effect_lines
 from outrider.tui.theme import DARK, LIGHT, build_theme
-from outrider.tui.widgets.modals import PickerItem, PickerScreen
+from outrider.tui.widgets.modals import PickerItem, PickerScreen, TextField
 from outrider.tui.widgets.status import side_lines
 from outrider.tui.widgets.transcript import TranscriptWidget
-from outrider.types.approvals import RuleWidth
-from outrider.types.outcomes import CommandOutcome, OutcomeFile
+from outrider.types.outcomes import CommandOutcome, OutcomeFile, RuleWidth
 from outrider.types.parts import FilePart, ToolPart
 from outrider.types.tool_state import EndedTime, ToolCompleted
 
@@ -234,7 +233,7 @@ async def test_a_small_terminal_shows_every_answer_and_scrolls_what_is_above(mon
         keys, scroll = panel.query_one(".keys", Static), panel.query_one(VerticalScroll)
         await wait_until(pilot, lambda: scroll.max_scroll_y > 20 and panel.content_region.contains_region(keys.region))
         labels = ("keep the changes", "keep some", "this session", "always", "drop them", "because", "wider rule")
-        assert [label for label in labels if label not in str(keys.render())] == []
+        await wait_until(pilot, lambda: all(label in str(keys.render()) for label in labels))
         assert "shell(make)" in str(keys.render())
         await pilot.press("right")
         assert "may write /build/**" in str(keys.render())
@@ -339,14 +338,108 @@ async def test_keys_that_come_at_once_do_not_take_what_was_offered_for_less():
     assert sent == ["/model"]
 
 
+async def press_at_once(app: App[None], *keys: str) -> None:
+    """Keys that arrive in one piece, as over a slow connection."""
+    for key in keys:
+        app.post_message(Key(key, key if len(key) == 1 else None))
+
+
+async def test_keys_that_come_at_once_are_handled_in_their_order():
+    composer = Composer(CompletionList(), InputHistory(None, Path("/ws")), ())
+    app, chosen = Stage(composer), list[str | None]()
+    async with app.run_test(size=(60, 20)) as pilot:
+        composer.focus()
+        await press_at_once(app, "a", "c", "left", "b", "end", "d", "e", "backspace", "f")
+        await wait_until(pilot, lambda: composer.text == "abcdf")
+        await press_at_once(app, "ctrl+u", "x", "home", "y")
+        await wait_until(pilot, lambda: composer.text == "yx")
+        await app.push_screen(PickerScreen("Model", [PickerItem("ab", "ab"), PickerItem("ba", "ba")]), chosen.append)
+        await pilot.pause()
+        await press_at_once(app, "a", "left", "b", "enter")
+        await wait_until(pilot, lambda: bool(chosen))
+    assert chosen == ["ba"]
+
+
+async def test_a_paste_of_many_lines_into_a_field_of_one_line_is_complete():
+    field = TextField()
+    async with Stage(field).run_test() as pilot:
+        field.focus()
+        await pilot.press(*"no: ")
+        pilot.app.post_message(Paste("use\x1b[2J the\r  other\nfile\n"))
+        await wait_until(pilot, lambda: field.value.startswith("no: use"))
+    assert field.value.endswith("the other file")
+    assert "\x1b" not in field.value
+
+
+async def test_undo_returns_to_every_text_that_was_replaced_or_discarded():
+    composer = Composer(CompletionList(), InputHistory(None, Path("/ws")), ())
+    async with Stage(composer).run_test(size=(60, 20)) as pilot:
+        composer.focus()
+        await pilot.press(*"mine")
+        composer.set_text("from the history")
+        await pilot.press("ctrl+w", "ctrl+z", "x")
+        assert composer.text == "from the historyx"
+        composer.discard_text()
+        assert composer.text == ""
+        await pilot.press("ctrl+z")
+        assert composer.text == "from the historyx"
+        await pilot.press("ctrl+z", "ctrl+z")
+        assert composer.text == "mine"
+        assert composer.input_history.newest_first == ["from the historyx"]
+
+
+async def test_the_sign_before_the_input_shows_normal_mode_of_vi_keys():
+    composer, sign = Composer(CompletionList(), InputHistory(None, Path("/ws")), ()), Static("›", id="prompt")
+    async with Stage(sign, composer).run_test(size=(60, 20)) as pilot:
+        composer.focus()
+        composer.use_vim_keys(on=True)
+        await pilot.press("a", "escape")
+        assert str(sign.content) == "N"
+        composer.discard_text()
+        assert str(sign.content) == "›"
+        await pilot.press("b")
+        assert composer.text == "b"
+
+
+async def test_undo_brings_back_no_mark_of_a_paste_that_was_sent():
+    composer = Composer(CompletionList(), InputHistory(None, Path("/ws")), ())
+    async with Stage(composer).run_test(size=(60, 20)) as pilot:
+        composer.focus()
+        composer.insert_paste("row\n" * 50)
+        assert composer.text == "[pasted #1: 51 lines]"
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: not composer.text)
+        await pilot.press("ctrl+z")
+        assert composer.text == ""
+
+
+async def test_the_body_of_a_dialog_has_no_empty_rows_at_its_end():
+    async def taken(answer: str, said: str) -> None: ...
+
+    asking, panel = DialogQueue(), ApprovalPanel(approval("a1", "ls"))
+    async with Stage(asking).run_test(size=(80, 30)) as pilot:
+        await asking.add_panel(panel, taken)
+        await wait_until(pilot, lambda: bool(panel.query(VerticalScroll)) and panel.size.width == 74)
+        await wait_until(pilot, lambda: panel.query_one(VerticalScroll).size.height == 1)
+
+
+def test_an_agents_report_is_shown_as_markdown():
+    done = ToolCompleted({"description": "look", "prompt": "look"}, "It is **fine**.", EndedTime(0, 1))
+    assert "  It is fine." in plain(ToolCallItem(ToolPart("c", "task", done)))
+
+
 def test_the_side_panel_states_the_state_of_everything_that_runs():
     beside = SideActivity(lambda: 0.0)
     beside.todos = (TodoItem("find it", "completed"), TodoItem("mend it", "in_progress"))
     beside.agents["s2"] = ChildAgent("c1", "reviewer", "look", "s2", 0.0, "asking", "shell")
+    beside.agents["s3"] = ChildAgent("c2", "writer", "a long prompt", "s3", 0.0, activity="npm test", task="Add tests")
+    beside.agents["s1"] = ChildAgent("", "old", "before", "s1", 0.0, "done", stored=True)
     beside.processes["p1"] = ChildProcess("p1", "npm start\x1b[2J", 0.0, in_background=True)
     text = "\n".join(line.plain for line in side_lines(beside, 30, DARK, 65.0))
     for expected in ("● find it", "◐ mend it", "? reviewer  asking 1m 05s", "npm start", "running 1m 05s"):
         assert expected in text
+    assert "● writer  working 1m 05s\n  Add tests\n  npm test" in text
+    assert "before" not in text
     assert "\x1b" not in text
 
 

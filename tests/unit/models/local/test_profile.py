@@ -1,4 +1,4 @@
-"""The agent of an embedded model, and the words in which it is told of the built-in tools."""
+"""The agent of an embedded model, and its descriptions of the built-in tools."""
 
 from pathlib import Path
 

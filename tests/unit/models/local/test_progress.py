@@ -1,4 +1,4 @@
-"""A download says how far it is, how fast, and how long it will take."""
+"""The progress of a download: size, speed and remaining time."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""The sandbox that is found is one that was tried; where there is none, it is said why and what helps."""
+"""A sandbox is used only after a trial run; if there is none, the reason and a remedy are reported."""
 
 import stat
 import sys

@@ -1,4 +1,4 @@
-"""Parts become content blocks that the Messages API takes, also where they come from elsewhere."""
+"""Parts are encoded as content blocks that the Messages API accepts, also parts of other vendors."""
 
 import json
 from base64 import b64encode

@@ -11,7 +11,8 @@ from outrider.providers.anthropic.encode import (
     encode_settings,
     traits_for_model,
 )
-from outrider.types.request import ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
+from outrider.types.parts import ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
 from tests.fixtures.cases import for_each
 
 TOOL = ToolSpec("read", "Reads.", {"type": "object", "properties": {}})
@@ -96,6 +97,28 @@ def test_an_effort_that_a_model_does_not_know_becomes_the_next_lower_one() -> No
     assert tuned("claude-sonnet-4-6", reasoning=True, reasoning_effort="xhigh")["output_config"] == {"effort": "high"}
     assert tuned("claude-sonnet-4-6", reasoning=True, reasoning_effort="minimal")["output_config"] == {"effort": "low"}
     assert tuned("claude-opus-4-7", reasoning=True, reasoning_effort="xhigh")["output_config"] == {"effort": "xhigh"}
+
+
+def _called(call_id: str, *, thinks: bool) -> list[ModelMessage]:
+    """Return an answer with a call, and the message with its result."""
+    thought = ReasoningPart("hm", provider_state={"family": "anthropic", "signature": "s"})
+    call = ToolUsePart(tool_id=call_id, tool_name="read", tool_input={})
+    result = ToolResultPart(tool_use_id=call_id, content="ok")
+    return [ModelMessage("assistant", (*([thought] if thinks else []), call)), ModelMessage("user", (result,))]
+
+
+@pytest.mark.parametrize(
+    ("answers", "thinks"),
+    [((True,), True), ((False,), False), ((True, False), True), ((True, False, False), True), ((False, True), True)],
+)
+def test_thinking_stays_on_in_a_turn_that_began_with_it(answers: tuple[bool, ...], thinks: bool) -> None:
+    question = ModelMessage("user", (TextPart("go"),))
+    before = [question, *_called("old", thinks=True), ModelMessage("assistant", (TextPart("done"),)), question]
+    steps = [message for number, one in enumerate(answers) for message in _called(f"c{number}", thinks=one)]
+    settings = ModelSettings(reasoning=True, reasoning_budget=2000)
+    request = Request("claude-haiku-4-5", Prompt([*before, *steps]), settings=settings, stream=False)
+    fields = encode_settings(request, traits_for_model(request.model), 64_000)
+    assert ("thinking" in fields) is thinks
 
 
 def test_a_forced_call_leaves_no_room_for_thinking() -> None:

@@ -179,6 +179,23 @@ async def test_fields_that_are_ignored_may_differ(cassette: Cassette):
     assert await call(player, b'{"user": {"id": "new"}, "q": 1}')
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"system": "a", "messages": [1]}, {"messages": [1]}),
+        ({"instructions": "a", "input": [1]}, {"instructions": "b", "input": [1]}),
+        ({"systemInstruction": {"parts": []}, "contents": [1]}, {"systemInstruction": {"parts": [1]}, "contents": [1]}),
+        (
+            {"messages": [{"role": "system", "content": "a"}, 1]},
+            {"messages": [{"role": "developer", "content": "b"}, 1]},
+        ),
+    ],
+)
+async def test_the_system_prompt_can_be_ignored_in_every_api(cassette: Cassette, old: Any, new: Any):
+    player = ReplayTransport(tape(cassette, old), ignore=("system",))
+    assert await call(player, msgspec.json.encode(new))
+
+
 async def test_with_timing_chunks_arrive_as_slowly_as_they_did(cassette: Cassette):
     made = SecretScrubber().scrub_request(HttpRequest("https://y.invalid/v1/chat", {}, b"{}"))
     cassette.add(RecordedExchange(made, 200, {}, (RecordedChunk(60, "late"),)))

@@ -1,8 +1,9 @@
-"""The catalog knows the models that people use, under the names they use, and says None where it knows nothing."""
+"""The catalog knows common models by their common names, and returns None for others."""
 
 import subprocess
 import sys
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -241,3 +242,35 @@ def test_loading_the_catalog_reads_no_data_until_it_is_asked():
     code = f"import sys, outrider.providers.catalog as c; c.ModelCatalog(); {loaded}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+STORED = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from outrider.providers.catalog import ModelCatalog, use_price_file
+use_price_file(Path(sys.argv[1]))
+catalog = ModelCatalog(clock=lambda: datetime.fromisoformat(sys.argv[2]).replace(tzinfo=UTC))
+print(catalog.prices("anthropic", "claude-sonnet-4-6"), "genai_prices" in sys.modules)
+"""
+
+
+def ask_for_prices(path: Path, day: str) -> tuple[str, bool]:
+    command = [sys.executable, "-c", STORED, str(path), day]
+    *text, loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return " ".join(text), loaded == "True"
+
+
+def test_prices_are_stored_so_that_later_starts_need_not_load_the_package(tmp_path: Path):
+    """The prices of this model changed in 2026; until then long prompts cost more."""
+    path = tmp_path / "prices.json"
+    first, second, changed = (ask_for_prices(path, day) for day in ("2026-01-01", "2026-02-01", "2026-06-01"))
+    assert (first[1], second[1], changed[1]) == (True, False, True)
+    assert first[0] == second[0] != changed[0]
+    assert "PriceTier" in first[0] and "PriceTier" not in changed[0]
+    path.write_text(path.read_text().replace('"version":"', '"version":"other '))
+    assert ask_for_prices(path, "2026-06-01") == changed
+    path.write_text("{")
+    assert ask_for_prices(path, "2026-06-01") == changed
+    assert ask_for_prices(path, "2026-06-01")[1] is False
+    assert ask_for_prices(tmp_path / "no folder" / "prices.json", "2026-06-01") == changed

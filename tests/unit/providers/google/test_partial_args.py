@@ -1,4 +1,4 @@
-"""Arguments that arrive in pieces are the text of one object, whatever their shape."""
+"""Streamed arguments form the text of one object, whatever their shape."""
 
 import json
 from collections.abc import Iterator

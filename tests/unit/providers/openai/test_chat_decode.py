@@ -1,4 +1,4 @@
-"""What the servers that speak Chat Completions say, in all the ways in which they say it."""
+"""Responses of Chat Completions and of compatible servers, with their variants."""
 
 import json
 

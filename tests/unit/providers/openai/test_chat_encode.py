@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from outrider.providers.openai.chat_encode import DIALECTS, MessageWriter
+from outrider.providers.openai.chat_encode import DIALECTS, ChatDialect, MessageWriter, dialect_for_model
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage
 from outrider.types.tool_state import Attachment
@@ -222,3 +222,8 @@ def test_ids_are_as_the_server_insists_and_calls_still_find_their_results():
 
 def test_half_a_surrogate_pair_in_a_text_is_no_reason_to_fail():
     assert asked(TextPart("a\ud83db"))[0]["content"].startswith("a")
+
+
+def test_a_server_with_its_own_name_of_the_limit_keeps_it_for_every_model():
+    dialect = ChatDialect(name="other", limit="max_new_tokens")
+    assert {dialect_for_model(dialect, model).limit for model in ("m", "gpt-5", "o3")} == {"max_new_tokens"}

@@ -1,4 +1,4 @@
-"""Answers of the Responses API: deltas as they arrive, items kept whole, every way to end."""
+"""Answers of the Responses API: deltas in order, complete items, every end state."""
 
 import json
 from typing import Any

@@ -11,7 +11,7 @@ from outrider.providers.stream_filters.text_tool_calls import TextCallScanner
 from outrider.types.deltas import InputDelta, PartEnd, PartStart, TextDelta
 from tests.fixtures.cases import for_each
 from tests.fixtures.soak import examples
-from tests.unit.providers.stream_filters.drive import answer_of, chunks_of, parts_of
+from tests.unit.providers.stream_filters.run_filter import answer_of, chunks_of, parts_of
 
 CALL = '<tool_call>\n{"name": "read", "arguments": {"path": "a.txt"}}\n</tool_call>'
 READ = ("tool", "read", {"path": "a.txt"})

@@ -19,7 +19,7 @@ from outrider.types.deltas import Answer, Delta
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolChoice, ToolSpec
 from outrider.types.tool_state import Attachment
-from tests.unit.providers.stream_filters.drive import ThinkingClient, parts_of
+from tests.unit.providers.stream_filters.run_filter import ThinkingClient, parts_of
 
 READ = ToolSpec(
     "read", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}, "line": {"type": "integer"}}}

@@ -1,4 +1,4 @@
-"""Reasoning between tags is told apart from the answer, at any chunking, and no other text is touched."""
+"""Text in reasoning tags becomes reasoning, at any chunking; other text is unchanged."""
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +10,7 @@ from outrider.providers.stream_filters.think_tags import TAG_NAMES, ThinkTagScan
 from outrider.types.deltas import Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
 from tests.fixtures.cases import for_each
 from tests.fixtures.soak import examples
-from tests.unit.providers.stream_filters.drive import chunks_of, deltas_of, parts_of
+from tests.unit.providers.stream_filters.run_filter import chunks_of, deltas_of, parts_of
 
 
 def split(text: str, size: int = 10_000) -> list[tuple[object, ...]]:

@@ -1,12 +1,12 @@
-"""A desk for every test."""
+"""A workspace for every test."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.unit.tools.builtin.desk import Desk
+from tests.unit.tools.builtin.tool_workspace import ToolWorkspace
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path / "ws")
+def workspace(tmp_path: Path) -> ToolWorkspace:
+    return ToolWorkspace(tmp_path / "ws")

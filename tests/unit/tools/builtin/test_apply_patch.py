@@ -7,18 +7,18 @@ import pytest
 from outrider import ToolFailure
 from outrider.tools.edit_transaction import PlannedChange, commit_changes
 from outrider.tools.workspace_files import FileLocation
-from tests.unit.tools.builtin.desk import Desk, keeping
+from tests.unit.tools.builtin.tool_workspace import ToolWorkspace, saving_originals
 
 
 def begin_patch(*lines: str) -> str:
     return "\n".join(["*** Begin Patch", *lines, "*** End Patch"])
 
 
-async def test_files_are_added_updated_moved_and_deleted_in_one_call(desk: Desk):
-    desk.put("update.py", "a\nb\nc\n")
-    desk.put("move.py", "x\ny\n").chmod(0o755)
-    desk.put("delete.py", "gone\n")
-    told = await desk.done(
+async def test_files_are_added_updated_moved_and_deleted_in_one_call(workspace: ToolWorkspace):
+    workspace.write_file("update.py", "a\nb\nc\n")
+    workspace.write_file("move.py", "x\ny\n").chmod(0o755)
+    workspace.write_file("delete.py", "gone\n")
+    told = await workspace.output_of(
         "apply_patch",
         patch=begin_patch(
             "*** Add File: new/added.py", "+one", "+", "+two",
@@ -28,19 +28,19 @@ async def test_files_are_added_updated_moved_and_deleted_in_one_call(desk: Desk)
         ),
     )  # fmt: skip
     assert told == "Done:\nA new/added.py\nM update.py\nD move.py\nA new/moved.py\nD delete.py"
-    assert desk.names() == ["new", "new/added.py", "new/moved.py", "update.py"]
-    assert (desk.root / "new/added.py").read_text() == "one\n\ntwo\n"
-    assert (desk.root / "update.py").read_text() == "a\nB\nc\n"
-    assert (desk.root / "new/moved.py").read_text() == "X\ny\n"
-    assert (desk.root / "new/moved.py").stat().st_mode & 0o777 == 0o755
-    assert (desk.root / "delete.py", b"gone\n") in desk.kept
+    assert workspace.list_files() == ["new", "new/added.py", "new/moved.py", "update.py"]
+    assert (workspace.root / "new/added.py").read_text() == "one\n\ntwo\n"
+    assert (workspace.root / "update.py").read_text() == "a\nB\nc\n"
+    assert (workspace.root / "new/moved.py").read_text() == "X\ny\n"
+    assert (workspace.root / "new/moved.py").stat().st_mode & 0o777 == 0o755
+    assert (workspace.root / "delete.py", b"gone\n") in workspace.originals
 
 
-async def test_a_unified_diff_is_applied(desk: Desk):
-    desk.put("a.txt", "".join(f"{number}\n" for number in range(1, 21)))
-    desk.put("b.txt", "old")
-    desk.put("c.txt", "gone\n")
-    await desk.done(
+async def test_a_unified_diff_is_applied(workspace: ToolWorkspace):
+    workspace.write_file("a.txt", "".join(f"{number}\n" for number in range(1, 21)))
+    workspace.write_file("b.txt", "old")
+    workspace.write_file("c.txt", "gone\n")
+    await workspace.output_of(
         "apply_patch",
         patch="""\
 diff --git a/a.txt b/a.txt
@@ -76,32 +76,32 @@ index 1..2 100644
 """,
     )
     middle = "".join(f"{number}\n" for number in range(4, 19))
-    assert (desk.root / "a.txt").read_text() == f"1\n2\nthree\nand more\n{middle}20\n"
-    assert (desk.root / "b.txt").read_text() == "new\n"
-    assert (desk.root / "new.txt").read_text() == "one\ntwo"
-    assert not (desk.root / "c.txt").exists()
+    assert (workspace.root / "a.txt").read_text() == f"1\n2\nthree\nand more\n{middle}20\n"
+    assert (workspace.root / "b.txt").read_text() == "new\n"
+    assert (workspace.root / "new.txt").read_text() == "one\ntwo"
+    assert not (workspace.root / "c.txt").exists()
 
 
-async def test_git_renames_and_quoted_names_are_understood(desk: Desk):
-    desk.put("ä b.txt", "x\n")
-    await desk.done(
+async def test_git_renames_and_quoted_names_are_understood(workspace: ToolWorkspace):
+    workspace.write_file("ä b.txt", "x\n")
+    await workspace.output_of(
         "apply_patch",
         patch='diff --git a/x b/y\nsimilarity index 100%\nrename from "\\303\\244 b.txt"\nrename to plain.txt\n',
     )
-    assert desk.names() == ["plain.txt"]
+    assert workspace.list_files() == ["plain.txt"]
 
 
 @pytest.mark.parametrize("wrap", ["```diff\n{}\n```", "apply_patch <<'EOF'\n{}\nEOF\n", "{}\n\n"])
-async def test_wrappings_around_a_patch_are_taken_off(desk: Desk, wrap: str):
-    path = desk.put("f", "a\n")
+async def test_wrappings_around_a_patch_are_taken_off(workspace: ToolWorkspace, wrap: str):
+    path = workspace.write_file("f", "a\n")
     patch = wrap.format(begin_patch("*** Update File: f", "@@", "-a", "+b"))
-    await desk.done("apply_patch", patch=patch)
+    await workspace.output_of("apply_patch", patch=patch)
     assert path.read_text() == "b\n"
 
 
-async def test_a_line_that_looks_like_a_header_is_content_while_the_hunk_continues(desk: Desk):
-    path = desk.put("f", "a\n-- x\n++ y\n")
-    await desk.done("apply_patch", patch="--- a/f\n+++ b/f\n@@ -1,3 +1,3 @@\n a\n--- x\n+++ z\n ++ y\n")
+async def test_a_line_that_looks_like_a_header_is_content_while_the_hunk_continues(workspace: ToolWorkspace):
+    path = workspace.write_file("f", "a\n-- x\n++ y\n")
+    await workspace.output_of("apply_patch", patch="--- a/f\n+++ b/f\n@@ -1,3 +1,3 @@\n a\n--- x\n+++ z\n ++ y\n")
     assert path.read_text() == "a\n++ z\n++ y\n"
 
 
@@ -124,18 +124,20 @@ async def test_a_line_that_looks_like_a_header_is_content_while_the_hunk_continu
         ("1\n2\n1\n2\n3\n", ["@@", " 1", "-2", "+x", " 1", "@@", "-2", "+y", " 3"], "1\nx\n1\ny\n3\n"),
     ],
 )
-async def test_hunks_find_their_place(desk: Desk, before: str, hunk: list[str], after: str):
-    path = desk.put("f", before)
-    await desk.done("apply_patch", patch=begin_patch("*** Update File: f", *hunk))
+async def test_hunks_find_their_place(workspace: ToolWorkspace, before: str, hunk: list[str], after: str):
+    path = workspace.write_file("f", before)
+    await workspace.output_of("apply_patch", patch=begin_patch("*** Update File: f", *hunk))
     assert path.read_bytes().decode() == after
 
 
-async def test_context_with_other_whitespace_is_tolerated_and_preserved_once_the_file_was_read(desk: Desk):
-    path = desk.put("f", "    if a:   \n        b\n")
+async def test_context_with_other_whitespace_is_tolerated_and_preserved_once_the_file_was_read(
+    workspace: ToolWorkspace,
+):
+    path = workspace.write_file("f", "    if a:   \n        b\n")
     patch = begin_patch("*** Update File: f", "@@", " if a:", "-    b", "+    c", "+    d")
-    assert "does not fit" in await desk.refused("apply_patch", patch=patch)
-    await desk.done("read", file_path="f")
-    await desk.done("apply_patch", patch=patch)
+    assert "does not fit" in await workspace.error_of("apply_patch", patch=patch)
+    await workspace.output_of("read", file_path="f")
+    await workspace.output_of("apply_patch", patch=patch)
     assert path.read_text() == "    if a:   \n        c\n        d\n"
 
 
@@ -160,54 +162,54 @@ async def test_context_with_other_whitespace_is_tolerated_and_preserved_once_the
         ("--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n-x\n+y\n!!\n", "not a line of a diff"),
     ],
 )
-async def test_a_patch_in_doubt_is_refused(desk: Desk, patch: str, words: str):
-    desk.put("f", "x\ny\nx\n")
-    desk.put("g", "g\n")
-    error = await desk.refused("apply_patch", patch=patch)
+async def test_a_patch_in_doubt_is_refused(workspace: ToolWorkspace, patch: str, words: str):
+    workspace.write_file("f", "x\ny\nx\n")
+    workspace.write_file("g", "g\n")
+    error = await workspace.error_of("apply_patch", patch=patch)
     assert words in error
-    assert (desk.root / "f").read_text() == "x\ny\nx\n"
-    assert desk.names() == ["f", "g"]
-    assert desk.kept == []
+    assert (workspace.root / "f").read_text() == "x\ny\nx\n"
+    assert workspace.list_files() == ["f", "g"]
+    assert workspace.originals == []
 
 
-async def test_one_file_that_fails_keeps_every_file_from_changing(desk: Desk):
-    desk.put("a", "a\n")
+async def test_one_file_that_fails_keeps_every_file_from_changing(workspace: ToolWorkspace):
+    workspace.write_file("a", "a\n")
     patch = begin_patch(
         "*** Update File: a", "-a", "+b", "*** Add File: new/b", "+b", "*** Update File: missing", "-x", "+y"
     )
-    await desk.refused("apply_patch", patch=patch)
-    assert (desk.root / "a").read_text() == "a\n"
-    assert desk.names() == ["a"]
+    await workspace.error_of("apply_patch", patch=patch)
+    assert (workspace.root / "a").read_text() == "a\n"
+    assert workspace.list_files() == ["a"]
 
 
-async def test_a_failure_while_writing_brings_the_files_before_it_back(desk: Desk):
+async def test_a_failure_while_writing_brings_the_files_before_it_back(workspace: ToolWorkspace):
     """The last file is replaced by somebody else at the last moment."""
-    desk.put("a", "a\n")
-    desk.put("z", "z\n")
-    kept = desk.keep
+    workspace.write_file("a", "a\n")
+    workspace.write_file("z", "z\n")
+    kept = workspace.save_original
 
     async def keep(path: Path, content: bytes | None) -> None:
         await kept(path, content)
         if path.name == "z":
             path.write_text("other\n")
 
-    desk.editor._save_originals = keeping(keep)  # pyright: ignore[reportPrivateUsage]
+    workspace.editor._save_originals = saving_originals(keep)  # pyright: ignore[reportPrivateUsage]
     patch = begin_patch(
         "*** Update File: a", "-a", "+b", "*** Add File: new/deep/b", "+b", "*** Update File: z", "-z", "+y"
     )
-    assert "changed by another process" in await desk.refused("apply_patch", patch=patch)
-    assert desk.names() == ["a", "z"]
-    assert (desk.root / "a").read_text() == "a\n"
-    assert (desk.root / "z").read_text() == "other\n"
+    assert "changed by another process" in await workspace.error_of("apply_patch", patch=patch)
+    assert workspace.list_files() == ["a", "z"]
+    assert (workspace.root / "a").read_text() == "a\n"
+    assert (workspace.root / "z").read_text() == "other\n"
 
 
-def test_a_failure_half_way_takes_everything_back(desk: Desk):
-    path = desk.put("a", "a\n")
+def test_a_failure_half_way_takes_everything_back(workspace: ToolWorkspace):
+    path = workspace.write_file("a", "a\n")
     path.chmod(0o741)
-    desk.put("d", "d\n")
+    workspace.write_file("d", "d\n")
 
     def place(name: str) -> FileLocation:
-        return desk.files.locate(name, "create")
+        return workspace.files.locate(name, "create")
 
     changes = [
         PlannedChange(place("a"), b"a\n", b"b\n"),
@@ -217,33 +219,33 @@ def test_a_failure_half_way_takes_everything_back(desk: Desk):
     ]
     with pytest.raises(ToolFailure, match="changed by another process"):
         commit_changes(changes)
-    assert desk.names() == ["a", "d"]
+    assert workspace.list_files() == ["a", "d"]
     assert path.read_text() == "a\n"
     assert path.stat().st_mode & 0o777 == 0o741
-    assert (desk.root / "d").read_text() == "d\n"
+    assert (workspace.root / "d").read_text() == "d\n"
 
 
-async def test_a_file_named_twice_gets_both_changes(desk: Desk):
-    path = desk.put("a", "a\nb\n")
-    await desk.done(
+async def test_a_file_named_twice_gets_both_changes(workspace: ToolWorkspace):
+    path = workspace.write_file("a", "a\nb\n")
+    await workspace.output_of(
         "apply_patch", patch=begin_patch("*** Update File: a", "-a", "+A", "*** Update File: ./a", "-b", "+B")
     )
     assert path.read_text() == "A\nB\n"
-    assert desk.kept == [(path, b"a\nb\n")]
+    assert workspace.originals == [(path, b"a\nb\n")]
 
 
-async def test_a_file_that_changed_since_it_was_read_is_refused_with_a_fresh_view(desk: Desk):
-    path = desk.put("a", "a\nb\n")
-    await desk.done("read", file_path="a")
+async def test_a_file_that_changed_since_it_was_read_is_refused_with_a_fresh_view(workspace: ToolWorkspace):
+    path = workspace.write_file("a", "a\nb\n")
+    await workspace.output_of("read", file_path="a")
     path.write_text("a\nb\nc\n")
-    assert "     3\tc" in await desk.refused("apply_patch", patch=begin_patch("*** Update File: a", "-a", "+A"))
+    assert "     3\tc" in await workspace.error_of("apply_patch", patch=begin_patch("*** Update File: a", "-a", "+A"))
     assert path.read_text() == "a\nb\nc\n"
 
 
-async def test_a_link_is_neither_deleted_nor_moved(desk: Desk):
-    desk.put("a", "a\n")
-    (desk.root / "link").symlink_to("a")
-    assert "is a link" in await desk.refused("apply_patch", patch=begin_patch("*** Delete File: link"))
-    await desk.done("apply_patch", patch=begin_patch("*** Update File: link", "-a", "+b"))
-    assert (desk.root / "link").is_symlink()
-    assert (desk.root / "a").read_text() == "b\n"
+async def test_a_link_is_neither_deleted_nor_moved(workspace: ToolWorkspace):
+    workspace.write_file("a", "a\n")
+    (workspace.root / "link").symlink_to("a")
+    assert "is a link" in await workspace.error_of("apply_patch", patch=begin_patch("*** Delete File: link"))
+    await workspace.output_of("apply_patch", patch=begin_patch("*** Update File: link", "-a", "+b"))
+    assert (workspace.root / "link").is_symlink()
+    assert (workspace.root / "a").read_text() == "b\n"

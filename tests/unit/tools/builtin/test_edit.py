@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.tools.builtin.desk import Desk, keeping
+from tests.unit.tools.builtin.tool_workspace import ToolWorkspace, saving_originals
 
 
-async def edited(desk: Desk, content: bytes, old: str, new: str, **options: object) -> bytes:
-    path = desk.put("file", content)
-    await desk.done("read", file_path="file")
-    await desk.done("edit", file_path="file", old_string=old, new_string=new, **options)
+async def edited(workspace: ToolWorkspace, content: bytes, old: str, new: str, **options: object) -> bytes:
+    path = workspace.write_file("file", content)
+    await workspace.output_of("read", file_path="file")
+    await workspace.output_of("edit", file_path="file", old_string=old, new_string=new, **options)
     return path.read_bytes()
 
 
@@ -35,8 +35,10 @@ async def edited(desk: Desk, content: bytes, old: str, new: str, **options: obje
         (b"a\r\r\nb\r\n", "b", "x\ny", b"a\r\r\nx\r\ny\r\n"),
     ],
 )
-async def test_encoding_line_endings_and_marks_stay(desk: Desk, before: bytes, old: str, new: str, after: bytes):
-    assert await edited(desk, before, old, new) == after
+async def test_encoding_line_endings_and_marks_stay(
+    workspace: ToolWorkspace, before: bytes, old: str, new: str, after: bytes
+):
+    assert await edited(workspace, before, old, new) == after
 
 
 @pytest.mark.parametrize(
@@ -64,9 +66,9 @@ async def test_encoding_line_endings_and_marks_stay(desk: Desk, before: bytes, o
     ],
 )  # fmt: skip
 async def test_other_whitespace_is_tolerated_in_whole_lines(
-    desk: Desk, before: bytes, old: str, new: str, after: bytes
+    workspace: ToolWorkspace, before: bytes, old: str, new: str, after: bytes
 ):
-    assert await edited(desk, before, old, new) == after
+    assert await edited(workspace, before, old, new) == after
 
 
 @pytest.mark.parametrize(
@@ -82,129 +84,135 @@ async def test_other_whitespace_is_tolerated_in_whole_lines(
         (b"if a:\n\tb\n    c\n", "if a:\n    b\n    c\n  d", "not in the file"),
     ],
 )
-async def test_what_is_not_beyond_doubt_is_refused(desk: Desk, before: bytes, old: str, words: str):
-    path = desk.put("file", before)
-    await desk.done("read", file_path="file")
-    assert words in await desk.refused("edit", file_path="file", old_string=old, new_string="z")
+async def test_what_is_not_beyond_doubt_is_refused(workspace: ToolWorkspace, before: bytes, old: str, words: str):
+    path = workspace.write_file("file", before)
+    await workspace.output_of("read", file_path="file")
+    assert words in await workspace.error_of("edit", file_path="file", old_string=old, new_string="z")
     assert path.read_bytes() == before
-    assert desk.kept == []
+    assert workspace.originals == []
 
 
-async def test_replace_all_changes_every_occurrence_with_the_ending_of_its_place(desk: Desk):
-    assert await edited(desk, b"a\r\nb\na\nc", "a", "x\ny", replace_all=True) == b"x\r\ny\r\nb\nx\ny\nc"
-    assert await edited(desk, b"aaaa", "aa", "b", replace_all=True) == b"bb"
+async def test_replace_all_changes_every_occurrence_with_the_ending_of_its_place(workspace: ToolWorkspace):
+    assert await edited(workspace, b"a\r\nb\na\nc", "a", "x\ny", replace_all=True) == b"x\r\ny\r\nb\nx\ny\nc"
+    assert await edited(workspace, b"aaaa", "aa", "b", replace_all=True) == b"bb"
 
 
-async def test_a_file_that_changed_since_it_was_read_is_refused_with_a_fresh_view_and_then_edited(desk: Desk):
-    path = desk.put("file", "a\nb\n")
-    await desk.done("read", file_path="file")
+async def test_a_file_that_changed_since_it_was_read_is_refused_with_a_fresh_view_and_then_edited(
+    workspace: ToolWorkspace,
+):
+    path = workspace.write_file("file", "a\nb\n")
+    await workspace.output_of("read", file_path="file")
     path.write_text("a\nb\nnew\n")
-    refusal = await desk.refused("edit", file_path="file", old_string="b", new_string="x")
+    refusal = await workspace.error_of("edit", file_path="file", old_string="b", new_string="x")
     assert "was changed since you read it" in refusal
     assert "     3\tnew" in refusal
     assert path.read_text() == "a\nb\nnew\n"
-    await desk.done("edit", file_path="file", old_string="b", new_string="x")
+    await workspace.output_of("edit", file_path="file", old_string="b", new_string="x")
     assert path.read_text() == "a\nx\nnew\n"
 
 
-async def test_a_file_that_was_only_touched_is_not_taken_for_changed(desk: Desk):
-    path = desk.put("file", "a\n")
-    await desk.done("read", file_path="file")
+async def test_a_file_that_was_only_touched_is_not_taken_for_changed(workspace: ToolWorkspace):
+    path = workspace.write_file("file", "a\n")
+    await workspace.output_of("read", file_path="file")
     os.utime(path, (1, 1))
-    await desk.done("edit", file_path="file", old_string="a", new_string="x")
+    await workspace.output_of("edit", file_path="file", old_string="a", new_string="x")
 
 
-async def test_of_a_long_file_the_fresh_view_shows_the_lines_around_the_place(desk: Desk):
-    path = desk.put("file", "".join(f"line {number}\n" for number in range(5_000)))
-    await desk.done("read", file_path="file")
+async def test_of_a_long_file_the_fresh_view_shows_the_lines_around_the_place(workspace: ToolWorkspace):
+    path = workspace.write_file("file", "".join(f"line {number}\n" for number in range(5_000)))
+    await workspace.output_of("read", file_path="file")
     path.write_text(path.read_text().replace("line 4000\n", "line 4000 changed\n"))
-    refusal = await desk.refused("edit", file_path="file", old_string="line 4001", new_string="x")
+    refusal = await workspace.error_of("edit", file_path="file", old_string="line 4001", new_string="x")
     assert "line 4000 changed" in refusal
     assert len(refusal) < 6_000
 
 
-async def test_an_unread_file_is_edited_only_where_the_text_matches_exactly(desk: Desk):
-    path = desk.put("file", "  a  \n  b\n")
-    assert "not in the file" in await desk.refused("edit", file_path="file", old_string="a\nb", new_string="a\nc")
-    await desk.done("edit", file_path="file", old_string="  b", new_string="  c")
+async def test_an_unread_file_is_edited_only_where_the_text_matches_exactly(workspace: ToolWorkspace):
+    path = workspace.write_file("file", "  a  \n  b\n")
+    assert "not in the file" in await workspace.error_of("edit", file_path="file", old_string="a\nb", new_string="a\nc")
+    await workspace.output_of("edit", file_path="file", old_string="  b", new_string="  c")
     assert path.read_text() == "  a  \n  c\n"
 
 
-async def test_an_edit_in_tolerance_says_so_and_shows_the_place(desk: Desk):
-    desk.put("file", "x\n    a = 1\n    b = 2\n")
-    await desk.done("read", file_path="file")
-    told = await desk.done("edit", file_path="file", old_string="a = 1\nb = 2", new_string="a = 1\nb = 3")
+async def test_an_edit_in_tolerance_says_so_and_shows_the_place(workspace: ToolWorkspace):
+    workspace.write_file("file", "x\n    a = 1\n    b = 2\n")
+    await workspace.output_of("read", file_path="file")
+    told = await workspace.output_of("edit", file_path="file", old_string="a = 1\nb = 2", new_string="a = 1\nb = 3")
     assert "other indentation" in told
     assert "     3\t    b = 3" in told
 
 
-async def test_an_empty_old_string_creates_a_file(desk: Desk):
-    await desk.done("edit", file_path="new/file", old_string="", new_string="a\n")
-    assert (desk.root / "new/file").read_text() == "a\n"
-    assert desk.kept == [(desk.root / "new/file", None)]
+async def test_an_empty_old_string_creates_a_file(workspace: ToolWorkspace):
+    await workspace.output_of("edit", file_path="new/file", old_string="", new_string="a\n")
+    assert (workspace.root / "new/file").read_text() == "a\n"
+    assert workspace.originals == [(workspace.root / "new/file", None)]
 
 
-async def test_mode_and_links_stay_and_a_second_name_is_refused(desk: Desk):
-    path = desk.put("file", "a\n")
+async def test_mode_and_links_stay_and_a_second_name_is_refused(workspace: ToolWorkspace):
+    path = workspace.write_file("file", "a\n")
     path.chmod(0o751)
-    (desk.root / "link").symlink_to("file")
-    await desk.done("edit", file_path="link", old_string="a", new_string="b")
-    assert (desk.root / "link").is_symlink()
+    (workspace.root / "link").symlink_to("file")
+    await workspace.output_of("edit", file_path="link", old_string="a", new_string="b")
+    assert (workspace.root / "link").is_symlink()
     assert path.read_text() == "b\n"
     assert path.stat().st_mode & 0o7777 == 0o751
-    os.link(path, desk.root / "second")
-    assert "2 names (hard links)" in await desk.refused("edit", file_path="file", old_string="b", new_string="c")
+    os.link(path, workspace.root / "second")
+    assert "2 names (hard links)" in await workspace.error_of("edit", file_path="file", old_string="b", new_string="c")
     assert path.read_text() == "b\n"
-    assert desk.names() == ["file", "link", "second"]
+    assert workspace.list_files() == ["file", "link", "second"]
 
 
-async def test_characters_that_the_encoding_lacks_are_refused(desk: Desk):
-    path = desk.put("file", b"caf\xe9\n")
-    assert "latin-1, which has no character \\u2192" in await desk.refused(
+async def test_characters_that_the_encoding_lacks_are_refused(workspace: ToolWorkspace):
+    path = workspace.write_file("file", b"caf\xe9\n")
+    assert "latin-1, which has no character \\u2192" in await workspace.error_of(
         "edit", file_path="file", old_string="caf", new_string="→"
     )
-    desk.put("other", "a")
-    assert "no character \\ud800" in await desk.refused("edit", file_path="other", old_string="a", new_string="\ud800")
+    workspace.write_file("other", "a")
+    assert "no character \\ud800" in await workspace.error_of(
+        "edit", file_path="other", old_string="a", new_string="\ud800"
+    )
     assert path.read_bytes() == b"caf\xe9\n"
 
 
 @pytest.mark.parametrize("content", [b"a\0b", b"\x00\x01\x02\x03", bytes(range(256)) * 10])
-async def test_a_binary_file_is_refused(desk: Desk, content: bytes):
-    path = desk.put("file", content)
-    assert "binary" in await desk.refused("edit", file_path="file", old_string="a", new_string="b")
+async def test_a_binary_file_is_refused(workspace: ToolWorkspace, content: bytes):
+    path = workspace.write_file("file", content)
+    assert "binary" in await workspace.error_of("edit", file_path="file", old_string="a", new_string="b")
     assert path.read_bytes() == content
 
 
-async def test_the_old_content_is_preserved_before_anything_is_written(desk: Desk):
-    path = desk.put("file", "a\n")
-    await desk.done("edit", file_path="file", old_string="a", new_string="b")
-    assert desk.kept == [(path, b"a\n")]
+async def test_the_old_content_is_preserved_before_anything_is_written(workspace: ToolWorkspace):
+    path = workspace.write_file("file", "a\n")
+    await workspace.output_of("edit", file_path="file", old_string="a", new_string="b")
+    assert workspace.originals == [(path, b"a\n")]
 
 
-async def test_an_edit_whose_old_content_cannot_be_preserved_is_refused(desk: Desk):
-    path = desk.put("file", "a\n")
-    desk.keep_fails = OSError("no room")
-    refusal = await desk.refused("edit", file_path="file", old_string="a", new_string="b")
+async def test_an_edit_whose_old_content_cannot_be_preserved_is_refused(workspace: ToolWorkspace):
+    path = workspace.write_file("file", "a\n")
+    workspace.saving_error = OSError("no room")
+    refusal = await workspace.error_of("edit", file_path="file", old_string="a", new_string="b")
     assert "could not be stored for undo (no room). Nothing was written" in refusal
     assert path.read_text() == "a\n"
-    assert desk.names() == ["file"]
+    assert workspace.list_files() == ["file"]
 
 
-async def test_names_that_other_agents_use_are_understood(desk: Desk):
-    path = desk.put("file", "a\n")
-    await desk.done("edit", path="file", old_str="a", new_str="b")
+async def test_names_that_other_agents_use_are_understood(workspace: ToolWorkspace):
+    path = workspace.write_file("file", "a\n")
+    await workspace.output_of("edit", path="file", old_str="a", new_str="b")
     assert path.read_text() == "b\n"
 
 
-async def test_a_file_that_changes_between_plan_and_writing_is_not_overwritten(desk: Desk, tmp_path: Path):
-    path = desk.put("file", "a\n")
+async def test_a_file_that_changes_between_plan_and_writing_is_not_overwritten(
+    workspace: ToolWorkspace, tmp_path: Path
+):
+    path = workspace.write_file("file", "a\n")
 
     async def keep(kept: Path, content: bytes | None) -> None:
         path.write_text("somebody else's\n")
 
-    desk.keep = keep
-    desk.editor._save_originals = keeping(keep)  # pyright: ignore[reportPrivateUsage]
-    refusal = await desk.refused("edit", file_path="file", old_string="a", new_string="b")
+    workspace.save_original = keep
+    workspace.editor._save_originals = saving_originals(keep)  # pyright: ignore[reportPrivateUsage]
+    refusal = await workspace.error_of("edit", file_path="file", old_string="a", new_string="b")
     assert "changed by another process" in refusal
     assert path.read_text() == "somebody else's\n"
-    assert desk.names() == ["file"]
+    assert workspace.list_files() == ["file"]

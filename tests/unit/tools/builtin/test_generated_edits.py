@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider import ToolCompleted
-from tests.unit.tools.builtin.desk import Desk
+from tests.unit.tools.builtin.tool_workspace import ToolWorkspace
 
 SOAK = bool(os.environ.get("OUTRIDER_SOAK"))
 CASES = 10_000 if SOAK else 200
@@ -71,9 +71,9 @@ def occurrences(text: str, part: str) -> int:
     return sum(text.startswith(part, at) for at in range(len(text) - len(part) + 1))
 
 
-def put(desk: Desk, case: Made, rng: random.Random, number: int) -> tuple[str, Path, int]:
+def put(workspace: ToolWorkspace, case: Made, rng: random.Random, number: int) -> tuple[str, Path, int]:
     mode = rng.choice(MODES)
-    target = desk.put(f"d{number}/target", case.raw)
+    target = workspace.write_file(f"d{number}/target", case.raw)
     target.chmod(mode)
     if rng.random() < 0.2:
         (target.parent / "link").symlink_to("target")
@@ -81,16 +81,16 @@ def put(desk: Desk, case: Made, rng: random.Random, number: int) -> tuple[str, P
     return f"d{number}/target", target, mode
 
 
-def check_attributes(path: Path, mode: int, name: str, desk: Desk) -> None:
+def check_attributes(path: Path, mode: int, name: str, workspace: ToolWorkspace) -> None:
     assert path.stat().st_mode & 0o7777 == mode
     if name.endswith("link"):
-        assert (desk.root / name).is_symlink()
+        assert (workspace.root / name).is_symlink()
     assert {one.name for one in path.parent.iterdir()} <= {"target", "link"}
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("batch", range(BATCHES))
-async def test_an_exact_edit_changes_its_place_and_nothing_else(desk: Desk, batch: int):
+async def test_an_exact_edit_changes_its_place_and_nothing_else(workspace: ToolWorkspace, batch: int):
     rng = random.Random(batch)
     applied = 0
     for number in range(CASES // BATCHES):
@@ -100,11 +100,11 @@ async def test_an_exact_edit_changes_its_place_and_nothing_else(desk: Desk, batc
         end = min(len(shown), start + rng.choice([1, 3, 10, 40]))
         old = shown[start:end]
         new = "".join(rng.choice(["\n", "x", "  y", case.lines[0][:3].strip("\r\n") or "z", ""]) for _ in range(4))
-        name, path, mode = put(desk, case, rng, number)
-        await desk.done("read", file_path=name)
-        part = await desk.call("edit", file_path=name, old_string=old, new_string=new)
+        name, path, mode = put(workspace, case, rng, number)
+        await workspace.output_of("read", file_path=name)
+        part = await workspace.call("edit", file_path=name, old_string=old, new_string=new)
         result = path.read_bytes()
-        check_attributes(path, mode, name, desk)
+        check_attributes(path, mode, name, workspace)
         if not isinstance(part.state, ToolCompleted):
             assert result == case.raw
             in_doubt = old == new or not old or occurrences(shown, old) != 1
@@ -135,7 +135,7 @@ def original_around(text: str, start: int, end: int) -> tuple[str, str]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("batch", range(BATCHES))
-async def test_a_tolerant_edit_keeps_every_line_that_it_does_not_change(desk: Desk, batch: int):
+async def test_a_tolerant_edit_keeps_every_line_that_it_does_not_change(workspace: ToolWorkspace, batch: int):
     rng = random.Random(1_000 + batch)
     applied = 0
     for number in range(CASES // BATCHES):
@@ -148,11 +148,11 @@ async def test_a_tolerant_edit_keeps_every_line_that_it_does_not_change(desk: De
         if not wanted[0] or not wanted[changed]:
             continue  # a text that begins with a line ending, begins at the end of the line before
         new = [*wanted[:changed], wanted[changed] + " more", *wanted[changed + 1 :]]
-        name, path, mode = put(desk, case, rng, number)
-        await desk.done("read", file_path=name)
-        part = await desk.call("edit", file_path=name, old_string="\n".join(wanted), new_string="\n".join(new))
+        name, path, mode = put(workspace, case, rng, number)
+        await workspace.output_of("read", file_path=name)
+        part = await workspace.call("edit", file_path=name, old_string="\n".join(wanted), new_string="\n".join(new))
         result = path.read_bytes()
-        check_attributes(path, mode, name, desk)
+        check_attributes(path, mode, name, workspace)
         if not isinstance(part.state, ToolCompleted):
             assert result == case.raw
             continue

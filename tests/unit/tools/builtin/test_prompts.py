@@ -12,14 +12,14 @@ from outrider.tools.builtin.question import question_tool
 from outrider.tools.builtin.skill import skill_tool
 from outrider.tools.builtin.task import task_tool
 from outrider.tools.builtin.web import SearchBackend, web_search_tool
-from tests.unit.tools.builtin.desk import Desk
+from tests.unit.tools.builtin.tool_workspace import ToolWorkspace
 
 BUDGET = 2_000
 
 
-def default_set(desk: Desk) -> list[Tool]:
+def default_set(workspace: ToolWorkspace) -> list[Tool]:
     nothing: Any = None
-    built_in = list_built_in_tools(str(desk.files.root))
+    built_in = list_built_in_tools(str(workspace.files.root))
     search = web_search_tool(SearchBackend(service="searxng"))
     return [*built_in.values(), search, question_tool(None), task_tool({}, nothing), skill_tool([])]
 
@@ -29,11 +29,11 @@ def strict_estimate(text: str) -> int:
     return sum(-(-len(word) // 4) for word in re.findall(r"[^\W\d_]+|\d|_|[^\w ]|\n", text))
 
 
-def test_the_descriptions_of_the_default_set_stay_within_their_budget(desk: Desk):
-    texts = [tool.description for tool in default_set(desk)]
+def test_the_descriptions_of_the_default_set_stay_within_their_budget(workspace: ToolWorkspace):
+    texts = [tool.description for tool in default_set(workspace)]
     texts += [
         words
-        for tool in default_set(desk)
+        for tool in default_set(workspace)
         for words in re.findall(r'"description": "(.*?)"', json.dumps(tool.parameters))
     ]
     whole = "\n".join(texts)
@@ -41,19 +41,19 @@ def test_the_descriptions_of_the_default_set_stay_within_their_budget(desk: Desk
     assert strict_estimate(whole) < BUDGET
 
 
-def test_all_that_is_sent_about_the_default_set_stays_within_the_budget_too(desk: Desk):
+def test_all_that_is_sent_about_the_default_set_stays_within_the_budget_too(workspace: ToolWorkspace):
     """Names and schemas included, as JSON."""
-    sent = json.dumps([tool.to_schema() for tool in default_set(desk)], separators=(",", ":"))
+    sent = json.dumps([tool.to_schema() for tool in default_set(workspace)], separators=(",", ":"))
     assert len(sent) / 4 < BUDGET
 
 
-def test_the_set_has_every_tool_that_has_a_prompt(desk: Desk):
+def test_the_set_has_every_tool_that_has_a_prompt(workspace: ToolWorkspace):
     prompts = {path.stem for path in Path(package).parent.glob("*.md")}
-    assert {tool.name for tool in default_set(desk)} == prompts
+    assert {tool.name for tool in default_set(workspace)} == prompts
 
 
-def test_every_tool_has_a_schema_that_closes_and_says_what_it_needs(desk: Desk):
-    for tool in default_set(desk):
+def test_every_tool_has_a_schema_that_closes_and_says_what_it_needs(workspace: ToolWorkspace):
+    for tool in default_set(workspace):
         assert tool.parameters["type"] == "object"
         assert tool.parameters["additionalProperties"] is False
         assert "{" not in tool.description.replace("{a,b}", "")

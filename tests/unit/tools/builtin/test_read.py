@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from outrider import ToolCompleted
-from tests.unit.tools.builtin.desk import Desk
+from tests.unit.tools.builtin.tool_workspace import ToolWorkspace
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(20)
 
 
-async def test_lines_are_numbered_and_a_range_can_be_chosen(desk: Desk):
-    desk.put("file", "a\nb\nc\nd\n")
-    assert await desk.done("read", file_path="file") == "     1\ta\n     2\tb\n     3\tc\n     4\td"
-    assert await desk.done("read", file_path="file", offset=2, limit=2) == (
+async def test_lines_are_numbered_and_a_range_can_be_chosen(workspace: ToolWorkspace):
+    workspace.write_file("file", "a\nb\nc\nd\n")
+    assert await workspace.output_of("read", file_path="file") == "     1\ta\n     2\tb\n     3\tc\n     4\td"
+    assert await workspace.output_of("read", file_path="file", offset=2, limit=2) == (
         "     2\tb\n     3\tc\n\n(lines 2-3 of 4; read on with offset 4)"
     )
 
@@ -31,37 +31,37 @@ async def test_lines_are_numbered_and_a_range_can_be_chosen(desk: Desk):
         ("\ufeffä\nb".encode("utf-32-be"), "utf-32-be with BOM"),
     ],
 )
-async def test_the_encoding_is_found_and_named(desk: Desk, content: bytes, words: str):
-    desk.put("file", content)
-    output = await desk.done("read", file_path="file")
+async def test_the_encoding_is_found_and_named(workspace: ToolWorkspace, content: bytes, words: str):
+    workspace.write_file("file", content)
+    output = await workspace.output_of("read", file_path="file")
     assert output.startswith("     1\tä\n     2\tb")
     assert f"(the file is in {words};" in output
 
 
-async def test_an_old_macintosh_file_has_lines_too(desk: Desk):
-    desk.put("file", b"a\rb\r")
-    assert await desk.done("read", file_path="file") == "     1\ta\n     2\tb"
+async def test_an_old_macintosh_file_has_lines_too(workspace: ToolWorkspace):
+    workspace.write_file("file", b"a\rb\r")
+    assert await workspace.output_of("read", file_path="file") == "     1\ta\n     2\tb"
 
 
-async def test_wrong_bytes_in_a_utf8_file_are_shown_as_such(desk: Desk):
-    desk.put("file", "äöü".encode() + b"\xff\n")
-    assert "äöü\ufffd" in await desk.done("read", file_path="file")
+async def test_wrong_bytes_in_a_utf8_file_are_shown_as_such(workspace: ToolWorkspace):
+    workspace.write_file("file", "äöü".encode() + b"\xff\n")
+    assert "äöü\ufffd" in await workspace.output_of("read", file_path="file")
 
 
-async def test_an_empty_file_says_so_and_a_place_beyond_the_end_is_an_error(desk: Desk):
-    desk.put("empty", b"")
-    assert await desk.done("read", file_path="empty") == "(the file is empty)"
-    desk.put("file", "a\n")
-    assert "has only 1 lines" in await desk.refused("read", file_path="file", offset=9)
+async def test_an_empty_file_says_so_and_a_place_beyond_the_end_is_an_error(workspace: ToolWorkspace):
+    workspace.write_file("empty", b"")
+    assert await workspace.output_of("read", file_path="empty") == "(the file is empty)"
+    workspace.write_file("file", "a\n")
+    assert "has only 1 lines" in await workspace.error_of("read", file_path="file", offset=9)
 
 
 @pytest.mark.parametrize(
     ("start", "kind"),
     [(PNG, "image/png"), (b"%PDF-1.7\n", "application/pdf"), (b"RIFF\0\0\0\0WEBPVP8 ", "image/webp")],
 )
-async def test_images_and_pdf_are_attached_whatever_their_name(desk: Desk, start: bytes, kind: str):
-    desk.put("thing.txt", start)
-    part = await desk.call("read", file_path="thing.txt")
+async def test_images_and_pdf_are_attached_whatever_their_name(workspace: ToolWorkspace, start: bytes, kind: str):
+    workspace.write_file("thing.txt", start)
+    part = await workspace.call("read", file_path="thing.txt")
     assert isinstance(part.state, ToolCompleted)
     (attachment,) = part.state.attachments
     assert attachment.mime_type == kind
@@ -69,34 +69,34 @@ async def test_images_and_pdf_are_attached_whatever_their_name(desk: Desk, start
 
 
 @pytest.mark.parametrize("content", [b"\0\1\2" * 100, b"ELF\0", bytes(range(128, 256)) + bytes(range(32)) * 4])
-async def test_a_binary_file_is_refused_with_words(desk: Desk, content: bytes):
-    desk.put("file", content)
-    assert "binary file" in await desk.refused("read", file_path="file")
+async def test_a_binary_file_is_refused_with_words(workspace: ToolWorkspace, content: bytes):
+    workspace.write_file("file", content)
+    assert "binary file" in await workspace.error_of("read", file_path="file")
 
 
-async def test_a_long_line_is_cut_and_a_long_file_comes_in_pieces(desk: Desk):
-    desk.put("line", "x" * 1_000_000 + "\nshort\n")
-    output = await desk.done("read", file_path="line")
+async def test_a_long_line_is_cut_and_a_long_file_comes_in_pieces(workspace: ToolWorkspace):
+    workspace.write_file("line", "x" * 1_000_000 + "\nshort\n")
+    output = await workspace.output_of("read", file_path="line")
     assert len(output) < 2_200
     assert "998,000 more characters in this line" in output
     assert output.endswith("     2\tshort")
-    desk.put("file", "".join(f"line {number}\n" for number in range(1, 10_001)))
-    output = await desk.done("read", file_path="file")
+    workspace.write_file("file", "".join(f"line {number}\n" for number in range(1, 10_001)))
+    output = await workspace.output_of("read", file_path="file")
     assert len(output) < 30_000
     assert "of 10000; read on with offset" in output
     offset = int(output.rpartition("offset ")[2].rstrip(")"))
-    assert f"\tline {offset}\n" in await desk.done("read", file_path="file", offset=offset)
+    assert f"\tline {offset}\n" in await workspace.output_of("read", file_path="file", offset=offset)
 
 
-async def test_a_file_of_gigabytes_is_read_in_bounded_memory(desk: Desk):
-    path = desk.put("file", "first\nsecond\n" + "text\n" * 20_000)
+async def test_a_file_of_gigabytes_is_read_in_bounded_memory(workspace: ToolWorkspace):
+    path = workspace.write_file("file", "first\nsecond\n" + "text\n" * 20_000)
     with path.open("r+b") as file:
         file.seek(50 * 1024 * 1024)
         file.write(b"\nlast\n")
-    assert "     2\tsecond" in await desk.done("read", file_path="file", limit=2)
+    assert "     2\tsecond" in await workspace.output_of("read", file_path="file", limit=2)
     with path.open("ab") as file:
         file.truncate(3 * 1024**3)
-    output = await desk.done("read", file_path="file", limit=2)
+    output = await workspace.output_of("read", file_path="file", limit=2)
     assert "of a very large file" in output
 
 
@@ -124,8 +124,8 @@ def special(folder: Path, kind: str) -> str:
 @pytest.mark.parametrize("kind", ["fifo", "folder", "socket", "dangling", "circle", "device", "outside", "missing"])
 @pytest.mark.parametrize("tool", ["read", "write", "edit", "apply_patch"])
 async def test_what_is_no_file_is_refused_at_once(tmp_path: Path, tool: str, kind: str):
-    desk = Desk(Path(os.path.relpath(tmp_path / "w")))
-    name = special(desk.root, kind)
+    workspace = ToolWorkspace(Path(os.path.relpath(tmp_path / "w")))
+    name = special(workspace.root, kind)
     arguments = {
         "read": {"file_path": name},
         "write": {"file_path": name + "/x" if kind in {"missing", "dangling", "folder"} else name, "content": "x"},
@@ -134,7 +134,7 @@ async def test_what_is_no_file_is_refused_at_once(tmp_path: Path, tool: str, kin
     }[tool]
     if (tool == "write" and kind in {"missing", "dangling", "folder"}) or (tool, kind) == ("read", "folder"):
         return
-    assert await desk.refused(tool, **arguments)
+    assert await workspace.error_of(tool, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -143,13 +143,13 @@ async def test_what_is_no_file_is_refused_at_once(tmp_path: Path, tool: str, kin
      "a\ud800", "/proc/self/mem", "/dev/stdin", ".", "/", "a/../.."],
 )  # fmt: skip
 @pytest.mark.parametrize("tool", ["read", "write", "edit"])
-async def test_unusual_paths_are_refused_with_words(desk: Desk, tool: str, path: str):
+async def test_unusual_paths_are_refused_with_words(workspace: ToolWorkspace, tool: str, path: str):
     if (tool, path) == ("read", "."):
         return
     arguments = {"read": {}, "write": {"content": "x"}, "edit": {"old_string": "a", "new_string": "b"}}[tool]
     if tool == "write" and path == "\x1b[31m\n":
         return  # a strange name, and a possible one
-    error = await desk.refused(tool, file_path=path, **arguments)
+    error = await workspace.error_of(tool, file_path=path, **arguments)
     assert "\x1b" not in error
     assert "Traceback" not in error
 
@@ -169,16 +169,18 @@ async def test_unusual_paths_are_refused_with_words(desk: Desk, tool: str, path:
         ("apply_patch", {"patch": "nonsense"}), ("apply_patch", {"patch": "\0" * 1000}),
     ],
 )  # fmt: skip
-async def test_wrong_arguments_are_answered_precisely_and_change_nothing(desk: Desk, tool: str, arguments: dict):
-    desk.put("a", "a\na\n")
-    assert await desk.refused(tool, **arguments)
-    assert (desk.root / "a").read_text() == "a\na\n"
-    assert desk.names() == ["a"]
+async def test_wrong_arguments_are_answered_precisely_and_change_nothing(
+    workspace: ToolWorkspace, tool: str, arguments: dict
+):
+    workspace.write_file("a", "a\na\n")
+    assert await workspace.error_of(tool, **arguments)
+    assert (workspace.root / "a").read_text() == "a\na\n"
+    assert workspace.list_files() == ["a"]
 
 
-async def test_a_missing_file_names_its_neighbours(desk: Desk):
-    desk.put("settings.toml", "")
-    error = await desk.refused("read", file_path="setting.toml")
+async def test_a_missing_file_names_its_neighbours(workspace: ToolWorkspace):
+    workspace.write_file("settings.toml", "")
+    error = await workspace.error_of("read", file_path="setting.toml")
     assert error == "setting.toml does not exist; did you mean settings.toml?"
 
 
@@ -186,22 +188,22 @@ async def test_preserved_outputs_beside_the_workspace_may_be_read_but_not_writte
     outputs = tmp_path / "outputs"
     outputs.mkdir()
     (outputs / "1.txt").write_text("long output")
-    desk = Desk(tmp_path / "ws", readable=[outputs])
-    assert "long output" in await desk.done("read", file_path=str(outputs / "1.txt"))
-    assert await desk.refused("edit", file_path=str(outputs / "1.txt"), old_string="long", new_string="x")
+    workspace = ToolWorkspace(tmp_path / "ws", readable=[outputs])
+    assert "long output" in await workspace.output_of("read", file_path=str(outputs / "1.txt"))
+    assert await workspace.error_of("edit", file_path=str(outputs / "1.txt"), old_string="long", new_string="x")
 
 
 async def test_a_place_outside_is_used_when_it_was_granted_and_only_that_place(tmp_path: Path):
     (tmp_path / "a").write_text("a\n")
     (tmp_path / "b").write_text("b\n")
-    desk = Desk(tmp_path / "ws", granted=lambda found, op: found.real_path == str(tmp_path / "a"))
-    assert "\ta" in await desk.done("read", file_path=str(tmp_path / "a"))
-    await desk.done("edit", file_path="../a", old_string="a", new_string="c")
+    workspace = ToolWorkspace(tmp_path / "ws", granted=lambda found, op: found.real_path == str(tmp_path / "a"))
+    assert "\ta" in await workspace.output_of("read", file_path=str(tmp_path / "a"))
+    await workspace.output_of("edit", file_path="../a", old_string="a", new_string="c")
     assert (tmp_path / "a").read_text() == "c\n"
-    assert "may not be used without approval" in await desk.refused("read", file_path="../b")
+    assert "may not be used without approval" in await workspace.error_of("read", file_path="../b")
 
 
-async def test_a_folder_is_listed(desk: Desk):
-    desk.put("src/a.py", "a")
-    assert await desk.done("read", file_path="src") == "a.py (1 bytes)"
-    assert "src/" in await desk.done("read", file_path=".")
+async def test_a_folder_is_listed(workspace: ToolWorkspace):
+    workspace.write_file("src/a.py", "a")
+    assert await workspace.output_of("read", file_path="src") == "a.py (1 bytes)"
+    assert "src/" in await workspace.output_of("read", file_path=".")

@@ -14,7 +14,7 @@ from outrider.tools.builtin.process import process_tool
 from outrider.tools.builtin.shell import shell_tool
 from outrider.tools.runner import ToolRunner
 from outrider.tools.tool import tools_by_name
-from tests.fixtures.living import until_there
+from tests.fixtures.process_checks import until_there
 
 
 class Bench:

@@ -14,31 +14,31 @@ from outrider.tools.html_to_markdown import html_to_text
 from outrider.tools.web_client import FetchLimits
 from tests.fixtures.cases import for_each
 from tests.fixtures.http_server import Reply, serving
-from tests.unit.tools.builtin.desk import Desk
+from tests.unit.tools.builtin.tool_workspace import ToolWorkspace
 
 
 @pytest.fixture
-def web(desk: Desk) -> Desk:
+def web(workspace: ToolWorkspace) -> ToolWorkspace:
     """Loopback is allowed, as nothing else can be served from in a test."""
-    return with_web(desk, seconds=60)
+    return with_web(workspace, seconds=60)
 
 
-def with_web(desk: Desk, seconds: float) -> Desk:
+def with_web(workspace: ToolWorkspace, seconds: float) -> ToolWorkspace:
     limits = FetchLimits(seconds=seconds, bytes=10_000, redirects=3)
-    desk.tools.append(web_fetch_tool(lambda address: address.is_loopback, limits))
-    return desk
+    workspace.tools.append(web_fetch_tool(lambda address: address.is_loopback, limits))
+    return workspace
 
 
 def page(body: bytes, kind: str = "text/html", status: int = 200, **headers: str) -> Reply:
     return Reply([body], status, {"content-type": kind, **headers})
 
 
-async def test_html_comes_as_markdown_text_or_as_it_is(web: Desk):
+async def test_html_comes_as_markdown_text_or_as_it_is(web: ToolWorkspace):
     html = b"<title>T</title><h1>Hi</h1><p>A <a href='/x'>link</a><script>bad()</script>"
     async with serving(page(html)) as server:
-        assert await web.done("web_fetch", url=server.url) == f"# Hi\n\nA [link]({server.url}/x)"
-        assert await web.done("web_fetch", url=server.url, format="text") == "Hi\n\nA link"
-        assert await web.done("web_fetch", url=server.url, format="html", prompt="sum it up") == html.decode()
+        assert await web.output_of("web_fetch", url=server.url) == f"# Hi\n\nA [link]({server.url}/x)"
+        assert await web.output_of("web_fetch", url=server.url, format="text") == "Hi\n\nA link"
+        assert await web.output_of("web_fetch", url=server.url, format="html", prompt="sum it up") == html.decode()
 
 
 @pytest.mark.parametrize(
@@ -52,59 +52,59 @@ async def test_html_comes_as_markdown_text_or_as_it_is(web: Desk):
         ("ä€".encode(), "text/plain; charset=zlib"),
     ],
 )
-async def test_the_encoding_is_what_server_page_or_bytes_say(web: Desk, body: bytes, kind: str):
+async def test_the_encoding_is_what_server_page_or_bytes_say(web: ToolWorkspace, body: bytes, kind: str):
     async with serving(page(body, kind)) as server:
-        assert await web.done("web_fetch", url=server.url) == "ä€"
+        assert await web.output_of("web_fetch", url=server.url) == "ä€"
 
 
-async def test_images_are_attached_and_other_binaries_refused(web: Desk):
+async def test_images_are_attached_and_other_binaries_refused(web: ToolWorkspace):
     async with serving(page(b"\x89PNG", "image/png")) as server:
         part = await web.call("web_fetch", url=f"{server.url}/a.png?x=1")
         assert isinstance(part.state, ToolCompleted)
         assert [(one.mime_type, one.name) for one in part.state.attachments] == [("image/png", "a.png")]
     async with serving(page(b"\0\1", "application/zip")) as server:
-        assert "application/zip, which cannot be shown" in await web.refused("web_fetch", url=server.url)
+        assert "application/zip, which cannot be shown" in await web.error_of("web_fetch", url=server.url)
     async with serving(page(b"\0\1\2\3", "application/octet-stream")) as server:
-        assert "is binary" in await web.refused("web_fetch", url=server.url)
+        assert "is binary" in await web.error_of("web_fetch", url=server.url)
 
 
-async def test_a_long_page_is_cut_and_a_bomb_stays_small(web: Desk):
+async def test_a_long_page_is_cut_and_a_bomb_stays_small(web: ToolWorkspace):
     async with serving(page(b"x" * 50_000, "text/plain")) as server:
-        output = await web.done("web_fetch", url=server.url)
+        output = await web.output_of("web_fetch", url=server.url)
         assert "(cut here: the page is longer than 10,000 bytes)" in output
     bomb = zlib.compress(b"x" * 50_000_000)
     async with serving(page(bomb, "text/plain", **{"content-encoding": "deflate"})) as server:
-        assert len(await web.done("web_fetch", url=server.url)) < 11_000
+        assert len(await web.output_of("web_fetch", url=server.url)) < 11_000
 
 
-async def test_redirects_on_one_host_are_followed_so_many_times(web: Desk):
+async def test_redirects_on_one_host_are_followed_so_many_times(web: ToolWorkspace):
     to = Reply([], 302, {"location": "/next"})
     async with serving(to, to, page(b"here", "text/plain")) as server:
-        assert await web.done("web_fetch", url=server.url) == "here"
+        assert await web.output_of("web_fetch", url=server.url) == "here"
     async with serving(to) as server:
-        assert "more than 3 redirects" in await web.refused("web_fetch", url=server.url)
+        assert "more than 3 redirects" in await web.error_of("web_fetch", url=server.url)
 
 
-async def test_a_redirect_to_another_host_is_reported_not_followed(web: Desk):
+async def test_a_redirect_to_another_host_is_reported_not_followed(web: ToolWorkspace):
     async with serving(Reply([], 301, {"location": "http://localhost:1/x"})) as server:
-        assert "redirects to http://localhost:1/x; fetch that" in await web.done("web_fetch", url=server.url)
+        assert "redirects to http://localhost:1/x; fetch that" in await web.output_of("web_fetch", url=server.url)
         assert len(server.requests) == 1
     async with serving(Reply([], 301, {"location": "file:///etc/passwd"})) as server:
-        assert "only http:// and https://" in await web.refused("web_fetch", url=server.url)
+        assert "only http:// and https://" in await web.error_of("web_fetch", url=server.url)
 
 
-async def test_what_goes_wrong_is_reported(web: Desk):
+async def test_what_goes_wrong_is_reported(web: ToolWorkspace):
     async with serving(page(b"<h1>Gone</h1>", status=404)) as server:
-        assert "answered with status 404:\n# Gone" in await web.refused("web_fetch", url=server.url)
+        assert "answered with status 404:\n# Gone" in await web.error_of("web_fetch", url=server.url)
     async with serving(Reply([b"half"], 200, {"content-type": "text/plain"}, after="drop")) as server:
-        assert "could not be fetched" in await web.refused("web_fetch", url=server.url)
+        assert "could not be fetched" in await web.error_of("web_fetch", url=server.url)
     async with serving(Reply(raw=b"nonsense\r\n\r\n")) as server:
-        assert "could not be fetched" in await web.refused("web_fetch", url=server.url)
+        assert "could not be fetched" in await web.error_of("web_fetch", url=server.url)
 
 
-async def test_a_server_that_never_answers_is_waited_for_no_longer_than_the_limit(desk: Desk):
+async def test_a_server_that_never_answers_is_waited_for_no_longer_than_the_limit(workspace: ToolWorkspace):
     async with serving(Reply([100.0], after="stall")) as server, asyncio.timeout(30):
-        assert "did not answer within 1 s" in await with_web(desk, 1).refused("web_fetch", url=server.url)
+        assert "did not answer within 1 s" in await with_web(workspace, 1).error_of("web_fetch", url=server.url)
 
 
 @pytest.mark.parametrize(
@@ -113,8 +113,8 @@ async def test_a_server_that_never_answers_is_waited_for_no_longer_than_the_limi
      "http://127.0.0.1:99999/", "gopher://x", "javascript:alert(1)", "http://\0/", "http://h\r\nx: y/",
      "http://" + "h" * 5_000],
 )  # fmt: skip
-async def test_what_is_no_address_is_refused(web: Desk, url: str):
-    assert await web.refused("web_fetch", url=url)
+async def test_what_is_no_address_is_refused(web: ToolWorkspace, url: str):
+    assert await web.error_of("web_fetch", url=url)
 
 
 @pytest.mark.parametrize(
@@ -122,17 +122,17 @@ async def test_what_is_no_address_is_refused(web: Desk, url: str):
     ["127.0.0.1", "localhost", "127.1", "2130706433", "0x7f000001", "0177.0.0.1", "0.0.0.0", "0", "[::1]", "[::]",
      "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]"],
 )  # fmt: skip
-async def test_nothing_on_this_machine_is_reached(desk: Desk, host: str):
+async def test_nothing_on_this_machine_is_reached(workspace: ToolWorkspace, host: str):
     """However it is spelled; the server must never see a request."""
-    desk.tools.append(web_fetch_tool(limits=FetchLimits(seconds=60)))
+    workspace.tools.append(web_fetch_tool(limits=FetchLimits(seconds=60)))
     async with serving(page(b"secret", "text/plain")) as server:
-        error = await desk.refused("web_fetch", url=f"http://{host}:{server.port}/")
+        error = await workspace.error_of("web_fetch", url=f"http://{host}:{server.port}/")
         assert "secret" not in error
         assert server.requests == []
 
 
 async def test_a_name_that_changes_its_address_is_caught_when_the_connection_opens(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    workspace: ToolWorkspace, monkeypatch: pytest.MonkeyPatch
 ):
     """DNS rebinding: whatever was resolved before, the address of the connection itself is judged."""
     answers = iter(["93.184.216.34", "127.0.0.1"])
@@ -147,8 +147,8 @@ async def test_a_name_that_changes_its_address_is_caught_when_the_connection_ope
 
         monkeypatch.setattr(socket, "getaddrinfo", rebinding)
         assert next(answers) == "93.184.216.34"  # the look of somebody who checks before
-        desk.tools.append(web_fetch_tool(limits=FetchLimits(seconds=60)))
-        error = await desk.refused("web_fetch", url=f"http://rebind.example:{server.port}/")
+        workspace.tools.append(web_fetch_tool(limits=FetchLimits(seconds=60)))
+        error = await workspace.error_of("web_fetch", url=f"http://rebind.example:{server.port}/")
         assert "resolves to 127.0.0.1, which is not a public address" in error
         assert server.requests == []
 

@@ -1,4 +1,4 @@
-"""Search results of every service are read; what goes wrong is said to the model."""
+"""Results of every search service are decoded; the model is informed about errors."""
 
 import msgspec
 import pytest

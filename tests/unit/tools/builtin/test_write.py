@@ -8,93 +8,93 @@ from pathlib import Path
 import pytest
 
 from outrider.tools.tool import ToolContext
-from tests.unit.tools.builtin.desk import Desk, keeping
+from tests.unit.tools.builtin.tool_workspace import ToolWorkspace, saving_originals
 
 
-async def test_a_new_file_is_made_with_its_folders_and_the_usual_mode(desk: Desk):
+async def test_a_new_file_is_made_with_its_folders_and_the_usual_mode(workspace: ToolWorkspace):
     mask = os.umask(0o022)
     try:
-        told = await desk.done("write", file_path="a/b/c.txt", content="x\ny\n")
+        told = await workspace.output_of("write", file_path="a/b/c.txt", content="x\ny\n")
     finally:
         os.umask(mask)
     assert told == "Created a/b/c.txt (2 lines)."
-    path = desk.root / "a/b/c.txt"
+    path = workspace.root / "a/b/c.txt"
     assert path.read_text() == "x\ny\n"
     assert path.stat().st_mode & 0o777 == 0o644
-    assert desk.kept == [(path, None)]
-    assert desk.names() == ["a", "a/b", "a/b/c.txt"]
+    assert workspace.originals == [(path, None)]
+    assert workspace.list_files() == ["a", "a/b", "a/b/c.txt"]
 
 
-async def test_a_file_that_was_not_read_is_not_overwritten(desk: Desk):
-    path = desk.put("file", "precious\n")
-    assert "was not read in this session" in await desk.refused("write", file_path="file", content="x")
+async def test_a_file_that_was_not_read_is_not_overwritten(workspace: ToolWorkspace):
+    path = workspace.write_file("file", "precious\n")
+    assert "was not read in this session" in await workspace.error_of("write", file_path="file", content="x")
     assert path.read_text() == "precious\n"
-    await desk.done("read", file_path="file")
-    assert "was not read in this session" in await desk.refused("write", "other", file_path="file", content="x")
-    await desk.done("write", file_path="file", content="x")
-    await desk.done("write", file_path="file", content="y")  # what it wrote itself, it knows
+    await workspace.output_of("read", file_path="file")
+    assert "was not read in this session" in await workspace.error_of("write", "other", file_path="file", content="x")
+    await workspace.output_of("write", file_path="file", content="x")
+    await workspace.output_of("write", file_path="file", content="y")  # what it wrote itself, it knows
     assert path.read_text() == "y"
 
 
-async def test_a_file_that_changed_since_it_was_read_is_refused_with_a_fresh_view(desk: Desk):
-    path = desk.put("file", "a\n")
-    await desk.done("read", file_path="file")
+async def test_a_file_that_changed_since_it_was_read_is_refused_with_a_fresh_view(workspace: ToolWorkspace):
+    path = workspace.write_file("file", "a\n")
+    await workspace.output_of("read", file_path="file")
     path.write_text("b\n")
-    assert "     1\tb" in await desk.refused("write", file_path="file", content="x")
+    assert "     1\tb" in await workspace.error_of("write", file_path="file", content="x")
     assert path.read_text() == "b\n"
 
 
-async def test_mode_encoding_mark_and_line_endings_of_the_old_file_stay(desk: Desk):
-    path = desk.put("file", "\ufeffä\r\nb\r\n".encode("utf-16-le"))
+async def test_mode_encoding_mark_and_line_endings_of_the_old_file_stay(workspace: ToolWorkspace):
+    path = workspace.write_file("file", "\ufeffä\r\nb\r\n".encode("utf-16-le"))
     path.chmod(0o640)
-    await desk.done("read", file_path="file")
-    await desk.done("write", file_path="file", content="x\ny\n")
+    await workspace.output_of("read", file_path="file")
+    await workspace.output_of("write", file_path="file", content="x\ny\n")
     assert path.read_bytes() == "\ufeffx\r\ny\r\n".encode("utf-16-le")
     assert path.stat().st_mode & 0o777 == 0o640
 
 
 @pytest.mark.skipif(not hasattr(os, "setxattr"), reason="the system has no extended attributes")
-async def test_extended_attributes_stay(desk: Desk):
-    path = desk.put("file", "a\n")
+async def test_extended_attributes_stay(workspace: ToolWorkspace):
+    path = workspace.write_file("file", "a\n")
     try:
         os.setxattr(path, "user.note", b"kept")
     except OSError:
         pytest.skip("the file system has no extended attributes")
-    await desk.done("read", file_path="file")
-    await desk.done("write", file_path="file", content="x\n")
+    await workspace.output_of("read", file_path="file")
+    await workspace.output_of("write", file_path="file", content="x\n")
     assert os.getxattr(path, "user.note") == b"kept"
 
 
-async def test_protected_files_are_refused(desk: Desk):
-    assert "protected" in await desk.refused("write", file_path=".git/config", content="x")
-    assert desk.names() == []
+async def test_protected_files_are_refused(workspace: ToolWorkspace):
+    assert "protected" in await workspace.error_of("write", file_path=".git/config", content="x")
+    assert workspace.list_files() == []
 
 
-async def test_folders_made_for_a_write_that_fails_are_removed(desk: Desk):
+async def test_folders_made_for_a_write_that_fails_are_removed(workspace: ToolWorkspace):
     name = "n" * 255 + "/x"
-    assert await desk.refused("write", file_path=f"new/{name[:200]}{'y' * 100}", content="x")
-    assert desk.names() == []
+    assert await workspace.error_of("write", file_path=f"new/{name[:200]}{'y' * 100}", content="x")
+    assert workspace.list_files() == []
 
 
-async def test_calls_of_one_session_for_one_file_come_one_after_the_other(desk: Desk):
-    desk.put("file", "".join(f"<{number}>\n" for number in range(20)))
-    await desk.done("read", file_path="file")
+async def test_calls_of_one_session_for_one_file_come_one_after_the_other(workspace: ToolWorkspace):
+    workspace.write_file("file", "".join(f"<{number}>\n" for number in range(20)))
+    await workspace.output_of("read", file_path="file")
     await asyncio.gather(
-        *(desk.done("edit", file_path="file", old_string=f"<{n}>", new_string=f"[{n}]") for n in range(20))
+        *(workspace.output_of("edit", file_path="file", old_string=f"<{n}>", new_string=f"[{n}]") for n in range(20))
     )
-    assert (desk.root / "file").read_text() == "".join(f"[{number}]\n" for number in range(20))
+    assert (workspace.root / "file").read_text() == "".join(f"[{number}]\n" for number in range(20))
 
 
-async def test_a_call_cancelled_while_the_old_content_is_preserved_writes_nothing(desk: Desk):
-    path = desk.put("file", "a\n")
+async def test_a_call_cancelled_while_the_old_content_is_preserved_writes_nothing(workspace: ToolWorkspace):
+    path = workspace.write_file("file", "a\n")
     begun = asyncio.Event()
 
     async def keep(kept: Path, content: bytes | None) -> None:
         begun.set()
         await asyncio.sleep(10)
 
-    desk.editor._save_originals = keeping(keep)  # pyright: ignore[reportPrivateUsage]
-    edit = next(tool for tool in desk.tools if tool.name == "edit")
+    workspace.editor._save_originals = saving_originals(keep)  # pyright: ignore[reportPrivateUsage]
+    edit = next(tool for tool in workspace.tools if tool.name == "edit")
     arguments = {"file_path": "file", "old_string": "a", "new_string": "b"}
     task = asyncio.ensure_future(edit.call(arguments, ToolContext(session_id="s")))
     await begun.wait()
@@ -102,12 +102,12 @@ async def test_a_call_cancelled_while_the_old_content_is_preserved_writes_nothin
     with pytest.raises(asyncio.CancelledError):
         await task
     assert path.read_text() == "a\n"
-    assert desk.names() == ["file"]
+    assert workspace.list_files() == ["file"]
 
 
 async def test_editors_of_sessions_that_are_over_leave_no_threads(tmp_path: Path):
-    await Desk(tmp_path / "first").done("write", file_path="a", content="x")
+    await ToolWorkspace(tmp_path / "first").output_of("write", file_path="a", content="x")
     before = threading.active_count()
     for number in range(40):
-        await Desk(tmp_path / f"{number}").done("write", file_path="a", content="x")
+        await ToolWorkspace(tmp_path / f"{number}").output_of("write", file_path="a", content="x")
     assert threading.active_count() - before < 20

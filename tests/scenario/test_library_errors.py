@@ -1,0 +1,303 @@
+"""Wrong uses of the library: each raises an OutriderError that states what is wrong, where, and what to write."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider import (
+    Agent,
+    Attachment,
+    Background,
+    Engine,
+    EventBus,
+    HookDecision,
+    Hooks,
+    Limits,
+    Message,
+    OutriderError,
+    Provider,
+    RetryPolicy,
+    Session,
+    SessionFilter,
+    Tool,
+    complete,
+    new_id,
+    part_from_dict,
+    register_part_type,
+    run,
+    run_stream,
+)
+from outrider.permissions import decide
+from outrider.providers import Credential
+from outrider.stores import SqliteStore
+from outrider.testing import Simulator
+from outrider.types.modes import MODES
+from outrider.workspace import Workspace
+
+MODEL = Provider("demo", kind="scripted", options={"script": ["ok"] * 5})
+AGENT = Agent("helper", "You help.", model="m", provider="demo")
+
+
+def search(word: str) -> str:
+    return word
+
+
+async def coroutine() -> None: ...
+
+
+def go(*arguments: Any, **options: Any) -> Any:
+    return run(*arguments, **({"providers": [MODEL]} | options))
+
+
+def agent(**fields: Any) -> Any:
+    return Agent(**({"name": "a", "instructions": "b", "model": "m", "provider": "demo"} | fields))
+
+
+def with_engine(use: Callable[[Engine], Awaitable[Any]], **options: Any) -> Any:
+    async def main() -> Any:
+        async with Engine([AGENT], [MODEL], **options) as engine:
+            return await use(engine)
+
+    return asyncio.run(main())
+
+
+def key_of(kind: Any, **options: Any) -> Any:
+    return Provider("p", kind, "key", options=options)
+
+
+CASES: dict[str, tuple[Callable[[], Any], str, str]] = {  # the use, where it is wrong, what to do
+    "cost as text": (lambda: Limits(cost="x"), "Limits(cost='x')", "a number of at least 0"),  # pyright: ignore
+    "negative turns": (lambda: Limits(turns=-1), "Limits(turns=-1)", "or None for no limit"),
+    "limits as a dict": (lambda: go(AGENT, "hi", limits={"turns": 3}), "limits is", "Limits(turns=20"),
+    "limits as a number": (lambda: go(AGENT, "hi", limits=3), "run(): limits", "Limits(turns=20"),
+    "limits of an agent": (lambda: agent(limits={"turns": 3}), "agent 'a': limits", "Limits("),
+    "attachments as paths": (lambda: go(AGENT, "hi", attachments=["a.png"]), "attachments", "Attachment("),
+    "one tool": (lambda: go(AGENT, "hi", tools=search), "run(): tools", "tools=[…]"),
+    "one provider": (lambda: go(AGENT, "hi", providers=MODEL), "run(): providers", "providers=[…]"),
+    "one agent": (lambda: go(AGENT, "hi", AGENT), "run(): agents", "agents=[…]"),
+    "a name as a provider": (lambda: go(AGENT, "hi", providers=["demo"]), "providers has", 'Provider("openai"'),
+    "a message list": (lambda: go(AGENT, [{"role": "user"}]), "message of a run", "session=Session"),
+    "no message": (lambda: go(AGENT, None), "message of a run is a text, got NoneType", "session="),
+    "functions of an agent": (lambda: agent(tools=[search]), "agent 'a': `tools`", "run(tools=[…])"),
+    "one tool name": (lambda: agent(tools="search"), "agent 'a': tools", "('search',)"),
+    "provider option": (lambda: key_of("anthropic", retries=3), "provider 'p': there is no option 'retries'", "retry"),
+    "provider option of another kind": (lambda: key_of("google", dialect="x"), "no option 'dialect'", "location"),
+    "retry option": (
+        lambda: go(agent(provider="p"), "hi", providers=[key_of("anthropic", retry={"attemps": 3})]),
+        "options of the provider 'p': retry",
+        "attemps",
+    ),
+    "provider kind": (
+        lambda: go(agent(provider="p"), "hi", providers=[key_of("antropic")]),
+        "provider 'p' has the unknown kind",
+        "use one of: anthropic",
+    ),
+    "provider object": (lambda: agent(provider=MODEL), "agent 'a': provider", "run(providers=[…])"),
+    "temperature": (lambda: agent(temperature="hot"), "agent 'a': temperature", "a number"),
+    "effort": (lambda: agent(reasoning_effort="huge"), "agent 'a': reasoning_effort", "medium"),
+    "output tokens": (lambda: agent(max_output_tokens="9"), "max_output_tokens", "whole number"),
+    "retry policy": (lambda: agent(retry=3), "agent 'a': retry", "RetryPolicy("),
+    "vendor tools": (lambda: agent(vendor_tools=("search",)), "agent 'a': vendor_tools", "web_search"),
+    "permissions": (lambda: agent(permissions={"alow": ()}), "agent 'a': permissions", "allow, ask and deny"),
+    "agent mode": (lambda: go(agent(mode="yolo"), "hi"), "agent 'a' has the unknown mode", "modes: chat"),
+    "agent without a name": (lambda: agent(name=""), "an agent needs a name", "Agent('helper'"),
+    "model": (lambda: agent(model=None), "agent 'a': the model", "a list of at least one name"),
+    "instructions": (lambda: agent(instructions=["b"]), "agent 'a': the instructions", "a text or a function"),
+    "unknown entry": (lambda: go("nobody", "hi", [AGENT]), "entry agent 'nobody'", "one of: helper"),
+    "no provider": (lambda: go(AGENT, "hi", providers=[]), "agent 'helper'", "needs the provider 'demo'"),
+    "two tools of one name": (lambda: go(AGENT, "hi", tools=[search, search]), "two tools", "'search'"),
+    "two agents of one name": (lambda: go(AGENT, "hi", [AGENT, agent(name="helper")]), "two agents", "'helper'"),
+    "unknown tool": (lambda: go(agent(tools=("x",)), "hi"), "agent 'a' needs the tool 'x'", "not given"),
+    "mode": (lambda: go(AGENT, "hi", mode="yolo"), "the run has the unknown mode", "modes: chat"),
+    "approval level": (lambda: go(AGENT, "hi", approval="never"), "approval level 'never'", "ask, edits, auto"),
+    "a path as a store": (lambda: go(AGENT, "hi", store="s.db"), "run(): store", "SqliteStore("),
+    "session without a store": (lambda: go(AGENT, "hi", session="x"), "no session x", "session"),
+    "session of another type": (lambda: go(AGENT, "hi", session=3), "run(): session", "the id of one in `store`"),
+    "hooks": (lambda: go(AGENT, "hi", hooks=search), "run(): hooks", "Hooks(before_call"),
+    "approve": (lambda: go(AGENT, "hi", approve=True), "run(): approve", "a function that takes"),
+    "bus": (lambda: go(AGENT, "hi", bus=EventBus), "bus is the class EventBus", "EventBus()"),
+    "argument": (lambda: go(AGENT, "hi", limit=Limits()), "run() has no argument 'limit'", "did you mean 'limits'"),
+    "argument of a stream": (
+        lambda: list(run_stream(AGENT, "hi", providers=[MODEL], limt=3)),  # pyright: ignore
+        "has no argument 'limt'",
+        "did you mean 'limits'",
+    ),
+    "output type": (lambda: go(AGENT, "hi", output_type=3), "output_type 3", "pass a dataclass"),
+    "output class": (lambda: go(AGENT, "hi", output_type=threading.Thread), "Thread is a class", "a JSON schema"),
+    "output attempts": (lambda: go(AGENT, "hi", output_attempts=0), "output_attempts", "from 1"),
+    "output validators": (lambda: go(AGENT, "hi", output_validators=["x"]), "output_validators", "functions"),
+    "metadata": (lambda: go(AGENT, "hi", metadata={"x": object()}), "metadata of a session", "JSON object"),
+    "owner": (lambda: go(AGENT, "hi", owner=3), "run(): owner", "a text"),
+    "run instructions": (lambda: go(AGENT, "hi", instructions=3), "run(): instructions", "a text"),
+    "callback seconds": (lambda: go(AGENT, "hi", callback_seconds="3"), "callback_seconds", "a number of seconds"),
+    "policy": (lambda: Tool(search, policy="sometimes"), "tool search: policy", "allow, ask or deny"),  # pyright: ignore
+    "tool option": (lambda: Tool(search, timeot=3), "tool search", "the options are"),  # pyright: ignore
+    "timeout": (lambda: Tool(search, timeout="3"), "tool search: timeout", "seconds"),  # pyright: ignore
+    "repeats": (lambda: Tool(search, repeats=0), "tool search: repeats", "at least 1"),
+    "policy function": (lambda: Tool(search, evaluate_policy="x"), "evaluate_policy", "a function"),  # pyright: ignore
+    "a class as a tool": (lambda: Tool(Path), "got the class Path", "pass one of its methods"),
+    "a lambda as a tool": (lambda: Tool(lambda: 1), "a tool '<lambda>'", "name=…"),
+    "a coroutine as a tool": (lambda: go(AGENT, "hi", tools=[coroutine()]), "got a coroutine", "without calling it"),
+    "positional parameter": (lambda: Tool(lambda a, /: 1, name="x"), "tool x", "give it a name"),
+    "path parameter": (lambda: Tool(search, path_parameters=("pth",)), "tool search", "'pth'"),
+    "one path parameter": (lambda: Tool(search, path_parameters="word"), "path_parameters", "a tuple"),  # pyright: ignore
+    "schema": (lambda: Tool.from_schema("t", "d", "x", search), "tool t", "a JSON schema"),  # pyright: ignore
+    "engine without agents": (lambda: Engine([], [MODEL]), "needs at least one agent", "Engine([Agent("),
+    "engine with one agent": (lambda: Engine(AGENT, [MODEL]), "Engine(): agents", "agents=[…]"),  # pyright: ignore
+    "engine option": (lambda: Engine([AGENT], [MODEL], attend=True), "no option attend", "attended"),  # pyright: ignore
+    "dependencies": (lambda: Engine([AGENT], [MODEL], deps={"db": 1}), "Engine(): deps", "function"),  # pyright: ignore
+    "engine that is not open": (lambda: asyncio.run(Engine([AGENT], [MODEL]).create()), "not open", "async with"),
+    "unknown session": (lambda: with_engine(lambda engine: engine.prompt(new_id(), "hi")), "no session", "session"),
+    "no queue": (lambda: with_engine(lambda engine: engine.submit("hi")), "no run queue", "Background("),
+    "role": (lambda: Message("system", []), "role", "user or assistant"),  # pyright: ignore
+    "complete without a provider": (lambda: complete("demo", "m", "hi"), "complete()", "Provider('demo'"),  # pyright: ignore
+    "complete with numbers": (lambda: complete(MODEL, "m", [3]), "messages", "a list of Message"),  # pyright: ignore
+    "an empty script": (
+        lambda: go(AGENT, "hi", providers=[Provider("demo", kind="scripted", options={"script": []})]),
+        "the script has 0 answers",
+        "request 1",
+    ),
+}
+
+
+def in_session(use: Callable[[Engine, str], Awaitable[Any]]) -> Any:
+    async def create(engine: Engine) -> Any:
+        return await use(engine, await engine.create())
+
+    return with_engine(create)
+
+
+def attach(*values: Any, **fields: Any) -> Any:
+    return go(AGENT, "hi", attachments=[Attachment(*values, **fields)])
+
+
+def judge(*arguments: Any, **options: Any) -> Any:
+    return decide(*arguments, **({"mode": "agent", "workspace": "."} | options))
+
+
+def open_workspace(folder: Any, **options: Any) -> Any:
+    async def main() -> None:
+        async with Workspace(folder, AGENT, [MODEL], **options) as workspace:
+            await workspace.prompt("x")
+
+    asyncio.run(main())
+
+
+async def submit_to(engine: Engine, url: str) -> None:
+    async with Background(engine, url) as background:
+        await background.submit("x")
+
+
+ANY: Any = None  # arguments of a wrong type
+MORE_CASES: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "data and url": (lambda: attach("image/png", data=b"x", url="https://e.x"), "an attachment has either", "or a url"),
+    "neither data nor url": (lambda: attach("image/png"), "an attachment has either data", "or a url"),
+    "type of an attachment": (lambda: attach(3, data=b"x"), "mime_type", "Attachment('image/png'"),
+    "url of an attachment": (lambda: attach("image/png", url=3), "the url of an attachment", "https://"),
+    "scheme of an attachment": (lambda: attach("image/png", url="ftp://x/y"), "'ftp://x/y'", "https:"),
+    "path as a url": (lambda: attach("image/png", url="a.png"), "'a.png'", "Attachment.from_path"),
+    "text as base64": (lambda: attach("image/png", data="a picture!"), "not base64", "pass bytes"),
+    "text as bytes": (lambda: Attachment.from_bytes("abc", "image/png"), "from_bytes", "takes bytes"),  # pyright: ignore
+    "no path": (lambda: Attachment.from_path(ANY), "Attachment.from_path", "path of a file"),
+    "missing file": (lambda: Attachment.from_path("/no/such.png"), "'/no/such.png'", "cannot be read"),
+    "one attachment": (
+        lambda: go(AGENT, "hi", attachments=Attachment("image/png", data=b"x")),
+        "attachments is a list",
+        "attachments=[…]",
+    ),
+    "no content": (lambda: in_session(lambda e, s: e.prompt(s, 3)), "Engine.prompt(): content", "a text"),  # pyright: ignore
+    "delivery": (
+        lambda: in_session(lambda e, s: e.prompt(s, "x", delivery="now")),  # pyright: ignore
+        "Engine.prompt(): delivery",
+        '"queue" or "steer"',
+    ),
+    "session as an object": (
+        lambda: in_session(lambda e, s: e.prompt(Session(), "x")),  # pyright: ignore
+        "Engine.prompt(): session_id",
+        "the id of a session",
+    ),
+    "argument of prompt": (
+        lambda: in_session(lambda e, s: e.prompt(s, "x", outptu_type=str)),  # pyright: ignore
+        "no argument 'outptu_type'",
+        "did you mean 'output_type'",
+    ),
+    "instructions of prompt": (
+        lambda: in_session(lambda e, s: e.prompt(s, "x", instructions=3)),  # pyright: ignore
+        "Engine.prompt(): instructions",
+        "a text",
+    ),
+    "owner of a session": (lambda: with_engine(lambda e: e.create(owner=ANY or 3)), "Engine.create(): owner", "a text"),
+    "folder of a session": (
+        lambda: with_engine(lambda e: e.create(workspace=ANY or 3)),
+        "Engine.create(): workspace",
+        "a folder",
+    ),
+    "title": (lambda: in_session(lambda e, s: e.rename(s, ANY or 3)), "Engine.rename(): title", "a text"),
+    "query": (lambda: with_engine(lambda e: e.search(ANY or 3)), "Engine.search(): query", "the words"),
+    "filter": (lambda: with_engine(lambda e: e.list(ANY or "ada")), "Engine.list(): filter", "SessionFilter("),
+    "a misspelled argument of an agent": (lambda: agent(temprature=1), "Agent()", "did you mean 'temperature'"),
+    "a misspelled limit": (lambda: Limits(**{"turn": 3}), "Limits()", "did you mean 'turns'"),
+    "a misspelled hook": (lambda: Hooks(**{"before_calls": print}), "Hooks()", "did you mean 'before_call'"),
+    "an agent without a model": (lambda: Agent(*("a", "b")), "Agent()", "model"),
+    "a misspelled filter": (lambda: SessionFilter(**{"ownr": "ada"}), "SessionFilter()", "did you mean 'owner'"),
+    "a misspelled list of providers": (
+        lambda: run(AGENT, "x", **{"provider": []}),
+        "'provider'",
+        "did you mean 'providers'",
+    ),
+    "a schema with an unknown type": (lambda: go(AGENT, "x", output_type={"type": "objekt"}), "'objekt'", "object"),
+    "a file without a media type": (
+        lambda: go(AGENT, "x", attachments=[Attachment("png", data=b"x")]),
+        "'png'",
+        "from_path",
+    ),
+    "a simulator that is not open": (lambda: Simulator(["x"]).provider(), "not open", "with Simulator"),
+    "a dict as an export": (lambda: with_engine(lambda e: e.import_session(ANY or {})), "got dict", "json.dumps"),
+    "level of an engine": (lambda: Engine([AGENT], [MODEL], approval=ANY or "never"), "level 'never'", "ask, edits"),
+    "flow": (lambda: Engine([AGENT], [MODEL], flow=ANY or 3), "Engine(): flow", "FlowSettings("),
+    "event class": (lambda: EventBus().subscribe(ANY or "x", print), "subscribe()", "a class of outrider.events"),
+    "listener": (lambda: EventBus().subscribe_all(ANY or 3), "subscribe()", "a function"),
+    "part class": (lambda: register_part_type("x", ANY or 3), "register_part_type", "a name and a class"),
+    "known part": (lambda: register_part_type("text", Path), "'text' is already TextPart", "another name"),
+    "unknown part": (lambda: part_from_dict({"type": "nope"}), "part type 'nope'", "known: agent"),
+    "path of a store": (lambda: SqliteStore(ANY or 3), "SqliteStore", '"sessions.db"'),
+    "provider without a name": (lambda: Provider("", kind="openai"), "a provider needs a name", "Provider('openai'"),
+    "key as a number": (lambda: Provider("p", "openai", ANY or 3), "provider 'p': api_key", "a text or a function"),
+    "credential": (lambda: Credential(ANY or 3), "a Credential has a text", "Credential(token, seconds=3600)"),
+    "attempts": (lambda: RetryPolicy(attempts=0), "RetryPolicy(attempts=0)", "at least 1"),
+    "total": (lambda: RetryPolicy(total=ANY or "x"), "RetryPolicy(total='x')", "a number"),
+    "hook": (lambda: Hooks(before_call=ANY or 3), "Hooks(before_call=3)", "before_call=function"),
+    "decision of a hook": (lambda: HookDecision(ANY or "allow"), "HookDecision('allow')", "return None"),
+    "rules as a text": (lambda: judge("read", {}, allow="read(*)"), "decide(): allow", "allow=('read(*)',)"),
+    "arguments as a text": (lambda: judge("read", "a"), "decide(): arguments", "a dict"),
+    "mode of decide": (lambda: judge("read", {}, mode="x"), "mode 'x'", ", ".join(MODES)),
+    "description": (lambda: Tool(search, description=ANY or 3), "tool search: description", "a text"),
+    "display": (lambda: Tool(search, display=ANY or "fancy"), "tool search: display", "one of read, edit"),
+    "origins": (lambda: Tool(search, origins=ANY or "web"), "tool search: origins", "('web',)"),
+    "api of a simulator": (lambda: Simulator([]).provider(ANY or "x"), "no API 'x'", "anthropic, openai"),
+    "script of a simulator": (lambda: Simulator(ANY or 3), "the script of a simulator", "a list of answers"),
+    "url of runs": (lambda: with_engine(lambda e: submit_to(e, "x")), "the runs database", "sqlite:///path"),
+    "complete without a model": (lambda: complete(MODEL, ANY, "hi"), "complete(): model", "the name of a model"),
+    "complete without messages": (lambda: complete(MODEL, "m", ""), "complete(): messages is empty", "a text"),
+    "complete with one tool": (lambda: complete(MODEL, "m", "hi", tools=ANY or 3), "complete(): tools", "tools=[…]"),
+    "workspace that is missing": (lambda: open_workspace("/no/such/folder"), "not a folder", "create it first"),
+    "level of a workspace": (lambda: open_workspace(".", approval="x"), "level 'x'", "ask, edits, auto"),
+}
+CASES |= MORE_CASES
+
+
+def test_there_are_enough_cases():
+    assert len(CASES) >= 110
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_wrong_use_is_explained(name: str):
+    use, where, remedy = CASES[name]
+    with pytest.raises(OutriderError) as caught:
+        use()
+    assert where in caught.value.message
+    assert remedy in caught.value.message

@@ -1,0 +1,92 @@
+"""Each run without a live worker is found by one worker; runs of live workers are not touched."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+
+import sqlalchemy as sa
+
+from outrider.background.database import RunDatabase
+from outrider.background.jobs import JobClient, open_job_client
+from outrider.background.queue import RunQueue
+from outrider.background.records import RunOutcome
+from outrider.background.reports import JobReport, OrphanedRunFinder, ReportTable
+from outrider.sessions.memory_store import MemoryStore
+
+
+class Left:
+    """A run that was begun by a worker and canceled."""
+
+    def __init__(self, database: RunDatabase, jobs: JobClient, run_id: str) -> None:
+        self.database = database
+        self.jobs = jobs
+        self.run_id = run_id
+        self.leavings = OrphanedRunFinder(database, jobs._client)  # pyright: ignore[reportPrivateUsage]
+
+    def begun_by(self, worker: str | None) -> None:
+        with self.database.engine.begin() as db:
+            statement = "UPDATE outrider_entries SET state = 'assigned', attempts = 1, canceled = 1, worker = :worker"
+            db.execute(sa.text(statement), {"worker": worker or ""})
+
+    def taken(self, by: str, *, living: tuple[str, ...] = (), carried: tuple[str, ...] = ()) -> list[str]:
+        return [one.run_id for one in self.leavings.claim_orphans(by, lambda: [by, *living], carried)]
+
+
+@pytest.fixture
+async def left(tmp_path: Path) -> AsyncIterator[Left]:
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with open_job_client(database, MemoryStore()) as jobs:
+        run = await jobs.submit_run("look")
+        await jobs.cancel_run(run.id)
+        yield Left(database, jobs, run.id)
+    database.close()
+
+
+async def test_one_that_nobody_had_started_needs_no_end(left: Left):
+    assert [left.taken("ann"), left.taken("ann")] == [[], []]
+    assert not await left.jobs.needs_cleanup(left.run_id)
+
+
+@pytest.mark.parametrize("worker", [None, "dead", "ann"])
+async def test_one_is_taken_when_it_is_found_a_second_time(left: Left, worker: str | None):
+    left.begun_by(worker)
+    assert await left.jobs.needs_cleanup(left.run_id)
+    assert [left.taken("ann"), left.taken("ann")] == [[], [left.run_id]]
+
+
+async def test_one_whose_worker_lives_is_left_to_it(left: Left):
+    left.begun_by("bob")
+    assert [left.taken("ann", living=("bob",)) for _ in range(3)] == [[], [], []]
+    assert left.taken("ann") == [left.run_id], "once that one is gone"
+
+
+async def test_one_that_is_being_carried_is_not_taken(left: Left):
+    left.begun_by("ann")
+    assert [left.taken("ann", carried=(left.run_id,)) for _ in range(3)] == [[], [], []]
+
+
+async def test_of_two_workers_one_takes_it(left: Left):
+    left.begun_by("dead")
+    other = Left(left.database, left.jobs, left.run_id)
+    assert [left.taken("ann", living=("bob",)), other.taken("bob", living=("ann",))] == [[], []]
+    assert left.taken("ann", living=("bob",)) == [left.run_id]
+    assert [other.taken("bob", living=("ann",)) for _ in range(3)] == [[], [], []]
+
+
+async def test_one_that_continues_meanwhile_is_not_taken(left: Left):
+    left.begun_by("dead")
+    left.taken("ann")
+    await left.jobs.retry_run(left.run_id)
+    assert left.taken("ann") == []
+
+
+async def test_one_with_a_report_was_ended(left: Left):
+    left.begun_by("dead")
+    assert await left.jobs.has_work()
+    ReportTable(left.database).store_report(left.run_id, JobReport(outcome=RunOutcome(reason="aborted")))
+    assert RunQueue(left.database).release_run(left.run_id, "dead")
+    assert [left.taken("ann"), left.taken("ann")] == [[], []]
+    assert not await left.jobs.has_work()

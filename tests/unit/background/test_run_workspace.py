@@ -1,0 +1,127 @@
+"""The folder of a run is chosen before it starts, chosen again on another machine, and restored at the end."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+
+from outrider.background.records import JobSpec
+from outrider.background.worktrees import RunWorkspace, WorktreeChanges, WorktreeManager, stored_worktree
+from outrider.project.sandbox import RunWorktree
+from outrider.sessions.memory_store import MemoryStore
+from outrider.sessions.records import StoredSession
+from tests.unit.background.repositories import folders_in, repository, run_git
+
+JOB = JobSpec(prompt="write", queue="runs")
+
+
+async def owned() -> bool:
+    return True
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> MemoryStore:
+    store = MemoryStore()
+    workspace = str(repository(tmp_path / "repo"))
+    await store.create(StoredSession(id="run-1", mode="background", workspace_directory=workspace))
+    return store
+
+
+async def test_a_run_that_continues_on_another_machine_gets_a_new_worktree_and_is_reported(
+    store: MemoryStore, tmp_path: Path
+):
+    await RunWorkspace(store, WorktreeManager(folders_in(tmp_path / "a"))).prepare_workspace("run-1", JOB)
+    first = stored_worktree(await store.get("run-1"))
+    assert first is not None
+    Path(first.path, "lost.txt").write_text("lost\n")
+    shutil.rmtree(first.path)
+    ground = RunWorkspace(store, WorktreeManager(folders_in(tmp_path / "b")))
+    await ground.prepare_workspace("run-1", JOB)
+    session = await store.get("run-1")
+    second = stored_worktree(session)
+    assert second is not None
+    assert (second.base, second.branch) == (first.base, first.branch)
+    assert session.workspace_directory == second.path != first.path
+    (told,) = await store.inbox("run-1")
+    assert second.path in told.message.get_text_content()
+    assert told.delivery == "steer"
+    await ground.prepare_workspace("run-1", JOB)
+    assert len(await store.inbox("run-1")) == 1
+
+
+async def test_a_run_that_continues_with_a_worker_whose_folders_are_others_takes_its_branch_along(
+    store: MemoryStore, tmp_path: Path
+):
+    await RunWorkspace(store, WorktreeManager(folders_in(tmp_path / "a"))).prepare_workspace("run-1", JOB)
+    first = stored_worktree(await store.get("run-1"))
+    ground = RunWorkspace(store, WorktreeManager(folders_in(tmp_path / "b")))
+    await ground.prepare_workspace("run-1", JOB)
+    second = stored_worktree(await store.get("run-1"))
+    assert first is not None
+    assert second is not None
+    assert (second.branch, second.path != first.path) == (first.branch, True)
+    assert not Path(first.path).exists(), "a branch is checked out in one place"
+    assert await ground.finish_workspace("run-1", JOB, owned) == WorktreeChanges()
+    listed = run_git(tmp_path / "repo", "worktree", "list", "--porcelain")
+    assert listed.count("worktree ") == 1
+
+
+async def test_a_run_without_changes_leaves_nothing_behind(store: MemoryStore, tmp_path: Path):
+    before = await store.get("run-1")
+    ground = RunWorkspace(store, WorktreeManager(folders_in(tmp_path)))
+    await ground.prepare_workspace("run-1", JOB)
+    tree = stored_worktree(await store.get("run-1"))
+    assert tree is not None
+    changes = await ground.finish_workspace("run-1", JOB, owned)
+    assert changes is not None
+    assert not changes.diff
+    after = await store.get("run-1")
+    assert (after.workspace_directory, after.metadata) == (before.workspace_directory, before.metadata)
+    assert not Path(tree.path).exists()
+
+
+class KilledError(Exception):
+    """Nobody expects it, as nobody expects to be killed."""
+
+
+class KilledAfterwards(WorktreeManager):
+    def remove_worktree(self, tree: RunWorktree, *, branch: bool = False) -> None:
+        super().remove_worktree(tree, branch=branch)
+        raise KilledError
+
+
+async def test_whoever_is_killed_while_a_worktree_is_removed_leaves_a_run_that_misses_nothing(
+    store: MemoryStore, tmp_path: Path
+):
+    ground = RunWorkspace(store, KilledAfterwards(folders_in(tmp_path)))
+    await ground.prepare_workspace("run-1", JOB)
+    with pytest.raises(KilledError):
+        await ground.finish_workspace("run-1", JOB, owned)
+    again = RunWorkspace(store, WorktreeManager(folders_in(tmp_path)))
+    await again.prepare_workspace("run-1", JOB)
+    assert await store.inbox("run-1") == [], "nothing was lost, so the model need not look again"
+    changes = await again.finish_workspace("run-1", JOB, owned)
+    assert changes == WorktreeChanges()
+    assert stored_worktree(await store.get("run-1")) is None
+
+
+async def test_a_worker_that_has_lost_the_run_does_not_commit_its_worktree(store: MemoryStore, tmp_path: Path):
+    async def lost() -> bool:
+        return False
+
+    ground = RunWorkspace(store, WorktreeManager(folders_in(tmp_path)))
+    folder = await ground.prepare_workspace("run-1", JOB)
+    Path(folder, "new.txt").write_text("new\n")
+    assert await ground.finish_workspace("run-1", JOB, lost) is None
+    assert run_git(Path(folder), "status", "--porcelain").strip() == "?? new.txt"
+
+
+async def test_who_wants_no_worktree_works_in_the_folder_itself(store: MemoryStore, tmp_path: Path):
+    before = await store.get("run-1")
+    await RunWorkspace(store, WorktreeManager(folders_in(tmp_path))).prepare_workspace(
+        "run-1", JobSpec(prompt="x", queue="runs", worktree=False)
+    )
+    await RunWorkspace(store).prepare_workspace("run-1", JOB)
+    assert (await store.get("run-1")).workspace_directory == before.workspace_directory

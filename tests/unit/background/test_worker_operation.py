@@ -1,0 +1,315 @@
+"""What a worker costs and how it is stopped: notifications, an idle worker, drain, lost assignments, old databases."""
+
+import asyncio
+import errno
+import stat
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
+
+import sqlalchemy as sa
+
+from outrider import Engine, Tool
+from outrider.background.database import RunDatabase, worker_queue
+from outrider.background.jobs import QueuePlacement, open_job_client
+from outrider.background.queue import RunQueue
+from outrider.background.records import JobSpec, RunFilter
+from outrider.background.worker import Worker
+from outrider.background.worktrees import RunWorkspace
+from outrider.config.file import BackgroundTable
+from outrider.errors import ConfigurationError, StorageFullError
+from outrider.sessions.memory_store import MemoryStore
+from outrider.types.parts import ToolPart, ToolResultPart
+from outrider.types.request import Request
+from tests.fixtures.postgres import fresh_database, postgres_url
+from tests.scenario.scripted_runs import agent, call, scripted
+
+__all__ = ["postgres_url"]
+SECONDS = 60
+
+
+@asynccontextmanager
+async def working(url: str, **options: Any) -> AsyncIterator[Worker]:
+    database = RunDatabase(url)
+    async with (
+        Engine([agent()], [scripted(["It is done."] * 9)], store=MemoryStore()) as engine,
+        Worker(engine, database, **options) as worker,
+        asyncio.timeout(SECONDS),
+    ):
+        yield worker
+    database.close()
+
+
+async def done_after(worker: Worker, folder: Path) -> float:
+    start = time.monotonic()
+    run = await worker.job_client.submit_run("go", workspace=str(folder))
+    assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
+    return time.monotonic() - start
+
+
+@pytest.mark.parametrize("state", ["assigned", "released"])
+async def test_a_run_that_dbos_has_taken_and_forgotten_is_executed(
+    state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As after a connection that was lost when DBOS had taken the workflow, or had given up storing its outcome."""
+    monkeypatch.setattr("outrider.background.worker._LOST_HEARTBEATS", 2)
+    async with working(f"sqlite:///{tmp_path / 'runs.sqlite'}", heartbeat=0.2) as worker:
+        await done_after(worker, tmp_path)
+        run = await worker.job_client.submit_run("go", workspace=str(tmp_path), place=QueuePlacement(after=1000))
+        with worker._database.engine.begin() as db:
+            values = {"id": run.id, "state": state, "worker": worker.id, "queue": worker_queue(worker.id)}
+            entry = "state = :state, worker = :worker, attempts = 1, held = 0, ready = 0"
+            db.execute(sa.text(f"UPDATE outrider_entries SET {entry} WHERE id = :id"), values)
+            taken = "status = 'PENDING', executor_id = :worker, owner_xid = 'lost', queue_name = :queue"
+            db.execute(sa.text(f"UPDATE workflow_status SET {taken} WHERE workflow_uuid = :id"), values)
+        assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
+
+
+class SmallDisk(RunWorkspace):
+    """A workspace on a disk that is full at first; what is raised depends on who notices it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.problems: list[Exception] = [
+            OSError(errno.ENOSPC, "No space left on device"),
+            ConfigurationError("cannot create a worktree for this run: fatal: No space left on device"),
+            StorageFullError("the disk is full"),
+        ]
+
+    async def prepare_workspace(self, run_id: str, job: JobSpec) -> str:
+        if self.problems:
+            raise self.problems.pop()
+        return await super().prepare_workspace(run_id, job)
+
+
+async def test_a_full_disk_is_a_wait_and_not_the_end_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("outrider.background.executor.FULL_DISK_SECONDS", 0.05)
+    workspace = SmallDisk(MemoryStore())
+    async with working(f"sqlite:///{tmp_path / 'runs.sqlite'}", workspace=workspace) as worker:
+        workspace._store = worker.job_client.store
+        await done_after(worker, tmp_path)
+    assert not workspace.problems
+
+
+async def until_pushed(worker: Worker) -> None:
+    while not worker.status.is_pushed:
+        await asyncio.sleep(0.02)
+
+
+async def test_a_notification_starts_a_run_long_before_the_next_heartbeat(tmp_path: Path, postgres_url: str):
+    async with working(fresh_database(postgres_url), heartbeat=40, dead_after=100) as worker:
+        await until_pushed(worker)
+        assert await done_after(worker, tmp_path) < 25
+
+
+async def test_without_notifications_runs_start_with_the_next_heartbeat(tmp_path: Path, postgres_url: str):
+    """As behind a pooler in transaction mode: the connection that listens gets no notifications of this database."""
+    other = fresh_database(postgres_url)
+    async with working(fresh_database(postgres_url), heartbeat=0.5, listen_url=other) as worker:
+        await done_after(worker, tmp_path)
+        assert not worker.status.is_pushed
+
+
+@pytest.mark.slow
+async def test_an_idle_worker_makes_few_transactions_on_few_connections(tmp_path: Path, postgres_url: str):
+    url = fresh_database(postgres_url)
+    observer = sa.create_engine(sa.make_url(postgres_url).set(drivername="postgresql+psycopg"))
+    name = sa.make_url(url).database
+
+    def read(column: str, table: str) -> int:
+        with observer.connect() as db:
+            return db.execute(
+                sa.text(f"SELECT {column} FROM {table} WHERE datname = :name"), {"name": name}
+            ).scalar_one()
+
+    async with working(url) as worker:
+        await until_pushed(worker)
+        await done_after(worker, tmp_path)
+        while worker._runtime.is_running:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(11)  # the server adds up its statistics late
+        before = await asyncio.to_thread(read, "xact_commit + xact_rollback", "pg_stat_database")
+        await asyncio.sleep(10)
+        after = await asyncio.to_thread(read, "xact_commit + xact_rollback", "pg_stat_database")
+        connections = await asyncio.to_thread(read, "count(*)", "pg_stat_activity")
+        assert (after - before) / 10 <= 5
+        assert connections <= 4, "the session store of this test has none"
+        await done_after(worker, tmp_path)
+    observer.dispose()
+
+
+def answer(request: Request) -> Any:
+    given = sum(isinstance(part, ToolResultPart) for message in request.prompt for part in message.content)
+    return call("step", f"c{given}") if given < 3 else "done"
+
+
+async def test_a_stopped_worker_lets_its_call_end_and_another_one_continues_without_an_interrupted_call(tmp_path: Path):
+    database, store, begun = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}"), MemoryStore(), asyncio.Event()
+    ended = list[float]()
+
+    async def step() -> str:
+        begun.set()
+        await asyncio.sleep(0.4)
+        ended.append(time.monotonic())
+        return "stepped"
+
+    async with asyncio.timeout(SECONDS), Engine([agent()], [scripted(answer)], [Tool(step)], store=store) as engine:
+        async with Worker(engine, database, poll=0.05, heartbeat=0.1, grace=20) as worker:
+            run = await worker.job_client.submit_run("go", workspace=str(tmp_path))
+            await begun.wait()
+            start = time.monotonic()
+        assert (len(ended), time.monotonic() - start < 15) == (1, True)
+        async with Worker(engine, database, poll=0.05, heartbeat=0.1) as worker:
+            assert (await worker.job_client.wait_for_run(run.id, poll=0.05)).state == "done"
+    messages = (await store.load(run.id)).messages
+    states = [part.state.status for message in messages for part in message.get_parts_by_type(ToolPart)]
+    assert states == ["completed"] * 3
+    database.close()
+
+
+async def test_an_execution_that_lost_its_run_does_not_release_the_next_one_of_the_same_worker(tmp_path: Path):
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with open_job_client(database, MemoryStore()) as jobs:
+        run = await jobs.submit_run("go")
+        queue, limits = RunQueue(database), BackgroundTable()
+        assert list(queue.dequeue_runs("w", limits, str)) == [run.id]
+        assert queue.requeue_run(run.id, "w")
+        assert list(queue.dequeue_runs("w", limits, str)) == [run.id]
+        assert not queue.release_run(run.id, "w", 1)
+        assert queue.release_run(run.id, "w", 2)
+    database.close()
+
+
+async def test_the_file_of_runs_is_private(tmp_path: Path):
+    for name in ("new", "old"):
+        path = tmp_path / f"{name}.sqlite"
+        if name == "old":
+            path.touch(0o644)
+        database = RunDatabase(f"sqlite:///{path}")
+        await asyncio.to_thread(database.migrate)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        database.close()
+
+
+async def test_the_queue_of_an_older_database_is_completed(tmp_path: Path):
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    columns = "id, state, worker, priority, created, ready, after_run, attempts, canceled"
+    async with open_job_client(database, MemoryStore()) as jobs:
+        run = await jobs.submit_run("go", agent="other", place=QueuePlacement(queue="q", user="ann"))
+        with database.engine.begin() as db:
+            db.execute(sa.text(f"CREATE TABLE old AS SELECT {columns} FROM outrider_entries"))
+            db.execute(sa.text("DROP TABLE outrider_entries"))
+            db.execute(sa.text("ALTER TABLE old RENAME TO outrider_entries"))
+    async with open_job_client(database, MemoryStore()) as jobs:
+        with database.engine.begin() as db:
+            (row,) = db.execute(sa.text("SELECT queue, owner, agent, held FROM outrider_entries"))
+        assert tuple(row) == ("q", "ann", "other", 0)
+        assert list(RunQueue(database).dequeue_runs("w", BackgroundTable(), str)) == [run.id]
+    database.close()
+
+
+class ReadRows:
+    """Counts what statements read: instructions of SQLite's virtual machine, or rows and index entries of Postgres."""
+
+    def __init__(self, database: RunDatabase, table: str) -> None:
+        self.instructions = 0
+        self._database, self._table = database, table
+        self._is_file = database.engine.dialect.name == "sqlite"
+        sa.event.listen(database.engine, "checkout" if self._is_file else "checkin", self._watch)
+
+    def _watch(self, connection: Any, *_: object) -> None:
+        if self._is_file:
+            connection.set_progress_handler(self._step, 100)
+        elif connection is not None:  # the server publishes the counts of a connection later, unless it is asked
+            connection.execute("SELECT pg_stat_force_next_flush()")
+            connection.commit()
+
+    def _step(self) -> int:
+        self.instructions += 100
+        return 0
+
+    def read(self) -> int:
+        if self._is_file:
+            return self.instructions
+        schema, _, name = self._table.rpartition(".")
+        counted = "coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)"
+        where = f"relname = '{name}'" + (f" AND schemaname = '{schema}'" if schema else "")
+        with self._database.engine.connect() as db:
+            return db.execute(sa.text(f"SELECT sum({counted}) FROM pg_stat_user_tables WHERE {where}")).scalar_one()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_choosing_and_listing_cost_the_same_in_a_long_queue(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+):
+    url = f"sqlite:///{tmp_path / 'runs.sqlite'}"
+    database = RunDatabase(fresh_database(request.getfixturevalue("postgres_url")) if kind == "postgres" else url)
+    entries = f"{database.table_prefix}entries"
+
+    def fill(first: int, count: int) -> None:
+        values = ", ".join(
+            f"('{number:09}', 'queued', '', 100, {number}, {number}, '', 0, 0, 'runs', 'u{number % 5}', '', 'p', 0)"
+            for number in range(first, first + count)
+        )
+        columns = "id, state, worker, priority, created, ready, after_run, attempts, canceled, queue, owner, agent"
+        with database.engine.begin() as db:
+            db.execute(sa.text(f"INSERT INTO {entries} ({columns}, provider, held) VALUES {values}"))
+        if kind == "postgres":
+            with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as db:
+                db.execute(sa.text(f"ANALYZE {entries}"))
+
+    rows = ReadRows(database, entries)
+
+    def choose(queue: RunQueue, first: int) -> int:
+        before = rows.read()
+        for number in range(first, first + 8):
+            assert len(queue.dequeue_runs(f"w{number}", BackgroundTable(), str)) == 4
+            queue.list_active(["queued"], "", "", limit=50, offset=0)
+        return rows.read() - before
+
+    async with open_job_client(database, MemoryStore()) as jobs:
+        queue = RunQueue(database)
+        fill(0, 200)
+        short = choose(queue, 0)
+        for first in range(200, 30_200, 5000):
+            fill(first, 5000)
+        long = choose(queue, 8)
+        assert 0 < long < 3 * short
+        assert await jobs.find_runs(RunFilter(states=("queued",)), limit=1) == []
+    database.close()
+
+
+def test_the_clock_of_a_file_has_milliseconds_with_every_version_of_sqlite(tmp_path: Path):
+    """DBOS reads it with Python 3.12 and newer; SQLite before 3.42 has no such clock."""
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    with database.engine.connect() as db:
+        found = db.execute(sa.text("SELECT unixepoch('subsec')")).scalar_one()
+    database.engine.dispose()
+    assert abs(found - time.time()) < 60
+
+
+async def test_runs_are_found_by_any_states_over_several_pages(tmp_path: Path):
+    database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
+    async with open_job_client(database, MemoryStore()) as jobs:
+        runs = [await jobs.submit_run(f"job {number}") for number in range(12)]
+        ids = [run.id for run in reversed(runs)]
+        canceled = [id for number, id in enumerate(ids) if number % 3 == 0]
+        for run_id in canceled:
+            await jobs.cancel_run(run_id)
+
+        async def find(*states: str, limit: int | None = None) -> list[str]:
+            return [run.id for run in await jobs.find_runs(RunFilter(states=states), limit=limit)]
+
+        assert await find("canceled") == await find("canceled", limit=50) == canceled
+        assert await find("canceled", limit=2) == canceled[:2]
+        assert await find("queued") == [id for id in ids if id not in canceled]
+        assert await find("queued", "canceled") == await find("queued", "canceled", "delayed", limit=20) == ids
+        assert await find("queued", "failed", limit=1) == [ids[1]]
+        assert await find("failed") == await find("done", "waiting", "running") == []
+    database.close()

@@ -1,0 +1,198 @@
+"""Questions of the approval queue: bound to their call, answered once, stored for longer only as the smallest rule."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from outrider.engine import approvals as desk_module
+from outrider.engine.approvals import ApprovalQueue, PeerApprovals, lasting_approvals
+from outrider.event_bus import EventBus
+from outrider.permissions.redaction.redactor import Redactor
+from outrider.permissions.rule_suggestions import suggest_for_call
+from outrider.presentation.approvals import ALLOW_PROJECT, approval_view, requested_approval_view
+from outrider.sessions.memory_store import MemoryStore
+from outrider.sessions.records import Approval, StoredSession, fingerprint_call
+from outrider.sessions.redacted_store import redact_store
+from outrider.types.agents import Provider
+from outrider.types.events import Event, ToolApprovalRequestedEvent
+
+
+class Asked:
+    """A desk over a store, and what was heard of it."""
+
+    def __init__(self, workspace: Path) -> None:
+        self.workspace = str(workspace)
+        self.inner = MemoryStore()
+        self.store = redact_store(self.inner, Redactor())
+        self.bus, self.received = EventBus(), list[Event]()
+        self.bus.subscribe_all(self.received.append)
+        self.desk = ApprovalQueue(self.store, self.bus, lambda: True)
+
+    async def session(self, session_id: str) -> None:
+        await self.store.create(StoredSession(id=session_id, workspace_directory=self.workspace))
+
+    def question(self, tool: str, session_id: str = "s", call_id: str = "c", **given: str) -> Approval:
+        offer = suggest_for_call(tool, given, workspace=self.workspace)
+        return Approval(
+            session_id=session_id,
+            call_id=call_id,
+            tool=tool,
+            input=given,
+            fingerprint=fingerprint_call(tool, given),
+            workspace=self.workspace,
+            offers=offer.rules,
+            contents=offer.contents,
+        )
+
+    async def answered(self, question: Approval, **answer: object) -> bool:
+        """Ask, answer as soon as the question is told, and give back whether it was a yes."""
+        waiting = asyncio.create_task(self.desk.ask(question, "agent"))
+        told = await self.told()
+        self.received.clear()
+        await self.desk.answer(told.approval_id, **{"allow": True, **answer})  # type: ignore[arg-type]
+        return (await waiting).answer == "allowed"
+
+    async def told(self) -> ToolApprovalRequestedEvent:
+        """The question, as soon as it is heard."""
+        async with asyncio.timeout(30):
+            while not (told := [event for event in self.received if isinstance(event, ToolApprovalRequestedEvent)]):
+                await asyncio.sleep(0)
+        return told[-1]
+
+    async def rules(self, session_id: str = "s", workspace: str | None = None) -> tuple[str, ...]:
+        await self.desk.refresh_grants()
+        return self.desk.find_grant({session_id}, workspace or self.workspace).rules
+
+
+@pytest.fixture
+async def asked(tmp_path: Path) -> Asked:
+    found = Asked(tmp_path)
+    await found.session("s")
+    await found.session("other")
+    return found
+
+
+async def test_a_yes_for_once_leaves_no_rule(asked: Asked):
+    assert await asked.answered(asked.question("shell", command="make test"))
+    assert await asked.rules() == ()
+
+
+@pytest.mark.parametrize(
+    ("scope", "elsewhere", "other_session"),
+    [("session", False, False), ("project", False, True), ("always", True, True)],
+)
+async def test_a_yes_for_longer_keeps_the_smallest_rule_where_it_holds(
+    asked: Asked, scope: str, elsewhere: bool, other_session: bool
+):
+    assert await asked.answered(asked.question("shell", command="make test"), scope=scope)
+    assert await asked.rules() == ("shell(make test)",)
+    assert (await asked.rules("other") != ()) is other_session
+    assert (await asked.rules("other", "/elsewhere") != ()) is elsewhere
+
+
+async def test_a_rule_about_files_never_leaves_its_workspace(asked: Asked):
+    assert await asked.answered(asked.question("write", file_path="a.txt", content="x"), scope="always")
+    assert await asked.rules() == ("write(/a.txt)",)
+    assert await asked.rules("s", "/elsewhere") == ()
+
+
+async def test_what_cannot_be_shown_in_full_is_allowed_once_whatever_the_answer_says(asked: Asked):
+    question = asked.question("shell", command="make " + "x" * 3000)
+    assert await asked.answered(question, scope="always")
+    assert await asked.rules() == ()
+    assert await lasting_approvals(asked.store) == []
+
+
+async def test_a_protected_file_is_asked_about_each_time(asked: Asked):
+    assert await asked.answered(asked.question("write", file_path=".git/config", content="x"), scope="always")
+    assert await asked.rules() == ()
+
+
+async def test_the_question_says_what_would_be_preserved(asked: Asked):
+    waiting = asyncio.create_task(asked.desk.ask(asked.question("shell", command="make test"), "agent"))
+    await asked.told()
+    (told,) = [event for event in asked.received if isinstance(event, ToolApprovalRequestedEvent)]
+    assert (told.offers, told.can_last) == (("shell(make test)",), True)
+    await asked.desk.answer(told.approval_id, allow=False)
+    assert (await waiting).answer == "denied"
+
+
+async def test_a_yes_covers_the_files_that_steer_the_program_as_they_were(asked: Asked):
+    Path(asked.workspace, "conftest.py").write_text("x = 1")
+    assert await asked.answered(asked.question("shell", command="pytest -q"), scope="always")
+    grant = asked.desk.find_grant({"s"}, asked.workspace)
+    assert (grant.rules, len(grant.contents)) == (("shell(pytest -q)",), 1)
+    assert await asked.rules("s", "/elsewhere") == ()
+
+
+async def test_answers_that_hold_are_listed_and_can_be_taken_back(asked: Asked):
+    assert await asked.answered(asked.question("shell", command="make test"), scope="always")
+    (found,) = await lasting_approvals(asked.store)
+    assert found.offers == ("shell(make test)",)
+    await asked.desk.revoke(found.id)
+    assert await asked.rules() == ()
+    assert await lasting_approvals(asked.store) == []
+
+
+async def test_what_another_process_takes_back_soon_holds_no_more(asked: Asked, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(desk_module, "REFRESH_SECONDS", 0.0)
+    assert await asked.answered(asked.question("shell", command="make test"), scope="always")
+    (found,) = await lasting_approvals(asked.store)
+    await asked.inner.answer(found.id, "revoked")
+    assert await asked.rules() == ()
+
+
+async def test_an_answer_from_another_process_holds_here_too(asked: Asked, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(desk_module, "POLL_SECONDS", 0.01)
+    waiting = asyncio.create_task(asked.desk.ask(asked.question("shell", command="make test"), "agent"))
+    await asked.told()
+    (question,) = await asked.inner.approvals(only_open=True)
+    await asked.inner.answer(question.id, "allowed", scope="always", by="elsewhere")
+    assert (await waiting).answer == "allowed"
+    assert await asked.rules() == ("shell(make test)",)
+
+
+async def test_a_new_desk_knows_what_was_answered_before(asked: Asked):
+    assert await asked.answered(asked.question("shell", command="make test"), scope="always")
+    later = ApprovalQueue(asked.store, asked.bus, lambda: True)
+    await later.load()
+    assert later.find_grant({"x"}, asked.workspace).rules == ("shell(make test)",)
+
+
+async def test_a_call_with_a_secret_is_preserved_without_it_and_still_bound_to_what_runs(asked: Asked):
+    secret = "ghp_" + "a1B2" * 9
+    question = asked.question("shell", command=f"login {secret}")
+    assert await asked.answered(question, scope="always")
+    (kept,) = await asked.inner.approvals()
+    assert secret not in str(kept)
+    assert kept.fingerprint == fingerprint_call("shell", {"command": f"login {secret}"})
+    assert await asked.rules() == ()
+
+
+async def test_a_yes_to_one_input_is_none_to_another_of_the_same_call(asked: Asked):
+    assert await asked.answered(asked.question("shell", command="make test"))
+    waiting = asyncio.create_task(asked.desk.ask(asked.question("shell", command="make evil"), "agent"))
+    await asked.told()
+    assert not waiting.done()
+    (question,) = await asked.inner.approvals(only_open=True)
+    await asked.desk.answer(question.id, allow=False)
+    assert (await waiting).answer == "denied"
+
+
+async def test_a_call_at_a_peer_is_asked_about_with_the_same_choices_as_here(tmp_path: Path):
+    (tmp_path / "go.mod").write_text("module x\ngo 1.22\n")
+    there, bus = Asked(tmp_path), EventBus()
+    await there.session("s")
+    question = there.question("shell", command="go version")
+    assert question.contents and not question.offers, "such a call lasts as long as its files are unchanged"
+    waiting = asyncio.create_task(there.desk.ask(question, "agent"))
+    told = await there.told()
+    peers = PeerApprovals(bus, [Provider("there", "outrider", base_url="https://there")])
+    bus.publish(msgspec.structs.replace(told, server="https://there"))
+    [here] = peers.open_approvals()
+    assert approval_view(here) == approval_view(question) == requested_approval_view(told)
+    assert ALLOW_PROJECT in approval_view(here).choices
+    await there.desk.answer(told.approval_id, allow=False)
+    await waiting

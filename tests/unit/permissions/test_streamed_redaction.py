@@ -1,0 +1,53 @@
+"""Text that may become a secret is held back until that is known; all other text is published at once."""
+
+import pytest
+
+from outrider.permissions.redaction.redactor import Redactor
+from tests.fixtures.cases import for_each
+
+
+@for_each(
+    "begun",
+    [
+        "ghp_abc",
+        "sk-ant-",
+        "github_pat_1",
+        "glpat-x",
+        "AKIA12",
+        "eyJhbGciOiJI.eyJz",
+        "x" * 20,
+        "-----BEGIN RSA PRIVATE KEY-----\nMII b",
+    ],
+)
+@for_each("before", ["", "use ", "use it, ", "words " * 2_000])
+def test_a_key_that_has_started_is_held_back_from_its_first_letter_on(before: str, begun: str):
+    assert Redactor().redact_complete(before + begun) == before
+
+
+@pytest.mark.parametrize("words", ["password: ", "Authorization: Bearer ", "https://", "curl --user "])
+def test_what_follows_the_name_of_a_secret_is_held_back_in_long_texts_too(words: str):
+    before = "some words " * 1_000 + words
+    assert Redactor().redact_complete(f"{before}hun") == before
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "a word", "x" * 19, "a\n" * 30, "tall, long, words, in, a, row", "it ended: yes "]
+)
+def test_words_that_begin_no_secret_are_reported_at_once(text: str):
+    assert Redactor().redact_complete(text) == text
+
+
+def test_a_known_secret_is_held_back_wherever_its_beginning_stands_at_the_end():
+    redactor = Redactor(["abcabcabd secret", "another one"])
+    assert redactor.redact_complete("abcabcabcabd sec") == "abc"
+    assert redactor.redact_complete("abca anot") == "abca "
+    assert redactor.redact_complete("another abc") == "another abc"
+    assert redactor.redact_complete("x" * 5 + " " + "word " * 99 + "abcabca") == "x" * 5 + " " + "word " * 99
+
+
+def test_plain_text_is_known_to_be_plain_and_what_begins_a_secret_is_not():
+    redactor = Redactor(["correct horse battery"])
+    assert redactor.is_plain("Plain words, in v1.2 of it.")
+    assert redactor.is_plain("")
+    for text in ("say corr", "ghp_", "x" * 20, "a://b"):
+        assert not redactor.is_plain(text), text

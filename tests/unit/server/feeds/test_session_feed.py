@@ -1,0 +1,109 @@
+"""A session feed sends stored values and deltas in the order in which they occurred."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, cast
+
+import msgspec
+
+from outrider.engine.engine import Engine
+from outrider.event_bus import EventBus
+from outrider.server.event_stream import SessionEventFeed, SessionTree
+from outrider.types.events import Event, LoopStartedEvent, MessageAddedEvent, PartDeltaEvent, StateChangedEvent
+
+
+class Kept(msgspec.Struct):
+    seq: int
+
+
+class SlowStore:
+    """Gives each change when the test says so, however long ago it was kept."""
+
+    def __init__(self) -> None:
+        self.given: asyncio.Queue[Kept] = asyncio.Queue()
+
+    async def get(self, session_id: str) -> Kept:
+        return Kept(0)
+
+    async def changes(self, session_id: str, *, after: int, follow: bool = True) -> AsyncGenerator[Kept, None]:
+        while follow:
+            yield await self.given.get()
+
+
+class Half:
+    """As much of an engine as a feed knows."""
+
+    def __init__(self) -> None:
+        self.store = SlowStore()
+        self.bus = EventBus()
+
+    def tell(self, *events: Event) -> None:
+        for event in events:
+            self.bus.publish(event)
+
+
+def said(seq: int | None) -> Event:
+    return MessageAddedEvent(session_id="s", role="user", message_id="m", seq=seq)
+
+
+def piece(text: str) -> Event:
+    return PartDeltaEvent(session_id="s", message_id="m", part_id="p", delta=text)
+
+
+async def heard(engine: Half, count: int, work: Any) -> list[Any]:
+    """The first frames that a client gets, as numbers of changes and names of events."""
+    frames: list[Any] = []
+    whole = cast("Engine", engine)
+    async with aclosing(SessionEventFeed("s", whole, SessionTree(whole)).stream_batches(0)) as following:
+        await anext(following)
+        working = asyncio.create_task(work)
+        async with asyncio.timeout(30):
+            while len(frames) < count:
+                frames += read((await anext(following)).body)
+        await working
+    return frames
+
+
+def read(body: bytes) -> list[Any]:
+    told: list[Any] = []
+    for frame in filter(None, body.split(b"\n\n")):
+        lines = dict(line.split(b": ", 1) for line in frame.split(b"\n"))
+        if lines[b"event"] == b"change":
+            told.append(int(lines[b"id"]))
+        else:
+            told += [event.get("delta") or event["type"] for event in msgspec.json.decode(lines[b"data"])]
+    return told
+
+
+async def test_what_happened_after_a_change_comes_after_it_also_where_the_store_is_late():
+    engine = Half()
+
+    async def work() -> None:
+        engine.tell(StateChangedEvent(session_id="s", old_state="idle", new_state="calling_model"))
+        engine.tell(said(3), LoopStartedEvent(session_id="s"), piece("an answer"))
+        await asyncio.sleep(0.2)  # several moments
+        await engine.store.given.put(Kept(3))
+
+    assert await heard(engine, 4, work()) == ["StateChangedEvent", 3, "LoopStartedEvent", "an answer"]
+
+
+async def test_a_later_change_that_took_the_place_of_the_one_that_was_reported_does_as_well():
+    engine = Half()
+
+    async def work() -> None:
+        engine.tell(said(3), piece("an answer"))
+        await engine.store.given.put(Kept(7))
+        await asyncio.sleep(0.2)
+        engine.tell(said(5), piece(" goes on"))
+
+    assert await heard(engine, 3, work()) == [7, "an answer", " goes on"]
+
+
+async def test_nobody_waits_for_ever_for_a_change_that_does_not_come():
+    engine = Half()
+
+    async def work() -> None:
+        engine.tell(said(3), piece("an answer"), said(None), LoopStartedEvent(session_id="another"))
+
+    assert await heard(engine, 1, work()) == ["an answer"]

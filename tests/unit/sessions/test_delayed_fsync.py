@@ -1,0 +1,92 @@
+"""What was committed without fsync reaches the disk soon, whatever happens meanwhile."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outrider.errors import StoreUnavailableError
+from outrider.sessions.database_files import file_system_type
+from outrider.sessions.sqlite import writer as pen
+from outrider.sessions.sqlite.recovery import open_file
+from outrider.sessions.sqlite.writer import DatabaseWriter
+
+
+class Disk:
+    """Counts who waits for it; the writer's own thread waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.waits = 0
+        self.reached = threading.Event()
+        self.may_go_on = threading.Event()
+
+    def sync(self, _: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self.waits += 1
+            self.reached.set()
+            assert self.may_go_on.wait(30)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_commit_while_earlier_ones_reach_the_disk_follows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    disk, path = Disk(), tmp_path / "sessions.db"
+    monkeypatch.setattr(pen, "_sync", disk.sync)
+    open_file(path, file_system_type)
+    writer = DatabaseWriter(path, lambda _: False)
+    try:
+        await writer.run(lambda db: db.execute("PRAGMA user_version = 98"), synced=False)
+        await until(disk.reached.is_set)
+        waits = disk.waits
+        late = asyncio.create_task(writer.run(lambda db: db.execute("PRAGMA user_version = 99"), synced=False))
+        await asyncio.sleep(0)
+        disk.may_go_on.set()
+        await late
+        await until(lambda: disk.waits > waits)
+    finally:
+        await writer.close()
+
+
+async def test_others_commit_while_a_process_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    disk, path = Disk(), tmp_path / "sessions.db"
+    monkeypatch.setattr(pen, "_sync", disk.sync)
+    open_file(path, file_system_type)
+    writer, other = DatabaseWriter(path, lambda _: False), DatabaseWriter(path, lambda _: False)
+    try:
+        first = asyncio.create_task(writer.run(lambda db: db.execute("PRAGMA user_version = 98"), slow=True))
+        await until(disk.reached.is_set)
+        async with asyncio.timeout(10):
+            await other.run(lambda db: db.execute("PRAGMA user_version = 99"))
+        assert not first.done(), "its result is delivered after the sync"
+        disk.may_go_on.set()
+        await first
+    finally:
+        disk.may_go_on.set()
+        await writer.close()
+        await other.close()
+
+
+async def test_a_commit_that_does_not_reach_the_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "sessions.db"
+    open_file(path, file_system_type)
+    writer = DatabaseWriter(path, lambda _: False)
+
+    def fail(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    try:
+        with monkeypatch.context() as broken:
+            broken.setattr(pen, "_sync", fail)
+            with pytest.raises(StoreUnavailableError):
+                await writer.run(lambda db: db.execute("PRAGMA user_version = 98"), slow=True)
+            with pytest.raises(StoreUnavailableError):
+                await writer.run(lambda db: db.execute("PRAGMA user_version = 99"))
+        await writer.run(lambda db: db.execute("PRAGMA user_version = 100"))
+    finally:
+        await writer.close()

@@ -1,24 +1,31 @@
-"""Several translators at once: the front agent calls the others by name, in parallel, and combines their answers."""
+"""Several translators at once: the front agent calls the others by name, in parallel; then another agent corrects and
+joins their answers."""
 
 from outrider import Agent, Provider, run
+from outrider.testing import call, scripted_model
 
-languages = {"spanish": "Hola", "french": "Bonjour", "italian": "Ciao"}
 translators = [
-    Agent(name, f"Translate into {name}.", model="demo", provider=name, role=f"translates into {name}")
-    for name in languages
+    Agent(name, f"You translate the user's message to {name}.", "demo", name, role=f"translates to {name}")
+    for name in ("spanish", "french", "italian")
 ]
 front = Agent("front", "Ask the translators for the wanted languages. Never translate yourself.", "demo", "front")
+editor = Agent("editor", "Inspect the translations, correct them if needed, and join them.", "demo", "editor")
 
 
 def translate(message: str, providers: list[Provider]) -> str:
     result = run(front, message, agents=[front, *translators], providers=providers)
     for step in result.messages:
         print(f"{step.sender} → {step.receiver}: {step.content}")
-    return result.output
+    return run(editor, "Now the final text.", providers=providers, session=result.session).output
 
 
 if __name__ == "__main__":
-    calls = [{"tool": "call_agent", "input": {"agent_name": t.name, "message": "Hello"}} for t in translators[:2]]
-    demo = [Provider(name, kind="scripted", options={"script": [word]}) for name, word in languages.items()]
-    demo.append(Provider("front", kind="scripted", options={"script": [calls, "Hola, Bonjour"]}))
-    print(translate("Say hello in Spanish and French.", demo))
+    calls = [call("call_agent", agent_name=name, message="Hello, world!") for name in ("french", "spanish")]
+    demo = [
+        scripted_model(calls, "Bonjour, Hola", name="front"),
+        scripted_model("Bonjour", name="french"),
+        scripted_model("Hola", name="spanish"),
+        scripted_model(name="italian"),
+        scripted_model("Bonjour. Hola.", name="editor"),
+    ]
+    print(translate("Translate 'Hello, world!' to French and Spanish.", demo))

@@ -1,47 +1,53 @@
-"""An evaluation: cases run at the same time, a function scores each answer, and a table compares two models."""
+"""An evaluation: cases with checks, two prompts, repeated attempts, and the answer to "is the new prompt better?"."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+import random
 
-from outrider import Agent, Limits, Provider, async_run
-
-
-@dataclass
-class Case:
-    question: str
-    passes: Callable[[str], bool]
+from outrider import Agent, Provider, Request
+from outrider.evals import AnswerCheck, EvalCase, EvalMatrix, EvalOutcome, EvalSuite, async_run_suite, compare_runs
+from outrider.testing import scripted_model
 
 
-CASES = [
-    Case("2 + 2?", lambda answer: "4" in answer),
-    Case("The capital of France?", lambda answer: "Paris" in answer),
-    Case("Answer in one word: is the sky blue?", lambda answer: len(answer.split()) == 1),
-]
+def is_short(outcome: EvalOutcome) -> str | None:
+    """A check of your own: None if the attempt passes, else the reason."""
+    words = len(outcome.answer.split())
+    return None if words <= 3 else f"{words} words"
 
 
-async def evaluate(agent: Agent, make_provider: Callable[[int], Provider]) -> list[bool]:
-    """Run every case in its own session and return which of them passed."""
-    async with asyncio.TaskGroup() as group:
-        runs = [
-            group.create_task(
-                async_run(agent, case.question, providers=[make_provider(number)], limits=Limits(turns=5))
-            )
-            for number, case in enumerate(CASES)
-        ]
-    return [case.passes(run.result().text) for case, run in zip(CASES, runs, strict=True)]
+SUITE = EvalSuite(
+    name="facts",
+    cases=(
+        EvalCase(name="sum", prompt="2 + 2?", checks=(AnswerCheck(matches=r"\b4\b"), is_short)),
+        EvalCase(name="capital", prompt="The capital of France?", checks=(AnswerCheck(contains="Paris"), is_short)),
+        EvalCase(name="sky", prompt="Is the sky blue?", checks=(AnswerCheck(matches="yes"), is_short)),
+    ),
+    matrix=EvalMatrix(prompts={"before": "You answer questions.", "after": "You answer questions in one word."}),
+    repeat=8,
+    concurrency=1,
+)
+
+
+def make_model(seed: int) -> Provider:
+    """A model for demonstration: it talks a lot unless its instructions ask for one word."""
+    chance = random.Random(seed)
+    answers = {"2 + 2?": "4", "The capital of France?": "Paris", "Is the sky blue?": "Yes"}
+
+    def answer(request: Request) -> str:
+        text = next(text for question, text in answers.items() if question in str(request.prompt[0].content))
+        talks = chance.random() < (0.05 if "one word" in (request.system or "") else 0.7)
+        return f"Well, I would say that it is {text}." if talks else text
+
+    return scripted_model(answer)
 
 
 async def main() -> None:
-    answers = {"large": ["4", "Paris", "Yes."], "small": ["5", "Paris", "Yes, it is."]}
-    for name, texts in answers.items():
-        agent = Agent("candidate", "Answer briefly.", model=name, provider="demo")
-        passed = await evaluate(
-            agent, lambda number, texts=texts: Provider("demo", kind="scripted", options={"script": [texts[number]]})
-        )
-        print(f"{name}: {sum(passed)} of {len(CASES)}")
-        for case, good in zip(CASES, passed, strict=True):
-            print(f"  {'passed' if good else 'failed'}  {case.question}")
+    agent = Agent("candidate", "", model="demo", provider="demo")
+    run = await async_run_suite(SUITE, [agent], [make_model(1)])
+    for variant in run.variants:
+        print(f"{variant.name}: {run.pass_rate(variant=variant.name)}")
+    print(f"before -> after: {compare_runs(run, run, variants=('before', 'after')).verdict}")
+    again = await async_run_suite(SUITE, [agent], [make_model(2)])
+    print(f"after, twice: {compare_runs(run, again, variants=('after', 'after')).verdict}")
 
 
 if __name__ == "__main__":

@@ -1,63 +1,104 @@
-"""Flight booking: one agent finds flights on a page, another one chooses; the user accepts or continues. All runs are
-turns of two sessions, so every answer knows the earlier ones."""
+"""Flight booking: the search agent asks another agent for the flights of a page, and a validator checks its choice. The
+user buys or searches on, and then chooses a seat. Limits apply to all agents; each session has its earlier messages."""
 
 import asyncio
+import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from outrider import Agent, Engine, Limits, Provider, SessionContext, Tool, ToolContext
+from msgspec import Meta
+
+from outrider import Agent, Engine, Limits, Provider, SessionContext
+from outrider.testing import call, scripted_model
 
 
 @dataclass
 class Flight:
-    number: str
+    """Details of the most suitable flight."""
+
+    flight_number: str
     price: int
+    origin: Annotated[str, "Three-letter airport code"]
+    destination: Annotated[str, "Three-letter airport code"]
+    date: datetime.date
+
+
+@dataclass
+class NoFlight:
+    """No valid flight is found."""
+
+    reason: str
+
+
+@dataclass
+class Wish:
+    page: str
     origin: str
     destination: str
-    day: str
+    date: datetime.date
 
 
 @dataclass
 class Seat:
-    row: int
-    letter: str
+    row: Annotated[int, Meta(ge=1, le=30)]
+    seat: Literal["A", "B", "C", "D", "E", "F"]
 
 
-@Tool(read_only=True)
-def read_page(context: ToolContext[str]) -> str:
-    """Return the web page with all flights."""
-    return context.deps
+@dataclass
+class NoSeat:
+    """The user's words name no seat."""
+
+    reason: str
 
 
-def instruct(context: SessionContext[str]) -> str:
-    return f"Find the cheapest flight of the page for the user's wish. The user is {context.owner}."
+def extract(context: SessionContext[Wish]) -> str:
+    return f"Extract all the flight details from this page:\n{context.deps.page}"
 
 
-finder = Agent("finder", instruct, model="demo", provider="demo", tools=("read_page",))
-clerk = Agent("clerk", "Extract the seat. A and F are window seats; row 1 has more leg room.", "demo", "demo", tools=())
+def check(context: SessionContext[Wish], flight: Flight | NoFlight) -> None:
+    wish = context.deps
+    wanted = (wish.origin, wish.destination, wish.date)
+    if isinstance(flight, Flight) and (flight.origin, flight.destination, flight.date) != wanted:
+        raise ValueError(f"The flight should be from {wish.origin} to {wish.destination} on {wish.date}.")
 
 
-async def book(wish: str, page: str, provider: Provider, answer: Callable[[str], str]) -> tuple[Flight, Seat] | str:
-    limits = Limits(turns=10)
-    async with Engine([finder, clerk], [provider], [read_page], deps=lambda _: page, limits=limits) as engine:
-        search = await engine.create(owner="Ada")
+search = Agent("search", "Find the cheapest flight for the user on the given date. Ask the extractor.", "demo", "demo")
+extractor = Agent("extractor", extract, "demo", "demo", role="returns the details of all flights")
+clerk = Agent("clerk", "Extract the seat. A and F are window seats; rows 1, 14 and 20 have leg room.", "demo", "demo")
+
+
+async def book(wish: Wish, model: Provider, ask: Callable[[str], str]) -> tuple[Flight, Seat] | NoFlight:
+    limits, agents = Limits(turns=15), [search, extractor, clerk]
+    async with Engine(agents, [model], deps=lambda _: wish, limits=limits) as engine:
+        searching, choosing = await engine.create(), await engine.create(agent="clerk")
+        words = f"Find me a flight from {wish.origin} to {wish.destination} on {wish.date}"
         while True:
-            found = (await engine.prompt(search, wish, output_type=Flight | None)).output
-            if found is None:
-                return "there is no such flight"
-            if (wish := answer(f"{found.number} on {found.day} for ${found.price}? (yes, or another wish)")) == "yes":
+            found = await engine.prompt(
+                searching, words, output_type=Flight | NoFlight, output_validators=check, output_attempts=4
+            )
+            flight = found.output
+            if isinstance(flight, NoFlight):
+                return flight
+            if ask(f"{flight}: buy, or search?") == "buy":
                 break
-        seats = await engine.create(agent="clerk")
-        seat = await engine.prompt(seats, answer("Which seat?"), output_type=Seat)
-        return found, seat.output
+            words = "Please suggest another flight"
+        while True:
+            seat = (await engine.prompt(choosing, ask("What seat would you like?"), output_type=Seat | NoSeat)).output
+            if isinstance(seat, Seat):
+                return flight, seat
+            print("Could not understand seat preference. Please try again.")
 
 
 if __name__ == "__main__":
+    there = '"destination": "ANC", "date": "2027-01-10"'
     flights = [
-        f'{{"number": "{number}", "price": {price}, "origin": "SFO", "destination": "ANC", "day": "2027-01-10"}}'
-        for number, price in (("AK456", 180), ("DL789", 150))
+        f'{{"flight_number": "{origin}{price}", "price": {price}, "origin": "{origin}", {there}}}'
+        for origin, price in (("BOS", 120), ("SFO", 350), ("SFO", 250))
     ]
-    script = [{"tool": "read_page"}, flights[0], flights[1], '{"row": 1, "letter": "A"}']
-    demo = Provider("demo", kind="scripted", options={"script": script})
-    answers = iter(["is there a cheaper one?", "yes", "a window seat with leg room"])
-    print(asyncio.run(book("SFO to ANC on 10 January", "AK456 $180; DL789 $150", demo, lambda _: next(answers))))
+    ask_extractor = call("call_agent", agent_name="extractor", message="All flights, please.")
+    seats = ['{"reason": "which one?"}', '{"row": 1, "seat": "A"}']
+    demo = scripted_model([ask_extractor], f"[{', '.join(flights)}]", *flights, *seats)
+    answers = iter(["search", "buy", "hm", "a window seat with leg room"])
+    wish = Wish("1. Flight BOS120, $120 …", "SFO", "ANC", datetime.date(2027, 1, 10))
+    print(asyncio.run(book(wish, demo, lambda question: next(answers))))

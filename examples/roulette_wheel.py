@@ -1,21 +1,42 @@
-"""A roulette wheel: the winning number is a dependency, and the answer is a boolean."""
+"""A roulette wheel: the winning number is a dependency, the answer is a boolean, and the runs are streamed."""
 
-from outrider import Agent, Provider, Tool, ToolContext, run
+import asyncio
+from dataclasses import dataclass
+from typing import Literal
+
+from outrider import Agent, Provider, Tool, ToolContext, async_run_stream
+from outrider.testing import call, scripted_model
+
+
+@dataclass
+class Deps:
+    winning_number: int
 
 
 @Tool
-def spin(context: ToolContext[int], square: int) -> str:
-    """Check whether the square is a winner."""
-    return "winner" if square == context.deps else "loser"
+def roulette_wheel(context: ToolContext[Deps], square: int) -> Literal["winner", "loser"]:
+    """Check if the bet square is a winner.
+
+    Args:
+        square: The number the player bet on.
+    """
+    return "winner" if square == context.deps.winning_number else "loser"
 
 
-croupier = Agent("croupier", "Use `spin` to see if the customer has won with their number.", "demo", "demo")
+croupier = Agent("croupier", "Use `roulette_wheel` to see if the customer has won with their number.", "demo", "demo")
 
 
-def play(bet: str, winning: int, provider: Provider) -> bool:
-    return run(croupier, bet, tools=[spin], providers=[provider], deps=winning, output_type=bool).output
+async def play(bet: str, deps: Deps, model: Provider) -> bool:
+    stream = async_run_stream(croupier, bet, tools=[roulette_wheel], providers=[model], deps=deps, output_type=bool)
+    async for event in stream:
+        print(event.type, event.data)
+    return stream.result.output
 
 
 if __name__ == "__main__":
-    script = [{"tool": "spin", "input": {"square": 18}}, "true"]
-    print(play("Put my money on 18", 18, Provider("demo", kind="scripted", options={"script": script})))
+    for words, number, answer in (
+        ("Put my money on square eighteen", 18, "true"),
+        ("I bet five is the winner", 5, "false"),
+    ):
+        demo = scripted_model([call("roulette_wheel", square=number)], answer)
+        print(f"{words}: {asyncio.run(play(words, Deps(18), demo))}")

@@ -4,14 +4,14 @@
 {
   const DROPPED = new Set(
     ("a about after all am an and any are as at be been but by can cannot could did do does doing for from get had has have he her his " +
-      "how i if in into is it its just let like made make makes may me might must my of on one or our own per please s she should so some " +
+      "how i if in into need needs needed possible is it its just let like made make makes may me might must my of on one or our own per please s she should so some " +
       "t than that the their them then there these they this to too up us use used uses using want was way we were what when " +
       "where which while who whom why will with without would you your outrider").split(" "),
   );
   // Words of almost every page count less than the others of a question.
   const COMMON = new Set(
     ("agent agents answer answers call calls change changed changes code command commands engine file files llm message messages model " +
-      "models project prompt prompts run running runs session sessions set step steps text tool tools turn turns value values work works").split(" "),
+      "models project server servers prompt prompts run running runs session sessions set step steps text tool tools turn turns value values work works").split(" "),
   );
   const stem = (word) => {
     if (word.length < 5 || /[^a-z]/.test(word)) return word;
@@ -22,11 +22,12 @@
   };
   const prepare = (query) => {
     if (/["+:~^*]/.test(query)) return query; // the syntax of the search is used on purpose
-    const words = query.toLowerCase().replace(/[?!,;()`…/]|-(?=[a-z])|\.(?=\s|$)/g, " ").split(/\s+/).filter(Boolean);
+    const words = query.toLowerCase().replace(/['’]s\b/g, "").replace(/[?!,;()`…/]|-(?=[a-z])|\.(?=\s|$)/g, " ").split(/\s+/).filter(Boolean);
     const chosen = words.filter((word) => !DROPPED.has(word));
     if (!chosen.length) return query;
     const special = chosen.filter((word) => !COMMON.has(word)).length;
-    return chosen.map((word) => stem(word) + (special && !COMMON.has(word) ? "*^3" : "")).join(" ");
+    // A whole word counts more than one that only starts with it: "post" is not "postgres".
+    return chosen.map((word) => (special && !COMMON.has(word) ? `${word}^4 ${stem(word)}*^2` : stem(word))).join(" ");
   };
   const listen = self.addEventListener.bind(self);
   self.addEventListener = (type, handler, ...options) =>

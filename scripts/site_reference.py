@@ -38,6 +38,7 @@ PUBLIC_MODULES = {
     "outrider.providers": "outrider.providers",
     "outrider.permissions": "outrider.permissions",
     "outrider.testing": "outrider.testing",
+    "outrider.evals": "outrider.evals",
 }
 # The weights of pages in the search, by the start of their path; others have 1. Names match many words of a question,
 # so pages that explain come first.
@@ -65,6 +66,7 @@ TOPICS = {
     "Permissions and information flow": ("permissions.", "types.origins"),
     "Replay and what-if": ("session_replay.",),
     "Background runs": ("background.",),
+    "Server": ("server",),
     "Errors": ("errors",),
 }
 

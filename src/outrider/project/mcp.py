@@ -205,6 +205,7 @@ def _result_parts(server: str, messages: Sequence[PromptMessage], title: str) ->
 CONNECT_WAIT_SECONDS = 5.0  # how long the first turn waits for servers that are still connecting
 UNATTENDED_WAIT_SECONDS = 30.0  # the same without a user: the first turn is often the only one
 WAIT_NOTICE_SECONDS = 2.0  # of a wait that are not reported
+LISTING_WAIT_SECONDS = 2.0  # how long a turn waits for a list of tools that a server has changed
 
 
 class McpServerManager:
@@ -266,12 +267,15 @@ class McpServerManager:
     ) -> bool:
         """Update the tools of a session in a workspace: those of the user's servers, and those of the workspace's own
         servers. Return whether they changed. The first call waits for connecting servers; if that takes long,
-        `report_wait` is called with the seconds that are left."""
+        `report_wait` is called with the seconds that are left. Later calls wait shortly for changed lists of tools."""
         if self._servers is None:
             return False
         if not self._has_waited:
             self._has_waited = True
             await self._wait_for_first_turn(report_wait)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LISTING_WAIT_SECONDS):
+                await self._servers.wait_listed()
         return catalog.update(self._list_tools(workspace), self._servers.resource_tools())
 
     async def _wait_for_first_turn(self, report_wait: Callable[[float], None] | None) -> None:

@@ -276,6 +276,7 @@ class McpServer:
         self._tasks: asyncio.TaskGroup | None = None
         self._open_requests = 0  # requests without a response
         self._is_stale = False
+        self._reload: asyncio.Task[None] | None = None  # reads the list of tools again
         self._calls: list[_OpenCall] = []
 
     @property
@@ -293,6 +294,11 @@ class McpServer:
 
     async def wait_settled(self) -> ServerStatus:
         return await self._owner.wait_settled()
+
+    async def wait_listed(self) -> None:
+        """Waits until the tools are read again, if the server has reported a change."""
+        if self._reload is not None and not self._reload.done():
+            await asyncio.wait([self._reload])
 
     def reconnect(self) -> None:
         """Retries a failed server, or skips the remaining backoff delay."""
@@ -427,7 +433,7 @@ class McpServer:
             self._notify(what)
         elif not self._is_stale and self._tasks is not None:
             self._is_stale = True
-            self._tasks.create_task(self._reload_tools())
+            self._reload = self._tasks.create_task(self._reload_tools())
 
     async def _reload_tools(self) -> None:
         await asyncio.sleep(RELIST_DELAY)

@@ -191,6 +191,11 @@ class McpServers:
         """Waits until no server is connecting and returns the status of each."""
         return {name: await server.wait_settled() for name, server in self.servers.items()}
 
+    async def wait_listed(self) -> None:
+        """Waits until the tools of all servers that have reported a change are read again."""
+        for server in self.servers.values():
+            await server.wait_listed()
+
     async def close(self) -> None:
         """Returns after all connections are closed and all processes have ended."""
         self._closing.set()

@@ -195,20 +195,27 @@ async def test_without_landlock_no_process_in_reach_is_free_of_the_filter(tmp_pa
     assert set(writable[1::2]) == {"2"}
 
 
-async def test_a_hidden_file_that_disappears_before_the_start_does_not_prevent_it(tmp_path: Path, outside_tmp: Path):
+@pytest.mark.parametrize("name", ["gone", "folder/gone"])
+async def test_a_hidden_path_that_disappears_before_the_start_does_not_prevent_it(
+    tmp_path: Path, outside_tmp: Path, name: str
+):
     sandbox = find_sandbox(tmp_path)
     if not isinstance(sandbox, BubblewrapSandbox) or not sandbox.holder:
         pytest.skip(f"namespaces cannot be joined here: {sandbox.gaps}")
-    workspace, gone, kept = outside_tmp / "workspace", outside_tmp / "gone", outside_tmp / "kept"
+    workspace, gone, kept = outside_tmp / "workspace", outside_tmp / name, outside_tmp / "kept"
     workspace.mkdir()
-    policy = SandboxPolicy(workspace=workspace, hidden=(gone, kept))
+    gone.parent.mkdir(exist_ok=True)
+    policy = SandboxPolicy(workspace=workspace, hidden=(kept,))
 
     def wrap(launch: LaunchRequest) -> LaunchRequest:
         kept.write_text("secret")
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(gone))
+            listener.listen()
             wrapped = sandbox.wrap(launch, policy)
         gone.unlink()
+        if gone.parent != outside_tmp:
+            gone.parent.rmdir()
         return wrapped
 
     async with ProcessSupervisor(wrap=wrap) as supervisor:

@@ -337,7 +337,8 @@ def _inherited_access(path: str, zones: AccessZones) -> Access:
 
 
 def _mount_options(path: str, access: Access) -> tuple[str, ...]:
-    """Returns the options that mount a path; a hidden folder becomes an empty read-only tmpfs."""
+    """Returns the options that mount a path; a hidden folder becomes an empty read-only tmpfs. `join.py` removes those
+    of hidden paths that have disappeared."""
     match access:
         case "writable":
             return "--bind", path, path

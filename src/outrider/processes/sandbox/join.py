@@ -35,6 +35,8 @@ LEFTOVER_SECONDS = 0.1  # how long children of an ended command may take to end 
 MAX_LEFTOVERS, MAX_COMMAND_LINE = 10, 200
 _MAX_LISTED = 100  # processes that are looked at for that
 _MAX_STARTS, _MAX_ERRORS = 5, 4096
+# The options before a hidden path, as `bubblewrap.py` writes them: of a file and of a folder.
+_HIDING_OPTIONS = ((b"--ro-bind", b"/dev/null"), (b"--size", b"4096", b"--perms", b"0555", b"--tmpfs"))
 _KILL_SECONDS = 10.0
 _GET_OWNER = 0xB701  # NS_GET_USERNS: opens the user namespace that owns a namespace
 _UNSHARE_FOLDER = 0x200  # CLONE_FS: a thread has its own working folder and root
@@ -165,13 +167,15 @@ def _wait_for_answer(to_holder: int, from_holder: int, interrupts: Sequence[int 
 
 
 def _drop_missing(argv: list[bytes]) -> list[bytes]:
-    """Returns the arguments of bubblewrap without those that hide a file that does not exist any more."""
+    """Returns the arguments of bubblewrap without those that hide a file or folder that does not exist any more."""
     kept: list[bytes] = []
     position = 0
     while position < len(argv):
-        option = argv[position : position + 3]
-        if option[:2] == [b"--ro-bind", b"/dev/null"] and not os.path.lexists(option[2]):
-            position += 3
+        for prefix in _HIDING_OPTIONS:
+            end = position + len(prefix)
+            if tuple(argv[position:end]) == prefix and not os.path.lexists(argv[end]):
+                position = end + 1
+                break
         else:
             kept.append(argv[position])
             position += 1

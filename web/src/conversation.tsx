@@ -7,7 +7,7 @@ import type { SessionModel, UserCommand } from "./session-model";
 const ALWAYS_RENDERED = 80; // a conversation of at most this many messages is rendered completely
 const ESTIMATED_HEIGHT = 160; // pixels of a message that was not rendered yet
 const MARGIN = 1500; // pixels that are rendered above and below the visible area
-const REVEAL_FRAMES = 8; // in which the place of a search hit settles
+const HOLD_MS = 5000; // for which a search hit stays in view while the messages around it are rendered
 const END_DISTANCE = 80; // pixels from the end in which scrolling down leads to the end
 const AT_END = 2; // pixels from the end that are its end: positions have fractions
 
@@ -18,6 +18,7 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
   const heights = useRef(new Map<string, number>());
   const isFollowing = useRef(true);
   const lastUserScroll = useRef(0);
+  const held = useRef(""); // the message that stays in view until the user scrolls
   const lastTop = useRef(0);
   const isLoading = useRef(false);
   const [range, setRange] = useState<[number, number]>([0, ALWAYS_RENDERED]);
@@ -30,7 +31,11 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
     const element = area.current;
     if (element) element.scrollTop = element.scrollHeight;
   };
+  const scrollToHeld = (): void => {
+    area.current?.querySelector(`[data-slot="${CSS.escape(held.current)}"]`)?.scrollIntoView({ block: "center" });
+  };
   const follow = (): void => {
+    held.current = "";
     isFollowing.current = true;
     setDetached(false);
     updateRange();
@@ -44,8 +49,18 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
       setRange([0, messages.length]);
       return;
     }
+    const index = held.current ? messages.findIndex(({ id }) => id === held.current) : -1;
     let top = 0;
     let start = 0;
+    if (index >= 0) {
+      const space = element.clientHeight + MARGIN;
+      start = index;
+      for (let height = 0; start > 0 && height < space; ) height += heightOf(--start);
+      let end = index + 1;
+      for (let height = 0; end < messages.length && height < space; ) height += heightOf(end++);
+      setRange((known) => (known[0] === start && known[1] === end ? known : [start, end]));
+      return;
+    }
     if (isFollowing.current) {
       let height = 0;
       start = messages.length;
@@ -82,6 +97,7 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
     const isByUser = Date.now() - lastUserScroll.current < 500; // layout changes also scroll
     const isUp = element.scrollTop < lastTop.current;
     lastTop.current = element.scrollTop;
+    if (held.current) return;
     if (isByUser && distance > AT_END && (isUp || distance >= END_DISTANCE)) isFollowing.current = false;
     else if (distance <= AT_END || (isByUser && !isUp && distance < END_DISTANCE)) isFollowing.current = true;
     setDetached(!isFollowing.current);
@@ -90,6 +106,7 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
   };
   const onUserScroll = (): void => {
     lastUserScroll.current = Date.now();
+    held.current = "";
   };
 
   useLayoutEffect(updateRange, [order]);
@@ -111,6 +128,7 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
         heights.current.set(id, height);
       }
       if (isFollowing.current) scrollToEnd();
+      else if (held.current) scrollToHeld();
       else if (shift) element.scrollTop += shift;
     });
     observer.observe(element);
@@ -120,24 +138,19 @@ export function Conversation({ model, actions, isNested = false }: { model: Sess
   }, [range, order]);
   useEffect(() => {
     if (isFollowing.current) scrollToEnd();
+    else if (held.current) scrollToHeld();
   });
 
   useEffect(() => {
     const { id } = model.revealed.value;
-    const index = messages.findIndex((message) => message.id === id);
-    if (index < 0) return;
+    if (!messages.some((message) => message.id === id)) return;
     isFollowing.current = false;
+    held.current = id;
     setDetached(true);
-    setRange([Math.max(0, index - 20), Math.min(messages.length, index + 20)]);
-    // Messages that were not rendered before change their height, so the place is found in several frames.
-    let frames = REVEAL_FRAMES;
-    const settle = (): void => {
-      if (lastUserScroll.current > begun || model.revealed.value.id !== id) return;
-      area.current?.querySelector(`[data-slot="${CSS.escape(id)}"]`)?.scrollIntoView({ block: "center" });
-      if (frames-- > 0) requestAnimationFrame(settle);
-    };
-    const begun = Date.now();
-    requestAnimationFrame(settle);
+    updateRange();
+    requestAnimationFrame(scrollToHeld);
+    const timer = setTimeout(() => (held.current = ""), HOLD_MS);
+    return () => clearTimeout(timer);
   }, [model.revealed.value]);
 
   const [start, end] = [Math.min(range[0], messages.length), Math.min(Math.max(range[1], isFollowing.current ? messages.length : 0), messages.length)];

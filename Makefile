@@ -102,7 +102,8 @@ clean:  ## remove the environments and every cache
 	rm -rf .venv .venv-3.* .cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.* htmlcov build dist
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The package is built with the locked tools too, so nothing unlocked is ever fetched.
+# The package is built with the locked tools too, so nothing unlocked is ever fetched. The lock lists all dependencies: without
+# --no-deps, older versions of pip look for newer versions of packages with extras, which the lock does not have.
 $(STAMP): pyproject.toml requirements/dev.lock
 	@test -n "$(PYTHON)" || { echo 'Outrider needs Python 3.11 or newer. Install one, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3' >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo 'Outrider needs Python 3.11 or newer; $(PYTHON) is older or does not run.' >&2; exit 1; }

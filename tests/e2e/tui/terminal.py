@@ -57,6 +57,10 @@ class ScreenReader:
         """The exit code of the program, or None while it runs or if it is not known."""
         return None
 
+    def wait_for_change(self) -> None:
+        """Waits until the screen may have changed. To look at a screen starts a program, or costs as much CPU time."""
+        time.sleep(0.05)
+
     def wait_for(self, *texts: str, without: str = "", limit: float = LIMIT) -> float:
         """Until all of these are on the screen at once; how long it took."""
         start = time.monotonic()
@@ -66,7 +70,7 @@ class ScreenReader:
                 return time.monotonic() - start
             if self.ended() is not None:
                 break
-            time.sleep(0.02)
+            self.wait_for_change()
         state = f"the program has ended with {self.ended()}" if self.ended() is not None else "it runs"
         raise AssertionError(f"not on the screen: {texts!r} (without {without!r}); {state}. The screen:\n{self.text()}")
 
@@ -87,6 +91,8 @@ class Terminal(ScreenReader):
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
         self._lock = threading.Lock()
+        self._changed = threading.Event()
+        self._text: str | None = None
         self.raw = bytearray()
         self._master, slave = pty.openpty()
         self.started = time.monotonic()
@@ -109,7 +115,14 @@ class Terminal(ScreenReader):
 
     def text(self) -> str:
         with self._lock:
-            return "\n".join(row.rstrip() for row in self._screen.display)
+            self._changed.clear()
+            if self._text is None:
+                self._text = "\n".join(row.rstrip() for row in self._screen.display)
+            return self._text
+
+    def wait_for_change(self) -> None:
+        self._changed.wait(0.1)
+        time.sleep(0.02)  # a screen is drawn in several pieces
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
@@ -146,6 +159,7 @@ class Terminal(ScreenReader):
     def resize(self, columns: int, rows: int) -> None:
         with self._lock:
             self._screen.resize(rows, columns)
+            self._text = None
         self._set_size(columns, rows)
         os.kill(self.process.pid, signal.SIGWINCH)
 
@@ -222,6 +236,8 @@ class Terminal(ScreenReader):
             with self._lock:
                 self.raw += piece
                 self._stream.feed(piece)
+                self._text = None
+            self._changed.set()
 
 
 class Tmux(ScreenReader):

@@ -33,6 +33,7 @@ settings.load_profile("outrider")
 def pytest_configure() -> None:
     # Tests start hundreds of Python processes; without stored bytecode each of them compiles the package again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    gc.disable()  # until all tests are collected: what is imported and collected stays
     adopt_orphans()
     restore_interrupts()
 
@@ -40,6 +41,7 @@ def pytest_configure() -> None:
 def pytest_collection_finish() -> None:
     """Excludes the collected tests and the imported modules from garbage collection: they live until the end, and every
     full collection would go through all of them."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

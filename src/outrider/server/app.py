@@ -1,5 +1,6 @@
 """The ASGI application: API routes, static page and OpenAPI document, wrapped in the request guard."""
 
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -118,10 +119,12 @@ def create_app(
 
 
 def all_routes(version: str, url: str = "..") -> list[Route]:
-    description = msgspec.json.encode(build_openapi(ENDPOINTS, version, url))
+    @cache  # most servers are never asked for their description
+    def describe() -> bytes:
+        return msgspec.json.encode(build_openapi(ENDPOINTS, version, url))
 
     async def describing(_: Request) -> Response:
-        return Response(description, media_type="application/json")
+        return Response(describe(), media_type="application/json")
 
     described = [
         Route(endpoint.path, make_handler(endpoint), methods=[endpoint.method], name=endpoint.name)

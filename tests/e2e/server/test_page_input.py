@@ -19,6 +19,19 @@ from tests.e2e.server.test_page_user_commands import page_of
 __all__ = ["pytestmark"]
 PICTURE = {"name": "picture.png", "mimeType": "image/png", "buffer": bytes.fromhex("89504e470d0a1a0a") + b"\0" * 20}
 PHONE: dict[str, Any] = {"viewport": {"width": 390, "height": 780}, "has_touch": True, "is_mobile": True}
+# Waits until the database has what was written before, since the transactions of a store are executed in their order.
+COUNT_STORED_FILES = """new Promise((resolve) => {
+  indexedDB.open("outrider-drafts", 1).onsuccess = ({ target }) => {
+    const count = target.result.transaction("files").objectStore("files").count();
+    count.onsuccess = () => resolve(count.result);
+  };
+})"""
+# Faster than the page draws.
+COMPLETE_AND_TYPE = """(text) => {
+  const tab = new KeyboardEvent("keydown", { key: "Tab", bubbles: true, cancelable: true });
+  document.querySelector("#input").dispatchEvent(tab);
+  document.execCommand("insertText", false, text);
+}"""
 CHOICE = {"model": "scripted/other", "effort": "high"}
 
 
@@ -42,6 +55,7 @@ async def test_attached_files_stay_with_their_draft_in_other_sessions_and_after_
         await name.wait_for()  # an edited message has its files
         await page.reload()
         await page.get_by_role("button", name="Remove picture.png").click()
+        assert await page.evaluate(COUNT_STORED_FILES) == 0
         await page.reload()
         await page.locator("#input").wait_for()
         assert await page.locator(".attachments").count() == 0
@@ -109,8 +123,7 @@ async def test_commands_of_the_user_and_of_a_trusted_folder_are_offered_and_expa
         await page.click("#panel-close")
         await page.locator("#input").press_sequentially("/che")
         await page.locator("#suggestions").get_by_text("Look closely").wait_for()
-        await page.keyboard.press("Tab")
-        await page.keyboard.type("shop.py")
+        await page.evaluate(COMPLETE_AND_TYPE, "shop.py")
         await page.keyboard.press("Enter")
         await page.locator(".message.user").get_by_text("Review shop.py closely.").wait_for()
         await page.get_by_text("Reviewed.").wait_for()

@@ -195,13 +195,13 @@ export function InputCard({ id, inputId, label, placeholder, commands, loadOffer
     const found = completableWord(element.value, element.selectionStart);
     if (!found) return;
     const value = element.value.slice(0, found.start) + suggestion.insert + element.value.slice(element.selectionStart);
+    const cursor = found.start + suggestion.insert.length;
+    element.value = value; // at once and not with the next frame: keys may follow before it
+    element.focus();
+    element.setSelectionRange(cursor, cursor);
     update(value);
     setSuggestions([]);
-    requestAnimationFrame(() => {
-      element.focus();
-      element.selectionStart = element.selectionEnd = found.start + suggestion.insert.length;
-      if (found.kind === "/") void suggest(); // the arguments of the command
-    });
+    if (found.kind === "/") void suggest(); // the arguments of the command
   };
 
   const send = async (isQueued = false): Promise<void> => {

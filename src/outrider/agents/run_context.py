@@ -8,7 +8,6 @@ from contextvars import Context
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakSet
 
 import msgspec
 from msgspec.structs import replace
@@ -160,7 +159,7 @@ class RunContext(msgspec.Struct, kw_only=True):
     callbacks: Callbacks = msgspec.field(default_factory=Callbacks)
     provider_names: Mapping[str, str] = {}
     sent_requests: SentRequests = msgspec.field(default_factory=SentRequests)
-    tasks: "WeakSet[asyncio.Task[Any]]" = msgspec.field(default_factory=WeakSet)
+    tasks: set[asyncio.Task[Any]] = msgspec.field(default_factory=set[asyncio.Task[Any]])
 
     def client_for(self, agent: Agent) -> ModelClient:
         """Return the client of the agent's provider. The requests of every client are repeated after an error, and go

@@ -110,6 +110,7 @@ class ModelStep:
             self._silence.stop()
             message = self.message
             self._run.budget.settle(self._reservation, message.tokens, message.cost, self._assembler.turns)
+            del self._request, self._silence  # they refer to this step; without the cycle it is freed at once
 
     async def _run_request(self) -> Message:
         await self._context.wait_if_held()

@@ -342,6 +342,10 @@ class Redactor:
     def redact_text(self, text: str) -> str:
         return self.clean_texts.redact(text)
 
+    def has_secret(self, text: str) -> bool:
+        """Returns whether the text contains a secret."""
+        return self.clean_texts.redact(text) is not text
+
     def find_unfinished_secret(self, text: str) -> int:
         """As the module's function, and also finds the start of a known secret."""
         begun = find_unfinished_secret(text)

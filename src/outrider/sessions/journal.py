@@ -16,7 +16,13 @@ from outrider.sessions.records import InboxItem, Lease, SessionTranscript, Sessi
 from outrider.sessions.recovery import repair_transcript
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
-from outrider.sessions.write_queue import PendingChange, ShieldedTasks, WriteQueue
+from outrider.sessions.write_queue import (
+    PendingChange,
+    ShieldedTasks,
+    WriteQueue,
+    change_of_head,
+    change_of_message,
+)
 from outrider.types.codec import AnyPart, adopt
 from outrider.types.events import (
     ErrorEvent,
@@ -157,7 +163,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         """
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
-        await self._write_change(PendingChange(message, takes=takes, synced=not takes))
+        await self._write_change(change_of_message(message, takes))
         if any(isinstance(part, CompactionPart) for part in message.parts):
             failpoint("FP-mid-compaction")
         return message
@@ -180,12 +186,13 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     async def discard_inbox_item(self, item_id: str) -> None:
         """Marks an inbox item as taken without adding it to the transcript."""
-        await self._write_change(PendingChange(takes=[item_id]))
+        await self._write_change(PendingChange(takes=[item_id], silent=True, alone=True))
 
     async def put_message(self, message: Message) -> None:
         """Stores the fields of a message, such as finish reason and usage, without its parts."""
+        is_queued = self._queue.has_message_head(message)
         await self._write_change(
-            PendingChange() if self._queue.has_message_head(message) else PendingChange(head=message)
+            PendingChange(rows=0, silent=True) if is_queued else change_of_head(message, synced=True)
         )
 
     def put_message_soon(self, message: Message) -> None:

@@ -177,9 +177,12 @@ class EventBus:
         self._replace_subscriptions(self._subscriptions)
 
     def _find_handlers(self, cls: type[Event]) -> Route:
-        found = tuple(handler for subscribed, handler in self._subscriptions if issubclass(cls, subscribed))
-        transformed = bool(self._subscriptions) and any(issubclass(cls, classes) for _, classes in self._transforms)
-        return found if found or transformed else None
+        if not self._subscriptions:
+            return None
+        found = tuple([handler for subscribed, handler in self._subscriptions if issubclass(cls, subscribed)])
+        if found or any([issubclass(cls, classes) for _, classes in self._transforms]):
+            return found
+        return None
 
 
 def _compose(first: EventTransform, then: EventTransform) -> EventTransform:

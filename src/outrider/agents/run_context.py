@@ -317,7 +317,11 @@ class AgentContext(msgspec.Struct, kw_only=True):
         """Publish an event after the journal changes that precede it. The event is not created if it has no
         listener."""
         if self.run.bus.has_listeners(event):
-            self.journal.publish_event(self.make_event(event, **fields))
+            # Not by `make_event`: it would copy the fields once more.
+            journal, agent = self.journal, self.agent.name
+            journal.publish_event(
+                event(session_id=journal.session.id, agent_name=agent, parent_call_id=self.call_id, **fields)
+            )
 
     def make_event(self, event: type[Event], /, **fields: Any) -> Event:
         """Create an event with the session, agent and parent call of this context."""

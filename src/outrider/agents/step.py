@@ -152,9 +152,10 @@ class ModelStep:
             async for delta in deltas:
                 self._assembler.add(delta)
                 self._last_error = ""
-                if type(delta) in _PACED:
+                kind = type(delta)
+                if kind in _PACED:
                     self._silence.restart()
-                if type(delta) not in unpublished:
+                if kind not in unpublished:
                     await self._publish_delta(delta)
 
     async def _fall_back(self, agent: Agent, error: str) -> None:

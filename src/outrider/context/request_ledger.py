@@ -21,6 +21,7 @@ from outrider.types.usage import CacheMiss, Tokens
 BEFORE_REQUEST = "before_request"
 _CONVERSATION = "\x01"  # represents the id of the conversation in a stored head; JSON never contains it
 _CLOSING = b"]}"
+_NOTHING_HASHED = blake2b(digest_size=12)
 
 
 CacheCause = Literal[
@@ -199,7 +200,7 @@ class RequestRecorder:
         self._stored_conversation = ""
         self._stored_with = 0  # the step that has the stored head
         self._last_head = b""
-        self._hash = blake2b(digest_size=12)
+        self._hash = _NOTHING_HASHED
         self._hashed: _SentBody | None = None  # what the hash has read
         self._current: _SentBody | None = None
         self._previous: _SentBody | None = None

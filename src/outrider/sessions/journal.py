@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullError, StoreError
 from outrider.event_bus import EventBus
-from outrider.sessions.failpoints import failpoint
+from outrider.sessions.failpoints import HAS_FAILPOINT, failpoint
 from outrider.sessions.leases import LeaseOwner, SessionLease
 from outrider.sessions.records import InboxItem, Lease, SessionTranscript, SessionUpdate, StoredSession
 from outrider.sessions.recovery import repair_transcript
@@ -292,8 +292,14 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     def _append_message(self, message: Message, seq: int | None = None) -> None:
         self.session.add_message(message)
-        self._publish(
-            MessageAddedEvent(role=message.role, part_count=len(message.parts), message_id=message.id, seq=seq)
+        self._bus.publish(
+            MessageAddedEvent(
+                session_id=self.session.id,
+                role=message.role,
+                part_count=len(message.parts),
+                message_id=message.id,
+                seq=seq,
+            )
         )
 
     def _finalize_part(self, part: AnyPart, message: Message) -> AnyPart:
@@ -314,7 +320,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             if isinstance(entry.value, PatchPart):
                 self.snapshot = entry.value.hash
             self._drafts.drop_draft(entry.value.id)  # a thread may have added a draft during the write
-            self._publish(PartUpdatedEvent(part=entry.value, seq=seq))
+            self._bus.publish(PartUpdatedEvent(session_id=self.session.id, part=entry.value, seq=seq))
 
     async def _write_change(self, entry: PendingChange) -> None:
         """Queues a change and writes the queue. The write completes even if the caller is cancelled."""
@@ -415,7 +421,7 @@ def _copy_session_fields(session: Session, stored: StoredSession) -> None:
 
 def _checked_transition(part: AnyPart, message: Message) -> AnyPart:
     """Returns the part after a legal state change. Raises InvalidStateTransition if a tool call may not change so."""
-    known = next((known for known in message.parts if known.id == part.id), None)
+    known = message.find_part(part.id)
     if not isinstance(part, ToolPart) or not isinstance(known, ToolPart):
         return part
     if known.ended and part.state.status != known.state.status:
@@ -428,9 +434,10 @@ def _already_ended(message: Message, part: AnyPart) -> bool:
     """True if the call ended while its running state was still queued, for example because the disk was full."""
     if not isinstance(part, ToolPart) or part.ended:
         return False
-    return any(known.id == part.id and known.ended for known in message.get_parts_by_type(ToolPart))
+    known = message.find_part(part.id)
+    return isinstance(known, ToolPart) and known.ended
 
 
 def _call_failpoint(part: AnyPart, running: str, ended: str) -> None:
-    if isinstance(part, ToolPart) and part.state.status != "pending":
+    if HAS_FAILPOINT and isinstance(part, ToolPart) and part.state.status != "pending":
         failpoint(ended if part.ended else running)

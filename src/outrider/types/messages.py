@@ -107,6 +107,13 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
                     return
             self.parts.append(self._own(part))
 
+    def find_part(self, part_id: str) -> AnyPart | None:
+        """Returns the part with this id, or None."""
+        for part in self.parts:
+            if part.id == part_id:
+                return part
+        return None
+
     def update_part(self, part_id: str, change: Callable[[Any], AnyPart]) -> AnyPart:
         """Replaces a part by `change(part)` under a lock, so that updates from several threads do not overlap."""
         with _part_lock:
@@ -147,7 +154,11 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
     def get_calls(self) -> list[ToolPart]:
         """Returns the tool calls of the answer, without those of a failed attempt, which are withdrawn."""
-        return [part for part in self.parts if isinstance(part, ToolPart) and not part.metadata.get(WITHDRAWN)]
+        return [
+            part
+            for part in self.parts
+            if isinstance(part, ToolPart) and not (part.metadata and part.metadata.get(WITHDRAWN))
+        ]
 
     def find_call(self, call_id: str) -> ToolPart | None:
         """Return the call with this id, or None."""

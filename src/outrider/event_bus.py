@@ -66,7 +66,14 @@ class EventBus:
         if self._transform is None:
             self._deliver(event)
             return
-        for result in self._apply_transform(event, self._transform):
+        try:
+            results = tuple(self._transform(event))
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # noqa: BLE001  an event that cannot be redacted is dropped; the publisher continues
+            _log.exception("%s was dropped: a transform failed", type(event).__name__)
+            return
+        for result in results:
             self._deliver(result)
 
     def has_listeners(self, event_class: type[Event]) -> bool:
@@ -85,15 +92,6 @@ class EventBus:
                 self._replace_transforms(tuple(other for other in self._transforms if other is not entry))
 
         return end
-
-    def _apply_transform(self, event: Event, transform: EventTransform) -> Iterable[Event]:
-        try:
-            return tuple(transform(event))
-        except KeyboardInterrupt:
-            raise
-        except BaseException:  # noqa: BLE001  an event that cannot be redacted is dropped; the publisher continues
-            _log.exception("%s was dropped: a transform failed", type(event).__name__)
-            return ()
 
     def _deliver(self, event: Event) -> None:
         for handler in self._handlers[event.__class__] or ():
@@ -179,9 +177,12 @@ class EventBus:
         self._replace_subscriptions(self._subscriptions)
 
     def _find_handlers(self, cls: type[Event]) -> Route:
-        found = tuple(handler for subscribed, handler in self._subscriptions if issubclass(cls, subscribed))
-        transformed = bool(self._subscriptions) and any(issubclass(cls, classes) for _, classes in self._transforms)
-        return found if found or transformed else None
+        if not self._subscriptions:
+            return None
+        found = tuple([handler for subscribed, handler in self._subscriptions if issubclass(cls, subscribed)])
+        if found or any([issubclass(cls, classes) for _, classes in self._transforms]):
+            return found
+        return None
 
 
 def _compose(first: EventTransform, then: EventTransform) -> EventTransform:

@@ -31,6 +31,9 @@ from outrider.types.tool_declaration import ToolDeclaration
 from outrider.types.tool_state import LEFT_OPEN, Attachment
 
 OpenContext = Callable[..., AgentContext]
+_AgentName = Annotated[str, "the agent to call"]
+_AgentMessage = Annotated[str, "all it needs to know"]
+_FinalResult = Annotated[str, "the result, in full"]
 OWN_COPY_ROLE = "a fresh copy of you, with your tools and an empty context"
 
 
@@ -38,15 +41,11 @@ def build_delegation_tools(caller: AgentContext, open_context: OpenContext) -> d
     """Build the tools that need the loop. `open_context` is passed in to break a cycle: opening a context builds these
     tools, and these tools open contexts."""
 
-    async def call_agent(
-        agent_name: Annotated[str, "the agent to call"],
-        message: Annotated[str, "all it needs to know"],
-        context: ToolContext,
-    ) -> str:
+    async def call_agent(agent_name: _AgentName, message: _AgentMessage, context: ToolContext) -> str:
         """Ask another agent and get its answer."""
         return await AgentDelegation(caller, open_context, context).run(agent_name, message)
 
-    async def finish(message: Annotated[str, "the result, in full"]) -> str:
+    async def finish(message: _FinalResult) -> str:
         """End your work with this result."""
         caller.finish_output = message
         return "finished"
@@ -297,11 +296,11 @@ def advertised_tools(agent: Agent, tools: Mapping[str, Tool]) -> list[Tool]:
     omitted = {other if trained in tools else "", "list" if "shell" in tools else ""}
     if agent.tools is not None:
         return list(tools.values())
-    return [tool for name, tool in tools.items() if name not in omitted and not _is_on_demand(tool)]
-
-
-def _is_on_demand(tool: Tool) -> bool:
-    return isinstance(tool, OnDemandTool) and tool.is_on_demand
+    return [
+        tool
+        for name, tool in tools.items()
+        if name not in omitted and not (isinstance(tool, OnDemandTool) and tool.is_on_demand)
+    ]
 
 
 def _prefers_patches(model: str) -> bool:

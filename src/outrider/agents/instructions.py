@@ -172,7 +172,8 @@ def widest_mode(agent: str, session: Session) -> Mode:
 def tools_for_mode(agent: Agent, tools: Mapping[str, Tool], mode: Mode) -> dict[str, Tool]:
     """Return the tools that an agent has in a mode: none in chat mode, and in plan mode only those that are read-only
     or checked by the gate."""
-    allowed = {name: tool for name, tool in tools.items() if agent.tools is None or name in agent.tools}
+    named = agent.tools
+    allowed = dict(tools) if named is None else {name: tool for name, tool in tools.items() if name in named}
     match MODE_TABLE[mode].tools:
         case "none":
             return {}

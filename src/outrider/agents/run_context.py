@@ -8,7 +8,6 @@ from contextvars import Context
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakSet
 
 import msgspec
 from msgspec.structs import replace
@@ -160,7 +159,7 @@ class RunContext(msgspec.Struct, kw_only=True):
     callbacks: Callbacks = msgspec.field(default_factory=Callbacks)
     provider_names: Mapping[str, str] = {}
     sent_requests: SentRequests = msgspec.field(default_factory=SentRequests)
-    tasks: "WeakSet[asyncio.Task[Any]]" = msgspec.field(default_factory=WeakSet)
+    tasks: set[asyncio.Task[Any]] = msgspec.field(default_factory=set[asyncio.Task[Any]])
 
     def client_for(self, agent: Agent) -> ModelClient:
         """Return the client of the agent's provider. The requests of every client are repeated after an error, and go
@@ -318,7 +317,11 @@ class AgentContext(msgspec.Struct, kw_only=True):
         """Publish an event after the journal changes that precede it. The event is not created if it has no
         listener."""
         if self.run.bus.has_listeners(event):
-            self.journal.publish_event(self.make_event(event, **fields))
+            # Not by `make_event`: it would copy the fields once more.
+            journal, agent = self.journal, self.agent.name
+            journal.publish_event(
+                event(session_id=journal.session.id, agent_name=agent, parent_call_id=self.call_id, **fields)
+            )
 
     def make_event(self, event: type[Event], /, **fields: Any) -> Event:
         """Create an event with the session, agent and parent call of this context."""

@@ -110,6 +110,7 @@ class ModelStep:
             self._silence.stop()
             message = self.message
             self._run.budget.settle(self._reservation, message.tokens, message.cost, self._assembler.turns)
+            del self._request, self._silence  # they refer to this step; without the cycle it is freed at once
 
     async def _run_request(self) -> Message:
         await self._context.wait_if_held()
@@ -151,9 +152,10 @@ class ModelStep:
             async for delta in deltas:
                 self._assembler.add(delta)
                 self._last_error = ""
-                if type(delta) in _PACED:
+                kind = type(delta)
+                if kind in _PACED:
                     self._silence.restart()
-                if type(delta) not in unpublished:
+                if kind not in unpublished:
                     await self._publish_delta(delta)
 
     async def _fall_back(self, agent: Agent, error: str) -> None:

@@ -26,11 +26,10 @@ class StopPolicy:
         self._context = context
         self._repetition = RepetitionDetector()
 
-    async def end_after(self, answer: Message) -> TurnEnd | None:
+    async def end_after(self, answer: Message, calls: list[ToolPart]) -> TurnEnd | None:
         """Return how the turn ends with this answer, or None if the model must be requested again.
 
-        All calls of the answer must have ended."""
-        calls = answer.get_calls()
+        `calls` are those of the answer; all of them have ended."""
         return await self._end_after_calls(calls) if calls else self._end_without_calls(answer)
 
     async def requests_repair(self, end: TurnEnd) -> bool:

@@ -270,6 +270,7 @@ class ToolCallRunner:
                 for call in group:
                     task = tasks.create_task(self._run_call(call), context=variables.copy() if variables else None)
                     self._run.tasks.add(task)
+                    task.add_done_callback(self._run.tasks.discard)
         except BaseExceptionGroup as errors:
             raise next((error for error in errors.exceptions if isinstance(error, OutriderError)), errors) from None
 

@@ -98,7 +98,7 @@ class Turn:
                 calls = await self._calls.run(answer)
             self._steps.end(len(calls))
             await self._hooks.report_messages()
-            end = await self._stop_policy.end_after(answer)
+            end = await self._stop_policy.end_after(answer, calls)
             if end is not None and not await self._continues(end):
                 return end
 

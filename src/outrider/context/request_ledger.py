@@ -8,7 +8,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
@@ -21,6 +21,7 @@ from outrider.types.usage import CacheMiss, Tokens
 BEFORE_REQUEST = "before_request"
 _CONVERSATION = "\x01"  # represents the id of the conversation in a stored head; JSON never contains it
 _CLOSING = b"]}"
+_NOTHING_HASHED = blake2b(digest_size=12)
 
 
 CacheCause = Literal[
@@ -62,14 +63,35 @@ def _encode_digest(digest: bytes) -> str:
 
 def stored_head(layout: BodyLayout, conversation: str) -> str:
     """Returns the head as it is stored: equal for all sessions with the same prompt, tools and settings."""
-    head = layout.head.decode("utf-8", "replace")
-    return _share_head(head.replace(conversation, _CONVERSATION) if conversation else head)
+    text = _read_head(layout.head).text
+    return _share_head(text.replace(conversation, _CONVERSATION)) if conversation and conversation in text else text
 
 
 @lru_cache(maxsize=8)
 def _share_head(head: str) -> str:
     """Returns one object for all sessions with the same head, so that it is searched for secrets once."""
     return head
+
+
+class _Head(NamedTuple):
+    """A head with its text and its hash. Sessions with the same agent send the same object."""
+
+    head: bytes
+    text: str
+    hash: blake2b
+
+
+_recent_heads: tuple[_Head, ...] = ()  # replaced as a whole, because threads may use it
+
+
+def _read_head(head: bytes) -> _Head:
+    global _recent_heads  # noqa: PLW0603
+    for known in _recent_heads:
+        if known.head is head:
+            return known
+    found = _Head(head, _share_head(head.decode("utf-8", "replace")), blake2b(head, digest_size=12))
+    _recent_heads = (found, *_recent_heads[:7])
+    return found
 
 
 def sent_head(stored: str, conversation: str) -> bytes:
@@ -178,7 +200,7 @@ class RequestRecorder:
         self._stored_conversation = ""
         self._stored_with = 0  # the step that has the stored head
         self._last_head = b""
-        self._hash = blake2b(digest_size=12)
+        self._hash = _NOTHING_HASHED
         self._hashed: _SentBody | None = None  # what the hash has read
         self._current: _SentBody | None = None
         self._previous: _SentBody | None = None
@@ -227,7 +249,8 @@ class RequestRecorder:
             return digest_body(body)
         before = self._hashed
         if before is None or before.head is not current.head or before.messages is not current.messages:
-            self._hash = blake2b(body[: -len(_CLOSING)], digest_size=12)
+            self._hash = _read_head(layout.head).hash.copy()
+            self._hash.update(memoryview(body)[len(layout.head) : -len(_CLOSING)])
         else:
             self._hash.update(current.messages[before.length : current.length])
         self._hashed = current if current.length else None

@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -105,6 +105,15 @@ class Rules(msgspec.Struct, frozen=True):
     readable: tuple[str, ...] = ()
 
 
+@cache
+def _load_policy() -> "tuple[Callable[..., Decision], Callable[[Tool], bool]]":
+    """Import the policy with the first call: a shell's grammar takes long to load."""
+    from outrider.permissions.information_flow import can_send
+    from outrider.permissions.policy import decide
+
+    return decide, can_send
+
+
 class PermissionChecker:
     """Decides about calls without user interaction. Custom functions run without approval unless their policy or a rule
     requires one; built-in tools follow the rules of the mode. `sandbox` returns whether commands can be sandboxed; it
@@ -144,10 +153,7 @@ class PermissionChecker:
         sandbox = self._sandbox if not self._unconfined or mode_asks(mode) else lambda: True
         if not custom and (why := denial_reason(tool, call.state.input, mode, sandbox)):
             return Decision("deny", why)
-        # With the first call: a shell's grammar takes long to load.
-        from outrider.permissions.information_flow import can_send
-        from outrider.permissions.policy import decide
-
+        decide, can_send = _load_policy()
         decision = decide(
             tool,
             call.state.input,

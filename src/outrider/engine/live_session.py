@@ -376,6 +376,8 @@ class LiveSession:
             raise OutriderError(describe_exception(error)) from error
         finally:
             self.in_turn = False
+            if self._context is not None:
+                self._context.run.tasks.clear()
             if plan := self.plan():
                 self._publish_update(plan=to_builtins(plan))
 

@@ -1,6 +1,7 @@
 """`run`, `async_run` and their streams: let agents process one message from a program."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
@@ -277,7 +278,8 @@ async def async_run(
     Errors of models and tools are returned to the model. An error that ends the run is raised as OutriderError; its
     `details["result"]` holds the RunResult so far.
     """
-    check_names("run()", unknown, ("agents", "tools", "providers", "output_type", *RunKeywords.__annotations__))
+    if unknown:
+        check_names("run()", unknown, ("agents", "tools", "providers", "output_type", *RunKeywords.__annotations__))
     check_parts("run()", agents, tools, providers)
     given = {"limits": limits, "hooks": hooks, "bus": bus, "store": store, "session": session, "approve": approve}
     check_arguments(
@@ -291,7 +293,7 @@ async def async_run(
     spec = RunSpec.build(entry, agents, tools, providers)
     engine_options = EngineOptions(limits=limits, hooks=hooks or Hooks(), callback_seconds=callback_seconds)
     new_session = Session(
-        workspace_directory=str(Path.cwd()),
+        workspace_directory=os.getcwd(),  # noqa: PTH109  each run needs it, and Path takes ten times as long
         mode=mode or spec.entry.mode,
         agent=spec.entry.name,
         approval=approval or "ask",

@@ -434,14 +434,15 @@ class EngineRuntime:
         built_in = session_tools.tools if session_tools else {}
         built_in_names = built_in.keys() - self.spec.tools.keys()
         environment = options.surroundings
+        flow = _TurnFlow(self, session, session_tools)
         checker = PermissionChecker(
             options.rules,
             built_in_names,
             sandbox=self.can_sandbox,
             unconfined=environment is not None and environment.sandbox.accepted,
             search_path=search_path(),
-            egress=cache(lambda: session_tools.egress if session_tools else self._create_egress_policy()),
-            is_limited=lambda: self.find_limits(session) is not None,
+            egress=flow.egress,
+            is_limited=flow.is_limited,
         )
         children = ChildSessionOpener(
             self._store, self._bus, self.lease_owner, session_tools.tree if session_tools else None
@@ -467,27 +468,29 @@ class EngineRuntime:
             auto_compact=options.compacts,
             confirm=self._approvals.confirm,
             silence_seconds=self.silence_seconds,
-            labels=cache(lambda: self._create_labels(session_tools)),
+            labels=flow.labels,
             deps=deps,
             callbacks=Callbacks(options.callback_seconds),
             provider_names=self._provider_names,
             sent_requests=self._sent_requests,
         )
 
-    def _create_egress_policy(self) -> "EgressPolicy":
+    def create_egress_policy(self) -> "EgressPolicy":
+        """Return where sessions without tools of their own may send data without a question."""
         from outrider.permissions.information_flow import EgressPolicy  # lazy: most runs send nothing
 
         return EgressPolicy(allowed=self._options.flow.allowed)
 
-    def _create_labels(self, session_tools: "SessionTools | None") -> "OriginLabels":
+    def create_labels(self, session_tools: "SessionTools | None") -> "OriginLabels":
+        """Return what derives the origins of tool results."""
         from outrider.permissions.information_flow import OriginLabels  # lazy: needed with the first call
 
-        flow, redact = self._options.flow, self._redactor.redact_text
+        flow = self._options.flow
         return OriginLabels(
-            trusts_workspace=cache(session_tools.trusts_workspace) if session_tools else lambda: True,
+            trusts_workspace=cache(session_tools.trusts_workspace) if session_tools else _trusts_workspace,
             private_servers=flow.private_servers,
             trusted_servers=flow.trusted_servers,
-            has_secret=lambda text: redact(text) is not text,
+            has_secret=self._redactor.has_secret,
         )
 
     def _clients_for(self, session: Session) -> Mapping[str, ModelClient]:
@@ -519,6 +522,38 @@ class EngineRuntime:
         """Return whether commands can be sandboxed. The first call starts processes to find that out."""
         environment = self._options.surroundings
         return environment is not None and environment.sandbox.confines
+
+
+class _TurnFlow:
+    """What the permission check of one turn knows about the flow of data. Most turns need none of it, so each value is
+    created when it is first used."""
+
+    __slots__ = ("_egress", "_labels", "_runtime", "_session", "_session_tools")
+
+    def __init__(self, runtime: EngineRuntime, session: Session, session_tools: "SessionTools | None") -> None:
+        self._runtime = runtime
+        self._session = session
+        self._session_tools = session_tools
+        self._egress: EgressPolicy | None = None
+        self._labels: OriginLabels | None = None
+
+    def egress(self) -> "EgressPolicy":
+        if self._egress is None:
+            tools = self._session_tools
+            self._egress = tools.egress if tools else self._runtime.create_egress_policy()
+        return self._egress
+
+    def labels(self) -> "OriginLabels":
+        if self._labels is None:
+            self._labels = self._runtime.create_labels(self._session_tools)
+        return self._labels
+
+    def is_limited(self) -> bool:
+        return self._runtime.find_limits(self._session) is not None
+
+
+def _trusts_workspace() -> bool:
+    return True
 
 
 async def enter_dependencies(value: Any, stack: AsyncExitStack, seconds: float | None) -> Any:

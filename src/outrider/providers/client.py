@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
+from functools import lru_cache
 from time import monotonic
 from typing import Protocol, runtime_checkable
 from urllib.parse import urlsplit
@@ -227,6 +228,11 @@ class ProviderRoute(msgspec.Struct, frozen=True):
     lessons: dict[str, int] = msgspec.field(default_factory=dict[str, int])
 
 
+@lru_cache(maxsize=64)
+def _is_local(url: str) -> bool:
+    return urlsplit(url).hostname in _LOCAL_HOSTS
+
+
 class RequestAttempts:
     """Runs one request with retries. `read` returns the next deltas, None at the end; the caller must call `close`.
 
@@ -297,9 +303,8 @@ class RequestAttempts:
     def _with_patience(self, request: HttpRequest) -> HttpRequest:
         """An answer without streaming arrives when it is complete, and a server on this machine first has to read a
         long prompt: both may take longer to start."""
-        is_local = (urlsplit(request.url).hostname or "") in _LOCAL_HOSTS
         start = 1.0 if self._request.stream else _UNSTREAMED_PATIENCE
-        start = max(start, _LOCAL_PATIENCE) if is_local else start
+        start = max(start, _LOCAL_PATIENCE) if _is_local(request.url) else start
         if start == self._patience == 1.0:
             return request
         return replace(request, patience=self._patience, start_patience=start)

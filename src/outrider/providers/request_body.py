@@ -46,12 +46,15 @@ def build_body_prefix(
     cache_key: object,
     fields: Callable[[], dict[str, Any]],
     first_messages: Callable[[], bytes] = bytes,
+    *,
+    shared: "SharedPrefixes | None" = None,
 ) -> bytes:
     """Returns the encoded body up to the first message of the prompt.
 
     The prompt caches these bytes until the model, system text, tools or settings change; `cache_key` is what they
     depend on besides. `first_messages` returns encoded messages to put before the prompt. Requests with custom fields
-    (`settings.extra`) are not cached, since those dicts are mutable.
+    (`settings.extra`) are not cached, since those dicts are mutable. `shared` is given if the bytes do not have the id
+    of the conversation: sessions with the same agent then use the same bytes.
     """
 
     def build() -> bytes:
@@ -59,8 +62,28 @@ def build_body_prefix(
 
     if request.settings.extra:
         return build()
-    inputs = (request.model, request.system, request.tools, request.settings, request.stream, request.conversation)
-    return request.prompt.opening((messages_field, cache_key, inputs), build)
+    conversation = request.conversation if shared is None else ""
+    inputs = (request.model, request.system, request.tools, request.settings, request.stream, conversation)
+    made_of = (messages_field, cache_key, inputs)
+    if shared is None or request.settings.output is not None:
+        return request.prompt.opening(made_of, build)
+    return request.prompt.opening(made_of, lambda: shared.find(made_of, build))
+
+
+class SharedPrefixes:
+    """The newest body prefixes of a client. A second session with the same agent does not build its prefix again."""
+
+    def __init__(self) -> None:
+        self._known: tuple[tuple[object, bytes], ...] = ()  # replaced as a whole, because threads may use it
+
+    def find(self, made_of: object, build: Callable[[], bytes]) -> bytes:
+        """Returns the bytes that were built from equal values, or builds them."""
+        for known, prefix in self._known:
+            if known == made_of:
+                return prefix
+        prefix = build()
+        self._known = ((made_of, prefix), *self._known[: _MAX_SHARED_PREFIXES - 1])
+        return prefix
 
 
 def finish_body(prefix: bytes, messages: bytes | bytearray) -> bytes:
@@ -169,6 +192,7 @@ def has_schemas(request: Request) -> bool:
 Schema = dict[str, Any]
 
 _MAX_CACHED_TOOLS = 1024
+_MAX_SHARED_PREFIXES = 8
 _UNION_KEYWORDS = ("allOf", "anyOf", "oneOf")
 _FORBIDDEN_ROOT_KEYWORDS = (*_UNION_KEYWORDS, "enum", "not", "$ref")
 _NON_OBJECT_TYPES = (None, "string", "number", "integer", "boolean", "array", "null")  # Google also uses "OBJECT"

@@ -10,13 +10,19 @@ from msgspec.structs import replace
 
 from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullError, StoreError
 from outrider.event_bus import EventBus
-from outrider.sessions.failpoints import failpoint
+from outrider.sessions.failpoints import HAS_FAILPOINT, failpoint
 from outrider.sessions.leases import LeaseOwner, SessionLease
 from outrider.sessions.records import InboxItem, Lease, SessionTranscript, SessionUpdate, StoredSession
 from outrider.sessions.recovery import repair_transcript
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
-from outrider.sessions.write_queue import PendingChange, ShieldedTasks, WriteQueue
+from outrider.sessions.write_queue import (
+    PendingChange,
+    ShieldedTasks,
+    WriteQueue,
+    change_of_head,
+    change_of_message,
+)
 from outrider.types.codec import AnyPart, adopt
 from outrider.types.events import (
     ErrorEvent,
@@ -157,7 +163,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
         """
         message.join(self.session.id)
         message.time = message.time or MessageTime(self._clock())
-        await self._write_change(PendingChange(message, takes=takes, synced=not takes))
+        await self._write_change(change_of_message(message, takes))
         if any(isinstance(part, CompactionPart) for part in message.parts):
             failpoint("FP-mid-compaction")
         return message
@@ -180,12 +186,13 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     async def discard_inbox_item(self, item_id: str) -> None:
         """Marks an inbox item as taken without adding it to the transcript."""
-        await self._write_change(PendingChange(takes=[item_id]))
+        await self._write_change(PendingChange(takes=[item_id], silent=True, alone=True))
 
     async def put_message(self, message: Message) -> None:
         """Stores the fields of a message, such as finish reason and usage, without its parts."""
+        is_queued = self._queue.has_message_head(message)
         await self._write_change(
-            PendingChange() if self._queue.has_message_head(message) else PendingChange(head=message)
+            PendingChange(rows=0, silent=True) if is_queued else change_of_head(message, synced=True)
         )
 
     def put_message_soon(self, message: Message) -> None:
@@ -285,8 +292,14 @@ class Journal(AbstractAsyncContextManager["Journal"]):
 
     def _append_message(self, message: Message, seq: int | None = None) -> None:
         self.session.add_message(message)
-        self._publish(
-            MessageAddedEvent(role=message.role, part_count=len(message.parts), message_id=message.id, seq=seq)
+        self._bus.publish(
+            MessageAddedEvent(
+                session_id=self.session.id,
+                role=message.role,
+                part_count=len(message.parts),
+                message_id=message.id,
+                seq=seq,
+            )
         )
 
     def _finalize_part(self, part: AnyPart, message: Message) -> AnyPart:
@@ -307,7 +320,7 @@ class Journal(AbstractAsyncContextManager["Journal"]):
             if isinstance(entry.value, PatchPart):
                 self.snapshot = entry.value.hash
             self._drafts.drop_draft(entry.value.id)  # a thread may have added a draft during the write
-            self._publish(PartUpdatedEvent(part=entry.value, seq=seq))
+            self._bus.publish(PartUpdatedEvent(session_id=self.session.id, part=entry.value, seq=seq))
 
     async def _write_change(self, entry: PendingChange) -> None:
         """Queues a change and writes the queue. The write completes even if the caller is cancelled."""
@@ -408,7 +421,7 @@ def _copy_session_fields(session: Session, stored: StoredSession) -> None:
 
 def _checked_transition(part: AnyPart, message: Message) -> AnyPart:
     """Returns the part after a legal state change. Raises InvalidStateTransition if a tool call may not change so."""
-    known = next((known for known in message.parts if known.id == part.id), None)
+    known = message.find_part(part.id)
     if not isinstance(part, ToolPart) or not isinstance(known, ToolPart):
         return part
     if known.ended and part.state.status != known.state.status:
@@ -421,9 +434,10 @@ def _already_ended(message: Message, part: AnyPart) -> bool:
     """True if the call ended while its running state was still queued, for example because the disk was full."""
     if not isinstance(part, ToolPart) or part.ended:
         return False
-    return any(known.id == part.id and known.ended for known in message.get_parts_by_type(ToolPart))
+    known = message.find_part(part.id)
+    return isinstance(known, ToolPart) and known.ended
 
 
 def _call_failpoint(part: AnyPart, running: str, ended: str) -> None:
-    if isinstance(part, ToolPart) and part.state.status != "pending":
+    if HAS_FAILPOINT and isinstance(part, ToolPart) and part.state.status != "pending":
         failpoint(ended if part.ended else running)

@@ -97,6 +97,8 @@ def _storable_json(value: Any) -> Any:
 
 def to_storable_text(text: str) -> str:
     """Returns the string without NUL and lone surrogates, which Postgres and UTF-8 cannot store."""
+    if text.isascii() and "\0" not in text:
+        return text
     return text.encode("utf-8", "replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 

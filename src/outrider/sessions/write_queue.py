@@ -3,9 +3,10 @@
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from copy import copy
 from typing import Any, Protocol
 
-from msgspec.structs import replace
+from msgspec import Struct
 
 from outrider.errors import StorageFullError
 from outrider.sessions.records import StoredValue
@@ -20,44 +21,37 @@ class AppendFunction(Protocol):
     def __call__(self, values: Sequence[StoredValue], takes: Sequence[str], *, synced: bool) -> Awaitable[int]: ...
 
 
-class PendingChange:
+class PendingChange(Struct, eq=False):
     """A queued change, to be stored, applied and published.
 
     `value` is a message with its parts, or a part; `into` is the message that receives the part when it is applied
     (None if it has the part). `head` is a message whose fields are stored without its parts, with their values at the
-    time of the write. `event` is published once all changes before it are stored. A `silent` change publishes nothing.
-    A change without `synced` needs no fsync. `takes` lists inbox items; such a change is written `alone`.
+    time of the write. `event` is published once all changes before it are stored. `rows` is the number of rows that it
+    writes. A `silent` change publishes nothing. A change without `synced` needs no fsync. `takes` lists inbox items;
+    such a change is written `alone`.
     """
 
-    __slots__ = ("alone", "error", "event", "head", "into", "rows", "silent", "synced", "takes", "value")
+    value: StoredValue | None = None
+    into: Message | None = None
+    head: Message | None = None
+    event: Event | None = None
+    takes: Sequence[str] = ()
+    rows: int = 1
+    synced: bool = True
+    silent: bool = False
+    alone: bool = False
+    error: Exception | None = None
 
-    def __init__(
-        self,
-        value: StoredValue | None = None,
-        *,
-        into: Message | None = None,
-        head: Message | None = None,
-        event: Event | None = None,
-        takes: Sequence[str] = (),
-        synced: bool = True,
-        silent: bool = False,
-    ) -> None:
-        self.value = value
-        self.into = into
-        self.head = head
-        self.event = event
-        self.takes = takes
-        self.synced = synced
-        self.silent = silent or (value is None and event is None)
-        self.rows = len(takes) + (value is not None or head is not None)
-        if isinstance(value, Message):
-            self.rows += len(value.parts)
-        self.alone = bool(takes)
-        self.error: Exception | None = None
 
-    def stored_value(self) -> StoredValue | None:
-        """Returns the value to write; None for an event or for inbox items alone."""
-        return self.value if self.head is None else replace(self.head, parts=[])
+def change_of_message(message: Message, takes: Sequence[str]) -> PendingChange:
+    """Returns the change that adds a message, and takes the inbox items that it came from."""
+    rows = 1 + len(message.parts) + len(takes)
+    return PendingChange(message, takes=takes, rows=rows, synced=not takes, alone=bool(takes))
+
+
+def change_of_head(message: Message, *, synced: bool) -> PendingChange:
+    """Returns the change that stores the fields of a message without its parts."""
+    return PendingChange(head=message, synced=synced, silent=True)
 
 
 class WriteQueue:
@@ -86,7 +80,7 @@ class WriteQueue:
 
     def add_open_message(self, message: Message) -> None:
         """Queues a new message and its first parts; the journal has published the message."""
-        self.add(PendingChange(head=message, synced=False), watched=False)
+        self.add(change_of_head(message, synced=False), watched=False)
         for part in message.parts:
             self.add(PendingChange(part, synced=False, silent=True), watched=False)
 
@@ -101,13 +95,13 @@ class WriteQueue:
     def add_message_head(self, message: Message) -> None:
         """Queues the fields of a message, unless they are queued and not yet being written."""
         if not self.has_message_head(message):
-            self.add(PendingChange(head=message, synced=False), watched=False)
+            self.add(change_of_head(message, synced=False), watched=False)
 
     def add_event(self, event: Event) -> bool:
         """Queues an event behind unpublished changes. Returns False if there are none or if the disk is full."""
         for entry in () if self._storage_full else self._queued:
             if not entry.silent:
-                self._queued.append(PendingChange(event=event, synced=False))
+                self._queued.append(PendingChange(event=event, rows=0, synced=False))
                 return True
         return False
 
@@ -124,11 +118,15 @@ class WriteQueue:
 
         A running write does not count here: it has already encoded the message.
         """
-        return any(entry.head is message for entry in self._queued[self._in_flight :])
+        for entry in self._queued[self._in_flight :]:  # noqa: SIM110  a generator costs more than the search
+            if entry.head is message:
+                return True
+        return False
 
     def raise_failure(self, entry: PendingChange) -> None:
         """Raises the error of an awaited change, or of an earlier change that no caller awaited."""
-        unwatched, self._unwatched = self._unwatched, [one for one in self._unwatched if one in self._queued]
+        unwatched, waiting = self._unwatched, self._queued
+        self._unwatched = [one for one in unwatched if one in waiting] if waiting else []
         for written in (*unwatched, entry):
             if written.error is not None:
                 raise written.error
@@ -156,10 +154,17 @@ class WriteQueue:
             self._apply_batch(batch, last)
 
     def _append_batch(self, batch: Sequence[PendingChange]) -> Awaitable[int]:
-        values = [value for entry in batch if (value := entry.stored_value()) is not None]
+        values, synced = list[StoredValue](), False
+        for entry in batch:
+            synced = synced or entry.synced
+            if entry.head is not None:
+                values.append(head := copy(entry.head))
+                head.parts = []
+            elif entry.value is not None:
+                values.append(entry.value)
         if not values and not batch[0].takes:
             return _append_nothing()
-        return self._append(values, batch[0].takes, synced=any(entry.synced for entry in batch))
+        return self._append(values, batch[0].takes, synced=synced)
 
     def _release_events(self) -> None:
         """Publishes queued events at once: with a full disk, the changes before them may stay queued for long."""
@@ -169,8 +174,10 @@ class WriteQueue:
         self._apply_batch(events, 0)
 
     def _next_batch(self) -> list[PendingChange]:
-        count = next((position for position, entry in enumerate(self._queued) if entry.alone), len(self._queued))
-        return self._queued[: max(count, 1)]
+        for position, entry in enumerate(self._queued):
+            if entry.alone:
+                return self._queued[: max(position, 1)]
+        return self._queued[:]
 
     def _isolate_failure(self, batch: Sequence[PendingChange], error: Exception) -> None:
         """Removes a change that failed alone. If a batch failed, each of its changes is written alone next time."""
@@ -182,7 +189,9 @@ class WriteQueue:
 
     def _apply_batch(self, batch: Sequence[PendingChange], last: int) -> None:
         """Applies stored changes; the store numbers rows in queue order, and `last` is the last number."""
-        seq = last - sum(entry.rows for entry in batch)
+        seq = last
+        for entry in batch:
+            seq -= entry.rows
         for entry in batch:
             seq += entry.rows
             if not entry.silent:

@@ -160,10 +160,8 @@ class ToolRunner:
             return await self._record_end(call, call.state.fail(message, self._clock(), reason="invalid_input"))
         running = call.state.start(self._clock())
         call = self._mark_origins(_mark_for_recovery(call, tool), tool, context).with_state(running)
-        watched, message = (
-            _RunningCall(call, running, context, self._save_draft, self._record, self._is_left_open),
-            "canceled before it started",
-        )
+        watched = _RunningCall(call, running, context, self._save_draft, self._record, self._is_left_open)
+        message = "canceled before it started"
         try:
             await self._record(call)  # may have been stored even if it is cancelled
             message = "canceled before it finished"
@@ -213,7 +211,7 @@ class ToolRunner:
 
     async def _call_in_scope(self, tool: Tool, call: "_RunningCall") -> str | ToolResult:
         async with self._call_scope(call.part, tool):
-            return await tool.call(call.running.input, call.context)
+            return await tool.call(call.running.input, call.make_context())
 
     async def _call_with_timeout(self, tool: Tool, call: "_RunningCall") -> str | ToolResult:
         limit = asyncio.timeout(tool.timeout)
@@ -271,17 +269,24 @@ class _RunningCall:
         self._save_draft = draft
         self._record = record
         self.running = running
-        self.context = msgspec.structs.replace(
-            context,
-            report=self._on_progress,
-            wait_for_answer=self._wait_for_answer,
-            resume_work=self._resume_work,
-            is_suspended=lambda: is_left_open(self.part),
-        )
-        self._report = context.report
+        self._context = context
+        self._is_left_open = is_left_open
         self.origins: Origins = ()
         self._partial: deque[str] = deque()
         self._size = 0
+
+    def make_context(self) -> ToolContext:
+        """Returns the context for the tool. It is not stored here: it refers to this call, which would be a cycle."""
+        return msgspec.structs.replace(
+            self._context,
+            report=self._on_progress,
+            wait_for_answer=self._wait_for_answer,
+            resume_work=self._resume_work,
+            is_suspended=self._is_suspended,
+        )
+
+    def _is_suspended(self) -> bool:
+        return self._is_left_open(self.part)
 
     def add_origins(self, origins: Iterable[object]) -> None:
         """Adds what a tool says about its result. A value of another type is a mistake of the tool, not of the call."""
@@ -332,7 +337,7 @@ class _RunningCall:
         self.add_origins(progress.origins)
         self._append_output(progress.output)
         self._save_draft(self.part.id, len(progress.output), self._draft_part)
-        self._report(progress)
+        self._context.report(progress)
 
     def _draft_part(self) -> ToolPart:
         return self.part.update_state(self.running.progress(metadata={"output": "".join(self._partial)}))

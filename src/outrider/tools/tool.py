@@ -763,10 +763,11 @@ def tools_by_name(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "To
     duplicate name."""
     by_name: dict[str, Tool] = {}
     for given in tools:
-        tool: Tool = cast("Tool", given) if isinstance(given, Tool) else Tool(given)
-        if tool.name in by_name:
-            raise ConfigurationError(f"two tools are called {tool.name!r}")
-        by_name[tool.name] = tool
+        tool: Tool = given if isinstance(given, Tool) else Tool(given)
+        name = tool.name
+        if name in by_name:
+            raise ConfigurationError(f"two tools are called {name!r}")
+        by_name[name] = tool
     return by_name
 
 

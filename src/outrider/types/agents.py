@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, get_args
 
 import msgspec
@@ -89,15 +90,20 @@ class Provider(msgspec.Struct, frozen=True, metaclass=ArgumentsMeta):
     @property
     def vendor(self) -> str:
         """The well-known name of who provides the models, as in the OpenTelemetry conventions; else the own name."""
-        address = (self.base_url or "").partition("://")[2] or self.base_url or ""
-        host = address.partition("/")[0].rpartition("@")[2].partition(":")[0].lower()
-        for ending, vendor in _VENDOR_HOSTS:
-            if f".{host}".endswith(ending):
-                return vendor
-        if host:
-            return self.name
+        found = _find_vendor(self.base_url, self.name) if self.base_url else ""
+        if found:
+            return found
         is_vertex = self.kind in ("anthropic", "google") and "project" in self.options
         return "gcp.vertex_ai" if is_vertex else _VENDORS.get(self.kind, self.name)
+
+
+@lru_cache(maxsize=64)
+def _find_vendor(base_url: str, name: str) -> str:
+    """The vendor of a host, else `name`; "" if the address has no host."""
+    address = base_url.partition("://")[2] or base_url
+    host = address.partition("/")[0].rpartition("@")[2].partition(":")[0].lower()
+    known = (vendor for ending, vendor in _VENDOR_HOSTS if f".{host}".endswith(ending))
+    return next(known, name) if host else ""
 
 
 _HTTP_OPTIONS = ("retry", "rate_limit", "timeouts", "cassette")

@@ -7,7 +7,7 @@ from typing import Any, TypeGuard, TypeVar, Union
 import msgspec
 
 from outrider.errors import ConfigurationError, PartValidationError
-from outrider.types.ids import is_id, new_id
+from outrider.types.ids import are_ids, is_id, new_id
 from outrider.types.parts import (
     STORED_KINDS,
     AgentPart,
@@ -203,13 +203,11 @@ def validate_part(part: AnyPart) -> None:
 
 def check_part(part: AnyPart) -> None:
     """Like `validate_part`, without the check of field types."""
-    for field in ("id", "session_id", "message_id"):
-        found = getattr(part, field, None)
-        if not is_id(found):
-            name = getattr(part, "type", "") or type(part).__name__
-            raise PartValidationError(f"{name}: `{field}` must be a UUID, got {found!r}", field=field)
     if not isinstance(part, PartBase):
+        _check_ids(part)
         return
+    if not are_ids(part.id, part.session_id, part.message_id):
+        _check_ids(part)
     kind = part.type
     if kind not in _kinds:
         raise PartValidationError(f"part type {kind!r} is not registered (see register_part_type)", field="type")
@@ -221,6 +219,14 @@ def check_part(part: AnyPart) -> None:
             raise PartValidationError(
                 f"tool: time.end {time.end} is before time.start {time.start}", field="state.time.end"
             )
+
+
+def _check_ids(part: AnyPart) -> None:
+    for field in ("id", "session_id", "message_id"):
+        found = getattr(part, field, None)
+        if not is_id(found):
+            name = getattr(part, "type", "") or type(part).__name__
+            raise PartValidationError(f"{name}: `{field}` must be a UUID, got {found!r}", field=field)
 
 
 def _to_dict(value: Any) -> Any:

@@ -1,6 +1,6 @@
 """Event classes. An event reports what happened; it never requests anything."""
 
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, cast, get_args
 
 import msgspec
 
@@ -9,7 +9,7 @@ from outrider.types.ids import now_ms
 from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CallEffect, CommandOutcome, RuleWidth
 from outrider.types.usage import CacheTokens, Tokens
-from outrider.types.validate import convert, is_object
+from outrider.types.validate import convert
 
 
 class Event(msgspec.Struct, kw_only=True, frozen=True, tag_field="type", tag=True):
@@ -209,8 +209,8 @@ class PartUpdatedEvent(Event, frozen=True, tag="PartUpdatedEvent"):
     seq: int | None = None
 
     def __post_init__(self) -> None:
-        if is_object(self.part):
-            msgspec.structs.force_setattr(self, "part", load_part(self.part))
+        if isinstance(self.part, dict):
+            msgspec.structs.force_setattr(self, "part", load_part(cast("dict[str, Any]", self.part)))
 
 
 class PartDeltaEvent(Event, frozen=True, tag="PartDeltaEvent"):

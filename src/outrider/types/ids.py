@@ -54,6 +54,14 @@ def is_id(value: object) -> bool:
     return isinstance(value, str) and _is_canonical(value)
 
 
+def are_ids(*values: object) -> bool:
+    """Returns whether all values are ids."""
+    for value in values:  # noqa: SIM110  a generator costs more than the check
+        if not isinstance(value, str) or not _is_canonical(value):
+            return False
+    return True
+
+
 @lru_cache(maxsize=1024)
 def _is_canonical(text: str) -> bool:
     """Cached, because every part of a session repeats the same session and message ids."""

@@ -10,7 +10,7 @@ import msgspec
 from outrider.errors import PartValidationError
 from outrider.types.anthropic_blocks import content_blocks, part_from_anthropic
 from outrider.types.codec import AnyPart, adopt, load_part, plain
-from outrider.types.ids import is_id, new_id
+from outrider.types.ids import are_ids, is_id, new_id
 from outrider.types.parts import WITHDRAWN, ModelRef, PartBase, TextPart, ToolPart, ToolUsePart, is_withdrawn
 from outrider.types.tool_state import ToolPending
 from outrider.types.usage import Tokens
@@ -86,7 +86,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.role not in _ROLES:
             raise PartValidationError(f"the role must be user or assistant, got {self.role!r}", field="role")
-        self.parts = [self._own(_as_stored(part)) for part in self.parts]
+        self.parts = [self._own(_as_stored(part)) for part in self.parts] if self.parts else []
         self._check_unique_ids()
 
     def add_part(self, part: AnyPart | dict[str, Any]) -> AnyPart:
@@ -107,6 +107,13 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
                     return
             self.parts.append(self._own(part))
 
+    def find_part(self, part_id: str) -> AnyPart | None:
+        """Returns the part with this id, or None."""
+        for part in self.parts:
+            if part.id == part_id:
+                return part
+        return None
+
     def update_part(self, part_id: str, change: Callable[[Any], AnyPart]) -> AnyPart:
         """Replaces a part by `change(part)` under a lock, so that updates from several threads do not overlap."""
         with _part_lock:
@@ -118,8 +125,9 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
     def join(self, session_id: str) -> None:
         """Sets the session id of this message and of its parts. Raises PartValidationError for an invalid id."""
-        for value in (self, *self.parts):
-            _check_id(value.id)
+        if not are_ids(self.id, *[part.id for part in self.parts]):
+            for value in (self, *self.parts):
+                _check_id(value.id)
         self.session_id = session_id
         for part in self.parts:
             adopt(part, self.id, session_id)
@@ -146,7 +154,11 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
     def get_calls(self) -> list[ToolPart]:
         """Returns the tool calls of the answer, without those of a failed attempt, which are withdrawn."""
-        return [part for part in self.parts if isinstance(part, ToolPart) and not part.metadata.get(WITHDRAWN)]
+        return [
+            part
+            for part in self.parts
+            if isinstance(part, ToolPart) and not (part.metadata and part.metadata.get(WITHDRAWN))
+        ]
 
     def find_call(self, call_id: str) -> ToolPart | None:
         """Return the call with this id, or None."""
@@ -178,11 +190,9 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
     def validate(self) -> None:
         """Checks the message before it is stored. Raises PartValidationError that names the field."""
-        for field in ("id", "session_id"):
-            if not is_id(getattr(self, field)):
-                raise PartValidationError(
-                    f"message: `{field}` must be a UUID, got {getattr(self, field)!r}", field=field
-                )
+        if not are_ids(self.id, self.session_id):
+            field = "session_id" if is_id(self.id) else "id"
+            raise PartValidationError(f"message: `{field}` must be a UUID, got {getattr(self, field)!r}", field=field)
         if self.time is None:
             raise PartValidationError("message: missing required field `time`", field="time")
         if self.role == "assistant" and self.finish is not None and self.time.completed is None:
@@ -199,7 +209,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
         return part
 
     def _check_unique_ids(self) -> None:
-        if len({part.id for part in self.parts}) != len(self.parts):
+        if len(self.parts) > 1 and len({part.id for part in self.parts}) != len(self.parts):
             raise PartValidationError(f"message {self.id}: two parts have the same id", field="id")
 
 

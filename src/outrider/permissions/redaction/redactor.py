@@ -105,10 +105,20 @@ Walker = Callable[[Any, CleanTextCache], Any]
 
 def redact_nested(value: Any, texts: CleanTextCache) -> Any:
     """Returns the value with every text in it redacted; the same object if it contains no secret."""
-    return _find_walker(value.__class__)(value, texts)
+    return _walkers[value.__class__](value, texts)
 
 
-@cache
+class _WalkerTable(dict[type[Any], Walker]):
+    """Cache: class → its walker."""
+
+    def __missing__(self, kind: type[Any]) -> Walker:
+        self[kind] = walker = _find_walker(kind)
+        return walker
+
+
+_walkers = _WalkerTable()
+
+
 def _find_walker(kind: type[Any]) -> Walker:
     if issubclass(kind, msgspec.Struct):
         return _struct_walker(kind)
@@ -168,21 +178,29 @@ def _struct_walker(kind: type[msgspec.Struct]) -> Walker:
     others = [name for name in fields if name not in texts]
     found = attrgetter(*texts, texts[0]) if texts else _no_texts  # with two or more names it always returns a tuple
 
+    def walk_texts(value: msgspec.Struct, texts: CleanTextCache) -> msgspec.Struct:
+        try:
+            if texts.are_clean(found(value)):
+                return value
+        except TypeError:  # a field annotated as text contains a list or a dict
+            pass
+        return _with_fields(value, fields, texts)
+
     def walk(value: msgspec.Struct, texts: CleanTextCache) -> msgspec.Struct:
         try:
             left = others if texts.are_clean(found(value)) else fields
-        except TypeError:  # a field annotated as text contains a list or a dict
+        except TypeError:
             left = fields
-        return _with_fields(value, left, texts) if left else value
+        return _with_fields(value, left, texts)
 
-    return walk
+    return walk if others else walk_texts
 
 
 def _with_fields(value: msgspec.Struct, names: Iterable[str], texts: CleanTextCache) -> msgspec.Struct:
     changed: dict[str, Any] = {}
     for name in names:
         field_value = getattr(value, name)
-        if field_value and (clean := _find_walker(field_value.__class__)(field_value, texts)) is not field_value:
+        if field_value and (clean := _walkers[field_value.__class__](field_value, texts)) is not field_value:
             changed[name] = clean
     return msgspec.structs.replace(value, **changed) if changed else value
 
@@ -342,6 +360,10 @@ class Redactor:
     def redact_text(self, text: str) -> str:
         return self.clean_texts.redact(text)
 
+    def has_secret(self, text: str) -> bool:
+        """Returns whether the text contains a secret."""
+        return self.clean_texts.redact(text) is not text
+
     def find_unfinished_secret(self, text: str) -> int:
         """As the module's function, and also finds the start of a known secret."""
         begun = find_unfinished_secret(text)
@@ -383,9 +405,9 @@ class Redactor:
         """As `redact_value`; also remembers a clean part, so that publishing the same part skips the search."""
         clean = redact_nested(value, self.clean_texts)
         if clean is value and isinstance(value, PartBase):
-            self._clean[id(value)] = value
-            while len(self._clean) > _MAX_CLEAN_PARTS:
+            if len(self._clean) >= _MAX_CLEAN_PARTS:
                 self._clean.pop(next(iter(self._clean)), None)
+            self._clean[id(value)] = value
         return clean
 
     def is_clean(self, part: object) -> bool:
@@ -520,7 +542,7 @@ class RedactingEventFilter:
         return (*held, self._redactor.redact_value(event))
 
     def filter_event(self, event: Event) -> Sequence[Event]:
-        return (_find_walker(event.__class__)(event, self._redactor.clean_texts),)
+        return (_walkers[event.__class__](event, self._redactor.clean_texts),)
 
     def _open_stream(self, key: tuple[str, str], event: ChunkEvent) -> _StreamState:
         if len(self._streams) >= _MAX_STREAMS:

@@ -21,6 +21,7 @@ from outrider.providers.anthropic.encode import (
     traits_for_model,
 )
 from outrider.providers.request_body import (
+    SharedPrefixes,
     build_body_prefix,
     encode_json,
     find_rejected_vendor_tools,
@@ -145,6 +146,7 @@ class AnthropicWire:
     ) -> None:
         self._endpoint = build_endpoint(provider)
         self._output_limit = output_limit
+        self._prefixes = SharedPrefixes()
         self._traits = {} if shared_traits is None else shared_traits
 
     @cached_property
@@ -174,7 +176,7 @@ class AnthropicWire:
             self._catalog_limit(request, traits),
             lacks_required_thinking(request, traits),
         )
-        prefix = build_body_prefix(request, "messages", form, lambda: self._body_fields(request))
+        prefix = build_body_prefix(request, "messages", form, lambda: self._body_fields(request), shared=self._prefixes)
         messages = request.prompt.encoded(family, encode)
         marks = tuple(self._cache_marks(request.prompt, family, traits, end=len(messages)))
         return HttpRequest(

@@ -10,7 +10,13 @@ from outrider.errors import InvalidRequestError, ProviderError
 from outrider.http.transport import HttpRequest
 from outrider.providers.google.decode import GeminiDecoder, error_from_response
 from outrider.providers.google.encode import ContentWriter, encode_body_fields, model_generation
-from outrider.providers.request_body import build_body_prefix, find_rejected_vendor_tools, finish_body, has_schemas
+from outrider.providers.request_body import (
+    SharedPrefixes,
+    build_body_prefix,
+    find_rejected_vendor_tools,
+    finish_body,
+    has_schemas,
+)
 from outrider.types.agents import Provider
 from outrider.types.modes import VendorTool
 from outrider.types.parts import ToolUsePart
@@ -39,6 +45,7 @@ class GoogleWire:
         where = f"/projects/{project}/locations/{location}/publishers/google" if project else ""
         self._without_thinking: set[str] = set()  # models that rejected a thinking configuration
         self._rejected_tools: dict[str, frozenset[VendorTool]] = {}  # tools of the vendor, by model
+        self._prefixes = SharedPrefixes()
         self._base = f"{host.rstrip('/')}/{version}{where}"
         self._headers = (
             {"content-type": "application/json"} | _auth_header(provider, is_token=bool(project)) | provider.headers
@@ -67,6 +74,7 @@ class GoogleWire:
             "contents",
             (generation, thinking, rejected),
             lambda: encode_body_fields(request, generation, thinking=thinking, rejected=rejected),
+            shared=self._prefixes,
         )
         form, encode = (FAMILY, str(generation)), partial(encode_contents, generation=generation)
         layout = BodyLayout(form, prefix, request.prompt, contents, encode)

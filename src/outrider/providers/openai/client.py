@@ -43,6 +43,7 @@ from outrider.providers.openai.responses_encode import (
     encode_responses_fields,
 )
 from outrider.providers.request_body import (
+    SharedPrefixes,
     build_body_prefix,
     encode_json,
     find_rejected_vendor_tools,
@@ -63,6 +64,7 @@ class ChatWire:
     def __init__(self, provider: Provider) -> None:
         self._dialect = dialect_for_provider(provider)
         self._learned: dict[str, list[ChatDialect]] = {}  # per model; the last one is used
+        self._prefixes = SharedPrefixes()
         self._headers = request_headers(provider)
         self._url = endpoint_url(provider, "chat/completions")
 
@@ -91,6 +93,7 @@ class ChatWire:
             dialect,
             lambda: encode_chat_fields(request, dialect),
             lambda: _encode_system_message(request, dialect),
+            shared=None if dialect.cache_key else self._prefixes,
         )
 
         def encode(prompt: Prompt) -> bytearray:

@@ -297,9 +297,14 @@ class PartRow(msgspec.Struct, frozen=True):
 Row = MessageRow | PartRow
 
 
-def row_size(row: Row) -> int:
-    """Returns the bytes of a row, approximately."""
-    return len(row.body) + (sum(map(len, row.texts.values())) if isinstance(row, PartRow) and row.texts else 0)
+def rows_size(rows: Sequence[Row]) -> int:
+    """Returns the bytes of rows, approximately."""
+    size = 0
+    for row in rows:
+        size += len(row.body)
+        if isinstance(row, PartRow) and row.texts:
+            size += sum(map(len, row.texts.values()))
+    return size
 
 
 class AppendRequest(msgspec.Struct, frozen=True):
@@ -319,21 +324,21 @@ def to_rows(session_id: str, values: Sequence[StoredValue], *, split: bool = Fal
     Raises PartValidationError for an invalid value or one of another session.
     """
     rows: list[Row] = []
-    parts: dict[tuple[str, str], AnyPart | PartRow] = {}
+    last: dict[tuple[str, str], AnyPart] = {}
+    written: dict[tuple[str, str], PartRow] = {}
     for value in values:
         if value.session_id != session_id:
             raise PartValidationError(f"{value.id} belongs to session {value.session_id!r}", field="session_id")
         if not isinstance(value, Message):
-            parts[value.message_id, value.id] = value
+            last[value.message_id, value.id] = value
     for value in values:
         if isinstance(value, Message):
             rows += _message_rows(value)
             continue
-        name = (value.message_id, value.id)
-        part = parts[name]
-        if not isinstance(part, PartRow):
-            part = parts[name] = part_row(part, split=split)
-        rows.append(part)
+        row = written.get(name := (value.message_id, value.id))
+        if row is None:
+            row = written[name] = part_row(last[name], split=split)
+        rows.append(row)
     return rows
 
 

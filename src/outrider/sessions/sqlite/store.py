@@ -29,7 +29,7 @@ from outrider.sessions.records import (
     UsageRow,
 )
 from outrider.sessions.rows import search_terms
-from outrider.sessions.rows.codec import AppendRequest, row_size, to_rows
+from outrider.sessions.rows.codec import AppendRequest, rows_size, to_rows
 from outrider.sessions.rows.session_rows import SessionListeners
 from outrider.sessions.sqlite import reads, search, writes
 from outrider.sessions.sqlite.connection import ReaderPool
@@ -152,7 +152,7 @@ class SqliteStore:
         takes: Sequence[str] = (),
     ) -> int:
         request = AppendRequest(session_id, to_rows(session_id, values, split=not draft), token, draft, takes)
-        slow = len(request.rows) > INLINE_ROWS or sum(map(row_size, request.rows)) > INLINE_BYTES
+        slow = len(request.rows) > INLINE_ROWS or rows_size(request.rows) > INLINE_BYTES
         synced = synced and not draft
         seq = await self._writer.run(
             lambda db: writes.append_rows(db, request, self._clock()), synced=synced, slow=slow

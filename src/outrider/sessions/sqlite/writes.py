@@ -162,17 +162,19 @@ def advance_with_token(
     db: sqlite3.Connection, session_id: str, token: int | None, count: int, now: int
 ) -> tuple[int, int] | None:
     """Advances the sequence and checks the token in one statement; returns None if the full check is needed."""
-    permission = "lease IS NULL AND ? IS NULL" if token is None else "token = ?"
-    return _execute_advance(db, f"{_ADVANCE} AND {permission} {_ADVANCED}", (count, session_id, token), now)
+    statement = _ADVANCE_UNLEASED if token is None else _ADVANCE_LEASED
+    return _execute_advance(db, statement, (count, session_id, token), now)
 
 
 def advance_sequence(db: sqlite3.Connection, session_id: str, count: int, now: int) -> tuple[int, int]:
     """Reserves `count` sequence numbers; returns the session's key and the last number."""
-    return _execute_advance(db, f"{_ADVANCE} {_ADVANCED}", (count, session_id), now) or raise_no_session(session_id)
+    return _execute_advance(db, _ADVANCE, (count, session_id), now) or raise_no_session(session_id)
 
 
-_ADVANCE = "UPDATE sessions SET seq = seq + ? WHERE id = ? AND deleted = 0"
-_ADVANCED = "RETURNING key, seq, active"
+# Constants, because SQLite finds a prepared statement by its text.
+_ADVANCE = "UPDATE sessions SET seq = seq + ? WHERE id = ? AND deleted = 0 RETURNING key, seq, active"
+_ADVANCE_UNLEASED = _ADVANCE.replace(" RETURNING", " AND lease IS NULL AND ? IS NULL RETURNING")
+_ADVANCE_LEASED = _ADVANCE.replace(" RETURNING", " AND token = ? RETURNING")
 
 
 def _execute_advance(

@@ -763,7 +763,7 @@ def tools_by_name(tools: "Iterable[Tool | Callable[..., Any]]") -> dict[str, "To
     duplicate name."""
     by_name: dict[str, Tool] = {}
     for given in tools:
-        tool: Tool = given if isinstance(given, Tool) else Tool(given)
+        tool: Tool = cast("Tool", given) if isinstance(given, Tool) else Tool(given)
         name = tool.name
         if name in by_name:
             raise ConfigurationError(f"two tools are called {name!r}")

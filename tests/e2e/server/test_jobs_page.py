@@ -70,7 +70,7 @@ async def test_runs_are_listed_canceled_and_retried_with_the_keyboard(tmp_path):
         await page.goto(f"{runs.client.address.url}/#/jobs")
         await page.locator("table.jobs tbody tr").nth(1).get_by_text("onerror").wait_for()
         assert await page.locator("#conversation img").count() == 0
-        await page.get_by_role("link", name="1 steps of waited").focus()
+        await page.get_by_role("link", name="1 steps of waited", exact=True).focus()
         await page.keyboard.press("Enter")
         await page.get_by_role("button", name="Cancel").focus()
         await page.keyboard.press("Enter")

@@ -18,6 +18,7 @@ from starlette.responses import Response, StreamingResponse
 from outrider.config.settings import Settings
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import QuestionQueue
+from outrider.engine.session_tools import OWNER_LIMITS
 from outrider.errors import (
     ConfigurationError,
     InvalidStateTransition,
@@ -151,6 +152,17 @@ class RouteRequest(msgspec.Struct, Generic[Query, Body], frozen=True):
                 await self.engine.store.get(session_id)
                 return True
         return False
+
+    async def require_limited_run(self, session_id: str) -> None:
+        """Raises AccessDeniedError for a background run of a limited owner that was submitted without these limits, by
+        an administrator who is none any more: its worker would not apply them."""
+        if self.requester.is_admin or self.background is None:
+            return
+        root = await self.engine.store.get(await find_root_session(self.engine, session_id))
+        is_limited = root.id in self.engine.live or OWNER_LIMITS in root.metadata
+        if is_limited or self.users.limits_of_owner(root.owner) is None or not await self.background.is_run(root.id):
+            return
+        raise AccessDeniedError("this run was submitted by an administrator, and only an administrator continues it")
 
     async def require_owner_budget(self, session_id: str) -> None:
         """Raises LimitReachedError if the owner of a shared session, who pays for it, has spent the budget of the
@@ -377,6 +389,8 @@ async def _check_access(endpoint: ApiEndpoint, request: RouteRequest[Any, Any]) 
         session_id = await _find_session(request)
         if session_id is not None:
             await request.require_access(session_id, needed)
+            if needed == "write" and "session_id" not in request.path:
+                await request.require_limited_run(session_id)
             if endpoint.starts_work:
                 await request.require_owner_budget(session_id)
     if endpoint.starts_work and request.limits is not None:

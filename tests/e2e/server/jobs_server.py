@@ -13,6 +13,7 @@ from outrider.background.jobs import open_job_client
 from outrider.background.reports import JobReport, ReportTable
 from outrider.background.worktrees import WorktreeChanges
 from outrider.server.state import BackgroundJobs
+from outrider.server.users import UserDirectory
 from tests.e2e.background.worker_fleet import Fleet
 from tests.e2e.server.http_server import Client, served
 
@@ -35,7 +36,7 @@ class Runs:
 
 
 @asynccontextmanager
-async def serving_runs(folder: Path) -> AsyncIterator[Runs]:
+async def serving_runs(folder: Path, users: UserDirectory | None = None) -> AsyncIterator[Runs]:
     fleet = Fleet(folder)
     fleet.place = str(folder / "sessions.db")
     database = RunDatabase(fleet.database)
@@ -47,7 +48,7 @@ async def serving_runs(folder: Path) -> AsyncIterator[Runs]:
         runs.woken += 1
 
     try:
-        async with served(folder, ["never asked"], background=background) as client:
+        async with served(folder, ["never asked"], background=background, users=users) as client:
             runs = Runs(client, fleet, database)
             yield runs
     finally:

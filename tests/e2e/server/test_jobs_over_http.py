@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
@@ -10,6 +11,7 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 from outrider.types.ids import new_id
 from tests.e2e.server.http_server import served
 from tests.e2e.server.jobs_server import Runs, serving_runs
+from tests.e2e.server.test_users import ANA, BEN, directory_of
 
 SECONDS = 60
 
@@ -102,3 +104,46 @@ async def test_a_server_without_runs_says_so(tmp_path):
     async with served(tmp_path, []) as client:
         status, refused = await client.ask("GET", "/api/jobs")
         assert (status, refused["error"]["message"]) == (400, "background runs are not enabled on this server")
+
+
+async def test_a_run_of_a_user_has_the_limits_of_the_user(tmp_path):
+    """A worker reads the limits from the session, so a session without them does not become a run."""
+    users, tokens = directory_of(tmp_path, ANA, BEN)
+    async with serving_runs(tmp_path, users) as runs:
+        client, token = runs.client, tokens["ana"]
+        order = {"prompt": "1 steps of work", "id": new_id()}
+        status, run = await client.ask("POST", "/api/jobs", order, token=token)
+        assert (status, run["user"]) == (201, "ana")
+        assert (await client.ask("POST", "/api/jobs", order, token=token))[0] == 201
+        assert (await client.ask("POST", "/api/jobs", order, token=tokens["ben"]))[0] == 403
+        own = (await client.ask("POST", "/api/sessions", {}, token=token))[1]["id"]
+        status, answer = await client.ask("POST", "/api/jobs", {**order, "id": own}, token=token)
+        assert (status, answer["error"]["message"]) == (403, f"{own} is the id of a session that is not a run of ana")
+        copy = (await client.ask("POST", f"/api/sessions/{run['id']}/fork", {}, token=token))[1]
+        assert "owner_limits" in copy["metadata"]
+
+
+async def test_a_run_of_an_administrator_is_not_continued_after_the_role_has_ended(tmp_path):
+    users, tokens = directory_of(tmp_path, msgspec.structs.replace(ANA, role="admin"))
+    async with serving_runs(tmp_path, users) as runs:
+        client, token = runs.client, tokens["ana"]
+        run = (await client.ask("POST", "/api/jobs", {"prompt": "1 steps of ask"}, token=token))[1]["id"]
+        runs.fleet.start()
+        asked = (await until(runs, run, "waiting"))["approvals"][0]["id"]
+        users.change("ana", lambda user: msgspec.structs.replace(user, role="operator"))
+        resume = {
+            "threadId": "t",
+            "runId": "r",
+            "resume": [{"interruptId": asked, "status": "resolved", "payload": True}],
+        }
+        for path, body in (
+            (f"/api/jobs/{run}/approve", {}),
+            (f"/api/jobs/{run}/retry", None),
+            (f"/api/approvals/{asked}", {"allow": True}),
+            ("/agui/writer", resume),
+        ):
+            status, answer = await client.ask("POST", path, body, token=token)
+            assert (status, answer["error"]["type"]) == (403, "forbidden"), path
+            assert "only an administrator continues it" in answer["error"]["message"]
+        assert (await client.ask("GET", f"/api/jobs/{run}", token=token))[0] == 200
+        assert (await client.ask("POST", f"/api/jobs/{run}/approve", {}))[0] == 200

@@ -471,6 +471,7 @@ async def _send_message(request: RouteRequest[NoPayload, RpcRequest], agent: str
     task_id, parts = sent.message.task_id, sent.message.parts
     if task_id:
         session_id = await _task_session(request, task_id)
+        await request.require_limited_run(session_id)
         replies = _read_replies(parts, await request.turns.open_approvals(session_id))
 
         async def begin() -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from outrider.background.records import Run, RunFilter
 from outrider.engine.archive import Approval
+from outrider.engine.session_tools import OWNER_LIMITS
 from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError
 from outrider.presentation.item_views import DiffRow, RunView, run_view, unified_diff_rows
 from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest, SseResponse
@@ -85,10 +86,8 @@ async def submit_job(request: RouteRequest[NoPayload, NewJob]) -> RunWithView:
     from outrider.background.jobs import QueuePlacement
 
     new, jobs = request.body, await require_job_client(request)
-    if new.id and not request.requester.is_admin and await request.access_to(new.id) != "write":
-        with suppress(SessionNotFoundError):
-            await request.engine.store.get(new.id)
-            raise AccessDeniedError("the id of this run belongs to a session of another user")
+    if new.id and not request.requester.is_admin:
+        await _check_run_id(request, new.id)
     limits = request.users.limits_of_owner(request.requester.owner)
     run = await jobs.submit_run(
         new.prompt,
@@ -106,6 +105,15 @@ async def submit_job(request: RouteRequest[NoPayload, NewJob]) -> RunWithView:
     )
     await ensure_worker(request)
     return _add_run_view(run)
+
+
+async def _check_run_id(request: RouteRequest[NoPayload, NewJob], run_id: str) -> None:
+    """Raises AccessDeniedError for the id of a session that was not submitted as a run of the requester: a worker gets
+    the limits of its owner from the session."""
+    with suppress(SessionNotFoundError):
+        session = await request.engine.store.get(run_id)
+        if session.owner != request.requester.name or OWNER_LIMITS not in session.metadata:
+            raise AccessDeniedError(f"{run_id} is the id of a session that is not a run of {request.requester.name}")
 
 
 async def _limit_cost(request: RouteRequest[NoPayload, NewJob]) -> Limits | None:

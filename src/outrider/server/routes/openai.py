@@ -96,6 +96,7 @@ async def find_asking_session(request: RouteRequest[Any, Any], approval_id: str)
     found = next((approval for approval in known if approval.id == approval_id), None)
     if found is None or await request.access_to(found.session_id) != "write":
         raise LookupError(f"no approval {approval_id}")
+    await request.require_limited_run(found.session_id)
     return await find_root_session(request.engine, found.session_id)
 
 

@@ -1,5 +1,6 @@
 """Modules and constants that Windows does not have: importing them works everywhere, using them is a clear error."""
 
+import errno
 import importlib
 import os
 import signal
@@ -55,6 +56,17 @@ def require_posix(what: str) -> None:
         raise ConfigurationError(f"{what} needs functions that {sys.platform} does not have; use Linux, macOS or WSL")
 
 
+def check_place(descriptor: int, path: str) -> None:
+    """Raises OSError if the open folder is not the one at this path without links: commands can replace a folder on the
+    way by a link after the path was checked. Without /proc there is no check."""
+    try:
+        found = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+    except OSError:
+        return
+    if found != path:
+        raise OSError(errno.ELOOP, "a link was put in its way", path)
+
+
 __all__ = [
     "O_CLOEXEC",
     "O_DIRECTORY",
@@ -62,6 +74,7 @@ __all__ = [
     "O_NOFOLLOW",
     "O_NONBLOCK",
     "SIGKILL",
+    "check_place",
     "fcntl",
     "require_posix",
     "resource",

@@ -247,7 +247,8 @@ class WorktreeManager:
 
 def git_runner(folders: AppFolders) -> GitRunner:
     """Returns what runs git for background runs: in the sandbox of this machine."""
-    return GitRunner(LazySandbox(folders.data / "scratch", lambda: os.environ.get("PATH", "")))
+    sandbox = LazySandbox(folders.data / "scratch", lambda: os.environ.get("PATH", ""))
+    return GitRunner(sandbox, hidden=(folders.data, folders.config))
 
 
 def _git_writes(tree: RunWorktree) -> tuple[Path, ...]:

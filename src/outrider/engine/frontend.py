@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from outrider._posix import O_DIRECTORY
+from outrider._posix import O_DIRECTORY, check_place
 from outrider.agents.compaction import estimate_message_tokens, estimate_text_tokens
 from outrider.agents.delegation import open_agent_context
 from outrider.agents.run_context import AgentContext
@@ -314,15 +314,19 @@ MAX_ATTACHMENT_BYTES = 20 * 1024 * 1024
 _ATTACHABLE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf")
 
 
-async def workspace_files(workspace: Path) -> list[str]:
+async def workspace_files(workspace: Path, *, exact: bool = False) -> list[str]:
     """Return relative paths of files that are not ignored, at most `MAX_LISTED_FILES`, files near the top first. Names
-    with unprintable characters are left out."""
+    with unprintable characters are left out. With `exact` there is nothing behind a link."""
     try:
         folder = os.open(workspace, os.O_RDONLY | O_DIRECTORY)
     except OSError:
         return []
     try:
+        if exact:
+            check_place(folder, str(workspace))
         found = await list_files(folder, str(workspace))
+    except OSError:
+        return []
     finally:
         os.close(folder)
     return await asyncio.to_thread(_sort_paths, found)

@@ -16,6 +16,7 @@ import msgspec
 from outrider.engine.engine import Engine
 from outrider.engine.undo_history import NO_TOOLS_MESSAGE, ChangeHistory, RestoreResult, SessionOutline
 from outrider.errors import ConfigurationError, ProcessError
+from outrider.permissions import reasons
 from outrider.processes.git import GitRunner
 from outrider.processes.sandbox.sandbox import is_within, parent_of
 from outrider.sessions import snapshots as snapshots_api
@@ -142,28 +143,31 @@ async def undo_part(
 
 async def commit_files(engine: Engine, session_id: str, paths: Sequence[str], message: str) -> GitCommit:
     """Commit these files of the workspace as they are now; what else is staged stays staged. Hooks and filters of the
-    repository do not run. Raises ProcessError with the error output of git, and if the owner of the session is limited
+    repository do not run, and git runs in the sandbox, if there is one. Raises ProcessError with the error output of git, and if the owner of the session is limited
     and the repository is in another place; then nothing is staged that was not."""
     session = await engine.store.get(session_id)
-    is_limited = engine.runtime.find_limits(session) is not None
+    limits, git = engine.runtime.find_limits(session), engine.runtime.git_runner(session)
 
     def commit() -> GitCommit:
         workspace = Path(session.workspace_directory or ".").resolve()
+        if limits is not None and limits.has_left(session.workspace_directory, str(workspace)):
+            raise ProcessError(reasons.OWNER_LEFT)
         for path in paths:
             if not (workspace / path).parent.resolve().is_relative_to(workspace):
                 raise ConfigurationError(f"{path} is not a file of the workspace")
-        git = GitRunner()
-        if is_limited:
-            found = git.run(workspace, "rev-parse", "--path-format=absolute", "--git-common-dir").rstrip("\n")
-            folder = os.path.realpath(found)
+        places = ("--path-format=absolute", "--git-common-dir", "--absolute-git-dir")
+        found = [os.path.realpath(line) for line in git.run(workspace, "rev-parse", *places).splitlines()]
+        for folder in found if limits is not None else ():
             if not is_within(folder, str(workspace)) and not is_within(str(workspace), parent_of(folder)):
                 raise ProcessError(f"the repository of the workspace is in another folder: {folder}")
+        writable = [Path(folder) for folder in dict.fromkeys(found)]
         named = [f":(literal){path}" for path in paths]
         index = workspace / git.run(workspace, "rev-parse", "--git-path", "index").strip()
         staged = index.read_bytes() if index.exists() else None
-        git.run(workspace, "add", "--all", "--", *named)
+        git.run(workspace, "add", "--all", "--", *named, writable=writable)
         try:
-            summary = git.run(workspace, "commit", "--no-verify", "--only", f"--message={message}", "--", *named)
+            options = ("commit", "--no-verify", "--only", f"--message={message}")
+            summary = git.run(workspace, *options, "--", *named, writable=writable)
         except ProcessError:
             _restore_index(index, staged)
             raise

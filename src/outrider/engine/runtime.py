@@ -51,6 +51,7 @@ from outrider.types.parts import FilePart, ModelRef, TextPart, ToolPart
 from outrider.types.tool_state import Attachment
 
 if TYPE_CHECKING:
+    from outrider.processes.git import GitRunner
     from outrider.engine.session_tools import OwnerLimits, SessionTools, ToolEnvironment
     from outrider.engine.undo import UndoRecorder
     from outrider.models.session_recorder import SessionRecorder
@@ -517,6 +518,13 @@ class EngineRuntime:
         """Return the limits of a session whose owner may not use the whole machine."""
         environment = self._options.surroundings
         return environment.find_limits(session) if environment is not None else None
+
+    def git_runner(self, session: "StoredSession") -> "GitRunner":
+        """Return what runs git for a session, in the sandbox if there is one."""
+        from outrider.processes.git import GitRunner  # lazy: for the review of changes only
+
+        environment = self._options.surroundings
+        return environment.git_runner(session) if environment is not None else GitRunner()
 
     def can_sandbox(self) -> bool:
         """Return whether commands can be sandboxed. The first call starts processes to find that out."""

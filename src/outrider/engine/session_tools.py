@@ -24,6 +24,7 @@ from outrider.permissions import Containment, contain, reasons
 from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.paths.protected import SecretFileFinder, find_protected_files
 from outrider.permissions.rules import DeniedReads, PermissionRule, match_path_rule, parse_rule
+from outrider.processes.git import GitRunner
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.sandbox import (
@@ -85,9 +86,10 @@ _DENIED_TO_AGENT: ContextVar[DeniedReads | None] = ContextVar("denied_to_agent",
 class OwnerLimits(msgspec.Struct, frozen=True):
     """The limits of sessions whose owner may not use the whole machine: file tools stay in the workspace and commands
     in the sandbox, whatever is answered. `hidden` are folders that these sessions cannot read, except below their own
-    workspace."""
+    workspace. `folder` is where the workspaces of the owner are, as a resolved path, if it is known."""
 
     hidden: tuple[str, ...] = ()
+    folder: str = ""
 
     def hides(self, real_path: str, workspace: str) -> bool:
         """Return whether a resolved path may not be read from this workspace."""
@@ -95,6 +97,11 @@ class OwnerLimits(msgspec.Struct, frozen=True):
         return any(
             is_within(real_path, folder) and not (is_own and is_within(workspace, folder)) for folder in self.hidden
         )
+
+    def has_left(self, workspace: str, real_path: str) -> bool:
+        """Return whether a workspace in the owner's folder leads elsewhere: commands of the owner can replace folders
+        by links."""
+        return bool(self.folder) and is_within(workspace, self.folder) and not is_within(real_path, self.folder)
 
     def as_metadata(self) -> dict[str, Any]:
         """Return the metadata that gives a session these limits in every process."""
@@ -134,6 +141,13 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
         if found is None and OWNER_LIMITS in session.metadata:
             return msgspec.convert(session.metadata[OWNER_LIMITS], OwnerLimits)
         return found
+
+    def git_runner(self, session: "StoredSession") -> GitRunner:
+        """Return what runs git in the workspace of a session."""
+        limits, workspace = self.find_limits(session), Path(session.workspace_directory or ".")
+        own = [*self.own_folders, *map(Path, limits.hidden if limits is not None else ())]
+        hidden = default_policy(workspace, writable=False, home=self.home, own_files=own).hidden
+        return GitRunner(self.sandbox, hidden, exact=limits is not None)
 
 
 class GrantedPaths:
@@ -263,7 +277,7 @@ class SessionTools:
 
         undo, environment = self._undo, self._environment
         return SandboxedCommands(
-            workspace=self._workspace,
+            workspace=Path(self._files.root),
             data=environment.data,
             sandbox=environment.sandbox,
             policy=self._command_policy,
@@ -296,8 +310,9 @@ class SessionTools:
         return self.extensions.system_notes(self._workspace) if self.extensions else ""
 
     def prefetch_state(self) -> None:
-        """Start to read the state of the repository in a thread, while the first input is stored."""
-        if self.extensions is not None and self._git_state is None:
+        """Start to read the state of the repository in a thread, while the first input is stored. Git runs outside the
+        sandbox for this, so not in a workspace whose owner may change the repository and is limited."""
+        if self.extensions is not None and self._git_state is None and self.owner_limits is None:
             work = asyncio.get_running_loop().run_in_executor
             self._git_state = work(None, self.extensions.read_git_state, self._workspace)
 
@@ -554,6 +569,8 @@ class SessionTools:
     def _is_denied(self, real_path: str) -> bool:
         own, limits = _DENIED_TO_AGENT.get(), self.owner_limits
         if limits is not None:
+            if limits.has_left(str(self._workspace), self._files.root):
+                return True
             outputs = str(self._environment.data / "outputs")
             is_foreign = is_within(real_path, outputs) and not is_within(real_path, f"{outputs}/{self._session.id}")
             if is_foreign or limits.hides(real_path, self._files.root):
@@ -567,15 +584,18 @@ class SessionTools:
     def _command_policy(self, *, writable: bool) -> SandboxPolicy:
         environment, limits = self._environment, self.owner_limits
         workspace = self._files.root
+        if limits is not None and limits.has_left(str(self._workspace), workspace):
+            raise ToolFailure(reasons.OWNER_LEFT)
         hidden = [Path(folder) for folder in (limits.hidden if limits else ()) if folder != workspace]
         usual = default_policy(
-            self._workspace,
+            self._workspace if limits is None else Path(workspace),
             writable=writable,
             home=environment.home,
             own_files=[*environment.own_folders, *hidden, *self._secret_files.find(), *self._find_denied()],
             protected=find_protected_files(self._workspace) if writable else (),
             network="off" if self._is_network_closed else environment.network,
         )
+        usual = msgspec.structs.replace(usual, exact=limits is not None)
         return allow_git_writes(usual, find_worktree(self._workspace, environment.data))
 
     def _wrap_writable(self, launch: LaunchRequest) -> LaunchRequest:

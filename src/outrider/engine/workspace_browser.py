@@ -13,6 +13,7 @@ import msgspec
 
 from outrider.engine.engine import Engine
 from outrider.errors import ToolFailure
+from outrider.permissions import reasons
 from outrider.permissions.paths.protected import find_protected_name
 from outrider.permissions.redaction.terminal import is_fully_visible
 from outrider.permissions.rules import DeniedReads
@@ -85,12 +86,15 @@ async def _open_files(engine: Engine, session_id: str) -> WorkspaceFiles:
     agent = engine.runtime.find_agent(session.agent if session.agent in engine.runtime.spec.agents else "")
     denied = DeniedReads((*engine.runtime.rules.deny, *agent.permissions.get("deny", ())), workspace)
     data, limits = engine.runtime.data, engine.runtime.find_limits(session)
-    root = await asyncio.to_thread(os.path.realpath, workspace)
 
     def is_denied(real_path: str) -> bool:
-        return denied.includes(real_path) or (limits is not None and limits.hides(real_path, root))
+        return denied.includes(real_path) or (limits is not None and limits.hides(real_path, files.root))
 
-    return WorkspaceFiles(workspace, private=[data] if data else (), is_denied=is_denied)
+    private = [data] if data else ()
+    files = await asyncio.to_thread(lambda: WorkspaceFiles(workspace, private=private, is_denied=is_denied))
+    if limits is not None and limits.has_left(str(workspace), files.root):
+        raise ToolFailure(reasons.OWNER_LEFT)
+    return files
 
 
 def _list_folder(files: WorkspaceFiles, folder: str) -> FolderListing:

@@ -36,10 +36,14 @@ class GitRunner(msgspec.Struct, frozen=True):
     """Runs git commands of Outrider itself, with the user's own configuration and without that of the repository.
 
     Commands that read or write a work tree name what they change in `writable` and run in the sandbox, if there is one,
-    because the filters of the user's own configuration, such as git-lfs, process contents of the repository.
+    because the filters of the user's own configuration, such as git-lfs, process contents of the repository, and
+    because commands can change its configuration meanwhile. `hidden` files are not visible there; with `exact` the
+    folder of a command is no link.
     """
 
     sandbox: Sandbox | None = None
+    hidden: tuple[Path, ...] = ()
+    exact: bool = False
 
     def run(self, folder: str | Path, *arguments: str, index: str = "", writable: Sequence[Path] | None = None) -> str:
         """Returns the output, truncated to MAX_OUTPUT_BYTES. Raises ProcessError with git's error output."""
@@ -101,6 +105,8 @@ class GitRunner(msgspec.Struct, frozen=True):
                 workspace=Path(folder),
                 also_writable=(*writable, *([Path(index).parent] if index else ())),
                 read_only=tuple(path for path in map(Path, found.splitlines()) if path not in writable),
+                hidden=self.hidden,
+                exact=self.exact,
             )
             launch = _confine(launch, self.sandbox, policy)
         return _run_launch(launch, seconds)

@@ -40,12 +40,17 @@ def no_cleanup() -> str:
     return ""
 
 
+PINNED_DESCRIPTOR = 4  # after the standard streams and the seccomp filter
+
+
 class NamespaceJoin(msgspec.Struct, frozen=True):
     """A faster way to start the same command: `holder` creates the namespaces, and the command guard does there what
-    the sandbox init would do for the encoded request `init`."""
+    the sandbox init would do for the encoded request `init`. `pinned` is a folder with its device and number, which
+    the holder gets as PINNED_DESCRIPTOR."""
 
     holder: tuple[str, ...]
     init: bytes
+    pinned: tuple[bytes, tuple[int, int]] | None = None
 
 
 class LaunchRequest(msgspec.Struct, frozen=True):
@@ -81,7 +86,7 @@ class LaunchRequest(msgspec.Struct, frozen=True):
                 ),
                 "workdir": os.fsencode(self.workdir),
                 "limits": self.limits.by_name(),
-                "join": join and {"holder": _encode_arguments(join.holder), "init": join.init},
+                "join": join and {"holder": _encode_arguments(join.holder), "init": join.init, "pinned": join.pinned},
             }
         except UnicodeEncodeError as error:
             raise ProcessError(f"the command cannot be started: {error}") from error

@@ -103,14 +103,15 @@ class BrowserLogins:
     def create_code(self, user: str = SERVER_USER, token: str = "") -> str:
         """Returns the code of a link that signs one browser in, once. The login ends with the token of the user that
         has this id."""
-        code = secrets.token_urlsafe(TOKEN_BYTES)
-        self._codes[hash_secret(code)] = self._clock() + LINK_SECONDS, user, token
+        code, now = secrets.token_urlsafe(TOKEN_BYTES), self._clock()
+        self._codes = {key: known for key, known in self._codes.items() if known[0] > now}
+        self._codes[hash_secret(code)] = now + LINK_SECONDS, user, token
         return code
 
-    def redeem_code(self, code: str) -> tuple[str, str] | None:
-        """Returns the user and the token of a link; None if it is not valid, or not any more."""
+    def redeem_code(self, code: str) -> tuple[str, str, float] | None:
+        """Returns the user, the token and the time of a link; None if it is not valid, or not any more."""
         expires, user, token = self._codes.pop(hash_secret(code), (0.0, "", ""))
-        return (user, token) if expires > self._clock() else None
+        return (user, token, expires - LINK_SECONDS) if expires > self._clock() else None
 
     def sign_in(self, user: str = SERVER_USER, token: str = "") -> tuple[str, str]:
         """Returns the cookie and the secret of a new login."""
@@ -532,17 +533,17 @@ class RequestGuard:
         if scheme.lower() == "bearer":
             login = self._logins.find_by_secret(given.strip())
             scope[LOGIN_ID] = login.id if login else ""
-            return self._find_signed_in(scope, login) if login is not None else self._check_token(scope, given.strip())
+            return self._find_login(scope, login) if login is not None else self._check_token(scope, given.strip())
         if self._is_sign_in(scope):
             query = parse_qs(scope["query_string"].decode("latin-1"))
             if TOKEN_PARAMETER in query:
                 return self._check_token(scope, query[TOKEN_PARAMETER][0])
             found = self._logins.redeem_code(query[CODE_PARAMETER][0])
-            return self._find_requester(scope, *found) if found is not None else None
+            return self._find_signed_in(scope, *found) if found is not None else None
         if scope["method"] != "GET" or not (scope["path"] == "/" or scope["path"].startswith("/page/")):
             return None
         login = self._logins.find_by_cookie(_read_cookie(headers.get("cookie", ""), self.cookie_name))
-        return self._find_signed_in(scope, login) if login is not None else None
+        return self._find_login(scope, login) if login is not None else None
 
     def _check_token(self, scope: Scope, token: str) -> Requester | None:
         if secrets_equal(token, self._token):
@@ -550,11 +551,14 @@ class RequestGuard:
         found = self._users.find_by_token(token)
         return self._find_requester(scope, found[0].name, found[1]) if found is not None else None
 
-    def _find_signed_in(self, scope: Scope, login: BrowserLogin) -> Requester | None:
-        """Returns None also for a login of an earlier user of the same name."""
-        user, began = self._users.get(login.user), login.expires - LOGIN_SECONDS
+    def _find_login(self, scope: Scope, login: BrowserLogin) -> Requester | None:
+        return self._find_signed_in(scope, login.user, login.token, login.expires - LOGIN_SECONDS)
+
+    def _find_signed_in(self, scope: Scope, name: str, token: str, began: float) -> Requester | None:
+        """Returns None also for a login or a link of an earlier user of the same name."""
+        user = self._users.get(name)
         is_earlier = user is not None and began < user.created - 1
-        return None if is_earlier else self._find_requester(scope, login.user, login.token)
+        return None if is_earlier else self._find_requester(scope, name, token)
 
     def _find_requester(self, scope: Scope, name: str, token: str) -> Requester | None:
         """Returns None for a user or token that was removed: logins end with them."""

@@ -173,7 +173,7 @@ async def run_server(
         configure_log(sys.stderr, "outrider.server", "outrider.sessions", json=True)
     async with AsyncExitStack() as stack:
         questions = QuestionQueue(providers=settings.providers)
-        users = UserDirectory(folder / "users.json", folders=options.user_folders)
+        users = UserDirectory(folder / "users.json", folders=options.user_folders, shared=settings.workspace)
         engine = await stack.enter_async_context(_open_engine(settings, options, questions, users))
         engine.runtime.keys_of_owner = users.keys_of_owner
         await offer_providers(engine.runtime, users)

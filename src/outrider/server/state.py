@@ -203,7 +203,7 @@ class BudgetWatcher:
 
     async def _check_session(self, session_id: str) -> None:
         root = await self._engine.store.get(await find_root_session(self._engine, session_id))
-        owner = self._users.get(root.owner)
+        owner = self._users.get(root.owner) or self._users.find_former(name=root.owner)
         if owner is None:
             return
         try:

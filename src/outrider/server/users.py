@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mappi
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from decimal import Decimal
+from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic, time
 from typing import TYPE_CHECKING, Literal
@@ -126,14 +127,20 @@ class AccessDeniedError(Exception):
 
 class UserDirectory:
     """The users in a file, which `outrider users` and running servers change; each request sees the newest state.
-    Users without a workspace have a folder of their name in `folders`, if it is given."""
+    Users without a workspace have a folder of their name in `folders`, if it is given, or else share one."""
 
     def __init__(
-        self, path: Path | None = None, clock: Callable[[], float] = time, *, folders: Path | None = None
+        self,
+        path: Path | None = None,
+        clock: Callable[[], float] = time,
+        *,
+        folders: Path | None = None,
+        shared: Path | None = None,
     ) -> None:
         self._path = path
         self._clock = clock
         self._folders = folders
+        self._shared = shared
         self._limits: dict[str, OwnerLimits | None] = {}
         self._keys: dict[str, tuple[int, dict[str, str]]] = {}
         self._stamp: tuple[int, int, int] | None = None
@@ -159,24 +166,28 @@ class UserDirectory:
         return self._folders / name if self._folders is not None and _NAME.fullmatch(name) else None
 
     def limits_of_owner(self, owner: str) -> "OwnerLimits | None":
-        """Returns the limits of the sessions of a user; None for administrators, and on a server without users."""
-        users = self.users
-        if not owner or not users:
+        """Returns the limits of the sessions of a user; None for administrators, and on a server that never had
+        users."""
+        content = self._read()
+        if not owner or not (content.users or content.former):
             return None
         if owner not in self._limits:
-            self._limits[owner] = self._find_limits(owner, users)
+            self._limits[owner] = self._find_limits(owner, content)
         return self._limits[owner]
 
-    def _find_limits(self, owner: str, users: Iterable[ServerUser]) -> "OwnerLimits | None":
+    def _find_limits(self, owner: str, content: _UserFile) -> "OwnerLimits | None":
         from outrider.engine.session_tools import OwnerLimits  # lazy: `outrider users` does not need the tools
 
-        known = {user.name: user for user in users}
+        known = {user.name: user for user in content.users}
         if owner in known and known[owner].role == "admin":
             return None
         own = self.find_folder(owner)
-        folders = [Path(user.workspace) for user in known.values() if user.workspace and user.name != owner]
+        others = (user for user in (*content.users, *content.former) if user.name != owner)
+        folders = [Path(user.workspace) for user in others if user.workspace]
         hidden = {str(folder.resolve()) for folder in (*folders, *([self._folders] if self._folders else ()))}
-        return OwnerLimits(tuple(sorted(hidden - ({str(own.resolve())} if own is not None else set[str]()))))
+        folder = own or self._shared
+        real = str(folder.resolve()) if folder is not None else ""
+        return OwnerLimits(tuple(sorted(hidden - ({real} if own is not None else set[str]()))), real)
 
     @property
     def has_operators(self) -> bool:
@@ -341,10 +352,12 @@ class UserDirectory:
         return found
 
     def access_level(self, requester: Requester, session_id: str, owner: str) -> ShareLevel | None:
-        """Returns what the requester may do with a session that was not called by another one; None for nothing."""
+        """Returns what the requester may do with a session that was not called by another one; None for nothing. The
+        sessions of a removed user can only be read: their cost would be in no budget."""
         if requester.is_admin or (owner and owner == requester.name):
             return "write"
-        return self.shared_with(requester).get(session_id)
+        level = self.shared_with(requester).get(session_id)
+        return "read" if level is not None and owner and self.get(owner) is None else level
 
     def deleted_cost(self, owner: str, since: int) -> Decimal:
         found = (one.cost for one in self._read().deleted_costs if (one.owner, one.since) == (owner, since))
@@ -441,12 +454,21 @@ class ClientRateLimits:
         self._buckets: OrderedDict[str, RequestRateLimiter] = OrderedDict()
 
     def allow_request(self, client: str) -> bool:
-        name = ":".join(client.split(":")[:4])
+        name = _network_of(client)
         bucket = self._buckets.setdefault(name, RequestRateLimiter(per_second=self._per_second, burst=self._burst))
         self._buckets.move_to_end(name)
         if len(self._buckets) > MAX_CLIENTS:
             self._buckets.popitem(last=False)
         return bucket.allow_request()
+
+
+def _network_of(client: str) -> str:
+    """Returns the network of 64 bits of an IPv6 address, which one client has; any other text unchanged."""
+    with suppress(ValueError):
+        address = ip_address(client)
+        if address.version == 6:
+            return str(ip_address(int(address) >> 64 << 64))
+    return client
 
 
 class UserLimits:

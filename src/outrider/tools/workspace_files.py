@@ -16,7 +16,7 @@ from typing import BinaryIO, Protocol
 
 import msgspec
 
-from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, require_posix
+from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, check_place, require_posix
 from outrider.errors import ToolFailure
 from outrider.permissions.paths.containment import Containment, contain
 from outrider.permissions.paths.gitignore import VCS_FOLDERS
@@ -148,10 +148,11 @@ OPEN_FILE_FLAGS = os.O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NOCTTY | O_NONBLOCK
 
 @contextmanager
 def open_folder(home: str, parts: Sequence[str], made: list[str] | None = None) -> Generator[int]:
-    """Opens the folder below `home` without following links. If `made` is a list, creates missing folders and appends
-    their paths."""
+    """Opens the folder below the resolved path `home` without following links. If `made` is a list, creates missing
+    folders and appends their paths."""
     folder = os.open(home, OPEN_FOLDER_FLAGS)
     try:
+        check_place(folder, home)
         for depth, part in enumerate(parts, 1):
             if made is not None and _make_folder(part, folder):
                 made.append("/".join([home, *parts[:depth]]))
@@ -251,8 +252,10 @@ class WorkspaceFiles:
             raise ToolFailure(f"{shown}: {found.reason}, and may not be used without approval")
         if self._is_private(found.real_path, extra):
             raise ToolFailure(f"{shown}: it belongs to Outrider itself; only the user changes it")
-        home = next((root for root in [self.root, *extra] if _is_below(found.real_path, root)), "/")
-        return FileLocation(found.real_path, home, self._display_path(found.real_path))
+        home = next((root for root in [self.root, *extra] if _is_below(found.real_path, root)), "")
+        if found.ok and not home:  # `contain` has resolved the root again
+            raise ToolFailure(f"the workspace {self.root} was replaced by a link; nothing in it is used")
+        return FileLocation(found.real_path, home or "/", self._display_path(found.real_path))
 
     def _is_private(self, real: str, readable: Sequence[str]) -> bool:
         """Returns whether a path is in a private folder, and not in a readable folder of that one."""

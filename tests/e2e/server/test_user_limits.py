@@ -314,6 +314,7 @@ def test_one_client_does_not_use_up_the_logins_of_others():
     assert [limits.allow_request("192.0.2.1") for _ in range(3)] == [True, True, False]
     assert limits.allow_request("192.0.2.2")
     assert [limits.allow_request(f"2001:db8:1:2::{number}") for number in range(3)] == [True, True, False]
+    assert [limits.allow_request(f"2001:db8::{number}") for number in range(3)] == [True, True, False]
 
 
 @pytest.mark.parametrize(

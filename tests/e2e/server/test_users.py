@@ -27,6 +27,7 @@ from outrider.server.app import ENDPOINTS, all_routes
 from outrider.server.endpoint import ACCESS_SECONDS
 from outrider.server.oidc import OidcLogins, OidcSettings, ProviderMetadata
 from outrider.server.users import AccessDeniedError, AuditLog, ServerTeam, ServerUser, UserDirectory
+from outrider.engine.session_tools import OwnerLimits
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import ModelRef, TextPart
@@ -586,3 +587,33 @@ async def test_a_login_ends_with_the_token_that_it_was_made_with(tmp_path):
         async with client.http.get(unused, allow_redirects=False) as answer:
             assert answer.status == 401
         assert (await client.ask("POST", "/api/login-links?user=server", token=admin))[0] == 403
+
+
+async def test_a_link_of_a_removed_user_is_not_one_of_the_next_user_of_that_name(tmp_path):
+    now = [time.time() - 100]
+    users = UserDirectory(tmp_path / "server" / "users.json", clock=lambda: now[0])
+    users.put(ANA)
+    async with served(tmp_path, [], users=users) as client:
+        link = (await client.ask("POST", "/api/login-links?user=ana"))[1]["url"]
+        users.remove("ana")
+        now[0] += 200
+        users.put(ANA)
+        async with client.http.get(link, allow_redirects=False) as answer:
+            assert answer.status == 401
+
+
+async def test_a_session_of_a_removed_user_can_only_be_read_and_stays_limited(tmp_path):
+    users, tokens = directory_of(tmp_path, msgspec.structs.replace(ANA, workspace=str(tmp_path / "ana")), BEN)
+    async with served(tmp_path, ["one", "two"], users=users) as client:
+        made = (await client.ask("POST", "/api/sessions", {}, token=tokens["ana"]))[1]["id"]
+        shared = {"to": "ben", "level": "write"}
+        assert (await client.ask("POST", f"/api/sessions/{made}/shares", shared, token=tokens["ana"]))[0] == 201
+        path, sent = f"/api/sessions/{made}/prompt", {"text": "go", "wait": True}
+        assert (await client.ask("POST", path, sent, token=tokens["ben"]))[0] == 202
+        users.remove("ana")
+        assert (await client.ask("GET", f"/api/sessions/{made}", token=tokens["ben"]))[0] == 200
+        assert (await client.ask("POST", path, sent, token=tokens["ben"]))[0] == 403
+        assert str(tmp_path / "ana") in (users.limits_of_owner("ben") or OwnerLimits()).hidden
+        users.remove("ben")
+        assert users.users == ()
+        assert users.limits_of_owner("ana") is not None

@@ -22,7 +22,7 @@ from typing import Any, assert_never
 import msgspec
 
 from outrider.errors import ConfigurationError
-from outrider.processes.launch import GIT_VARIABLES, LaunchRequest, NamespaceJoin
+from outrider.processes.launch import GIT_VARIABLES, PINNED_DESCRIPTOR, LaunchRequest, NamespaceJoin
 from outrider.processes.sandbox.overlay import OverlayFolders, hides_path, lstat_or_none
 from outrider.processes.sandbox.sandbox import (
     Access,
@@ -31,6 +31,7 @@ from outrider.processes.sandbox.sandbox import (
     SandboxLimits,
     SandboxPolicy,
     access_above,
+    find_identity,
     is_within,
     parent_of,
     real_path,
@@ -38,9 +39,11 @@ from outrider.processes.sandbox.sandbox import (
 )
 from outrider.processes.sandbox.seccomp import SyscallFilterOptions, build_filter, detect_architecture
 
+MountedPlace = tuple[bytes, tuple[int, int], bool]  # path, device and number, whether it is visible there
 Grants = list[tuple[bytes, int]]
 Ruleset = tuple[tuple[int, int, int], int, Grants]
 
+PINNED_PLACE = "/dev/shm/workspace"
 _CREATE_RULESET, _ASK_VERSION = 444, 1
 _FILE_RIGHTS_SINCE = {1: 13, 2: 14, 3: 15, 5: 16}  # Landlock version: number of file rights that it supports
 _TCP_SINCE = 4
@@ -121,6 +124,7 @@ class KernelRestrictions(msgspec.Struct, frozen=True, kw_only=True):
     landlock: Ruleset | None
     drop_capabilities: bool = False
     proxy_socket: str = ""
+    places: tuple[MountedPlace, ...] = ()
 
 
 @cache
@@ -171,6 +175,7 @@ def encode_init_request(
         "landlock": restrictions.landlock,
         "drop_capabilities": restrictions.drop_capabilities,
         "proxy_socket": restrictions.proxy_socket,
+        "places": restrictions.places,
         "port": PROXY_PORT,
     }
     return marshal.dumps(request)
@@ -232,24 +237,70 @@ class BubblewrapSandbox(msgspec.Struct, frozen=True):
             )
         if (policy.overlay or policy.layers or policy.outside) and not self.overlays:
             raise ConfigurationError(f"{self.program} cannot mount an overlay here")
+        workspace = str(policy.workspace) if policy.exact else os.path.realpath(policy.workspace)
+        mounts = list(_zone_mounts(zones, policy, workspace))
+        pinned = self._find_pinned(launch, policy, zones)
         size = str(policy.limits.temporary)
-        setup = (
+        before = (
             *(*NAMESPACE_OPTIONS, *PROCESS_OPTIONS),
             *(() if policy.network == "on" else ("--unshare-net",)),
             *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"),
             *("--size", size, "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"),
             *_fresh_folder_options(policy, zones, size),
-            *(word for mount in _zone_mounts(zones, policy) for word in mount),
-            *("--chdir", str(launch.workdir), "--"),
         )
-        request = encode_init_request(launch, policy.limits, _build_restrictions(policy, zones), str(policy.workspace))
+        after = ("--chdir", str(launch.workdir), "--")
+        setup = (*before, *(word for mount in mounts for word in mount), *after)
+        held = (*before, *_pin_workspace(mounts, workspace), *after) if pinned else setup
+        restrictions = _build_restrictions(policy, zones, _list_places(mounts, zones, workspace))
+        request = encode_init_request(launch, policy.limits, restrictions, str(policy.workspace))
         return LaunchRequest(
             (*self.prefix, self.program, "--as-pid-1", *setup, *build_init_argv(request)),
             _build_environment(launch, policy),
             Path("/"),
             launch.limits,
-            join=NamespaceJoin((self.program, *setup, self.holder), request) if self.holder else None,
+            join=NamespaceJoin((self.program, *held, self.holder), request, pinned) if self.holder else None,
         )
+
+    def _find_pinned(
+        self, launch: LaunchRequest, policy: SandboxPolicy, zones: AccessZones
+    ) -> tuple[bytes, tuple[int, int]] | None:
+        """Returns the workspace and its identity if the command guard opens it for an overlay. Raises
+        ConfigurationError if an exact workspace is not at its path, or cannot be opened by the guard."""
+        if not policy.exact:
+            return None
+        path = str(policy.workspace)
+        if path not in zones or (identity := find_identity(path)) is None:
+            raise ConfigurationError(f"the workspace {path} was replaced by a link; nothing in it is used")
+        if not (policy.overlay or policy.layers):
+            return None
+        if not self.holder or launch.limits.by_name():
+            raise ConfigurationError("commands of this user need a sandbox that can join namespaces")
+        return os.fsencode(path), identity
+
+
+def _pin_workspace(mounts: Sequence[tuple[str, ...]], workspace: str) -> Iterator[str]:
+    """Yields the mounts with the workspace as the descriptor that the command guard opens. The last ones make
+    bubblewrap close it: a command could reach the folder above through it."""
+    number = str(PINNED_DESCRIPTOR)
+    for mount in mounts:
+        is_lowest = mount[:2] == ("--overlay-src", workspace)
+        yield from (mount[0], f"/proc/self/fd/{number}", *mount[2:]) if is_lowest else mount
+    yield from ("--ro-bind-fd", number, PINNED_PLACE, "--size", "4096", "--perms", "0555", "--tmpfs", PINNED_PLACE)
+
+
+def _list_places(mounts: Sequence[tuple[str, ...]], zones: AccessZones, workspace: str) -> tuple[MountedPlace, ...]:
+    """Returns what the init checks: that mounts below writable folders are those of the policy, and that hidden files
+    are not visible. Raises ConfigurationError if such a mount has just been replaced."""
+    places: list[MountedPlace] = []
+    for path in [mount[1] for mount in mounts if mount[0] in ("--bind", "--ro-bind") and mount[1] == mount[-1]]:
+        if path == workspace or access_above(path, zones) == "writable":
+            if (identity := find_identity(path)) is None:
+                raise ConfigurationError(f"{path} was replaced while the command started; try again")
+            places.append((os.fsencode(path), identity, True))
+    for path, access in zones.items():
+        if access == "hidden" and not is_within(path, workspace) and (identity := find_identity(path)) is not None:
+            places.append((os.fsencode(path), identity, False))
+    return tuple(places)
 
 
 def _fresh_folder_options(policy: SandboxPolicy, zones: AccessZones, size: str) -> Iterator[str]:
@@ -283,12 +334,11 @@ def _folders_over_temporary(policy: SandboxPolicy, zones: AccessZones) -> list[s
     return folders
 
 
-def _zone_mounts(zones: AccessZones, policy: SandboxPolicy) -> Iterator[tuple[str, ...]]:
+def _zone_mounts(zones: AccessZones, policy: SandboxPolicy, workspace: str) -> Iterator[tuple[str, ...]]:
     """Yields bubblewrap options for each path whose access differs from that of its parent.
 
     Inside an overlay the folders above a protected path are not pinned: the overlay itself keeps the real ones.
     """
-    workspace = os.path.realpath(policy.workspace)
     outside = {os.path.realpath(mount.folder): mount for mount in policy.outside}
     pinned = {} if policy.overlay else _pinned_folders(zones)
     sockets: AccessZones = {
@@ -415,7 +465,9 @@ def _socket_folder(path: str, zones: AccessZones) -> str:
     return folder if only_sockets else path
 
 
-def _build_restrictions(policy: SandboxPolicy, zones: AccessZones) -> KernelRestrictions:
+def _build_restrictions(
+    policy: SandboxPolicy, zones: AccessZones, places: tuple[MountedPlace, ...]
+) -> KernelRestrictions:
     """Returns the seccomp filter and the Landlock ruleset, a second layer in addition to the mounts."""
     architecture = detect_architecture()
     if architecture is None:
@@ -431,6 +483,7 @@ def _build_restrictions(policy: SandboxPolicy, zones: AccessZones) -> KernelRest
         ),
         landlock=build_ruleset(grants, landlock_version(), network=True),
         proxy_socket=proxy_socket,
+        places=places,
     )
 
 

@@ -104,6 +104,8 @@ def report_start_error(request: dict[str, Any], error: OSError, code: int) -> in
 def apply_restrictions(request: dict[str, Any], others: int) -> None:
     """Applies limits, capabilities, Landlock and seccomp. seccomp is last: it denies calls that the others need."""
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    for path, identity, is_mounted in request["places"]:
+        check_mount(path, identity, is_mounted=is_mounted)
     for name, limit in request["limits"]:
         set_limit(getattr(resource, name), limit)
     # The kernel counts processes per user and user namespace. A new namespace contains only the command and its
@@ -119,6 +121,19 @@ def apply_restrictions(request: dict[str, Any], others: int) -> None:
     check_result(
         libc.prctl(_SECCOMP, _FILTER, ctypes.byref(BpfProgram(len(program) // 8, ctypes.addressof(message))), 0, 0)
     )
+
+
+def check_mount(path: bytes, identity: tuple[int, int], *, is_mounted: bool) -> None:
+    """Raises OSError if another file than that of this identity is at the path, or if a hidden one is visible there.
+
+    Bubblewrap finds what it mounts by its path, and another command may put links into the workspace meanwhile.
+    """
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:  # the command cannot see it either
+        return
+    if ((found.st_dev, found.st_ino) == identity) is not is_mounted:
+        raise OSError(f"{os.fsdecode(path)} was replaced while the command started; try again")
 
 
 def set_limit(kind: int, limit: int) -> None:

@@ -81,7 +81,7 @@ def start_in_namespaces(request: dict[str, Any], streams: Sequence[int], *interr
     """
     inner: dict[str, Any] = marshal.loads(request["join"]["init"])
     os.dup2(streams[2], 2)  # for error messages
-    holder = _Holder(inner["seccomp"])
+    holder = _Holder(inner["seccomp"], request["join"].get("pinned"))
     is_ready = holder.start(request["join"]["holder"], interrupts)
     command = JoinedCommand(holder.pid)
     if is_ready:
@@ -99,8 +99,9 @@ class _Holder:
     the filter would be a way around it.
     """
 
-    def __init__(self, seccomp: bytes) -> None:
+    def __init__(self, seccomp: bytes, pinned: tuple[bytes, tuple[int, int]] | None = None) -> None:
         self.pid = -1
+        self._pinned = pinned
         self._seccomp = seccomp
         self._errors = os.memfd_create("errors")
         self._connections: list[int] = []  # stay open: the holder ends with its input
@@ -133,7 +134,7 @@ class _Holder:
         try:
             os.write(filter_file, self._seccomp)
             os.lseek(filter_file, 0, os.SEEK_SET)
-            streams = (input_, output, self._errors, filter_file)
+            streams = (input_, output, self._errors, filter_file, *_open_pinned(self._pinned))
             high = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 10) for stream in streams]
             self.pid = os.posix_spawn(
                 program,
@@ -144,13 +145,26 @@ class _Holder:
                 setsigmask=[],
                 setsid=True,
             )
-            for descriptor in high:
+            for descriptor in (*high, *streams[4:]):
                 os.close(descriptor)
         finally:
             for descriptor in (input_, output, filter_file):
                 os.close(descriptor)
         self._connections += (to_holder, from_holder)
         return _wait_for_answer(to_holder, from_holder, interrupts)
+
+
+def _open_pinned(pinned: tuple[bytes, tuple[int, int]] | None) -> Sequence[int]:
+    """Opens the folder that bubblewrap gets as PINNED_DESCRIPTOR. Raises OSError if another one is at its path."""
+    if pinned is None:
+        return ()
+    path, identity = pinned
+    descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    found = os.fstat(descriptor)
+    if (found.st_dev, found.st_ino) != identity:
+        os.close(descriptor)
+        raise OSError(f"{os.fsdecode(path)} was replaced while the command started; try again")
+    return (descriptor,)
 
 
 def _wait_for_answer(to_holder: int, from_holder: int, interrupts: Sequence[int | None]) -> bool | None:

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from outrider._posix import O_NOFOLLOW, check_place
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox.overlay import OverlayFolders
 
@@ -58,7 +59,8 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     readable, except /tmp, /var/tmp and /run, which are new and empty for the command. With `overlay` the command sees
     a writable workspace, and what it writes there is stored in the overlay's upper folder instead. `layers` lie above
     a read-only workspace. `outside` are further folders with such a view, such as the git folder of a worktree.
-    `caches` are folders of package managers, which can have one too.
+    `caches` are folders of package managers, which can have one too. With `exact` the workspace is the folder at this
+    very path: a command is refused if others have put a link there.
     """
 
     workspace: Path
@@ -73,6 +75,7 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     layers: tuple[Path, ...] = ()
     outside: tuple[OverlayMount, ...] = ()
     caches: tuple[Path, ...] = ()
+    exact: bool = False
 
     def path_access(self) -> Iterator[tuple[Path, Access]]:
         """Yields each path of the policy with its access."""
@@ -201,6 +204,22 @@ def _ask_kernel_for_path(path: str | Path) -> str | None:
     finally:
         os.close(descriptor)
     return found if found.startswith("/") and not found.endswith(" (deleted)") else None
+
+
+def find_identity(path: str) -> tuple[int, int] | None:
+    """Returns the device and number of the file at a path without links, None if there is none."""
+    try:
+        descriptor = os.open(path, _PATH_ONLY | O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        check_place(descriptor, path)
+        found = os.fstat(descriptor)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return found.st_dev, found.st_ino
 
 
 def access_above(path: str, zones: AccessZones) -> Access | None:

@@ -33,7 +33,8 @@ class WorkspaceQuery(msgspec.Struct, frozen=True):
 
 async def find_workspace_files(request: RouteRequest[WorkspaceQuery, NoPayload]) -> list[str]:
     session = await request.engine.store.get(request.path["session_id"])
-    names = await workspace_files(Path(session.workspace_directory))
+    is_limited = request.engine.runtime.find_limits(session) is not None
+    names = await workspace_files(Path(session.workspace_directory), exact=is_limited)
     return match_names(request.query.query, names, request.query.limit)
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW
+from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOFOLLOW, check_place
 from outrider.sessions.failpoints import failpoint
 from outrider.sessions.snapshots.changes import ChangeSet
 from outrider.sessions.snapshots.scanner import ContentStore, FileState, current_file_state
@@ -108,9 +108,10 @@ def _remove_empty_folders(path: Path) -> None:
 
 @contextlib.contextmanager
 def _open_folder(root: Path, folders: Sequence[str], *, make: bool = False) -> Generator[int]:
-    """Yields a descriptor of a folder below the root; opens each component with O_NOFOLLOW."""
+    """Yields a descriptor of a folder below the resolved root; opens each component with O_NOFOLLOW."""
     descriptor = os.open(root, _FOLDER)
     try:
+        check_place(descriptor, str(root))
         for name in folders:
             inner = _open_subfolder(descriptor, name, make=make)
             os.close(descriptor)

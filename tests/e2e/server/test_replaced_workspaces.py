@@ -1,0 +1,157 @@
+"""Commands of a user replace folders by links while other requests of that user use them: nothing outside is reached."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from outrider.engine.session_tools import OwnerLimits
+from outrider.errors import ConfigurationError, OutriderError, ToolFailure
+from outrider.processes.git import GitRunner
+from outrider.processes.launch import LaunchRequest
+from outrider.processes.sandbox.overlay import OverlayFolders
+from outrider.processes.sandbox.sandbox import NoSandbox, Sandbox, SandboxPolicy
+from outrider.processes.supervisor import ProcessSupervisor
+from outrider.sessions.snapshots.restore import RestoreStep, restore_files
+from outrider.tools.workspace_files import WorkspaceFiles
+from tests.e2e.server.http_server import TOKEN
+from tests.e2e.server.test_user_limits import SECRET, limited, start
+from tests.e2e.server.test_users import ANA, directory_of
+
+
+def make_folders(tmp_path: Path) -> tuple[Path, Callable[[], None]]:
+    """Returns a workspace and a function that replaces the folder above it by a relative link to another one."""
+    workspace, other = tmp_path / "ana" / "above" / "work", tmp_path / "other" / "work"
+    for folder, text in ((workspace, "own"), (other, SECRET)):
+        folder.mkdir(parents=True)
+        (folder / "file").write_text(text)
+
+    def replace() -> None:
+        workspace.parent.rename(tmp_path / "ana" / "moved")
+        workspace.parent.symlink_to("../other")
+
+    return workspace, replace
+
+
+@pytest.mark.parametrize("kind", ["writable", "read-only", "overlay"])
+async def test_a_command_does_not_start_in_a_workspace_that_was_replaced_meanwhile(
+    tmp_path: Path, sandbox: Sandbox, kind: str
+):
+    if kind == "overlay" and not sandbox.overlays:
+        pytest.skip("the sandbox has no overlays")
+    workspace, replace = make_folders(tmp_path)
+    overlay = OverlayFolders(tmp_path / "upper", tmp_path / "scratch") if kind == "overlay" else None
+    for folder in (tmp_path / "upper", tmp_path / "scratch"):
+        folder.mkdir()
+    policy = SandboxPolicy(workspace=workspace, writable=kind == "writable", overlay=overlay, exact=True)
+
+    def wrap(launch: LaunchRequest) -> LaunchRequest:
+        wrapped = sandbox.wrap(launch, policy)
+        replace()
+        return wrapped
+
+    async with ProcessSupervisor(wrap=lambda launch: sandbox.wrap(launch, policy)) as supervisor:
+        assert (await supervisor.run_command("a", "cat file", workdir=workspace)).text == "own"
+    async with ProcessSupervisor(wrap=wrap) as supervisor:
+        try:
+            shown = (await supervisor.run_command("b", "cat file; ls", workdir=workspace)).text
+        except OutriderError as error:
+            shown = error.message
+        assert SECRET not in shown
+        assert "was replaced while the command started" in shown
+    with pytest.raises(ConfigurationError, match="was replaced by a link"):
+        sandbox.wrap(LaunchRequest(("true",), {}, workspace), policy)
+
+
+async def test_a_folder_below_the_workspace_is_not_mounted_after_it_was_replaced(tmp_path: Path, sandbox: Sandbox):
+    workspace, replace = make_folders(tmp_path)
+    policy = SandboxPolicy(workspace=tmp_path / "ana", writable=True, read_only=(workspace / "file",))
+
+    def wrap(launch: LaunchRequest) -> LaunchRequest:
+        wrapped = sandbox.wrap(launch, msgspec.structs.replace(policy, hidden=(tmp_path / "other",)))
+        replace()
+        return wrapped
+
+    async with ProcessSupervisor(wrap=wrap) as supervisor:
+        shown = await supervisor.run_command("a", f"cat above/work/file {tmp_path}/other/work/file", workdir=tmp_path)
+        assert SECRET not in shown.text
+        assert shown.exit_code != 0
+
+
+def test_file_tools_open_nothing_in_a_workspace_that_was_replaced_meanwhile(tmp_path: Path, monkeypatch: Any):
+    workspace, replace = make_folders(tmp_path)
+    files = WorkspaceFiles(workspace)
+    location = files.locate("file", "read")
+    replace()
+    with pytest.raises(ToolFailure, match="a link was put in its way"), files.open(location) as file:
+        file.read()
+    with pytest.raises(OSError, match="a link was put in its way"):
+        restore_files(workspace, [RestoreStep("file", None, None)], None, "undo")  # type: ignore[arg-type]
+    assert (tmp_path / "other" / "work" / "file").exists()
+    monkeypatch.setattr(files, "_check_workspace", lambda: None)  # the link comes after this check
+    with pytest.raises(ToolFailure, match="was replaced by a link"):
+        files.locate("file", "read")
+
+
+async def test_a_session_of_a_user_is_not_used_behind_a_link_not_even_by_an_administrator(
+    tmp_path: Path, sandbox: Sandbox
+):
+    workspace, replace = make_folders(tmp_path)
+    users, tokens = directory_of(tmp_path, msgspec.structs.replace(ANA, workspace=str(tmp_path / "ana")))
+    async with limited(tmp_path, sandbox, ["hi"], users) as (client, _):
+        own = await start(client, tokens["ana"], workspace)
+        assert (await client.ask("GET", f"/api/sessions/{own}/workspace"))[1] == ["file"]
+        replace()
+        read = {"tool": "read", "input": {"path": "file"}}
+        for method, path, body in (
+            ("GET", "file?path=file", None),
+            ("GET", "tree", None),
+            ("GET", "workspace", None),
+            ("POST", "commands", {"command": "cat file"}),
+            ("POST", "calls", read),
+            ("POST", "review/commit", {"message": "take it", "paths": ["file"]}),
+        ):
+            _, answer = await client.ask(method, f"/api/sessions/{own}/{path}", body, token=TOKEN)
+            assert SECRET not in str(answer), path
+            assert answer == [] or "link" in str(answer), path
+    limits = OwnerLimits(folder="/srv/ana")
+    assert limits.has_left("/srv/ana/work", "/srv/ben")
+    assert not limits.has_left("/data/worktrees/run", "/data/worktrees/run")
+
+
+async def test_git_reads_no_hidden_file_when_it_commits_for_a_user(tmp_path: Path, sandbox: Sandbox, monkeypatch: Any):
+    """A filter can be added to the configuration after it was checked; here it is in that of the server's user."""
+    folder = tmp_path / "ana"
+    folder.mkdir()
+    (folder / "file").write_text("own\n")
+    (folder / ".gitattributes").write_text("file filter=take\n")
+    users, tokens = directory_of(tmp_path, msgspec.structs.replace(ANA, workspace=str(folder)))
+    async with limited(tmp_path, sandbox, ["hi"], users) as (client, secret):
+        home = tmp_path / "user"
+        home.mkdir()
+        monkeypatch.setenv("HOME", str(home))
+        GitRunner().run(folder, "init", "--quiet")
+        GitRunner().run(folder, "config", "--global", "filter.take.clean", f"cat - {secret}")
+        for key, value in (("user.name", "Ana"), ("user.email", "ana@example.com")):
+            GitRunner().run(folder, "config", key, value)
+        own = await start(client, tokens["ana"], folder)
+        sent = {"message": "take it", "paths": ["file"]}
+        status, answer = await client.ask("POST", f"/api/sessions/{own}/review/commit", sent, token=tokens["ana"])
+        assert status == 201, answer
+        assert SECRET not in GitRunner().run(folder, "cat-file", "--batch-all-objects", "--batch")
+
+
+async def test_git_commits_without_a_sandbox(tmp_path: Path):
+    folder = tmp_path / "ana"
+    folder.mkdir()
+    GitRunner().run(folder, "init", "--quiet")
+    for key, value in (("user.name", "Ana"), ("user.email", "ana@example.com")):
+        GitRunner().run(folder, "config", key, value)
+    (folder / "file").write_text("own\n")
+    users, tokens = directory_of(tmp_path, msgspec.structs.replace(ANA, workspace=str(folder)))
+    async with limited(tmp_path, NoSandbox("none is wanted", ""), ["hi"], users) as (client, _):
+        own = await start(client, tokens["ana"], folder)
+        sent = {"message": "take it", "paths": ["file"]}
+        assert (await client.ask("POST", f"/api/sessions/{own}/review/commit", sent, token=tokens["ana"]))[0] == 201

@@ -51,11 +51,11 @@ from outrider.types.parts import FilePart, ModelRef, TextPart, ToolPart
 from outrider.types.tool_state import Attachment
 
 if TYPE_CHECKING:
-    from outrider.processes.git import GitRunner
     from outrider.engine.session_tools import OwnerLimits, SessionTools, ToolEnvironment
     from outrider.engine.undo import UndoRecorder
     from outrider.models.session_recorder import SessionRecorder
     from outrider.permissions.information_flow import EgressPolicy, OriginLabels
+    from outrider.processes.git import GitRunner
     from outrider.project.extensions import WorkspaceExtensions
     from outrider.project.mcp import McpServerManager
     from outrider.sessions.records import StoredSession

@@ -471,12 +471,18 @@ class SessionTools:
                 prints_remote=prints_remote_text(command),
             )
             self.commands.plan_call(call.call_id, plan)
-        if declaration_of(tool).kind == "network" and (
-            (decision.effect == "ask" and self.owner_limits is None) or _names_host(decision.rule, call, tool)
-        ):
+        if declaration_of(tool).kind == "network" and self._may_reach_machine(call, tool, decision, context):
             self._approved_fetches.add(call.call_id)
         if self.extensions is not None and self.extensions.servers is not None:
             self.extensions.servers.accept_change(self.tools.get(call.tool))
+
+    def _may_reach_machine(self, call: ToolPart, tool: str | Tool, decision: Decision, context: AgentContext) -> bool:
+        """Return whether a fetch may connect to this machine and its network: a user approved it, or a rule names the
+        host. Answers of a limited owner do not count."""
+        if self.owner_limits is None:
+            return decision.effect == "ask" or _names_host(decision.rule, call, tool)
+        configured = (*self._rules.allow, *context.agent.permissions.get("allow", ()))
+        return decision.rule in configured and _names_host(decision.rule, call, tool)
 
     def _open_hosts(self, call: ToolPart, decision: Decision) -> tuple[str, ...]:
         """Return the hosts that a command of a session that has read text of others may still reach. From now on the

@@ -1,4 +1,4 @@
-"""Commands of a user replace folders by links while other requests of that user use them: nothing outside is reached."""
+"""Commands of a user replace folders by links while other requests of that user use them: they reach nothing else."""
 
 from collections.abc import Callable
 from pathlib import Path

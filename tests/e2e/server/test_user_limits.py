@@ -381,3 +381,31 @@ async def test_a_viewer_opens_no_session_and_a_user_finds_own_words_among_many(t
         assert ids["ana"] not in client.engine.live
         assert (await client.ask("GET", f"/api/sessions/{ids['ana']}/tools", token=tokens["ana"]))[0] == 200
         assert (await client.ask("GET", f"/api/sessions/{ids['ana']}/tools", token=tokens["vic"]))[0] == 200
+
+
+async def test_no_answer_of_an_operator_lets_a_fetch_reach_the_network_of_the_server(tmp_path: Path, sandbox: Sandbox):
+    users, tokens = directory_of(tmp_path, msgspec.structs.replace(ANA, workspace=str(tmp_path / "ana")), ADA)
+
+    async def show(_: web.Request) -> web.Response:
+        return web.Response(text=SECRET)
+
+    inside = web.Application()
+    inside.router.add_get("/", show)
+    async with limited(tmp_path, sandbox, ["hi"], users) as (client, _), TestServer(inside) as server:
+        fetch = {"tool": "web_fetch", "input": {"url": str(server.make_url("/"))}}
+
+        async def answer(token: str) -> None:
+            async with asyncio.timeout(30):
+                while not (asked := (await client.ask("GET", "/api/approvals", token=token))[1]):
+                    await asyncio.sleep(0.02)
+            lasting = {"allow": True, "scope": "project", "width": asked[0]["widths"][0]["id"]}
+            assert (await client.ask("POST", f"/api/approvals/{asked[0]['id']}", lasting, token=token))[0] == 200
+
+        for name, is_shown in (("ana", False), ("ada", True)):
+            token = tokens[name]
+            own = (await client.ask("POST", "/api/sessions", {}, token=token))[1]["id"]
+            for attempt in range(2):
+                answering = asyncio.create_task(answer(token) if attempt == 0 else asyncio.sleep(0))
+                ended = (await client.ask("POST", f"/api/sessions/{own}/calls", fetch, token=token))[1]
+                await answering
+                assert (SECRET in str(ended["state"])) is is_shown, (name, attempt)

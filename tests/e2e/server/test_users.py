@@ -21,13 +21,13 @@ from mcp import Client as McpClient
 from mcp.client.streamable_http import streamable_http_client
 
 from outrider import Tool
+from outrider.engine.session_tools import OwnerLimits
 from outrider.errors import ConfigurationError
 from outrider.providers.scripted import call
 from outrider.server.app import ENDPOINTS, all_routes
 from outrider.server.endpoint import ACCESS_SECONDS
 from outrider.server.oidc import OidcLogins, OidcSettings, ProviderMetadata
 from outrider.server.users import AccessDeniedError, AuditLog, ServerTeam, ServerUser, UserDirectory
-from outrider.engine.session_tools import OwnerLimits
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.parts import ModelRef, TextPart

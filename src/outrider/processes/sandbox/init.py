@@ -129,7 +129,7 @@ def check_mount(path: bytes, identity: tuple[int, int], *, is_mounted: bool) -> 
     Bubblewrap finds what it mounts by its path, and another command may put links into the workspace meanwhile.
     """
     try:
-        found = os.stat(path, follow_symlinks=False)
+        found = os.lstat(path)
     except OSError:  # the command cannot see it either
         return
     if ((found.st_dev, found.st_ino) == identity) is not is_mounted:

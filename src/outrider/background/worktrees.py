@@ -23,8 +23,10 @@ from outrider.background.workspace_snapshots import SnapshotInfo, SnapshotTable,
 from outrider.config.file import BackgroundTable
 from outrider.config.paths import AppFolders, make_private_folder
 from outrider.engine.archive import short_id
+from outrider.engine.session_tools import stored_limits
 from outrider.errors import ConfigurationError, OutriderError, ProcessError
 from outrider.processes.git import GitRunner
+from outrider.processes.sandbox.sandbox import is_within, parent_of
 from outrider.project.sandbox import WORKTREES_FOLDER, LazySandbox, RunWorktree, worktree_record
 from outrider.project.trust import WorkspaceTrust, find_project
 from outrider.sessions.leases import current_process
@@ -81,9 +83,10 @@ class WorktreeManager:
         self._host = current_process().host
         self._git = git_runner(folders)
 
-    def create_worktree(self, run_id: str, prompt: str, workspace: str) -> RunWorktree | None:
+    def create_worktree(self, run_id: str, prompt: str, workspace: str, folder: str = "") -> RunWorktree | None:
         """Creates a worktree from the repository's HEAD. Returns None if the workspace is in no repository, or in one
-        without a commit."""
+        without a commit. Raises ProcessError if the repository neither is in `folder`, that of the run's owner, nor
+        contains it."""
         if not shutil.which("git") or not workspace or not Path(workspace).is_dir():
             return None
         if not self._git.is_work_tree(workspace):
@@ -105,6 +108,9 @@ class WorktreeManager:
             own="",
             uncommitted=count_uncommitted(repository, self._git),
         )
+        for place in (repository, parent_of(os.path.realpath(requested.common)), requested.workspace) if folder else ():
+            if not is_within(place, folder) and (place == requested.workspace or not is_within(folder, place)):
+                raise ProcessError(f"the repository of the run is in another folder: {place}")
         tree = self._check_out(requested)
         # A worker that was killed during creation may have created the branch from an earlier HEAD.
         return self._save_record(tree, base=self._git.run(tree.path, "rev-parse", "HEAD").strip())
@@ -368,7 +374,10 @@ class RunWorkspace:
     def _ensure_worktree(self, worktrees: WorktreeManager, session: StoredSession, job: JobSpec) -> RunWorktree | None:
         known = stored_worktree(session)
         if known is None:
-            return worktrees.create_worktree(session.id, job.prompt, session.workspace_directory)
+            limits, workspace = stored_limits(session.metadata), session.workspace_directory
+            is_inside = limits is not None and bool(limits.folder) and is_within(workspace, limits.folder)
+            folder = limits.folder if limits is not None and is_inside else ""
+            return worktrees.create_worktree(session.id, job.prompt, workspace, folder)
         if not worktrees.exists_here(known):
             return worktrees.recreate_worktree(session.id, known)
         worktrees.create_branch_folders(known)

@@ -111,6 +111,11 @@ class OwnerLimits(msgspec.Struct, frozen=True):
 OWNER_LIMITS = "owner_limits"  # in the metadata of a session
 
 
+def stored_limits(metadata: Mapping[str, Any]) -> OwnerLimits | None:
+    """Return the limits in the metadata of a session, None if there are none."""
+    return msgspec.convert(metadata[OWNER_LIMITS], OwnerLimits) if OWNER_LIMITS in metadata else None
+
+
 class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """What the tools of all sessions share. `data` is Outrider's data folder, `config` the folder of its configuration:
     no tool or command changes them. `workspace_locks` serialize commands with an overlay, commits and edits of one
@@ -138,9 +143,7 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     def find_limits(self, session: "Session | StoredSession") -> OwnerLimits | None:
         """Return the limits of a session; None if its calls may leave the workspace after a yes."""
         found = self.limits_of_owner(session.owner) if self.limits_of_owner is not None else None
-        if found is None and OWNER_LIMITS in session.metadata:
-            return msgspec.convert(session.metadata[OWNER_LIMITS], OwnerLimits)
-        return found
+        return found or stored_limits(session.metadata)
 
     def git_runner(self, session: "StoredSession") -> GitRunner:
         """Return what runs git in the workspace of a session."""

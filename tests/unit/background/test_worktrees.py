@@ -11,6 +11,7 @@ pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since 
 from msgspec.structs import replace
 
 from outrider.background.worktrees import WorktreeChanges, WorktreeManager, count_uncommitted, git_runner
+from outrider.errors import ProcessError
 from outrider.project.sandbox import find_worktree
 from outrider.project.trust import WorkspaceTrust, find_project
 from outrider.types.ids import new_id
@@ -179,3 +180,17 @@ def test_runs_of_several_workers_create_and_remove_worktrees_of_one_repository_a
         for done in [threads.submit(use_worktrees, manager) for manager in managers]:
             done.result()
     assert run_git(repo, "worktree", "list").count("\n") == 1
+
+
+def test_a_run_of_a_user_gets_no_worktree_of_a_repository_of_another_user(tmp_path: Path, worktrees: WorktreeManager):
+    folder = tmp_path / "ana"
+    foreign = repository(tmp_path / "ben")
+    own = repository(folder / "own")
+    (folder / "link").symlink_to(foreign)
+    (folder / "file").mkdir()
+    (folder / "file" / ".git").write_text(f"gitdir: {foreign}/.git\n")
+    for place in (folder / "link", folder / "file"):
+        with pytest.raises(ProcessError, match="is in another folder"):
+            worktrees.create_worktree(new_id(), "write", str(place), str(folder))
+    assert worktrees.create_worktree(new_id(), "write", str(own), str(folder)) is not None
+    assert worktrees.create_worktree(new_id(), "write", str(own / "src"), str(own / "src")) is not None

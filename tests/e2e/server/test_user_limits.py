@@ -198,6 +198,8 @@ async def test_users_without_a_workspace_get_a_folder_of_their_name(tmp_path: Pa
         listed = (await client.ask("GET", "/api/folders", token=tokens["ana"]))[1]
         assert listed["path"] == str(tmp_path / "people" / "ana")
         status, _ = await client.ask("GET", f"/api/folders?path={tmp_path}", token=tokens["ana"])
+        users.put(VIC)
+        assert (await client.ask("GET", "/api/folders", token=users.create_token("vic")))[0] == 403
         assert status == 403
         assert (await client.ask("GET", f"/api/folders?path={tmp_path}", token=TOKEN))[0] == 200
 

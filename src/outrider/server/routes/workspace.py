@@ -22,6 +22,7 @@ from outrider.presentation.formats import match_names
 from outrider.project.extensions import USER_ORIGIN, CustomCommand, find_custom_commands
 from outrider.server.endpoint import ApiEndpoint, NoPayload, PageLimit, RouteRequest
 from outrider.server.routes.sessions import SESSION_PATH, choose_workspace
+from outrider.server.users import AccessDeniedError
 
 
 class WorkspaceQuery(msgspec.Struct, frozen=True):
@@ -113,7 +114,10 @@ async def read_file(request: RouteRequest[FileQuery, NoPayload]) -> FileView:
 
 
 async def list_folders(request: RouteRequest[FolderChoiceQuery, NoPayload]) -> FolderChoice:
-    """Users who are not administrators get the folders below the one that their sessions stay in."""
+    """Users who are not administrators get the folders below the one that their sessions stay in; viewers, who create
+    no sessions, get none."""
+    if request.requester.role == "viewer":
+        raise AccessDeniedError("viewers choose no folder")
     if request.requester.is_admin:
         return await list_folder_choices(request.query.path)
     return await list_folder_choices(await choose_workspace(request, request.query.path) or "")

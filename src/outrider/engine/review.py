@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Literal
@@ -143,9 +144,9 @@ async def undo_part(
 
 async def commit_files(engine: Engine, session_id: str, paths: Sequence[str], message: str) -> GitCommit:
     """Commit these files of the workspace as they are now; what else is staged stays staged. Hooks and filters of the
-    repository do not run, and git runs in the sandbox, if there is one. Raises ProcessError with the error output of
-    git, and if the owner of the session is limited and the repository is in another place; then nothing is staged that
-    was not."""
+    repository do not run, and for a limited owner git runs in the sandbox, if there is one. Raises ProcessError with
+    the error output of git, and if the owner of the session is limited and the repository is in another place; then
+    nothing is staged that was not."""
     session = await engine.store.get(session_id)
     limits, git = engine.runtime.find_limits(session), engine.runtime.git_runner(session)
 
@@ -167,7 +168,7 @@ async def commit_files(engine: Engine, session_id: str, paths: Sequence[str], me
         staged = index.read_bytes() if index.exists() else None
         git.run(workspace, "add", "--all", "--", *named, writable=writable)
         try:
-            options = ("commit", "--no-verify", "--only", f"--message={message}")
+            options = (*_author_options(git, workspace), "commit", "--no-verify", "--only", f"--message={message}")
             summary = git.run(workspace, *options, "--", *named, writable=writable)
         except ProcessError:
             _restore_index(index, staged)
@@ -175,6 +176,13 @@ async def commit_files(engine: Engine, session_id: str, paths: Sequence[str], me
         return GitCommit(git.run(workspace, "rev-parse", "--short", "HEAD").strip(), summary.strip())
 
     return await asyncio.to_thread(commit)
+
+
+def _author_options(git: GitRunner, workspace: Path) -> Iterator[str]:
+    """Yield the name and address of the author: the user's configuration may be hidden in the sandbox."""
+    for key in ("user.name", "user.email"):
+        with suppress(ProcessError):
+            yield from ("-c", f"{key}={git.run(workspace, 'config', key).rstrip()}")
 
 
 def _restore_index(index: Path, content: bytes | None) -> None:

@@ -520,7 +520,7 @@ class EngineRuntime:
         return environment.find_limits(session) if environment is not None else None
 
     def git_runner(self, session: "StoredSession") -> "GitRunner":
-        """Return what runs git for a session, in the sandbox if there is one."""
+        """Return what runs git for a session."""
         from outrider.processes.git import GitRunner  # lazy: for the review of changes only
 
         environment = self._options.surroundings

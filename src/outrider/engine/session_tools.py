@@ -99,8 +99,8 @@ class OwnerLimits(msgspec.Struct, frozen=True):
         )
 
     def has_left(self, workspace: str, real_path: str) -> bool:
-        """Return whether a workspace in the owner's folder leads elsewhere: commands of the owner can replace folders
-        by links."""
+        """Return whether a workspace in the folder of the owner resolves to another one: commands of the owner can replace
+        folders by links."""
         return bool(self.folder) and is_within(workspace, self.folder) and not is_within(real_path, self.folder)
 
     def as_metadata(self) -> dict[str, Any]:
@@ -146,11 +146,14 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
         return found or stored_limits(session.metadata)
 
     def git_runner(self, session: "StoredSession") -> GitRunner:
-        """Return what runs git in the workspace of a session."""
+        """Return what runs git in the workspace of a session: for a limited owner in the sandbox, because commands of
+        the owner can change the repository meanwhile."""
         limits, workspace = self.find_limits(session), Path(session.workspace_directory or ".")
-        own = [*self.own_folders, *map(Path, limits.hidden if limits is not None else ())]
+        if limits is None:
+            return GitRunner()
+        own = [*self.own_folders, *map(Path, limits.hidden)]
         hidden = default_policy(workspace, writable=False, home=self.home, own_files=own).hidden
-        return GitRunner(self.sandbox, hidden, exact=limits is not None)
+        return GitRunner(self.sandbox, hidden, exact=True)
 
 
 class GrantedPaths:

@@ -34,7 +34,7 @@ UNCONFINED = "{reason}; the user runs commands without a sandbox"
 STAYS_RUNNING = "{reason}; it stays running and changes the workspace directly"
 LEVEL_ALLOWS = "{reason}; the approval level is {level}"
 OWNER_STAYS = "sessions of this user stay in their workspace and in the sandbox; an administrator can do it"
-OWNER_LEFT = "the workspace of this session is not in the folder of its user any more: a link leads elsewhere"
+OWNER_LEFT = "the workspace of this session is not in the folder of its user any more: a link points to another one"
 OWNER_NEEDS_SANDBOX = "commands of this user run only in a sandbox, and there is none here; an administrator can run it"
 NO_SANDBOX_IN_MODE = "commands run inside a sandbox only in {mode} mode, and none works on this machine"
 

@@ -99,8 +99,8 @@ class OwnerLimits(msgspec.Struct, frozen=True):
         )
 
     def has_left(self, workspace: str, real_path: str) -> bool:
-        """Return whether a workspace in the folder of the owner resolves to another one: commands of the owner can replace
-        folders by links."""
+        """Return whether a workspace in the folder of the owner resolves to another one: commands of the owner can
+        replace folders by links."""
         return bool(self.folder) and is_within(workspace, self.folder) and not is_within(real_path, self.folder)
 
     def as_metadata(self) -> dict[str, Any]:

@@ -51,7 +51,8 @@ LONG_FILES = (
     "e2e/test_local_model.py", "e2e/test_sandbox_escapes.py", "security/test_hostile_workspaces.py",
     "e2e/server/test_page.py", "e2e/server/test_page_user_commands.py", "e2e/server/test_jobs_page.py",
     "e2e/background/test_outages.py", "e2e/background/test_one_machine.py", "security/test_information_flow.py",
-    "e2e/cli/test_jobs.py", "e2e/cli/test_run.py", "fault/test_store_size.py",
+    "e2e/cli/test_jobs.py", "e2e/cli/test_run.py", "fault/test_store_size.py", "typing/test_checkers.py",
+    "e2e/background/test_parking.py", "e2e/background/test_rolling_upgrade.py", "e2e/test_documentation_site.py",
 )  # fmt: skip
 
 

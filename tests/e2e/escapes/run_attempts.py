@@ -69,8 +69,10 @@ def try_attempt(attempt: Attempt, sandbox: Sandbox | None, folder: Path, listene
         if sandbox is not None:
             arena.let_end()
         effects = arena.effects(output)
-        if sandbox is None and not effects:  # on a busy machine an effect takes its time to show
-            effects = arena.effects(output, patience=5.0)
+        # On a busy machine an effect takes its time to show, and a process that forks all the time can be missed.
+        for _ in range(10 if sandbox is None and not effects else 0):
+            if effects := arena.effects(output, patience=0.5):
+                break
         return {"effects": effects, "output": output[-600:]}
     finally:
         arena.close()

@@ -9,9 +9,11 @@ import pytest
 from outrider.errors import ConfigurationError
 from outrider.evals import EvalAttempt, EvalRun, EvalVariant, PassRate, compare_runs
 from outrider.evals.results import adjust_p_values, comparison_text, exact_test, permutation_test, wilson_interval
+from tests.fixtures.soak import SOAK
 
 CASES_40 = tuple(f"case-{number}" for number in range(40))
 CASES = CASES_40[:12]
+COMPARISONS = 300 if SOAK else 100
 
 
 def simulated_run(random: Random, rates: dict[str, float], repeat: int = 5) -> EvalRun:
@@ -85,16 +87,17 @@ def test_corrected_p_values_are_those_of_holm():
     assert adjust_p_values([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
+@pytest.mark.soak
 def test_a_change_without_effect_is_called_significant_in_at_most_5_of_100_comparisons():
     alarms, figures = 0, 0
-    for seed in range(300):
+    for seed in range(COMPARISONS):
         random = Random(seed)
         rates = rates_of(random)
         found = compare_runs(simulated_run(random, rates), simulated_run(random, rates))
         alarms += found.verdict != "no significant change"
         figures += any(one.significant for one in found.variants[0].figures)
-    assert alarms / 300 <= 0.05
-    assert figures / 300 <= 0.08  # 5 of 100, and what 300 comparisons may deviate from it
+    assert alarms / COMPARISONS <= 0.05
+    assert figures / COMPARISONS <= 0.08  # 5 of 100, and what so many comparisons may deviate from it
 
 
 def test_a_loss_of_a_third_is_found():

@@ -337,7 +337,7 @@ async def test_a_flood_becomes_few_events():
         await supervisor.run_command("c", "head -c 20000000 /dev/zero | tr '\\0' x")
     assert 0 < len(heard) < 100
     assert sum(len(event.output) for event in heard) < 1_000_000
-    assert "characters not shown" in heard[-1].output or len(heard) == 1
+    assert len(heard) == 1 or any("characters not shown" in event.output for event in heard)
 
 
 async def test_closing_ends_everything_quickly_even_what_ignores_it(tmp_path: Path):

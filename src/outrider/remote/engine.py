@@ -243,8 +243,9 @@ class RemoteEngine:
             await self._ensure_open(session_id), "plan", {"accept": False, "words": words}
         )
 
-    async def compact(self, session_id: str) -> CompactionResult | None:
-        result = await self.client.post(f"{session_path(session_id)}/compact", None, CompactionResult, unlimited=True)
+    async def compact(self, session_id: str, instructions: str = "") -> CompactionResult | None:
+        body = {"instructions": instructions} if instructions else None
+        result = await self.client.post(f"{session_path(session_id)}/compact", body, CompactionResult, unlimited=True)
         return result if result.tokens_before is not None else None
 
     async def undo_compaction(self, session_id: str) -> bool:

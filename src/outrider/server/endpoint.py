@@ -412,7 +412,7 @@ async def _parse_body(endpoint: ApiEndpoint, request: Request) -> Any:
     raw = await request.body()
     if endpoint.body is NoPayload:
         return NoPayload()
-    return msgspec.json.decode(raw, type=endpoint.body)
+    return msgspec.json.decode(raw or b"{}", type=endpoint.body)
 
 
 def _build_response(endpoint: ApiEndpoint, result: Any) -> Response:

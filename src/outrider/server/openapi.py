@@ -238,7 +238,10 @@ def _build_operation(endpoint: ApiEndpoint, schema_of: dict[str, Any], component
         content: dict[str, Any] = {"application/json": {"schema": schema}}
         if endpoint.name in EXAMPLES:
             content["application/json"]["example"] = EXAMPLES[endpoint.name]
-        operation["requestBody"] = {"required": True, "content": content}
+        is_required = endpoint.body is msgspec.Raw or any(
+            field.required for field in msgspec.structs.fields(endpoint.body)
+        )
+        operation["requestBody"] = {"required": is_required, "content": content}
     return operation
 
 

@@ -77,10 +77,7 @@ async def redo_changes(ui: ScreenApi, _: str) -> None:
 
 
 async def compact_session(ui: ScreenApi, argument: str) -> None:
-    """Replace earlier messages by a summary, or take the last summary back."""
-    if argument not in ("", "undo"):
-        ui.show_notice(f"unknown argument {clean_line(argument)}; use /compact or /compact undo", "warning")
-        return
+    """Replace earlier messages by a summary, with instructions for it if there are some, or take the last one back."""
     if argument == "undo" and ui.controller.session_id:
         undone = await ui.controller.engine.undo_compaction(ui.controller.session_id)
         ui.show_notice("the summarised messages are used again" if undone else "no summary is in effect")
@@ -89,7 +86,7 @@ async def compact_session(ui: ScreenApi, argument: str) -> None:
         ui.show_notice("there is nothing to shorten yet")
         return
     ui.show_notice("summarising earlier messages…")
-    if await ui.controller.engine.compact(ui.controller.session_id) is None:
+    if await ui.controller.engine.compact(ui.controller.session_id, argument) is None:
         ui.show_notice("there is nothing to shorten yet")
 
 
@@ -660,7 +657,9 @@ COMMANDS: list[SlashCommand] = [
     SlashCommand("fork", "copy the session, completely or up to one of your messages", fork_session, "[TITLE]"),
     SlashCommand("undo", "revert the file changes of the last turn", undo_changes),
     SlashCommand("redo", "apply reverted file changes again", redo_changes),
-    SlashCommand("compact", "replace earlier messages by a summary, or undo that", compact_session, "[undo]"),
+    SlashCommand(
+        "compact", "replace earlier messages by a summary, or undo that", compact_session, "[INSTRUCTIONS | undo]"
+    ),
     SlashCommand("mode", f"choose the mode: {', '.join(MODES)}", choose_mode, "[MODE]"),
     SlashCommand(
         "approval", f"choose what agent mode asks about: {', '.join(APPROVAL_LEVELS)}", choose_approval, "[LEVEL]"

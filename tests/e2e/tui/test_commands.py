@@ -22,6 +22,7 @@ from outrider.tui.startup import StartOptions, engine_opener
 from outrider.tui.theme import DARK
 from outrider.tui.widgets.modals import EditorScreen, PageScreen, PickerScreen
 from outrider.tui.widgets.transcript import TranscriptWidget
+from outrider.types.parts import CompactionPart
 from tests.e2e.tui.conftest import call, write_script
 from tests.e2e.tui.terminal import LIMIT
 
@@ -379,3 +380,18 @@ async def test_tab_takes_the_suggestions_of_the_start_screen_one_after_the_other
         await until(lambda: "Hello." in said(app))
         assert said(app)[0] == "Run the tests and fix what fails"
         await until(lambda: not composer.suggestions)
+
+
+async def test_a_compaction_takes_instructions_and_is_undone(home, workspace):
+    write_script(home, ["One. " * 200, "Two.", "A summary."])
+    async with application(home, workspace) as (app, pilot):
+        for text in ("first words", "second words"):
+            await say(app, pilot, text)
+            await until(lambda text=text: text in said(app) and idle(app))
+        await say(app, pilot, "/compact focus on the API")
+        await until(lambda: any("were summarised" in note for note in notes(app)))
+        stored = await app.ui.controller.engine.open(app.ui.controller.session_id)
+        (part,) = [part for message in stored.messages for part in message.get_parts_by_type(CompactionPart)]
+        assert part.instructions == "focus on the API"
+        await say(app, pilot, "/compact undo")
+        await until(lambda: any("are used again" in note for note in notes(app)))

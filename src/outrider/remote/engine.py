@@ -64,6 +64,7 @@ from outrider.types.request import ServerOverview
 
 if TYPE_CHECKING:
     from outrider.project.mcp import ServerOffers
+    from outrider.project.mcp_completion import InputCompletion
     from outrider.sessions.store import Store
 
 
@@ -453,6 +454,11 @@ class RemoteBridge:
         from outrider.project.mcp import ServerOffers  # lazy: for the completion of commands only
 
         return await self.engine.client.get("/api/mcp-servers/offers", ServerOffers)
+
+    async def complete_input(self, text: str) -> "InputCompletion":
+        from outrider.project.mcp_completion import InputCompletion
+
+        return await self.engine.client.get("/api/mcp-servers/completions", InputCompletion, text=text)
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
         path = f"{session_path(session_id)}/processes"

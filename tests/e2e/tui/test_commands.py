@@ -4,11 +4,13 @@ import asyncio
 import os
 import re
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Static
@@ -17,6 +19,7 @@ from outrider.config.settings import read_settings
 from outrider.presentation.items import NoticeItem, TextItem, UserItem
 from outrider.tui import dialogs as panels
 from outrider.tui.app import OutriderApp
+from outrider.tui.completion import CompletionList
 from outrider.tui.composer import Composer
 from outrider.tui.startup import StartOptions, engine_opener
 from outrider.tui.theme import DARK
@@ -395,3 +398,35 @@ async def test_a_compaction_takes_instructions_and_is_undone(home, workspace):
         assert part.instructions == "focus on the API"
         await say(app, pilot, "/compact undo")
         await until(lambda: any("are used again" in note for note in notes(app)))
+
+
+async def test_arguments_of_mcp_prompts_and_addresses_of_resources_are_completed(home, workspace):
+    pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+    write_script(home, ["Hello."])
+    program = Path(__file__).parents[1] / "mcp_servers" / "sdk_server.py"
+    with (home / "config.toml").open("a") as config:
+        config.write(f'[mcp.friendly]\ncommand = "{sys.executable}"\nargs = ["{program}", "stdio"]\n')
+    async with application(home, workspace) as (app, pilot):
+        composer, listed = app.ui.find_widget(Composer), app.ui.find_widget(CompletionList)
+        await until(lambda: composer.resources)
+
+        async def typed(*keys: str, offers: str) -> None:
+            await pilot.press(*keys)
+            await until(lambda: offers in str(listed.content))
+
+        await typed(*"/friendly:greet", "space", offers="name=")
+        await typed(*"A", offers="'Ada Lovelace'")
+        await pilot.press("down", "enter")  # selected, so it is inserted
+        assert composer.text == "/friendly:greet Alan "
+        await typed(offers="'kind to Alan'")
+        await pilot.press("tab")
+        assert composer.text == "/friendly:greet Alan 'kind to Alan' "
+        composer.set_text("")
+        await typed(*"@notes://{", offers="notes://{day}")
+        await pilot.press("tab")
+        assert composer.text == "@friendly:notes://"
+        await typed(*"mo", offers="@friendly:notes://mo%2Fday")
+        composer.set_text("")
+        await typed(*"/friendly:greet", "space", *"A", offers="'Ada Lovelace'")
+        await pilot.press("enter")  # sends what is typed
+        await until(lambda: "/friendly:greet A" in said(app))

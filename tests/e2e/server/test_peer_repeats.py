@@ -98,6 +98,14 @@ async def test_a_turn_that_ended_with_its_listener_continues_for_whoever_asks_ag
         assert await roles(engine) == ["user", "assistant", "assistant"]
 
 
+async def test_an_input_that_cannot_be_stored_ends_the_stream_with_its_reason(tmp_path):
+    async with peer(tmp_path, "helper", []) as (_, address):
+        body = {"id": new_id(), "parts": [{"type": "text", "text": "go", "id": "no id"}]}
+        async with asked(address, body) as answer:
+            assert b"event: Failed" in (raw := await answer.read())
+            assert b"`id` must be a UUID" in raw
+
+
 async def test_a_turn_that_is_over_is_reported_again_and_another_request_is_another_turn(tmp_path):
     wanted = order()
     async with peer(tmp_path, "helper", ["the first", "the second"]) as (engine, address):

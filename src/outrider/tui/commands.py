@@ -279,11 +279,15 @@ KEYS = (
 )
 
 
+def _table_row(cells: tuple[str, str]) -> str:
+    return "| {} | {} |".format(*(cell.replace("|", r"\|") for cell in cells))
+
+
 def help_text(commands: list[SlashCommand], custom: tuple[CompletionChoice, ...] = ()) -> str:
     """Return the help page as Markdown: keys, commands, those from files, and the special prefixes."""
-    keys = "\n".join(f"| {key} | {note} |" for key, note in KEYS)
-    names = "\n".join(f"| `/{command.name}` {command.argument} | {command.note} |" for command in commands)
-    names += "".join(f"\n| `{choice.text}` | {choice.note} |" for choice in custom)
+    rows = [(f"`/{command.name}` {command.argument}", command.note) for command in commands]
+    rows += [(f"`{choice.text}`", choice.note) for choice in custom]
+    keys, names = ("\n".join(map(_table_row, table)) for table in (KEYS, rows))
     return (
         f"## Keys\n\n| key | what it does |\n|---|---|\n{keys}\n\n"
         f"## Commands\n\n| command | what it does |\n|---|---|\n{names}\n\n"

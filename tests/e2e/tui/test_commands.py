@@ -19,6 +19,7 @@ from outrider.config.settings import read_settings
 from outrider.presentation.items import NoticeItem, TextItem, UserItem
 from outrider.tui import dialogs as panels
 from outrider.tui.app import OutriderApp
+from outrider.tui.commands import COMMANDS
 from outrider.tui.completion import CompletionList
 from outrider.tui.composer import Composer
 from outrider.tui.startup import StartOptions, engine_opener
@@ -383,6 +384,17 @@ async def test_tab_takes_the_suggestions_of_the_start_screen_one_after_the_other
         await until(lambda: "Hello." in said(app))
         assert said(app)[0] == "Run the tests and fix what fails"
         await until(lambda: not composer.suggestions)
+
+
+async def test_the_help_describes_every_command(home, workspace):
+    write_script(home, [])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "/help")
+        await opened(app, PageScreen)
+        shown = " ".join(str(app.screen.query_one(Static).render()).split())
+        for command in COMMANDS:
+            assert command.note.split()[-1] in shown, command
+            assert command.argument in shown, command
 
 
 async def test_a_compaction_takes_instructions_and_is_undone(home, workspace):

@@ -374,6 +374,8 @@ async def _check_access(endpoint: ApiEndpoint, request: RouteRequest[Any, Any]) 
     if not requester.is_admin:
         if needed == "admin":
             raise AccessDeniedError(f"{requester.name} is not an administrator")
+        if needed == "write" and requester.role == "viewer":
+            raise AccessDeniedError(f"{requester.name} is a viewer")
         session_id = await _find_session(request)
         if session_id is not None:
             await request.require_access(session_id, needed)

@@ -256,7 +256,7 @@ class PeerTurnRegistry:
         async with engine.bus.stream(builder.accepts_event) as events:
             try:
                 end = await self._start_or_join_turn(turn, content)
-            except OutriderError as error:  # the input was not stored; the response has begun
+            except OutriderError as error:  # the input was not stored; the response has started
                 yield FailedTurn("error", error.message)
                 return
             end.add_done_callback(lambda _: events.close())

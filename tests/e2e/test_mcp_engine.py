@@ -209,6 +209,25 @@ async def test_resources_and_prompts_are_within_reach(place):
         assert "notes://today" in {resource.uri for resource in offers.resources}
 
 
+async def test_servers_complete_inputs_unless_they_are_switched_off(place):
+    have(place, friendly=entry("sdk_server.py", "stdio"))
+    async with place.engine([]) as engine:
+        await settled(engine)
+        manager = engine.runtime.mcp_servers
+
+        async def completed(text: str) -> list[tuple[int, str]]:
+            found = await manager.complete_input(text, place.workspace)
+            return [(found.start, choice.text) for choice in found.choices]
+
+        assert await completed("/friendly:greet name=G") == [(16, "name=Grace")]
+        assert await completed("see @friendly:notes://tu") == [(4, "@friendly:notes://tuesday")]
+        assert (
+            await completed("/friendly:none x") == await completed("@nobody:notes://") == await completed("a b") == []
+        )
+        manager.switch_server("friendly", on=False)
+        assert await completed("/friendly:greet name=G") == []
+
+
 async def test_an_input_names_prompts_and_resources(place):
     have(place, friendly=entry("sdk_server.py", "stdio"))
     async with place.engine(["hello", "milk"]) as engine:

@@ -242,7 +242,7 @@ async def test_the_commands_of_every_other_event_get_what_happened(place: Path):
     configure(place, script, **{event: ("", record) for event in events})
     async with opened(place) as (engine, session, errors):
         assert (await engine.prompt(session, "hi " * 2000)).output == "Done."
-        await engine.compact(session)
+        await engine.compact(session, "focus on the API")
         await engine.prompt(session, "more")
     async with opened(place) as (engine, _, _):
         await engine.prompt(session, "later")
@@ -256,7 +256,7 @@ async def test_the_commands_of_every_other_event_get_what_happened(place: Path):
     assert child["session_id"] != session
     assert child["stop_hook_active"] is False
     (compaction,) = [entry for entry in seen if entry["hook_event_name"] == "PreCompact"]
-    assert compaction["trigger"] == "manual"
+    assert (compaction["trigger"], compaction["custom_instructions"]) == ("manual", "focus on the API")
     assert all(entry["cwd"] == str(place / "workspace") for entry in seen)
 
 

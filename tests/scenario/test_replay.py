@@ -247,7 +247,7 @@ async def test_a_compaction_that_somebody_asked_for_is_made_again(tmp_path: Path
         session = await held.create()
         for words in ("one", "two", "three"):
             await held.prompt(session, words)
-        assert await held.compact(session) is not None
+        assert await held.compact(session, "focus on the API") is not None
         assert not (await held.prompt(session, "four")).output.startswith("7 messages")
     again = await replay(held, session)
     assert again.same, again.text()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from outrider import Engine, Limits, OutriderError, ProviderError, Tool
+from outrider import ConfigurationError, Engine, Limits, OutriderError, ProviderError, Tool
 from outrider.events import SessionUpdatedEvent
 from outrider.sessions.memory_store import MemoryStore
 from tests.scenario.scripted_runs import agent, call, scripted
@@ -216,3 +216,26 @@ async def test_a_compaction_does_not_come_between_a_question_and_its_answer():
         assert part is not None
         said = [message.get_text_content() for message in (await second.open(session)).messages]
     assert "done" in said
+
+
+async def test_instructions_for_a_compaction_reach_the_model_and_are_stored():
+    requests: list[str] = []
+
+    def answer(request):
+        requests.append(request.prompt[-1].content[-1].text)
+        return "## Goal\nto talk" if "about to be shortened" in requests[-1] else "word " * 100
+
+    async with engine(answer) as held:
+        session = await held.create()
+        await held.prompt(session, "one")
+        await held.prompt(session, "two")
+        parts = await asyncio.gather(*(held.compact(session, text) for text in ("focus on the API", "", "no {names}")))
+        assert requests[-1].endswith("about this summary:\nfocus on the API\nno {names}")
+        assert [part and part.instructions for part in parts] == ["focus on the API\nno {names}"] * 3
+        await held.prompt(session, "three")
+        plain = await held.compact(session)
+        assert plain is not None
+        assert "instructions" not in plain.to_dict()
+        assert "focus on the API" not in requests[-1]
+        with pytest.raises(ConfigurationError, match="4,001 characters; at most 4,000"):
+            await held.compact(session, "x" * 4001)

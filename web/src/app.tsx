@@ -370,6 +370,11 @@ function SessionView({ model, choices, isAdmin, onPanel, onFolder }: SessionView
   const path = sessionPath(model.id);
   const restore = (direction: "undo" | "redo", to?: string): Promise<RestoreResult> => post(`${path}/files`, to ? { direction, to } : { direction });
   const fork = async (at?: string): Promise<Session> => post<Session>(`${path}/fork`, at ? { at } : {});
+  const compact = async (instructions: string): Promise<void> => {
+    if (instructions !== "undo") return model.addNotice(describeCompaction(await post<CompactionResult>(`${path}/compact`, { instructions })));
+    const { undone } = await post<{ undone: boolean }>(`${path}/compact/undo`);
+    model.addNotice(undone ? { level: "success", text: "The summarised messages are used again." } : { level: "info", text: "No summary is in effect." });
+  };
   const open = ({ id }: Session): void => void (location.hash = `#/${id}`);
   const actions: MessageActions = useMemo(() => ({
     edit: (message) => {
@@ -387,7 +392,7 @@ function SessionView({ model, choices, isAdmin, onPanel, onFolder }: SessionView
     undo: (message) => void restore("undo", message.id).then((result) => model.addNotice(describeUndo(result)), model.report),
   }), [model]);
   const commands = useMemo((): PageCommand[] => [
-    { name: "compact", description: "Replace old messages with a summary", run: async () => model.addNotice(describeCompaction(await post<CompactionResult>(`${path}/compact`))) },
+    { name: "compact", description: "Replace old messages with a summary: /compact INSTRUCTIONS, or /compact undo", run: compact },
     { name: "undo", description: "Undo the file changes of the last turn", run: async () => model.addNotice(describeUndo(await restore("undo"))) },
     { name: "redo", description: "Restore what was undone", run: async () => model.addNotice(describeUndo(await restore("redo"), "Restored")) },
     { name: "continue", description: "Continue an interrupted turn", run: () => model.continueTurn() },

@@ -4,7 +4,7 @@ import type { ComponentChildren } from "preact";
 import { get, patch, post, sessionPath } from "./api";
 import { knownFiles, readDraft, readFiles, writeDraft, writeFiles, type AttachedFile } from "./drafts";
 import { ClipIcon, FolderIcon } from "./parts";
-import type { ServerOffers } from "./types";
+import type { ServerCompletion, ServerOffers } from "./types";
 import type { SessionModel } from "./session-model";
 
 export interface PageChoices {
@@ -22,6 +22,10 @@ export interface PageCommand {
 interface Offer {
   name: string;
   description: string;
+}
+
+interface ResourceOffer extends Offer {
+  insert: string;
 }
 
 // Names in the metadata of a session under which the server stores what was chosen for it.
@@ -47,6 +51,7 @@ function readFile(file: File): Promise<AttachedFile> {
 let offered: { at: number; offers: Promise<ServerOffers> } | null = null;
 const OFFER_MS = 10_000;
 const MAX_RESOURCES = 8;
+const VALUES_MS = 150; // after the last key
 
 function loadServerOffers(): Promise<ServerOffers> {
   if (!offered || Date.now() - offered.at > OFFER_MS) {
@@ -61,16 +66,25 @@ const loadPrompts = async (): Promise<Offer[]> =>
     return { name: `${server}:${name}`, description: [words, description].filter(Boolean).join(" · ") || "a prompt" };
   });
 
-async function loadArguments(command: string): Promise<Offer[]> {
-  const prompt = (await loadServerOffers()).prompts.find(({ server, name }) => `${server}:${name}` === command);
-  return (prompt?.arguments ?? []).map(({ name, description, required }) => ({ name, description: description || (required ? "required" : "optional") }));
+// What MCP servers complete before the cursor: the arguments of a prompt, and values in the address of a resource.
+async function loadValues(before: string): Promise<ServerCompletion> {
+  const { prompts, resources } = await loadServerOffers();
+  const command = /^\/([\w.-]+:[\w./-]+)\s/.exec(before)?.[1];
+  const uri = /(?:^|\s)@(\S*)$/.exec(before)?.[1];
+  const isPrompt = command !== undefined && prompts.some(({ server, name }) => `${server}:${name}` === command);
+  const isTemplate = uri !== undefined && resources.some((one) => one.is_template && uri.startsWith(templateStart(one)));
+  if (!isPrompt && !isTemplate) return { start: 0, choices: [] };
+  await new Promise((resolve) => setTimeout(resolve, VALUES_MS));
+  return get<ServerCompletion>("/mcp-servers/completions", { text: before });
 }
 
-// A template has a place for a value, which the user fills in.
-async function loadResources(word: string): Promise<Offer[]> {
+const templateStart = ({ server, uri }: ServerOffers["resources"][number]): string => `${server}:${uri.split("{")[0]}`;
+
+// A template has places for values. Its beginning is inserted; the server completes the rest.
+async function loadResources(word: string): Promise<ResourceOffer[]> {
   const sought = word.toLowerCase();
   return (await loadServerOffers()).resources
-    .map(({ server, uri, name, description }) => ({ name: `${server}:${uri}`, description: [name, description].filter(Boolean).join(" · ") }))
+    .map((one) => ({ name: `${one.server}:${one.uri}`, description: [one.name, one.description].filter(Boolean).join(" · "), insert: one.is_template ? `@${templateStart(one)}` : `@${one.server}:${one.uri} ` }))
     .filter(({ name, description }) => `${name} ${description}`.toLowerCase().includes(sought))
     .slice(0, MAX_RESOURCES);
 }
@@ -86,26 +100,25 @@ interface Suggestion {
   label: string;
   detail: string;
   insert: string;
-  isHint?: boolean; // Enter sends the input; only Tab or a click inserts it
+  start?: number; // of the text that it replaces, if it is not the word
+  isOpen?: boolean; // more follows: the next completions are shown
+  isHint?: boolean; // Enter sends the input, unless a suggestion was selected
 }
 
-// The word before the cursor that can be completed: `@path` anywhere, `/name` at the beginning, and then the names of
-// its arguments.
+// The word before the cursor that can be completed: `@path` anywhere, `/name` at the beginning, and then its arguments.
 interface CompletableWord {
   kind: "@" | "/" | "=";
   word: string;
   start: number;
-  command: string; // whose argument it is
 }
 
 function completableWord(text: string, cursor: number): CompletableWord | null {
   const before = text.slice(0, cursor);
   const file = /(?:^|\s)@([^\s@]*)$/.exec(before);
-  if (file) return { kind: "@", word: file[1]!, start: cursor - file[1]!.length - 1, command: "" };
-  const argument = /^\/([\w.-]+:[\w./-]+)\s(?:[^]*\s)?([\w.-]*)$/.exec(before);
-  if (argument) return { kind: "=", word: argument[2]!, start: cursor - argument[2]!.length, command: argument[1]! };
+  if (file) return { kind: "@", word: file[1]!, start: cursor - file[1]!.length - 1 };
+  if (/^\/[\w.-]+:[\w./-]+\s/.test(before)) return { kind: "=", word: before, start: cursor };
   const command = /^\/([\w:./-]*)$/.exec(before);
-  return command ? { kind: "/", word: command[1]!, start: 0, command: "" } : null;
+  return command ? { kind: "/", word: command[1]!, start: 0 } : null;
 }
 
 export interface InputProps {
@@ -115,9 +128,9 @@ export interface InputProps {
   placeholder: string;
   commands: Offer[]; // that the page carries out
   loadOffers?: () => Promise<Offer[]>; // that the server expands
-  loadArguments?: (command: string) => Promise<Offer[]>;
+  loadValues?: (before: string) => Promise<ServerCompletion>;
   loadPaths?: (word: string) => Promise<string[]>;
-  loadResources?: (word: string) => Promise<Offer[]>;
+  loadResources?: (word: string) => Promise<ResourceOffer[]>;
   onSend: (text: string, files: AttachedFile[], options: { isQueued: boolean }) => Promise<boolean>; // whether the files were sent
   onError: (error: unknown) => void;
   controls: ComponentChildren;
@@ -126,11 +139,12 @@ export interface InputProps {
 }
 
 // The card with the input: attachments above the text, settings and buttons below it.
-export function InputCard({ id, inputId, label, placeholder, commands, loadOffers, loadArguments, loadPaths, loadResources, onSend, onError, controls, buttons, minRows = 1 }: InputProps) {
+export function InputCard({ id, inputId, label, placeholder, commands, loadOffers, loadValues, loadPaths, loadResources, onSend, onError, controls, buttons, minRows = 1 }: InputProps) {
   const [text, setText] = useState(() => readDraft(id));
   const [files, setShownFiles] = useState<AttachedFile[]>(() => knownFiles(id));
   const [suggestions, setSuggestions] = useState<Suggestion[]>([]);
   const [selected, setSelected] = useState(0);
+  const [hasMoved, setMoved] = useState(false); // a suggestion was selected with the arrow keys
   const [isDropping, setDropping] = useState(false);
   const input = useRef<HTMLTextAreaElement>(null);
   const chooser = useRef<HTMLInputElement>(null);
@@ -171,7 +185,15 @@ export function InputCard({ id, inputId, label, placeholder, commands, loadOffer
       const now = completableWord(element.value, element.selectionStart);
       return now !== null && now.kind === found?.kind && now.word === found.word;
     };
+    // Suggestions by MCP servers, unless the text has changed meanwhile.
+    const showValues = async (others: Suggestion[]): Promise<void> => {
+      const { start, choices } = (await loadValues?.(element.value.slice(0, element.selectionStart)).catch(() => null)) ?? { start: 0, choices: [] };
+      if (!isCurrent()) return;
+      const listed = choices.map(({ text, note, is_open: isOpen = false }) => ({ label: text, detail: note ?? "", insert: isOpen ? text : `${text} `, start, isOpen, isHint: true }));
+      if (listed.length || found?.kind === "=") setSuggestions([...listed, ...others]);
+    };
     setSelected(0);
+    setMoved(false);
     if (found?.kind === "/") {
       const listed = (known: Offer[]): Suggestion[] =>
         known.filter(({ name }) => name.startsWith(found.word)).map(({ name, description }) => ({ label: `/${name}`, detail: description, insert: `/${name} ` }));
@@ -179,13 +201,13 @@ export function InputCard({ id, inputId, label, placeholder, commands, loadOffer
       const offers = (await loadOffers?.()) ?? [];
       if (offers.length && isCurrent()) setSuggestions([...listed(commands), ...listed(offers.filter(({ name }) => commands.every((own) => own.name !== name)))]);
     } else if (found?.kind === "=") {
-      const given = new Set([...element.value.matchAll(/\s([\w.-]+)=/g)].map(([, name]) => name));
-      const offers = ((await loadArguments?.(found.command)) ?? []).filter(({ name }) => name.startsWith(found.word) && !given.has(name));
-      if (isCurrent()) setSuggestions(offers.map(({ name, description }) => ({ label: `${name}=`, detail: description, insert: `${name}=`, isHint: true })));
+      await showValues([]);
     } else if (found && loadPaths) {
       const [paths, resources] = await Promise.all([loadPaths(found.word).catch(() => []), loadResources?.(found.word) ?? []]);
-      const listed = paths.map((path) => ({ label: path, detail: "", insert: `@${path} ` }));
-      if (isCurrent()) setSuggestions([...listed, ...resources.map(({ name, description }) => ({ label: name, detail: description, insert: `@${name} ` }))]);
+      const listed: Suggestion[] = paths.map((path) => ({ label: path, detail: "", insert: `@${path} ` }));
+      listed.push(...resources.map(({ name, description, insert }) => ({ label: name, detail: description, insert, isOpen: !insert.endsWith(" ") })));
+      if (isCurrent()) setSuggestions(listed);
+      await showValues(listed);
     } else {
       setSuggestions([]);
     }
@@ -194,14 +216,15 @@ export function InputCard({ id, inputId, label, placeholder, commands, loadOffer
     const element = input.current!;
     const found = completableWord(element.value, element.selectionStart);
     if (!found) return;
-    const value = element.value.slice(0, found.start) + suggestion.insert + element.value.slice(element.selectionStart);
-    const cursor = found.start + suggestion.insert.length;
+    const start = suggestion.start ?? found.start;
+    const value = element.value.slice(0, start) + suggestion.insert + element.value.slice(element.selectionStart);
+    const cursor = start + suggestion.insert.length;
     element.value = value; // at once and not with the next frame: keys may follow before it
     element.focus();
     element.setSelectionRange(cursor, cursor);
     update(value);
     setSuggestions([]);
-    if (found.kind === "/") void suggest(); // the arguments of the command
+    if (found.kind !== "@" || suggestion.isOpen) void suggest(); // the next argument, or the value
   };
 
   const send = async (isQueued = false): Promise<void> => {
@@ -227,12 +250,13 @@ export function InputCard({ id, inputId, label, placeholder, commands, loadOffer
         event.preventDefault();
         const next = (selected + step + suggestions.length) % suggestions.length;
         setSelected(next);
+        setMoved(true);
         document.getElementById(`suggestion-${next}`)?.scrollIntoView({ block: "nearest" });
         return;
       }
       // Enter sends a command that is written completely.
       const isComplete = event.key === "Enter" && suggestions[selected]!.label === input.current!.value;
-      if (event.key === "Tab" || (event.key === "Enter" && !event.shiftKey && !isComplete && !suggestions[selected]!.isHint)) {
+      if (event.key === "Tab" || (event.key === "Enter" && !event.shiftKey && !isComplete && (hasMoved || !suggestions[selected]!.isHint))) {
         event.preventDefault();
         accept(suggestions[selected]!);
         return;
@@ -329,7 +353,7 @@ export function Composer({ model, commands, choices, onFolder }: { model: Sessio
         ))}
       </ul>
       <InputCard id={model.id} inputId="input" label="Message" placeholder={busy ? "Steer the agent: it reads this before its next step" : "What should be done?"}
-        commands={commands} loadOffers={loadOffers} loadArguments={loadArguments} loadResources={loadResources} onSend={onSend} onError={model.report}
+        commands={commands} loadOffers={loadOffers} loadValues={loadValues} loadResources={loadResources} onSend={onSend} onError={model.report}
         loadPaths={(word) => get<string[]>(`${sessionPath(model.id)}/workspace`, { query: word, limit: 8 })}
         controls={<SessionControls model={model} choices={choices} onFolder={onFolder} />}
         buttons={(send) => (

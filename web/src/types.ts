@@ -374,7 +374,12 @@ export interface McpServerState {
 
 export interface ServerOffers {
   prompts: { server: string; name: string; description?: string; arguments?: { name: string; description?: string; required?: boolean }[] }[];
-  resources: { server: string; uri: string; name: string; description?: string }[];
+  resources: { server: string; uri: string; name: string; description?: string; is_template?: boolean }[];
+}
+
+export interface ServerCompletion {
+  start: number;
+  choices: { text: string; note?: string; is_open?: boolean }[];
 }
 
 export interface SettingsOverview {

@@ -200,13 +200,15 @@ def _select_option(
     )
 
 
-CommandName = Literal["compact", "compact undo", "undo", "redo"]
+CommandName = Literal["compact", "undo", "redo"]
 COMMAND_DESCRIPTIONS: dict[CommandName, str] = {
-    "compact": "Put a summary in place of old messages",
-    "compact undo": "Use the summarised messages again instead of the last summary",
+    "compact": "Put a summary in place of old messages; `undo` uses them again",
     "undo": "Bring files back to what they were before the last turn",
     "redo": "Make the changes again that were undone last",
 }
+
+
+COMMAND_HINTS: dict[CommandName, str] = {"compact": "what the summary should contain, or undo"}
 
 
 def load_custom_commands(settings: Settings) -> tuple[CustomCommand, ...]:
@@ -240,9 +242,8 @@ def available_commands(
     custom: Sequence[CustomCommand] = (), offers: "ServerOffers | None" = None
 ) -> AvailableCommandsUpdate:
     commands = [
-        AvailableCommand(name=name, description=description)
+        _command_entry(name, description, COMMAND_HINTS.get(name, ""))
         for name, description in COMMAND_DESCRIPTIONS.items()
-        if " " not in name  # editors list the command; its argument is typed
     ]
     for command in custom:
         if command.name not in COMMAND_DESCRIPTIONS:
@@ -262,29 +263,32 @@ def _command_entry(name: str, description: str, hint: str) -> AvailableCommand:
     )
 
 
-def parse_command(parts: Sequence[PartBase]) -> CommandName | None:
-    """Returns the slash command if the prompt is exactly one; else None."""
+def parse_command(parts: Sequence[PartBase]) -> tuple[CommandName, str] | None:
+    """Returns the slash command and its argument if the prompt is exactly one; else None."""
     if len(parts) != 1 or not isinstance(parts[0], TextPart):
         return None
-    text = parts[0].text.strip()
-    return next((name for name in COMMAND_DESCRIPTIONS if text == f"/{name}"), None)
+    word, argument = [*parts[0].text.split(maxsplit=1), "", ""][:2]
+    for name in COMMAND_DESCRIPTIONS:
+        if word == f"/{name}" and (not argument or name in COMMAND_HINTS):
+            return name, argument.strip()
+    return None
 
 
-async def run_command(name: CommandName, engine: Engine, session_id: str, buffers: ClientBuffers | None = None) -> str:
+async def run_command(
+    command: tuple[CommandName, str], engine: Engine, session_id: str, buffers: ClientBuffers | None = None
+) -> str:
     """Runs a slash command and returns a sentence about the result."""
-    match name:
-        case "compact":
-            part = await engine.compact(session_id)
+    match command:
+        case "compact", "undo":
+            undone = await engine.undo_compaction(session_id)
+            return "The summarised messages are used again." if undone else "No summary is in effect."
+        case "compact", instructions:
+            part = await engine.compact(session_id, instructions)
             return (
                 f"Summed up: {part.tokens_before} → {part.tokens_after} tokens." if part else "Nothing to sum up yet."
             )
-        case "compact undo":
-            undone = await engine.undo_compaction(session_id)
-            return "The summarised messages are used again." if undone else "No summary is in effect."
-        case "undo":
-            return await _restore_files(engine, session_id, "undo", buffers)
-        case "redo":
-            return await _restore_files(engine, session_id, "redo", buffers)
+        case direction, _:
+            return await _restore_files(engine, session_id, direction, buffers)
 
 
 async def _restore_files(
@@ -411,7 +415,7 @@ class EditorSession:
         if await self.options.load_models() and self.session_id in self.engine.live:
             await self._send_config_options()
 
-    async def _run_command(self, command: CommandName) -> TurnOutcome:
+    async def _run_command(self, command: tuple[CommandName, str]) -> TurnOutcome:
         message = await run_command(command, self.engine, self.session_id, self._buffers)
         await self.engine.bus.settled()
         await self._send_update(acp.update_agent_message(acp.text_block(replace_surrogates(message))))

@@ -278,6 +278,7 @@ MAX_SHORT_SUMMARY = 200  # characters
 MAX_TOOL_OUTPUT = 600  # characters of each tool output in the summary request of an overflowing context
 MAX_TEXT = 2_000  # characters of each text in a summary request that is still too long
 SUMMARY_SHARES = (0.5, 0.1)  # of the context window that the newest messages fill in the last summary requests
+SUMMARY_INSTRUCTIONS = "{prompt}\n\nThe user adds, about this summary:\n{instructions}"
 LAST_INPUT_TOO_LONG = "the last input alone is too long for {model}; send it in parts, or as a file: {message}"
 
 
@@ -288,6 +289,7 @@ class ContextCompactor:
         self._context = context
         self._run = context.run
         self._sent: SentRequestRecord | None = None
+        self._instructions = ""
 
     def is_due(self) -> bool:
         """Return whether the prompt is close to the context limit of the model."""
@@ -359,9 +361,11 @@ class ContextCompactor:
         context.projection = PromptProjection(context.projection.family)
         return removed > 0
 
-    async def compact(self, *, auto: bool = True, overflow: bool = False, whole: bool = False) -> CompactionPart | None:
+    async def compact(
+        self, *, auto: bool = True, overflow: bool = False, whole: bool = False, instructions: str = ""
+    ) -> CompactionPart | None:
         """Summarize all messages but the tail, with `whole` all but the last one, and store the summary, with what must
-        survive word for word.
+        survive word for word. `instructions` are added to the request for the summary.
 
         Returns None if the summary is not shorter than what it replaces; nothing is stored then. Raises
         ContextOverflowError when nothing can be summarized."""
@@ -370,8 +374,8 @@ class ContextCompactor:
         start = self._tail_start(auto=auto, whole=whole)
         if not self.can_compact(auto=auto, whole=whole):
             raise ContextOverflowError("the context is full, and the last messages alone fill it")
-        await self._call_hook(auto=auto)
-        self._sent = None
+        await self._call_hook(auto=auto, instructions=instructions)
+        self._sent, self._instructions = None, instructions
         answer = await self._request_summary(history[:start], overflow=overflow)
         part = await self._build_part(answer.join_text().strip(), start, before)
         if part is None:
@@ -379,6 +383,7 @@ class ContextCompactor:
             return None
         origins = merge_origins(self._context.read_origins()) or UNSET
         part = replace(part, auto=auto, overflow=overflow, message_id="", origins=origins)
+        part = replace(part, instructions=instructions) if instructions else part
         await self._context.journal.add_message(self._summary_message(part, answer))
         await self._context.journal.update_session(SessionUpdate(compacting=self._context.run.clock()))
         offer_conversation_search(self._context)
@@ -388,11 +393,13 @@ class ContextCompactor:
         )
         return part
 
-    async def _call_hook(self, *, auto: bool) -> None:
+    async def _call_hook(self, *, auto: bool, instructions: str) -> None:
         hook, context = self._run.hooks.on_compaction, self._context
         if hook is None:
             return
-        compaction = HookedCompaction(session_id=context.session.id, agent=context.agent.name, auto=auto)
+        compaction = HookedCompaction(
+            session_id=context.session.id, agent=context.agent.name, auto=auto, instructions=instructions
+        )
         try:
             await self._run.callbacks.call("the hook on_compaction", hook, compaction)
         except CallbackError as error:
@@ -491,10 +498,10 @@ class ContextCompactor:
         await wait_for_budget(self._context)
         request, reservation = build_request(self._context)
         client = self._run.client_for(self._context.agent)
-        prompt = lower(
-            [*history, text_message("user", render_prompt("compaction", self._run.prompts))],
-            family=client.model_family(request.model),
-        )
+        wanted = render_prompt("compaction", self._run.prompts)
+        if self._instructions:
+            wanted = SUMMARY_INSTRUCTIONS.format(prompt=wanted, instructions=self._instructions)
+        prompt = lower([*history, text_message("user", wanted)], family=client.model_family(request.model))
         settings = replace(request.settings, tool_choice=ToolChoice("none"), output=None)
         on_sent = partial(self._record_request, request.prompt)
         summary_request = replace(request, prompt=prompt, settings=settings, allowance=Allowance, on_sent=on_sent)

@@ -75,11 +75,13 @@ class HookedPrompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HookedCompaction(msgspec.Struct, frozen=True, kw_only=True):
-    """A compaction that is about to start, as passed to `on_compaction`. `auto` is False if the user requested it."""
+    """A compaction that is about to start, as passed to `on_compaction`. `auto` is False if the user requested it;
+    `instructions` say what the user wants in the summary."""
 
     session_id: str
     agent: str
     auto: bool = True
+    instructions: str = ""
 
 
 class HookDecision(msgspec.Struct, frozen=True):

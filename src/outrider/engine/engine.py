@@ -201,6 +201,7 @@ class ResumeKeywords(TypedDict, total=False):
 
 
 Out_co = TypeVar("Out_co", covariant=True)
+MAX_COMPACTION_INSTRUCTIONS = 4_000  # characters
 
 
 class SubmitKeywords(TypedDict, total=False):
@@ -517,11 +518,17 @@ class Engine:
         live = await self._sessions.open_session(session_id)
         return await (await live.answer_plan("refused", words, sender=by))
 
-    async def compact(self, session_id: str) -> CompactionPart | None:
-        """Replace old messages in the prompt by a summary, after the running turn if there is one. Returns None if
-        nothing can be summarized, or the summary is not shorter."""
+    async def compact(self, session_id: str, instructions: str = "") -> CompactionPart | None:
+        """Replace old messages in the prompt by a summary, after the running turn if there is one. `instructions` tell
+        the model what the summary should contain, such as "focus on the API"; at most 4,000 characters. Returns None
+        if nothing can be summarized, or the summary is not shorter."""
         self._sessions.reject_own_turn(session_id)
-        return await (await self._sessions.open_session(session_id)).compact()
+        if len(instructions) > MAX_COMPACTION_INSTRUCTIONS:
+            raise ConfigurationError(
+                f"the instructions for a compaction have {len(instructions):,} characters; at most "
+                f"{MAX_COMPACTION_INSTRUCTIONS:,} are possible"
+            )
+        return await (await self._sessions.open_session(session_id)).compact(instructions.strip())
 
     async def undo_compaction(self, session_id: str) -> bool:
         """Put the messages that the last compaction replaced back into the prompt. Returns False if no compaction is

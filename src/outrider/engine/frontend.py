@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from outrider.models.context_ledger import ContextReport
     from outrider.models.live_models import LiveModel
     from outrider.project.mcp import ServerOffers
+    from outrider.project.mcp_completion import InputCompletion
     from outrider.sessions.message_formats import MessageFormat
 
 # With re-exports: front ends import types of lower layers from the engine.
@@ -72,6 +73,7 @@ __all__ = [
     "attach_file",
     "background_processes",
     "catalog_models",
+    "complete_input",
     "context_limit",
     "context_shares",
     "denying_rule",
@@ -161,6 +163,15 @@ async def list_offers(engine: Engine, workspace: Path | None = None) -> "ServerO
 
     servers = engine.runtime.mcp_servers
     return await servers.list_offers(workspace) if servers else ServerOffers()
+
+
+async def complete_input(engine: Engine, text: str, workspace: Path | None = None) -> "InputCompletion":
+    """Return the completions of the end of an input, which MCP servers give: arguments of prompts and values in the
+    addresses of resources."""
+    from outrider.project.mcp_completion import InputCompletion
+
+    servers = engine.runtime.mcp_servers
+    return await servers.complete_input(text, workspace) if servers else InputCompletion()
 
 
 async def session_servers(engine: Engine, session_id: str) -> list[ServerOverview]:

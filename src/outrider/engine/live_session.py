@@ -49,22 +49,31 @@ if TYPE_CHECKING:
 
 
 class CompactionRequest:
-    """A pending request for a compaction; true while it is pending. Concurrent requests share one future."""
+    """A pending request for a compaction; true while it is pending. Concurrent requests share one future, and one
+    summary follows the instructions of all of them."""
 
     def __init__(self) -> None:
         self._end: asyncio.Future[CompactionPart | None] | None = None
+        self._instructions: list[str] = []
 
     def __bool__(self) -> bool:
         return self._end is not None
 
-    def request_compaction(self) -> "asyncio.Future[CompactionPart | None]":
+    @property
+    def instructions(self) -> str:
+        return "\n".join(dict.fromkeys(self._instructions))
+
+    def request_compaction(self, instructions: str) -> "asyncio.Future[CompactionPart | None]":
         """Return the future of the pending request, or of a new one."""
+        if instructions:
+            self._instructions.append(instructions)
         self._end = self._end or asyncio.get_running_loop().create_future()
         return self._end
 
     def resolve(self, outcome: CompactionPart | OutriderError | None) -> None:
         """Set the result or the exception of the future; without a pending request this does nothing."""
         end, self._end = self._end, None
+        self._instructions.clear()
         if end is None:
             return
         if isinstance(outcome, OutriderError):
@@ -223,9 +232,9 @@ class LiveSession:
         self.wake()
         return end
 
-    async def compact(self) -> CompactionPart | None:
+    async def compact(self, instructions: str) -> CompactionPart | None:
         """Compact the context before the next turn. Returns None if nothing can be summarized."""
-        end = self._compaction.request_compaction()
+        end = self._compaction.request_compaction(instructions)
         self.wake()
         await asyncio.wait([end])
         return end.result()
@@ -440,10 +449,11 @@ class LiveSession:
         """Run the requested compaction, but not while a call waits for an approval."""
         if not self._compaction or self._has_pending_calls():
             return
-        context = self._agent_context()
-        compactor = ContextCompactor(context)
+        compactor, part = ContextCompactor(self._agent_context()), None
         try:
-            self._compaction.resolve(await compactor.compact(auto=False) if compactor.can_compact(auto=False) else None)
+            if compactor.can_compact(auto=False):
+                part = await compactor.compact(auto=False, instructions=self._compaction.instructions)
+            self._compaction.resolve(part)
         except OutriderError as error:
             self._compaction.resolve(error)
 

@@ -12,6 +12,7 @@ from outrider.engine.frontend import (
     ContextShare,
     archive_of,
     background_processes,
+    complete_input,
     context_limit,
     context_shares,
     end_process,
@@ -38,6 +39,7 @@ from outrider.types.request import ServerOverview
 
 if TYPE_CHECKING:
     from outrider.project.mcp import ServerOffers
+    from outrider.project.mcp_completion import InputCompletion
 
 
 class OpenSession(Protocol):
@@ -120,7 +122,7 @@ class EngineClient(Protocol):
 
     async def refuse_plan(self, session_id: str, words: str = "", *, by: str = "") -> TurnOutcome: ...
 
-    async def compact(self, session_id: str) -> CompactionTokens | None: ...
+    async def compact(self, session_id: str, instructions: str = "") -> CompactionTokens | None: ...
     async def undo_compaction(self, session_id: str) -> bool: ...
 
     async def set_mode(self, session_id: str, mode: Mode) -> None: ...
@@ -191,6 +193,10 @@ class SessionClient(Protocol):
         """Return the prompts and resources of the MCP servers that are ready."""
         ...
 
+    async def complete_input(self, text: str) -> "InputCompletion":
+        """Return the completions of the end of an input, which MCP servers give."""
+        ...
+
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
         """Return the background processes of a session."""
         ...
@@ -253,6 +259,9 @@ class LocalSessionClient:
 
     async def list_offers(self) -> "ServerOffers":
         return await list_offers(self.engine, self.folder)
+
+    async def complete_input(self, text: str) -> "InputCompletion":
+        return await complete_input(self.engine, text, self.folder)
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
         return background_processes(self.engine, session_id)

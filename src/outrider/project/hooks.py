@@ -387,7 +387,7 @@ class CommandHooks:
 
     async def on_compaction(self, compaction: HookedCompaction) -> None:
         trigger = "auto" if compaction.auto else "manual"
-        payload = {"trigger": trigger, "custom_instructions": ""}
+        payload = {"trigger": trigger, "custom_instructions": compaction.instructions}
         await self._run_event("PreCompact", compaction.session_id, (trigger,), payload)
 
     async def _notify(self, event: ToolApprovalRequestedEvent) -> None:

@@ -19,12 +19,19 @@ from outrider.errors import OutriderError
 from outrider.http.transport import ProxySelector
 from outrider.permissions.paths.containment import write_private_file
 from outrider.processes.launch import child_environment
+from outrider.project.mcp_completion import (
+    PROMPT_ARGUMENTS,
+    RESOURCE_WORD,
+    InputCompletion,
+    complete_argument,
+    complete_resource,
+)
 from outrider.project.trust import SERVERS_FILE, WorkspaceTrust, server_items
 from outrider.tools.mcp.catalog import McpToolCatalog, summarize_servers
 from outrider.tools.mcp.config import LoginFile, McpConfigFile, ServerConfig, parse_config
 from outrider.tools.mcp.connection import McpHost, McpPrompt, McpResource, PromptMessage, truncate_text
 from outrider.tools.mcp.requests import ServerRequests
-from outrider.tools.mcp.server import ServerStatus
+from outrider.tools.mcp.server import McpServer, ServerStatus
 from outrider.tools.mcp.toolset import McpServers, McpTool
 from outrider.tools.tool import Tool
 from outrider.types.messages import Message
@@ -346,10 +353,8 @@ class McpServerManager:
         """Return the prompts and resources of all servers that are ready; a server that fails has none."""
         prompts: list[McpPrompt] = []
         resources: list[McpResource] = []
-        for server in self._servers.servers.values() if self._servers else ():
-            if server.status.state != "ready" or server.name in self.switched_off:
-                continue
-            if workspace and not self._serves_workspace(server.name, workspace):
+        for server in self._offered_servers(workspace):
+            if server.status.state != "ready":
                 continue
             with contextlib.suppress(OutriderError):
                 prompts += await server.list_prompts()
@@ -357,14 +362,37 @@ class McpServerManager:
                 resources += await server.list_resources()
         return ServerOffers(tuple(prompts), tuple(resources))
 
+    def _offered_servers(self, workspace: Path | None) -> list[McpServer]:
+        """Return the servers that are switched on, of all or of those for sessions in a workspace."""
+        return [
+            server
+            for name, server in (self._servers.servers if self._servers else {}).items()
+            if name not in self.switched_off and (workspace is None or self._serves_workspace(name, workspace))
+        ]
+
+    async def complete_input(self, text: str, workspace: Path | None = None) -> InputCompletion:
+        """Complete the end of an input: an argument of `/SERVER:PROMPT`, or a value in `@SERVER:URI`. A server that
+        fails has no completions."""
+        servers = {server.name: server for server in self._offered_servers(workspace) if server.status.state == "ready"}
+        with contextlib.suppress(OutriderError):
+            if (word := RESOURCE_WORD.search(text)) and (server := servers.get(word["server"])):
+                templates = [one for one in await server.list_resources() if one.is_template]
+                choices = await complete_resource(server.name, word["uri"], templates, server.complete_value)
+                return InputCompletion(word.start(), tuple(choices))
+            if (command := PROMPT_ARGUMENTS.fullmatch(text)) and (server := servers.get(command["server"])):
+                prompt = next((one for one in await server.list_prompts() if one.name == command["name"]), None)
+                if prompt is not None:
+                    found = await complete_argument(prompt, command["rest"], server.complete_value)
+                    return InputCompletion(command.start("rest") + found.start, found.choices)
+        return InputCompletion()
+
     async def expand_input(self, message: Message, workspace: Path) -> None:
         """Add to an input what it names: the prompt of `/SERVER:PROMPT ARGUMENTS`, and the resources of `@SERVER:URI`.
         Raises OutriderError for one that its server does not give."""
         text = next((part.text for part in message.get_parts_by_type(TextPart) if not part.synthetic), "")
         if self._servers is None or not ("/" in text or "@" in text):
             return
-        running = (name for name in self._servers.servers if name not in self.switched_off)
-        names = [name for name in running if self._serves_workspace(name, workspace)]
+        names = [server.name for server in self._offered_servers(workspace)]
         command = _PROMPT_COMMAND.match(text)
         if command is not None and command["server"] in names:
             found = await self._get_prompt(command["server"], command["name"], command["rest"] or "")

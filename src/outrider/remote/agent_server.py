@@ -13,6 +13,7 @@ from outrider.engine.child_sessions import DelegatedLimits
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import was_cut_off
 from outrider.engine.results import RunResult
+from outrider.errors import OutriderError
 from outrider.event_bus import EventStream
 from outrider.permissions.modes import stricter_mode
 from outrider.types.deltas import (
@@ -253,7 +254,11 @@ class PeerTurnRegistry:
         engine.runtime.delegated_limits[session_id] = limits
         builder = AnswerDeltaBuilder(session_id, engine.live[session_id].agent.name)
         async with engine.bus.stream(builder.accepts_event) as events:
-            end = await self._start_or_join_turn(turn, content)
+            try:
+                end = await self._start_or_join_turn(turn, content)
+            except OutriderError as error:  # the input was not stored; the response has started
+                yield FailedTurn("error", error.message)
+                return
             end.add_done_callback(lambda _: events.close())
             for delta in builder.start_answer():
                 yield delta

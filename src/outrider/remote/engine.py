@@ -64,6 +64,7 @@ from outrider.types.request import ServerOverview
 
 if TYPE_CHECKING:
     from outrider.project.mcp import ServerOffers
+    from outrider.project.mcp_completion import InputCompletion
     from outrider.sessions.store import Store
 
 
@@ -243,8 +244,9 @@ class RemoteEngine:
             await self._ensure_open(session_id), "plan", {"accept": False, "words": words}
         )
 
-    async def compact(self, session_id: str) -> CompactionResult | None:
-        result = await self.client.post(f"{session_path(session_id)}/compact", None, CompactionResult, unlimited=True)
+    async def compact(self, session_id: str, instructions: str = "") -> CompactionResult | None:
+        body = {"instructions": instructions} if instructions else None
+        result = await self.client.post(f"{session_path(session_id)}/compact", body, CompactionResult, unlimited=True)
         return result if result.tokens_before is not None else None
 
     async def undo_compaction(self, session_id: str) -> bool:
@@ -452,6 +454,11 @@ class RemoteBridge:
         from outrider.project.mcp import ServerOffers  # lazy: for the completion of commands only
 
         return await self.engine.client.get("/api/mcp-servers/offers", ServerOffers)
+
+    async def complete_input(self, text: str) -> "InputCompletion":
+        from outrider.project.mcp_completion import InputCompletion
+
+        return await self.engine.client.get("/api/mcp-servers/completions", InputCompletion, text=text)
 
     async def list_processes(self, session_id: str) -> Sequence[ProcessStatus]:
         path = f"{session_path(session_id)}/processes"

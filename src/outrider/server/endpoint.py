@@ -386,6 +386,8 @@ async def _check_access(endpoint: ApiEndpoint, request: RouteRequest[Any, Any]) 
     if not requester.is_admin:
         if needed == "admin":
             raise AccessDeniedError(f"{requester.name} is not an administrator")
+        if needed == "write" and requester.role == "viewer":
+            raise AccessDeniedError(f"{requester.name} is a viewer")
         session_id = await _find_session(request)
         if session_id is not None:
             await request.require_access(session_id, needed)
@@ -426,7 +428,7 @@ async def _parse_body(endpoint: ApiEndpoint, request: Request) -> Any:
     raw = await request.body()
     if endpoint.body is NoPayload:
         return NoPayload()
-    return msgspec.json.decode(raw, type=endpoint.body)
+    return msgspec.json.decode(raw or b"{}", type=endpoint.body)
 
 
 def _build_response(endpoint: ApiEndpoint, result: Any) -> Response:

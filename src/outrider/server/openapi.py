@@ -1,5 +1,6 @@
 """Builds the OpenAPI 3.1 document from the endpoint tables."""
 
+import inspect
 import re
 from collections.abc import Iterable
 from typing import Any, cast, get_args
@@ -43,9 +44,10 @@ _TAG_PATHS = (
     (r"/api/(sessions/{session_id}|files|workspace)/", "Tools and workspace"),
     (r"/", "Server"),
 )  # fmt: skip
+_ID = "018f6f2e-0000-7000-8000-000000000000"
 EXAMPLES: dict[str, Any] = {
     "create_session": {"title": "Release notes", "mode": "agent"},
-    "prompt": {"text": "Write the release notes.", "id": "018f6f2e-0000-7000-8000-000000000000", "wait": False},
+    "prompt": {"text": "Write the release notes.", "id": _ID, "wait": False},
     "answer_approval": {"allow": False, "words": "Do not push to main."},
     "answer_question": {"answers": ["yes"]},
     "change_session": {"title": "Release notes of 0.2", "archived": True},
@@ -63,6 +65,39 @@ EXAMPLES: dict[str, Any] = {
         "method": "SendMessage",
         "params": {"message": {"messageId": "1", "role": "ROLE_USER", "parts": [{"text": "Hello"}]}},
     },
+    "import_session": {
+        "outrider_export": 1,
+        "sessions": [{"session": {"id": _ID, "title": "Release notes"}, "messages": []}],
+    },
+    "import_from": {"url": "https://agents.example/api/sessions/ID/export", "token": "TOKEN"},
+    "fork_session": {"at": _ID, "title": "Another way"},
+    "add_share": {"to": "team:docs", "level": "read"},
+    "replay_session": {"ignore": ["system"]},
+    "rerun_session": {"model": "anthropic/claude-opus-4-6", "at_step": 3},
+    "open_session": {"take_over": False},
+    "choose_model": {"model": "anthropic/claude-opus-4-6"},
+    "choose_effort": {"effort": "high"},
+    "compact": {"instructions": "Focus on the API."},
+    "expand_custom_command": {"name": "review", "argument": "src/app.py"},
+    "restore_files": {"direction": "undo"},
+    "undo_reviewed_part": {"path": "src/app.py"},
+    "commit_reviewed_files": {"message": "Fix the price", "paths": ["src/app.py"]},
+    "look_at_call": {"tool": "read", "input": {"file_path": "README.md"}},
+    "call": {"tool": "read", "input": {"file_path": "README.md"}},
+    "write_input": {"text": "yes\n"},
+    "run_command": {"command": "git status"},
+    "ask_agent": {"agent": "writer", "parts": [{"type": "text", "text": "Write the release notes."}]},
+    "submit_job": {"prompt": "Update the dependencies.", "id": _ID, "webhook": "https://ci.example/outrider"},
+    "approve_job": {"words": "Only in this branch."},
+    "deny_job": {"words": "Do not push."},
+    "add_schedule": {"cron": "0 7 * * 1-5", "prompt": "Summarize the open issues.", "timezone": "Europe/Berlin"},
+    "store_key": {"variable": "ANTHROPIC_API_KEY", "key": "KEY"},
+    "start_server_login": {"name": "github"},
+    "finish_server_login": {"name": "github", "address": "http://127.0.0.1:49152/callback?code=CODE&state=STATE"},
+    "end_server_login": {"name": "github"},
+    "switch_server": {"name": "github", "enabled": False},
+    "reconnect_server": {"name": "github"},
+    "decide_trust": {"path": "/srv/project", "trusted": True, "digest": "the digest of GET /api/trust"},
 }
 ERROR_SCHEMA = {
     "type": "object",
@@ -233,12 +268,16 @@ def _build_operation(endpoint: ApiEndpoint, schema_of: dict[str, Any], component
         "parameters": [*_path_parameters(endpoint), *_query_parameters(endpoint, schema_of, components)],
         "responses": {str(endpoint.status): _success_response(endpoint, schema_of), **_error_responses()},
     }
+    if about := inspect.cleandoc(endpoint.query.__doc__ or "") if endpoint.query is not NoPayload else "":
+        operation["description"] = about  # of the parameters
     if endpoint.body is not NoPayload:
         schema = {"type": "object"} if endpoint.body is msgspec.Raw else schema_of[_type_key(endpoint.body)]
         content: dict[str, Any] = {"application/json": {"schema": schema}}
-        if endpoint.name in EXAMPLES:
-            content["application/json"]["example"] = EXAMPLES[endpoint.name]
-        operation["requestBody"] = {"required": True, "content": content}
+        content["application/json"]["example"] = EXAMPLES[endpoint.name]
+        is_required = endpoint.body is msgspec.Raw or any(
+            field.required for field in msgspec.structs.fields(endpoint.body)
+        )
+        operation["requestBody"] = {"required": is_required, "content": content}
     return operation
 
 

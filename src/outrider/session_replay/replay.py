@@ -47,7 +47,7 @@ from outrider.types.agents import Agent, Provider
 from outrider.types.deltas import Delta
 from outrider.types.events import LLMRequestEvent
 from outrider.types.messages import Message
-from outrider.types.parts import ToolPart
+from outrider.types.parts import CompactionPart, ToolPart
 from outrider.types.request import Request
 from outrider.types.tool_state import ToolCompleted, ToolError
 
@@ -324,8 +324,10 @@ class SessionRerun:
 
     async def _run_compaction(self, journal: Journal, context: RunContext, summary: Message | None) -> None:
         with suppress(OutriderError):  # a missing summary shows up as a difference in the next requests
+            compactions = summary.get_parts_by_type(CompactionPart) if summary else []
+            instructions = next((part.instructions for part in compactions if part.instructions), "")
             await ContextCompactor(open_agent_context(self._select_agent(summary), journal, context)).compact(
-                auto=False
+                auto=False, instructions=instructions or ""
             )
 
     def _select_agent(self, answer: Message | None) -> Agent:

@@ -20,7 +20,7 @@ from outrider.config.environment import has_hidden_colors
 from outrider.config.settings import Settings
 from outrider.errors import OutriderError
 from outrider.presentation.formats import clean_line
-from outrider.tui.completion import CompletionList, WorkspaceFileNames
+from outrider.tui.completion import CompletionChoice, CompletionList, WorkspaceFileNames
 from outrider.tui.composer import Composer, DraftFile, InputHistory, register_alt_enter
 from outrider.tui.desktop import edit_in_editor, editor_command, paste_image, paste_text
 from outrider.tui.dialogs import DialogPanel, DialogQueue
@@ -359,6 +359,17 @@ class OutriderApp(App[int]):
             controller.custom_commands = (*own, *commands)
             composer.commands = command_choices(controller.custom_commands)
             composer.resources = resources
+
+    def on_composer_values_requested(self, event: Composer.ValuesRequested) -> None:
+        self._when_open(lambda: self.start_work(self._complete_values(event.head)))
+
+    async def _complete_values(self, head: str) -> None:
+        try:
+            found = await self.ui.controller.client.complete_input(head)
+        except OutriderError:  # such as a server of an earlier version
+            return
+        choices = tuple(CompletionChoice(one.text, one.note, is_open=one.is_open) for one in found.choices)
+        self.ui.find_widget(Composer).show_values(head, found.start, choices)
 
     def action_run_command(self, text: str) -> None:
         self._when_open(lambda: self.start_work(self._run_command(text)))

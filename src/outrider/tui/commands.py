@@ -77,10 +77,7 @@ async def redo_changes(ui: ScreenApi, _: str) -> None:
 
 
 async def compact_session(ui: ScreenApi, argument: str) -> None:
-    """Replace earlier messages by a summary, or take the last summary back."""
-    if argument not in ("", "undo"):
-        ui.show_notice(f"unknown argument {clean_line(argument)}; use /compact or /compact undo", "warning")
-        return
+    """Replace earlier messages by a summary, with instructions for it if there are some, or take the last one back."""
     if argument == "undo" and ui.controller.session_id:
         undone = await ui.controller.engine.undo_compaction(ui.controller.session_id)
         ui.show_notice("the summarised messages are used again" if undone else "no summary is in effect")
@@ -89,7 +86,7 @@ async def compact_session(ui: ScreenApi, argument: str) -> None:
         ui.show_notice("there is nothing to shorten yet")
         return
     ui.show_notice("summarising earlier messages…")
-    if await ui.controller.engine.compact(ui.controller.session_id) is None:
+    if await ui.controller.engine.compact(ui.controller.session_id, argument) is None:
         ui.show_notice("there is nothing to shorten yet")
 
 
@@ -282,11 +279,15 @@ KEYS = (
 )
 
 
+def _table_row(cells: tuple[str, str]) -> str:
+    return "| {} | {} |".format(*(cell.replace("|", r"\|") for cell in cells))
+
+
 def help_text(commands: list[SlashCommand], custom: tuple[CompletionChoice, ...] = ()) -> str:
     """Return the help page as Markdown: keys, commands, those from files, and the special prefixes."""
-    keys = "\n".join(f"| {key} | {note} |" for key, note in KEYS)
-    names = "\n".join(f"| `/{command.name}` {command.argument} | {command.note} |" for command in commands)
-    names += "".join(f"\n| `{choice.text}` | {choice.note} |" for choice in custom)
+    rows = [(f"`/{command.name}` {command.argument}", command.note) for command in commands]
+    rows += [(f"`{choice.text}`", choice.note) for choice in custom]
+    keys, names = ("\n".join(map(_table_row, table)) for table in (KEYS, rows))
     return (
         f"## Keys\n\n| key | what it does |\n|---|---|\n{keys}\n\n"
         f"## Commands\n\n| command | what it does |\n|---|---|\n{names}\n\n"
@@ -660,7 +661,9 @@ COMMANDS: list[SlashCommand] = [
     SlashCommand("fork", "copy the session, completely or up to one of your messages", fork_session, "[TITLE]"),
     SlashCommand("undo", "revert the file changes of the last turn", undo_changes),
     SlashCommand("redo", "apply reverted file changes again", redo_changes),
-    SlashCommand("compact", "replace earlier messages by a summary, or undo that", compact_session, "[undo]"),
+    SlashCommand(
+        "compact", "replace earlier messages by a summary, or undo that", compact_session, "[INSTRUCTIONS | undo]"
+    ),
     SlashCommand("mode", f"choose the mode: {', '.join(MODES)}", choose_mode, "[MODE]"),
     SlashCommand(
         "approval", f"choose what agent mode asks about: {', '.join(APPROVAL_LEVELS)}", choose_approval, "[LEVEL]"

@@ -1,7 +1,7 @@
 """Completion in the composer: slash commands after `/`, workspace files after `@`; attachments of mentioned files."""
 
 import re
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from shlex import split
 from time import monotonic
@@ -20,17 +20,21 @@ MAX_CHOICES = 8
 
 
 class CompletionChoice(msgspec.Struct, frozen=True):
-    """One completion: `text` replaces the word at the cursor, `note` describes it."""
+    """One completion: `text` replaces the word at the cursor, `note` describes it. After an open one, the word
+    continues."""
 
     text: str
     note: str = ""
+    is_open: bool = False
 
 
 class CompletionResult(msgspec.Struct, frozen=True):
-    """The choices for the word that starts at column `start` of the line."""
+    """The choices for the word that starts at column `start` of the line. With `is_hint`, Enter sends the text as it
+    is, unless the user has selected a choice."""
 
     start: int
     choices: tuple[CompletionChoice, ...]
+    is_hint: bool = False
 
 
 def word_before(line: str, column: int) -> tuple[int, str]:
@@ -41,21 +45,31 @@ def word_before(line: str, column: int) -> tuple[int, str]:
 
 
 def complete_word(
-    line: str, column: int, *, is_first_line: bool, commands: Sequence[CompletionChoice], files: Sequence[str]
+    line: str,
+    column: int,
+    *,
+    is_first_line: bool,
+    commands: Sequence[CompletionChoice],
+    files: Sequence[str],
+    templates: Mapping[str, str] | None = None,
 ) -> CompletionResult | None:
-    """Complete the word at the cursor, or return None. Commands complete only at the start of the first line."""
+    """Complete the word at the cursor, or return None. Commands complete only at the start of the first line.
+    `templates` are those of the files whose name has places for values, with what precedes the first place."""
     start, word = word_before(line, column)
     if is_first_line and start == 0 and word.startswith("/"):
         found = tuple(choice for choice in commands if choice.text.startswith(word))
         return CompletionResult(0, found) if found else None
     if word.startswith("@"):
         matches = match_names(word[1:], files, MAX_CHOICES)
-        return (
-            CompletionResult(start, tuple(CompletionChoice(f"@{_quote_name(name)}") for name in matches))
-            if matches
-            else None
-        )
+        choices = tuple(_name_choice(name, (templates or {}).get(name)) for name in matches)
+        return CompletionResult(start, choices) if choices else None
     return None
+
+
+def _name_choice(name: str, prefix: str | None) -> CompletionChoice:
+    if prefix is None:
+        return CompletionChoice(f"@{_quote_name(name)}")
+    return CompletionChoice(f"@{prefix}", clean_line(name, 80), is_open=True)
 
 
 def _quote_name(name: str) -> str:
@@ -75,6 +89,7 @@ class CompletionList(Static):
         super().__init__(id="completions", markup=False)
         self._choices: Sequence[CompletionChoice] = ()
         self._index = 0
+        self.has_moved = False  # the user has selected a choice
 
     @property
     def selected_choice(self) -> CompletionChoice | None:
@@ -84,12 +99,12 @@ class CompletionList(Static):
         if not choices and not self._choices:
             return  # with every key; an update would lay out the screen
         if choices != self._choices:
-            self._choices, self._index = choices, 0
+            self._choices, self._index, self.has_moved = choices, 0, False
         self.display = bool(choices)
         self._draw_choices()
 
     def move_selection(self, by: int) -> None:
-        self._index = (self._index + by) % len(self._choices)
+        self._index, self.has_moved = (self._index + by) % len(self._choices), True
         self._draw_choices()
 
     def _draw_choices(self) -> None:

@@ -4,8 +4,9 @@ import asyncio
 import hashlib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -18,7 +19,14 @@ from textual.message import Message
 from textual.widgets import Static, TextArea
 
 from outrider.presentation.formats import TAB_WIDTH, clean_text
-from outrider.tui.completion import CompletionChoice, CompletionList, CompletionResult, complete_word, dropped_paths
+from outrider.tui.completion import (
+    CompletionChoice,
+    CompletionList,
+    CompletionResult,
+    complete_word,
+    dropped_paths,
+    word_before,
+)
 from outrider.tui.driver import run_own_binding
 from outrider.tui.vim import VimKeys
 
@@ -137,6 +145,7 @@ class InputHistory:
 _NEW_LINE_KEYS = frozenset({"shift+enter", "alt+enter", "ctrl+j", "ctrl+enter", "shift+\r", "\r"})
 
 
+_VALUES_SECONDS = 0.15  # after the last key, MCP servers are asked for completions
 _DRAFT_SECONDS = 1.0  # after the last change; a draft is lost only by a crash within this time
 
 
@@ -202,6 +211,13 @@ class Composer(TextArea):
     class ImageRequested(Message):
         """The user pasted with Ctrl+V: the clipboard may hold an image, which terminals cannot paste."""
 
+    class ValuesRequested(Message):
+        """MCP servers may complete the text before the cursor."""
+
+        def __init__(self, head: str) -> None:
+            super().__init__()
+            self.head = head
+
     class WithdrawRequested(Message):
         """The user wants to edit the last queued input again."""
 
@@ -223,7 +239,7 @@ class Composer(TextArea):
         self.input_history = history
         self.commands = commands
         self.files: Callable[[], Sequence[str]] = lambda: ()
-        self.resources: Sequence[str] = ()  # of MCP servers, as SERVER:URI
+        self.resources: Mapping[str, str | None] = {}  # of MCP servers, as SERVER:URI; for a template, its beginning
         self.suggestions: Sequence[str] = ()  # Tab puts them into an empty composer, one after the other
         self.busy = False
         self.has_queued_input = False  # an input is queued and not delivered yet
@@ -233,6 +249,8 @@ class Composer(TextArea):
         self._draft_timer: asyncio.TimerHandle | None = None
         self.vim: VimKeys | None = None
         self._completion: CompletionResult | None = None
+        self._values = ("", CompletionResult(0, ()))  # the last completion by MCP servers, and the text for it
+        self._values_timer: asyncio.TimerHandle | None = None
         self._completed_state: tuple[str, tuple[int, int]] = ("", (0, 0))
 
     def set_text(self, text: str) -> None:
@@ -266,6 +284,8 @@ class Composer(TextArea):
             self.set_text(stored.text)
 
     def on_unmount(self) -> None:
+        if self._values_timer is not None:
+            self._values_timer.cancel()
         self.store_draft()
 
     def store_draft(self) -> None:
@@ -328,7 +348,45 @@ class Composer(TextArea):
         row, column = self.cursor_location
         line = self.document.get_line(row)
         files = (*self.resources, *self.files()) if "@" in line else ()
-        self._set_completion(complete_word(line, column, is_first_line=row == 0, commands=self.commands, files=files))
+        templates = {name: prefix for name, prefix in self.resources.items() if prefix is not None}
+        found = complete_word(
+            line, column, is_first_line=row == 0, commands=self.commands, files=files, templates=templates
+        )
+        if self._takes_values(head := line[:column], is_first_line=row == 0):
+            self._request_values(head)
+            found = self._known_values(head) or found
+        self._set_completion(found)
+
+    def _takes_values(self, head: str, *, is_first_line: bool) -> bool:
+        """Return whether MCP servers can complete the text before the cursor: an argument of a prompt, or a value in
+        the address of a resource."""
+        if is_first_line and head.startswith("/"):
+            command, found, _ = head.partition(" ")
+            return bool(found) and ":" in command and any(choice.text == command for choice in self.commands)
+        word = word_before(head, len(head))[1]
+        return word.startswith("@") and any(word[1:].startswith(prefix) for prefix in self.resources.values() if prefix)
+
+    def _request_values(self, head: str) -> None:
+        if self._values_timer is not None:
+            self._values_timer.cancel()
+        if self._values[0] != head:
+            request = partial(self.post_message, self.ValuesRequested(head))
+            self._values_timer = asyncio.get_running_loop().call_later(_VALUES_SECONDS, request)
+
+    def _known_values(self, head: str) -> CompletionResult | None:
+        """Return the choices of the last response that still begin with what is typed."""
+        before, (start, choices) = self._values[0], (self._values[1].start, self._values[1].choices)
+        if not head.startswith(before) or len(head) < start:
+            return None
+        left = tuple(choice for choice in choices if choice.text.startswith(head[start:]))
+        return CompletionResult(start, left, is_hint=True) if left else None
+
+    def show_values(self, head: str, start: int, choices: tuple[CompletionChoice, ...]) -> None:
+        """Show the completions by MCP servers for the text before the cursor, if it is still the same."""
+        self._values = head, CompletionResult(start, choices, is_hint=True)
+        row, column = self.cursor_location
+        if choices and self.document.get_line(row)[:column] == head:
+            self._set_completion(self._values[1])
 
     def _handle_key(self, key: str) -> bool:
         """Handle a key and return whether it was consumed.
@@ -371,6 +429,8 @@ class Composer(TextArea):
                 self._completions.move_selection(-1 if key == "up" else 1)
             case "tab":
                 self._accept_completion()
+            case "enter" if self._completion and self._completion.is_hint and not self._completions.has_moved:
+                return False
             case "enter":
                 return self._accept_completion()
             case "escape":
@@ -389,9 +449,9 @@ class Composer(TextArea):
         self._set_completion(None)
         if typed == choice.text:
             return False
-        self.replace(f"{choice.text} ", (row, completion.start), (row, column))
+        self.replace(choice.text if choice.is_open else f"{choice.text} ", (row, completion.start), (row, column))
         self._set_completion(None)
-        return not choice.text.startswith("/") or typed.endswith(" ")
+        return completion.is_hint or not choice.text.startswith("/") or typed.endswith(" ")
 
     def _set_completion(self, completion: CompletionResult | None) -> None:
         self._completion = completion

@@ -147,7 +147,9 @@ class DialogPanel(Vertical, can_focus=True):
         scroll = self.query_one(VerticalScroll)
         match event.key:
             case "down" | "up":
-                scroll.scroll_relative(y=1 if event.key == "down" else -1, animate=False, immediate=True)
+                step = 1 if event.key == "down" else -1
+                if not self.move_selection(step):
+                    scroll.scroll_relative(y=step, animate=False, immediate=True)
                 self._show_rest()
             case "home" | "end":
                 scroll.scroll_to(y=0 if event.key == "home" else scroll.max_scroll_y, animate=False, immediate=True)
@@ -158,6 +160,10 @@ class DialogPanel(Vertical, can_focus=True):
                     return
                 self.choose_key(found)
         event.stop()
+
+    def move_selection(self, step: int) -> bool:
+        """Select the next or the previous answer. Returns False in a dialog without a list of answers."""
+        return False
 
     def scroll_page(self, direction: int) -> None:
         scroll = self.query_one(VerticalScroll)
@@ -223,7 +229,7 @@ def _key_lines(keys: Sequence[AnswerKey], width: int, palette: Palette) -> list[
 
 
 def _key_name(key: str) -> str:
-    return {"enter": "↵", "escape": "esc", "right": "← →"}.get(key, key)
+    return {"enter": "↵", "escape": "esc", "right": "← →", "down": "↑ ↓"}.get(key, key)
 
 
 _LABEL_WIDTH = 6
@@ -424,13 +430,15 @@ _DIGITS = "123456789"
 
 
 class QuestionPanel(DialogPanel):
-    """A question of the model. Options are selected by number, several if the question allows it; a free text answer is
-    always possible."""
+    """A question of the model. Options are selected by number or with the arrow keys, several if the question allows
+    it; a free text answer is always possible."""
 
     def __init__(self, request: "AskedQuestion") -> None:
         super().__init__()
         self.request = request
         self.chosen: list[str] = []
+        self._selected: int | None = None  # the option that the arrow keys have reached
+        self._selected_row = 0
 
     @property
     def title(self) -> str:
@@ -438,9 +446,16 @@ class QuestionPanel(DialogPanel):
 
     @property
     def keys(self) -> Sequence[AnswerKey]:
-        numbers = [AnswerKey(digit, option, "") for digit, option in zip(_DIGITS, self.request.options, strict=False)]
-        done = (AnswerKey("enter", "", "done"),) if self.request.multiple else ()
-        return (*numbers, *done, _WRITE_KEY, AnswerKey("x", "", "no answer"))
+        options, multiple = self.request.options, self.request.multiple
+        keys = [AnswerKey(digit, option, "") for digit, option in zip(_DIGITS, options, strict=False)]
+        if self._selected is not None:
+            option = options[self._selected]
+            keys.append(AnswerKey("space", option, "select") if multiple else AnswerKey("enter", option, "answer"))
+        elif options:
+            keys.append(AnswerKey("down", "", "choose"))
+        if multiple:
+            keys.append(AnswerKey("enter", "", "done"))
+        return (*keys, _WRITE_KEY, AnswerKey("x", "", "no answer"))
 
     def body_lines(self, width: int, palette: Palette) -> list[Text]:
         lines = markdown_lines(self.request.text, width, palette)
@@ -448,12 +463,27 @@ class QuestionPanel(DialogPanel):
             lines.append(text_line())
         for number, option in enumerate(self.request.options, 1):
             mark = "●" if option in self.chosen else "○" if self.request.multiple else " "
-            label = text_line(f"{number} {mark} ", palette.style("accent", bold=True))
-            lines += indent_lines(wrap_text(text_line(clean_text(option), palette.style("text")), width - 4), label)
+            is_selected = number - 1 == self._selected
+            label = text_line(f"{'›' if is_selected else number} {mark} ", palette.style("accent", bold=True))
+            style = palette.style("accent" if is_selected else "text", bold=is_selected)
+            if is_selected:
+                self._selected_row = len(lines)
+            lines += indent_lines(wrap_text(text_line(clean_text(option), style), width - 4), label)
         return lines
 
+    def move_selection(self, step: int) -> bool:
+        count = len(self.request.options)
+        if not count:
+            return False
+        before = self._selected if self._selected is not None else -1 if step > 0 else 0
+        self._selected = (before + step) % count
+        self.draw_panel()
+        scroll = self.query_one(VerticalScroll)
+        scroll.scroll_to(y=self._selected_row - scroll.size.height // 2, animate=False, immediate=True)
+        return True
+
     def choose_key(self, key: AnswerKey) -> None:
-        if self.request.multiple and key.key in _DIGITS:
+        if self.request.multiple and key.key in (*_DIGITS, "space"):
             (self.chosen.remove if key.answer in self.chosen else self.chosen.append)(key.answer)
             self.draw_panel()
             return

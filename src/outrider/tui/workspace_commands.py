@@ -3,7 +3,7 @@ that the user or the project defines in Markdown files."""
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -249,19 +249,23 @@ def load_custom_commands(settings: Settings) -> tuple[CustomCommand, ...]:
 
 async def load_server_offers(
     client: "SessionClient",
-) -> AsyncGenerator[tuple[tuple[CustomCommand, ...], Sequence[str]], None]:
+) -> AsyncGenerator[tuple[tuple[CustomCommand, ...], Mapping[str, str | None]], None]:
     """Yield the prompts of MCP servers as commands, whose text the engine replaces, and their resources as
-    `SERVER:URI`; again while further servers become ready."""
+    `SERVER:URI`, with the beginning of those that are templates; again while further servers become ready."""
     known = 0
     for _ in range(_MAX_POLLS):
         servers = await client.list_servers()
         if (ready := sum(server.state == "ready" for server in servers)) > known:
             known, offers = ready, await client.list_offers()
-            resources = [f"{one.server}:{one.uri}" for one in offers.resources if not one.is_template]
-            yield _prompt_commands(offers), resources
+            yield _prompt_commands(offers), _resource_names(offers)
         if not any(server.state == "connecting" for server in servers):
             break
         await asyncio.sleep(1)
+
+
+def _resource_names(offers: "ServerOffers") -> dict[str, str | None]:
+    names = ((f"{one.server}:{one.uri}", one.is_template) for one in offers.resources)
+    return {name: name.partition("{")[0] if is_template else None for name, is_template in names}
 
 
 def _prompt_commands(offers: "ServerOffers") -> tuple[CustomCommand, ...]:

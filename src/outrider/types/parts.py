@@ -349,7 +349,7 @@ class UndoneSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class CompactionPart(PartBase, frozen=True, tag_field="type", tag="compaction"):
     """Replaces all messages before `tail_start_id` in the prompt by `summary`. One that was undone has no
     summary and no effect; `undone` has the summary of the requests that were sent before. `origins` are those of the
-    messages."""
+    messages. `instructions` say what the user wanted in the summary."""
 
     type: ClassVar[Literal["compaction"]] = "compaction"
     auto: bool = False
@@ -360,6 +360,7 @@ class CompactionPart(PartBase, frozen=True, tag_field="type", tag="compaction"):
     tokens_after: int | None = None
     origins: StoredOrigins = UNSET
     undone: UndoneSummary | UnsetType = UNSET
+    instructions: str | UnsetType = UNSET
 
 
 WITHDRAWN = "withdrawn"

@@ -356,5 +356,8 @@ async def test_commands_are_offered_and_carried_out(desk: Desk):
         assert await say(editor, session_id, "/redo") == "end_turn"
         assert note.read_text() == "after\n"
         editor.forget()
-        assert await say(editor, session_id, "/compact") == "end_turn"
+        assert await say(editor, session_id, "/compact focus on the API") == "end_turn"
         assert editor.said().startswith("Summed up: ")
+        editor.forget()
+        assert await say(editor, session_id, "/compact undo") == "end_turn"
+        assert editor.said() == "The summarised messages are used again."

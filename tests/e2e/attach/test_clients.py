@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 import outrider
+from outrider.config.settings import read_settings
 from outrider.errors import ConfigurationError, OutriderError, ServerAwayError
+from outrider.project.mcp_completion import InputCompletion
 from outrider.remote.client import resolve_server
-from outrider.remote.engine import connect_engine
+from outrider.remote.engine import RemoteBridge, connect_engine
 from outrider.types.events import (
     Event,
     MessageAddedEvent,
@@ -18,6 +20,7 @@ from outrider.types.events import (
     ToolApprovalRequestedEvent,
     ToolApprovalResultEvent,
 )
+from outrider.types.parts import CompactionPart
 from tests.e2e.attach.socket_server import Serving, call, ended, until
 
 LONG = "Words that come one after the other, slowly enough to be cut off in their midst. " * 8
@@ -65,6 +68,25 @@ async def test_two_clients_of_a_session_hear_the_same_and_either_may_answer(serv
         assert words(heard[0]) == words(heard[1]) == "First of all.Made."
         assert [len(engine.live[session_id].session.messages) for engine in (one, other)] == [5, 5]
     assert (serving.workspace / "made").exists()
+
+
+async def test_a_client_compacts_with_instructions_and_completes_inputs(serving: Serving):
+    serving.script("One. " * 200, "Two.", "A summary.")
+    await serving.begin()
+    async with serving.client() as engine:
+        session_id = await engine.create()
+        for text in ("first", "second"):
+            await engine.prompt(session_id, text)
+        result = await engine.compact(session_id, "focus on the API")
+        assert result is not None
+        messages = engine.live[session_id].session.messages
+        await until(lambda: any(message.get_parts_by_type(CompactionPart) for message in messages))
+        (part,) = [part for message in messages for part in message.get_parts_by_type(CompactionPart)]
+        assert part.instructions == "focus on the API"
+        assert (
+            await RemoteBridge(engine, read_settings(environ=serving.environ)).complete_input("/friendly:greet ")
+            == InputCompletion()
+        )
 
 
 async def test_a_turn_continues_after_a_crash_of_the_server_and_nothing_is_reported_twice(serving: Serving):

@@ -11,10 +11,15 @@ from mcp.server.mcpserver.resolve import Elicit, ListRoots, Resolve, Sample
 from mcp.server.mcpserver.utilities.types import Image
 from mcp_types import (
     CallToolResult,
+    Completion,
+    CompletionArgument,
+    CompletionContext,
     CreateMessageResult,
     EmbeddedResource,
     ListRootsResult,
+    PromptReference,
     ResourceLink,
+    ResourceTemplateReference,
     SamplingMessage,
     TextContent,
     TextResourceContents,
@@ -133,9 +138,19 @@ def notes(day: str) -> str:
 
 
 @server.prompt()
-def greet(name: str) -> str:
+def greet(name: str, tone: str = "") -> str:
     """Greet somebody."""
-    return f"Say hello to {name}."
+    return f"Say hello to {name}{f' ({tone})' if tone else ''}."
+
+
+@server.completion()
+async def complete(
+    ref: PromptReference | ResourceTemplateReference, argument: CompletionArgument, context: CompletionContext | None
+) -> Completion:
+    known = {"name": ["Ada Lovelace", "Alan", "Grace"], "day": ["monday", "mo/day", "tuesday"], "tone": []}
+    given = context.arguments if context and context.arguments else {}
+    values = [f"kind to {given['name']}"] if argument.name == "tone" and given else known[argument.name]
+    return Completion(values=[value for value in values if value.startswith(argument.value)])
 
 
 def main(transport: Literal["stdio", "sse", "streamable-http"], port: str = "0") -> None:

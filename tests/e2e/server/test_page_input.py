@@ -9,7 +9,7 @@ import pytest
 from outrider.providers.scripted import call
 from outrider.server.state import IdleSessionCloser
 from outrider.types.messages import Message, MessageTime
-from outrider.types.parts import TextPart
+from outrider.types.parts import CompactionPart, TextPart
 from tests.e2e.attach.socket_server import Serving
 from tests.e2e.server.http_server import served
 from tests.e2e.server.test_page import browsing, launch, pytestmark, say
@@ -254,3 +254,17 @@ async def test_the_appearance_is_chosen_and_stored(tmp_path):
         await section.get_by_label("Colours").select_option("system")
         await other.wait_for_function("() => !document.documentElement.dataset.theme")  # the other tab follows
         await other.close()
+
+
+async def test_a_compaction_takes_instructions_and_is_undone(tmp_path):
+    async with served(tmp_path, ["one " * 200, "two " * 200, "a summary"]) as client, browsing(client) as page:
+        session_id = await open_session(page, client)
+        for text in ("1", "2"):
+            await client.ask("POST", f"/api/sessions/{session_id}/prompt", {"text": text, "wait": True})
+        await say(page, "/compact focus on the API")
+        await page.get_by_text("Old messages were replaced with a summary").wait_for()
+        stored = await client.engine.open(session_id)
+        (part,) = stored.messages[-1].get_parts_by_type(CompactionPart)
+        assert part.instructions == "focus on the API"
+        await say(page, "/compact undo")
+        await page.get_by_text("The summarised messages are used again.").wait_for()

@@ -363,12 +363,28 @@ async def test_prompts_of_mcp_servers_are_commands_and_a_server_is_switched_off_
         await page.get_by_text("mcp.unset.env.KEY: the variable NOT_SET is not set").wait_for()
         await page.locator("#input").press_sequentially("/fri")
         offered = page.get_by_role("option", name="/friendly:greet")
-        await offered.get_by_text("NAME · Greet somebody.").wait_for()
+        await offered.get_by_text("NAME [TONE] · Greet somebody.").wait_for()
         await page.keyboard.press("Enter")
         await page.get_by_role("option", name="name=").wait_for()
+        await page.locator("#input").press_sequentially("name=A")
+        await page.get_by_role("option", name="name='Ada Lovelace'").wait_for()
+        await page.keyboard.press("ArrowDown")
+        await page.keyboard.press("Enter")  # the second one, because it was selected
+        assert await page.input_value("#input") == "/friendly:greet name=Alan "
+        await page.get_by_role("option", name="'kind to Alan'").wait_for()
         await page.keyboard.press("Tab")
-        await page.locator("#input").press_sequentially("Ada")
-        await page.keyboard.press("Enter")
+        assert await page.input_value("#input") == "/friendly:greet name=Alan 'kind to Alan' "
+        await page.fill("#input", "")
+        await page.locator("#input").press_sequentially("see @friendly:notes://{")
+        await page.get_by_role("option", name="friendly:notes://{day}").click()
+        assert await page.input_value("#input") == "see @friendly:notes://"
+        await page.locator("#input").press_sequentially("mo")
+        await page.get_by_role("option", name="friendly:notes://mo%2Fday").click()
+        assert await page.input_value("#input") == "see @friendly:notes://mo%2Fday "
+        await page.fill("#input", "")
+        await page.locator("#input").press_sequentially("/friendly:greet Ada")
+        await page.get_by_role("option", name="'Ada Lovelace'").wait_for()
+        await page.keyboard.press("Enter")  # what is typed
         await page.get_by_text("Hello Ada.").wait_for()
 
         await page.locator("#input").press_sequentially("@friendly:")

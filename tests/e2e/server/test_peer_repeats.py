@@ -8,7 +8,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from outrider import Agent, Tool, async_run
+from outrider import Agent, HookDecision, Hooks, Tool, async_run
 from outrider.providers.scripted import call
 from outrider.server.auth import ListenAddress
 from outrider.types.ids import new_id
@@ -38,12 +38,14 @@ class Gate:
 
 
 @asynccontextmanager
-async def asked(address: ListenAddress, body: dict[str, Any]) -> AsyncIterator[aiohttp.ClientResponse]:
+async def asked(
+    address: ListenAddress, body: dict[str, Any], status: int = 200
+) -> AsyncIterator[aiohttp.ClientResponse]:
     headers = {"Authorization": f"Bearer {peer_of(address).api_key}", "Content-Type": "application/json"}
     async with aiohttp.ClientSession() as http:
         url = f"{address.url}/api/peer"
         async with http.post(url, data=msgspec.json.encode(body), headers=headers) as answer:
-            assert answer.status == 200, await answer.text()
+            assert answer.status == status, await answer.text()
             yield answer
 
 
@@ -96,6 +98,20 @@ async def test_a_turn_that_ended_with_its_listener_continues_for_whoever_asks_ag
             assert text_of(await again.read()) == "I went on"
         assert gate.runs == 1
         assert await roles(engine) == ["user", "assistant", "assistant"]
+
+
+async def test_parts_that_cannot_be_stored_are_rejected_before_the_stream(tmp_path):
+    async with peer(tmp_path, "helper", []) as (_, address):
+        body = {"id": new_id(), "parts": [{"type": "text", "text": "go", "id": "no id"}]}
+        async with asked(address, body, status=400) as answer:
+            assert b"`id` must be a UUID" in await answer.read()
+
+
+async def test_an_input_that_is_refused_ends_the_stream_with_its_reason(tmp_path):
+    hooks = Hooks(on_prompt=lambda _: HookDecision("deny", "not today"))
+    async with peer(tmp_path, "helper", [], hooks=hooks) as (_, address), asked(address, order()) as answer:
+        assert b"event: Failed" in (raw := await answer.read())
+        assert b"not today" in raw
 
 
 async def test_a_turn_that_is_over_is_reported_again_and_another_request_is_another_turn(tmp_path):

@@ -263,3 +263,18 @@ async def test_a_repeated_prompt_with_the_same_key_runs_one_turn(tmp_path):
         assert await client.ask("POST", f"{path}/prompt", body, headers=headers) == first
         assert first[1]["end"]["output"] == "one"
         assert len((await client.ask("GET", f"{path}/messages"))[1]["messages"]) == 2
+
+
+async def test_a_compaction_takes_instructions_and_needs_none(tmp_path):
+    async with served(tmp_path, ["one " * 200, "two " * 200, "a summary", "three"]) as client:
+        session_id = await client.create()
+        path = f"/api/sessions/{session_id}"
+        for text in ("1", "2"):
+            await client.ask("POST", f"{path}/prompt", {"text": text, "wait": True})
+        status, reply = await client.ask("POST", f"{path}/compact", {"instructions": "focus on the API"})
+        assert (status, reply["tokens_after"] < reply["tokens_before"]) == (200, True)
+        _, transcript = await client.ask("GET", f"{path}/messages")
+        (part,) = [one for one in transcript["messages"][-1]["parts"] if one["type"] == "compaction"]
+        assert part["instructions"] == "focus on the API"
+        assert await client.ask("POST", f"{path}/compact") == (200, {"tokens_before": None, "tokens_after": None})
+        assert (await client.ask("POST", f"{path}/compact", {"instructions": "x" * 4001}))[0] == 400

@@ -71,6 +71,7 @@ async def test_every_change_of_a_viewer_is_denied_on_every_route(tmp_path):
             for body in ({}, None):
                 status, answer = await client.ask(method, filled, body, token=tokens["vic"])
                 assert (status, answer["error"]["type"]) == (403, "forbidden"), f"{method} {path}: {status} {answer}"
+        assert (await client.ask("GET", "/api/mcp-servers/completions?text=x", token=tokens["vic"]))[0] == 403
         for method in ("PUT", "PATCH", "TRACE"):
             assert (await client.ask(method, f"/api/sessions/{own}", token=tokens["vic"]))[0] == 403
         assert (await client.ask("GET", f"/api/sessions/{own}/messages", token=tokens["vic"]))[0] == 200

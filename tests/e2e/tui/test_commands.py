@@ -4,11 +4,13 @@ import asyncio
 import os
 import re
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Static
@@ -17,11 +19,14 @@ from outrider.config.settings import read_settings
 from outrider.presentation.items import NoticeItem, TextItem, UserItem
 from outrider.tui import dialogs as panels
 from outrider.tui.app import OutriderApp
+from outrider.tui.commands import COMMANDS
+from outrider.tui.completion import CompletionList
 from outrider.tui.composer import Composer
 from outrider.tui.startup import StartOptions, engine_opener
 from outrider.tui.theme import DARK
 from outrider.tui.widgets.modals import EditorScreen, PageScreen, PickerScreen
 from outrider.tui.widgets.transcript import TranscriptWidget
+from outrider.types.parts import CompactionPart
 from tests.e2e.tui.conftest import call, write_script
 from tests.e2e.tui.terminal import LIMIT
 
@@ -379,3 +384,61 @@ async def test_tab_takes_the_suggestions_of_the_start_screen_one_after_the_other
         await until(lambda: "Hello." in said(app))
         assert said(app)[0] == "Run the tests and fix what fails"
         await until(lambda: not composer.suggestions)
+
+
+async def test_the_help_describes_every_command(home, workspace):
+    write_script(home, [])
+    async with application(home, workspace) as (app, pilot):
+        await say(app, pilot, "/help")
+        await opened(app, PageScreen)
+        shown = " ".join(str(app.screen.query_one(Static).render()).split())
+        for command in COMMANDS:
+            assert command.note.split()[-1] in shown, command
+            assert command.argument in shown, command
+
+
+async def test_a_compaction_takes_instructions_and_is_undone(home, workspace):
+    write_script(home, ["One. " * 200, "Two.", "A summary."])
+    async with application(home, workspace) as (app, pilot):
+        for text in ("first words", "second words"):
+            await say(app, pilot, text)
+            await until(lambda text=text: text in said(app) and idle(app))
+        await say(app, pilot, "/compact focus on the API")
+        await until(lambda: any("were summarised" in note for note in notes(app)))
+        stored = await app.ui.controller.engine.open(app.ui.controller.session_id)
+        (part,) = [part for message in stored.messages for part in message.get_parts_by_type(CompactionPart)]
+        assert part.instructions == "focus on the API"
+        await say(app, pilot, "/compact undo")
+        await until(lambda: any("are used again" in note for note in notes(app)))
+
+
+async def test_arguments_of_mcp_prompts_and_addresses_of_resources_are_completed(home, workspace):
+    pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
+    write_script(home, ["Hello."])
+    program = Path(__file__).parents[1] / "mcp_servers" / "sdk_server.py"
+    with (home / "config.toml").open("a") as config:
+        config.write(f'[mcp.friendly]\ncommand = "{sys.executable}"\nargs = ["{program}", "stdio"]\n')
+    async with application(home, workspace) as (app, pilot):
+        composer, listed = app.ui.find_widget(Composer), app.ui.find_widget(CompletionList)
+        await until(lambda: composer.resources)
+
+        async def typed(*keys: str, offers: str) -> None:
+            await pilot.press(*keys)
+            await until(lambda: offers in str(listed.content))
+
+        await typed(*"/friendly:greet", "space", offers="name=")
+        await typed(*"A", offers="'Ada Lovelace'")
+        await pilot.press("down", "enter")  # selected, so it is inserted
+        assert composer.text == "/friendly:greet Alan "
+        await typed(offers="'kind to Alan'")
+        await pilot.press("tab")
+        assert composer.text == "/friendly:greet Alan 'kind to Alan' "
+        composer.set_text("")
+        await typed(*"@notes://{", offers="notes://{day}")
+        await pilot.press("tab")
+        assert composer.text == "@friendly:notes://"
+        await typed(*"mo", offers="@friendly:notes://mo%2Fday")
+        composer.set_text("")
+        await typed(*"/friendly:greet", "space", *"A", offers="'Ada Lovelace'")
+        await pilot.press("enter")  # sends what is typed
+        await until(lambda: "/friendly:greet A" in said(app))

@@ -307,6 +307,33 @@ async def test_several_answers_may_be_chosen_where_the_question_allows_it(monkey
     assert panel.collect_answers(*waiting.result) == ("green", "red")
 
 
+@pytest.mark.parametrize(
+    ("multiple", "keys", "answers"),
+    [
+        (False, ["enter", "down", "down", "enter"], ("option 2",)),
+        (False, ["up", "enter"], ("option 12",)),  # no digit selects it
+        (True, ["down", "space", "up", "space", "enter"], ("option 1", "option 12")),
+    ],
+)
+async def test_options_are_selected_with_the_arrow_keys(
+    monkeypatch: pytest.MonkeyPatch, multiple: bool, keys: list[str], answers: tuple[str, ...]
+):
+    monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
+    asked = AskedQuestion("q", "s", "Which?", tuple(f"option {n}" for n in range(1, 13)), multiple=multiple)
+    asking, panel = DialogQueue(), QuestionPanel(asked)
+    async with Stage(asking).run_test(size=(40, 15)) as pilot:
+        waiting = pilot.app.run_worker(asking.ask_and_wait(panel))
+        while pilot.app.focused is not panel:
+            await pilot.pause(0.01)
+        await pilot.press(*keys[:-1])
+        await pilot.pause()
+        scroll = panel.query_one(VerticalScroll)
+        assert scroll.scroll_y == (scroll.max_scroll_y if answers[-1] == "option 12" else 0)
+        await pilot.press(keys[-1])
+        await waiting.wait()
+    assert panel.collect_answers(*waiting.result) == answers
+
+
 async def test_a_list_is_filtered_by_what_is_typed():
     app = Stage()
     chosen: list[str | None] = []

@@ -22,6 +22,8 @@ from outrider.server.users import SERVER_USER, AccessDeniedError, Role
 from outrider.types.agents import Limits, Mode
 from outrider.types.codec import load_part
 from outrider.types.deltas import Delta, delta_tag
+from outrider.types.ids import new_id
+from outrider.types.messages import Message
 
 
 class AgentCard(msgspec.Struct, frozen=True):
@@ -256,6 +258,8 @@ class PeerCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 async def ask_agent(request: RouteRequest[NoPayload, PeerCall]) -> SseResponse:
     call = request.body
+    # Parts that cannot be stored are rejected before the stream starts.
+    Message("user", [load_part(part) for part in call.parts]).join(call.session_id or new_id())
     content = [load_part(part) for part in call.parts]
     turn = await request.peers.start_turn(call.id, call.session_id, call.agent, call.mode, resume=call.resume)
     return SseResponse(_encode_frames(request.peers.stream_answer(turn, content, call.delegated_limits())))

@@ -13,11 +13,12 @@ from outrider.config.paths import KEYS_FILE
 from outrider.config.providers import BUILT_IN_PROVIDERS, DEFAULT_MODELS
 from outrider.config.settings import Settings, no_key_yet, reload_providers
 from outrider.config.stored_keys import KEY_PROVIDERS, KeyStore, provider_of_variable
+from outrider.engine import frontend
 from outrider.engine.engine import Engine
-from outrider.engine.frontend import list_offers
 from outrider.engine.runtime import EngineRuntime
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.project.mcp import ServerOffers
+from outrider.project.mcp_completion import InputCompletion
 from outrider.project.trust import WorkspaceTrust
 from outrider.server.endpoint import ApiEndpoint, NoPayload, RouteRequest
 from outrider.server.users import UserDirectory
@@ -28,6 +29,12 @@ if TYPE_CHECKING:
     from outrider.project.mcp import McpServerManager
 
 KEY_CHECK_SECONDS = 5.0
+
+
+class CompletionQuery(msgspec.Struct, frozen=True):
+    """`text` is the input up to the cursor."""
+
+    text: Annotated[str, msgspec.Meta(max_length=10_000)]
 
 
 class RuleList(msgspec.Struct, frozen=True):
@@ -235,7 +242,11 @@ def _find_logins(request: RouteRequest[Any, Any]) -> "ServerLogins":
 
 
 async def get_offers(request: RouteRequest[NoPayload, NoPayload]) -> ServerOffers:
-    return await list_offers(request.engine)
+    return await frontend.list_offers(request.engine)
+
+
+async def complete_input(request: RouteRequest[CompletionQuery, NoPayload]) -> InputCompletion:
+    return await frontend.complete_input(request.engine, request.query.text)
 
 
 async def store_key(request: RouteRequest[NoPayload, NewKey]) -> None:
@@ -340,6 +351,9 @@ SETTINGS_ROUTES = (
     ApiEndpoint(method="GET", path="/api/mcp-servers/offers", name="get_mcp_offers",
                 summary="Get the prompts and resources of the MCP servers that are ready", handler=get_offers,
                 response_type=ServerOffers),
+    ApiEndpoint(method="GET", path="/api/mcp-servers/completions", name="complete_input",
+                summary="Complete the end of an input: arguments of MCP prompts and values in addresses of resources",
+                access="write", handler=complete_input, query=CompletionQuery, response_type=InputCompletion),
     ApiEndpoint(method="POST", path="/api/keys", name="store_key",
                 summary="Store or remove the key of a provider, of the server or your own", handler=store_key,
                 body=NewKey, status=204),

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from outrider.engine.archive import Approval, TurnOutcome
-from outrider.engine.engine import Engine
+from outrider.engine.engine import MAX_COMPACTION_INSTRUCTIONS, Engine
 from outrider.engine.frontend import AskedQuestion
 from outrider.engine.plans import ProposedPlan
 from outrider.errors import SessionInUseError
@@ -90,6 +90,12 @@ class ApprovalReplyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     width: str = ""
 
 
+class CompactionRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`instructions` tell the model what the summary should contain."""
+
+    instructions: Annotated[str, msgspec.Meta(max_length=MAX_COMPACTION_INSTRUCTIONS)] = ""
+
+
 class CompactionReply(msgspec.Struct, frozen=True):
     """Number of tokens before and after; None if there was nothing to compact."""
 
@@ -124,8 +130,8 @@ async def abort_turn(request: RouteRequest[NoPayload, NoPayload]) -> None:
     await request.engine.abort(request.path["session_id"])
 
 
-async def compact_session(request: RouteRequest[NoPayload, NoPayload]) -> CompactionReply:
-    part = await request.engine.compact(request.path["session_id"])
+async def compact_session(request: RouteRequest[NoPayload, CompactionRequest]) -> CompactionReply:
+    part = await request.engine.compact(request.path["session_id"], request.body.instructions)
     return CompactionReply(part.tokens_before, part.tokens_after) if part else CompactionReply()
 
 
@@ -224,7 +230,7 @@ TURN_ROUTES = (
                 handler=abort_turn, status=204),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/compact", name="compact",
                 summary="Replace old messages with a summary", starts_work=True, handler=compact_session,
-                response_type=CompactionReply),
+                body=CompactionRequest, response_type=CompactionReply),
     ApiEndpoint(method="POST", path=f"{SESSION_PATH}/compact/undo", name="undo_compaction",
                 summary="Put the messages that the last summary replaced back into the prompt",
                 handler=undo_compaction, response_type=CompactionUndoReply),

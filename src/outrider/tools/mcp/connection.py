@@ -1,7 +1,7 @@
 """Interfaces between a server's connection owner and the SDK adapter; this module does not import the SDK."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextvars import ContextVar
 from hashlib import sha256
 from pathlib import Path
@@ -140,6 +140,17 @@ class McpHost(msgspec.Struct, frozen=True):
     """Lets the model answer for a server; None if no user can allow it."""
 
 
+class ValueQuery(msgspec.Struct, frozen=True):
+    """A request for values of an argument that begin with `value`. `target` is the name of a prompt, or the template of
+    a resource; `given` has the other arguments."""
+
+    kind: Literal["prompt", "resource"]
+    target: str
+    argument: str
+    value: str
+    given: dict[str, str] = {}
+
+
 class PromptMessage(msgspec.Struct, frozen=True):
     role: Literal["user", "assistant"]
     content: ToolResult
@@ -156,6 +167,7 @@ class ServerLink(Protocol):
     async def call_tool(self, name: str, arguments: dict[str, Any], report: ReportProgress) -> ToolResult: ...
     async def read_resource(self, uri: str) -> ToolResult: ...
     async def get_prompt(self, name: str, arguments: dict[str, str]) -> tuple[PromptMessage, ...]: ...
+    async def complete_value(self, query: ValueQuery) -> Sequence[str]: ...
 
 
 class ConnectionListener(msgspec.Struct, frozen=True):

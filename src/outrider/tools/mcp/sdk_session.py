@@ -34,6 +34,7 @@ from outrider.tools.mcp.connection import (
     ServerFault,
     SessionForgotten,
     ToolDefinition,
+    ValueQuery,
     VisitRequired,
     truncate_text,
 )
@@ -206,6 +207,14 @@ class SdkLink:
     async def get_prompt(self, name: str, arguments: dict[str, str]) -> tuple[PromptMessage, ...]:
         answer = await self._request(self._client.get_prompt(name, arguments))
         return tuple(PromptMessage(message.role, merge_blocks([message.content])) for message in answer.messages)
+
+    async def complete_value(self, query: ValueQuery) -> Sequence[str]:
+        if self._client.server_capabilities.completions is None:
+            return ()
+        is_prompt, target = query.kind == "prompt", query.target
+        reference = wire.PromptReference(name=target) if is_prompt else wire.ResourceTemplateReference(uri=target)
+        argument = {"name": query.argument, "value": query.value}
+        return (await self._request(self._client.complete(reference, argument, query.given))).completion.values
 
     async def _fetch_all(self, page: FetchPage[T]) -> list[T]:
         """Fetches all pages up to the limit, so that an endless list terminates."""

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
 from typing import Any, Literal, TypeVar
 
@@ -31,6 +31,7 @@ from outrider.tools.mcp.connection import (
     ServerLink,
     SessionForgotten,
     ToolDefinition,
+    ValueQuery,
     VisitRequired,
 )
 from outrider.tools.tool import Progress, ToolContext, ToolResult
@@ -211,6 +212,7 @@ class ServerUpdate(msgspec.Struct, frozen=True):
 
 
 Asked = TypeVar("Asked")
+COMPLETION_SECONDS = 5.0  # a user who types does not wait longer
 MAX_REQUESTS_PER_CALL = 20  # questions and model answers that a server may ask for during one call
 
 
@@ -357,6 +359,10 @@ class McpServer:
 
     async def get_prompt(self, name: str, arguments: dict[str, str] | None = None) -> tuple[PromptMessage, ...]:
         return await self._request(lambda link: link.get_prompt(name, arguments or {}), self._limits.listing)
+
+    async def complete_value(self, query: ValueQuery) -> Sequence[str]:
+        """Returns values that an argument can have; none if the server does not complete arguments."""
+        return await self._request(lambda link: link.complete_value(query), COMPLETION_SECONDS)
 
     async def _request(self, question: Callable[[ServerLink], Awaitable[T]], limit: float | None = None) -> T:
         try:

@@ -1,0 +1,117 @@
+"""Completes what a user types for MCP servers: arguments of prompts, and values in the addresses of resources."""
+
+import re
+import shlex
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from outrider.tools.mcp.connection import McpPrompt, McpResource, ValueQuery
+
+MAX_CHOICES = 100
+PROMPT_ARGUMENTS = re.compile(r"/(?P<server>[\w.-]+):(?P<name>[\w./-]+)\s(?P<rest>.*)", re.DOTALL)
+RESOURCE_WORD = re.compile(r"(?:^|(?<=\s))@(?P<server>[\w.-]+):(?P<uri>\S*)$")
+_WORD = re.compile(r"""(?:[^\s"']|"[^"]*(?:"|$)|'[^']*(?:'|$))+""")
+_PLACE = re.compile(r"(\{[^}]*\})")
+_NAME = re.compile(r"[+#]?(?P<name>[\w.]+)\*?")
+_RESERVED = ":/?#[]@!$&'()*+,;="  # stay as they are in the value of `{+name}`
+
+
+class InputChoice(msgspec.Struct, frozen=True):
+    """A completion. `text` replaces the word, `note` describes it. After an open one, the word continues."""
+
+    text: str
+    note: str = ""
+    is_open: bool = False
+
+
+class InputCompletion(msgspec.Struct, frozen=True):
+    """The choices replace the text from the position `start` to the cursor."""
+
+    start: int = 0
+    choices: tuple[InputChoice, ...] = ()
+
+
+RequestValues = Callable[[ValueQuery], Awaitable[Sequence[str]]]
+
+
+async def complete_argument(prompt: McpPrompt, rest: str, request: RequestValues) -> InputCompletion:
+    """Complete the last word of the arguments of a prompt: its values, and the names of arguments as `NAME=`."""
+    words = list(_WORD.finditer(rest))
+    last = words.pop() if words and words[-1].end() == len(rest) else None
+    start, typed = (last.start(), last[0]) if last else (len(rest), "")
+    given, free = _read_arguments(prompt, [word[0] for word in words])
+    name, is_named, value = typed.partition("=")
+    if is_named and name in free:
+        free = [name]
+    else:
+        name, value = (free[0] if free else ""), typed
+        is_named = ""
+    if not name:
+        return InputCompletion()
+    found = await request(ValueQuery("prompt", prompt.name, name, value.strip("\"'"), given))
+    lead = f"{name}=" if is_named else ""
+    choices = [InputChoice(f"{lead}{shlex.quote(one)}") for one in _clean_values(found)]
+    if not is_named:
+        about = {one.name: one.description or ("required" if one.required else "optional") for one in prompt.arguments}
+        choices += [InputChoice(f"{one}=", about[one], is_open=True) for one in free if one.startswith(typed)]
+    return InputCompletion(start, tuple(choices))
+
+
+def _read_arguments(prompt: McpPrompt, words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the arguments that are complete, and the names of the others in their order."""
+    names = [argument.name for argument in prompt.arguments]
+    pairs = [word.partition("=") for word in words]
+    given = {name: value.strip("\"'") for name, found, value in pairs if found and name in names}
+    loose = [
+        word.strip("\"'") for word, (name, found, _) in zip(words, pairs, strict=True) if not (found and name in names)
+    ]
+    free = [name for name in names if name not in given]
+    return given | dict(zip(free, loose, strict=False)), free[len(loose) :]
+
+
+async def complete_resource(
+    server: str, uri: str, templates: Iterable[McpResource], request: RequestValues
+) -> list[InputChoice]:
+    """Complete the value at the end of an address that a template describes."""
+    choices: list[InputChoice] = []
+    for template in templates:
+        found = _find_place(template.uri, uri)
+        if found is None:
+            continue
+        prefix, place, value, following, given = found
+        values = await request(ValueQuery("resource", template.uri, place.name, unquote(value), given))
+        for one in _clean_values(values):
+            text = f"@{server}:{prefix}{quote(one, safe=place.safe)}{following}"
+            choices.append(InputChoice(text, template.name, is_open=bool(following)))
+    return choices
+
+
+class _Place(msgspec.Struct, frozen=True):
+    name: str
+    safe: str
+
+
+def _find_place(template: str, uri: str) -> tuple[str, _Place, str, str, dict[str, str]] | None:
+    """Return what the typed address has before the place of a template that it ends in, the place, its value so far,
+    the text that follows the place, and the values of earlier places. None if the address has another form."""
+    pieces = _PLACE.split(template)
+    position, given = 0, dict[str, str]()
+    for index in range(0, len(pieces) - 1, 2):
+        literal, following = pieces[index], pieces[index + 2]
+        name = _NAME.fullmatch(pieces[index + 1][1:-1])
+        if name is None or not uri.startswith(literal, position):
+            return None
+        position += len(literal)
+        end = uri.find(following, position) if following else -1
+        if end < 0:
+            place = _Place(name["name"], _RESERVED if name[0].startswith(("+", "#")) else "")
+            return uri[:position], place, uri[position:], following, given
+        given[name["name"]] = unquote(uri[position:end])
+        position = end
+    return None
+
+
+def _clean_values(values: Iterable[str]) -> list[str]:
+    return [value for value in values if value and value.isprintable()][:MAX_CHOICES]

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import CallbackError, ConfigurationError, OutputMismatch
 from outrider.tools.threads import Callbacks
 from outrider.tools.type_adapters import TypeAdapter, accepts_text
@@ -19,7 +20,7 @@ from outrider.types.request import OutputSchema
 from outrider.types.validate import is_object
 
 DEFAULT_ATTEMPTS = 3
-_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+_FENCE = lazy_pattern(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _WRAPPER_FIELD = "value"
 OutputValidator = Callable[..., Any]
 """A plain or async function of the value, or of a `SessionContext` and the value. It returns the value or another one;

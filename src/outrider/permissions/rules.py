@@ -17,15 +17,16 @@ from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
+from outrider._lazy import lazy_pattern
 from outrider.permissions.paths.gitignore import VCS_FOLDERS
 from outrider.types.tool_declaration import canonical_tool, declaration_of
 
 OutcomeRight = Literal["write", "reach", "run"]
 _RIGHTS_BY_NAME: dict[str, OutcomeRight] = {right: right for right in get_args(OutcomeRight)}
 
-_RULE = re.compile(r"^\s*(?P<tool>[A-Za-z0-9_.:*?/-]+)\s*(?:\((?P<pattern>.*)\))?\s*$", re.DOTALL)
-_OUTCOME_RULE = re.compile(r"^\s*may\s+(?P<right>[a-z]+)(?:\s+(?P<pattern>.+?))?\s*$", re.DOTALL)
-_URL = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_RULE = lazy_pattern(r"^\s*(?P<tool>[A-Za-z0-9_.:*?/-]+)\s*(?:\((?P<pattern>.*)\))?\s*$", re.DOTALL)
+_OUTCOME_RULE = lazy_pattern(r"^\s*may\s+(?P<right>[a-z]+)(?:\s+(?P<pattern>.+?))?\s*$", re.DOTALL)
+_URL = lazy_pattern(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class PermissionRule(Struct, frozen=True):

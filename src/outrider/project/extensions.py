@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import ProcessError
 from outrider.permissions.paths.containment import read_regular_file
 from outrider.processes.launch import child_environment
@@ -39,8 +40,8 @@ MAX_SKILLS = 50
 MAX_DESCRIPTION = 500  # characters; all descriptions are part of every model request
 FRONT_MATTER_BYTES = 8_000
 USER_SKILL_FOLDERS = (Path(".agents/skills"), Path(".claude/skills"))
-_SKILL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
-_FRONT_MATTER_KEY = re.compile(r"^(name|description|argument-hint):[ \t]*(.*)$")
+_SKILL_NAME = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
+_FRONT_MATTER_KEY = lazy_pattern(r"^(name|description|argument-hint):[ \t]*(.*)$")
 
 
 def find_skills(project: ProjectFolder, own: Path, home: Path, *, trusted: bool) -> "tuple[Skill, ...]":
@@ -108,8 +109,8 @@ def _unquote(value: str) -> str:
 
 MAX_COMMAND_BYTES = 100_000
 USER_COMMAND_FOLDER = Path(".claude/commands")
-_PLACEHOLDER = re.compile(r"\$(ARGUMENTS|[1-9])(?![A-Za-z0-9_])")
-_FRONT_MATTER = re.compile(r"\A\ufeff?---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+_PLACEHOLDER = lazy_pattern(r"\$(ARGUMENTS|[1-9])(?![A-Za-z0-9_])")
+_FRONT_MATTER = lazy_pattern(r"\A\ufeff?---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
 USER_ORIGIN = "user"  # of the commands in the user's folders
@@ -173,7 +174,7 @@ def _parse_command(name: str, content: bytes, origin: str) -> CustomCommand:
 MAX_INSTRUCTION_BYTES = 32 * 1024  # for all instruction files together
 MAX_PATH_LENGTH = 300
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9._/~+@-]+")
-_GIT_HEAD = re.compile(rb"ref: refs/heads/([A-Za-z0-9._/+-]{1,100})\n?")
+_GIT_HEAD = lazy_pattern(rb"ref: refs/heads/([A-Za-z0-9._/+-]{1,100})\n?")
 
 
 def workspace_notes(project: ProjectFolder, own: Path, *, trusted: bool) -> str:
@@ -192,7 +193,7 @@ MAX_STATUS_LINES = 40
 MAX_STATUS_WIDTH = 160
 MAX_INDEX_BYTES = 8 << 20  # about 80,000 files, which git compares in half a second
 GIT_SECONDS = 0.5
-_COMMIT = re.compile(rb"^\w+ (?P<id>[0-9a-f]{7})\S* .*?\tcommit[^:\n]*: (?P<subject>[^\n]{1,100})", re.MULTILINE)
+_COMMIT = lazy_pattern(rb"^\w+ (?P<id>[0-9a-f]{7})\S* .*?\tcommit[^:\n]*: (?P<subject>[^\n]{1,100})", re.MULTILINE)
 _REFLOG_BYTES = 8192
 
 

@@ -1,7 +1,6 @@
 """The model catalog: limits, capabilities and prices from configuration, genai-prices and the models.dev listing."""
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import ConfigurationError
 from outrider.providers.models_dev import (
     ModelCapabilities,
@@ -45,7 +45,7 @@ _RATE_FIELDS = {
 
 
 # Suffixes that name a release of the same model.
-_RELEASE_SUFFIX = re.compile(r"(?:[-@:](?:\d+|v\d+|latest|default|preview|exp))*")
+_RELEASE_SUFFIX = lazy_pattern(r"(?:[-@:](?:\d+|v\d+|latest|default|preview|exp))*")
 
 
 _MAX_STORED_PRICES = 64
@@ -66,9 +66,9 @@ class StoredPrices(msgspec.Struct):
 
 
 class PriceFile:
-    """Stores facts of genai-prices and models.dev in a file: loading genai-prices takes 26 MB and more CPU time than the
-    rest of a start, and reading the listing of models.dev a twentieth of a start. Errors are ignored, because the
-    sources have the same facts."""
+    """Stores facts of genai-prices and models.dev in a file: loading genai-prices takes 26 MB and more CPU time than
+    the rest of a start, and reading the listing of models.dev a twentieth of a start. Errors are ignored, because
+    the sources have the same facts."""
 
     current: "ClassVar[PriceFile | None]" = None  # of the program that runs in this process
 

@@ -5,7 +5,6 @@ The default policy hides paths of secrets and reports protected workspace files 
 
 import errno
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.sandbox.overlay import OverlayFolders
 
@@ -244,7 +244,7 @@ _HOME_SECRETS = """
 
 # Settings that commands need, unless they contain the password of a private registry.
 _REGISTRY_SETTINGS = ".config/pip/pip.conf .pip/pip.conf .config/uv/uv.toml .condarc .bunfig.toml .gemrc .config/go/env"
-_PASSWORD_IN_URL = re.compile(rb"://[^/\s@]+@")
+_PASSWORD_IN_URL = lazy_pattern(rb"://[^/\s@]+@")
 _MAX_SETTINGS = 100_000
 
 # Root can read these files even without capabilities.

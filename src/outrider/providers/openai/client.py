@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import InvalidRequestError, PermissionRefusedError, ProviderError
 from outrider.http.transport import HttpRequest
 from outrider.providers.openai.chat_decode import ChatDecoder
@@ -143,20 +144,20 @@ def _encode_system_message(request: Request, dialect: ChatDialect) -> bytes:
 
 FAMILY = "openai-responses"
 _REJECTION_PATTERNS = {
-    ENCRYPTED_REASONING: re.compile(r"encrypted.content|'include'|unrecognized.{0,40}\binclude\b", re.IGNORECASE),
-    REASONING_SUMMARY: re.compile(r"reasoning.summar", re.IGNORECASE),
-    REASONING_EFFORT: re.compile(
+    ENCRYPTED_REASONING: lazy_pattern(r"encrypted.content|'include'|unrecognized.{0,40}\binclude\b", re.IGNORECASE),
+    REASONING_SUMMARY: lazy_pattern(r"reasoning.summar", re.IGNORECASE),
+    REASONING_EFFORT: lazy_pattern(
         r"(unsupported|unknown|unrecognized)[\w ]*\W+reasoning\b(?!\.summ)"
         r"|^reasoning\b(?!\.summ).{0,40}not support"
         r"|not support.{0,30}(reasoning.?effort|\breasoning\b)"
         r"|reasoning.?effort.{0,60}not support",
         re.IGNORECASE,
     ),
-    PROMPT_CACHE_KEY: re.compile(PROMPT_CACHE_KEY),
-    STORE: re.compile(r"(unsupported|unknown|unrecognized)[\w ]*\W+store\b", re.IGNORECASE),
-    STRICT: re.compile(r"(unsupported|unknown|unrecognized)[\w ()]*\W+([\w\[\].]*\.)?strict\b", re.IGNORECASE),
+    PROMPT_CACHE_KEY: lazy_pattern(PROMPT_CACHE_KEY),
+    STORE: lazy_pattern(r"(unsupported|unknown|unrecognized)[\w ]*\W+store\b", re.IGNORECASE),
+    STRICT: lazy_pattern(r"(unsupported|unknown|unrecognized)[\w ()]*\W+([\w\[\].]*\.)?strict\b", re.IGNORECASE),
     **{
-        name: re.compile(
+        name: lazy_pattern(
             rf"(unsupported|unknown) (parameter|value)\W+{name}\b|\b{name}\b.{{0,60}}not support", re.IGNORECASE
         )
         for name in SAMPLING

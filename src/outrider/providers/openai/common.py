@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import ProviderError
 from outrider.providers.error_mapping import build_provider_error
 from outrider.providers.request_body import tool_parameters
@@ -129,8 +130,8 @@ def _to_dollars(value: Any, name: str) -> Decimal | None:
     return amount if amount.is_finite() and 0 <= amount <= _MAX_COST else None
 
 
-_MODEL_VERSION = re.compile(r"(?:gpt-(\d+)(?:\.(\d+))?|o\d)(?![a-z\d])(.*)")
-_LISTED_VALUES = re.compile(r"(?:supported|allowed|valid) values|must be one of|expected one of", re.IGNORECASE)
+_MODEL_VERSION = lazy_pattern(r"(?:gpt-(\d+)(?:\.(\d+))?|o\d)(?![a-z\d])(.*)")
+_LISTED_VALUES = lazy_pattern(r"(?:supported|allowed|valid) values|must be one of|expected one of", re.IGNORECASE)
 
 
 @lru_cache(maxsize=64)

@@ -1,12 +1,12 @@
 """Finds lines in a file and replaces them, and diffs of the result; unchanged lines keep their original bytes."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from difflib import SequenceMatcher, get_close_matches, unified_diff
 from typing import Literal
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import ToolFailure
 from outrider.tools.text.encoding import (
     NormalizedText,
@@ -263,7 +263,7 @@ def _leading_whitespace(line: str) -> str:
 
 _MAX_LISTED = 10
 _MAX_SEARCHED_LINES = 3_000
-_NUMBERED = re.compile(r"^\s*\d+\t")
+_NUMBERED = lazy_pattern(r"^\s*\d+\t")
 
 
 class TextReplacement(msgspec.Struct, frozen=True):

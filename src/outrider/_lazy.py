@@ -36,7 +36,7 @@ def lazy_pattern(pattern: AnyStr, flags: int = 0) -> "re.Pattern[AnyStr]":
 
 
 class LazyPattern(Generic[AnyStr]):
-    """Stands for a compiled pattern: each of its attributes is looked up once and then stored here."""
+    """Represents a compiled pattern: each of its attributes is looked up once and then stored here."""
 
     def __init__(self, pattern: AnyStr, flags: int) -> None:
         self._pattern = pattern

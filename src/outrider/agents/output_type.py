@@ -15,7 +15,6 @@ from outrider.tools.threads import Callbacks
 from outrider.tools.type_adapters import TypeAdapter, accepts_text
 from outrider.tools.type_hints import UnsupportedTypeError, compile_type, describe_type, type_label
 from outrider.types.agents import SessionContext
-from outrider.types.partial_json import parse_partial_object
 from outrider.types.request import OutputSchema
 from outrider.types.validate import is_object
 
@@ -96,6 +95,8 @@ class OutputType:
             beginning = f'{{"{_WRAPPER_FIELD}":{beginning}'
         if not beginning.startswith("{"):
             return None
+        from outrider.types.partial_json import parse_partial_object
+
         value: Any = parse_partial_object(beginning)
         if self._is_wrapped:
             value = value.get(_WRAPPER_FIELD)

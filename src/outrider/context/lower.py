@@ -12,7 +12,6 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from outrider._lazy import lazy_pattern
-from outrider.types.anthropic_blocks import part_from_anthropic
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
 from outrider.types.parts import (
@@ -291,6 +290,8 @@ def _custom_part(part: AnyPart) -> ModelPart | None:
     convert = None if type(part) in STORED_KINDS else getattr(part, "to_api_format", None)
     if convert is None:
         return None
+    from outrider.types.anthropic_blocks import part_from_anthropic  # lazy: only for custom parts
+
     try:
         found = part_from_anthropic(convert())
     except KeyboardInterrupt:

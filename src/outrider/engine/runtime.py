@@ -6,7 +6,6 @@ context of each turn.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, cast
@@ -687,6 +686,8 @@ def check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None:
     names = list(known)
     for name in given:
         if name not in names:
+            from difflib import get_close_matches  # lazy: only for mistakes
+
             near = get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
             raise ConfigurationError(f"{where} has no argument {name!r}; {hint}")

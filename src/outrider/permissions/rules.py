@@ -3,7 +3,6 @@
 A rule has the form `tool(pattern)`. An outcome rule says what a call or a sandboxed command may cause: `may write
 build/**`, `may reach example.org`, `may run npm test`."""
 
-import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +17,6 @@ from urllib.parse import SplitResult, urlsplit
 from msgspec import Struct
 
 from outrider._lazy import lazy_pattern
-from outrider.permissions.paths.gitignore import VCS_FOLDERS
 from outrider.types.tool_declaration import canonical_tool, declaration_of
 
 OutcomeRight = Literal["write", "reach", "run"]
@@ -296,6 +294,8 @@ class DeniedReads:
         return self._found
 
     def _search(self) -> Iterator[str]:
+        import glob  # lazy: most users deny no path
+
         searched = False
         for pattern in self._patterns:
             if pattern.startswith(("//", "~/")):
@@ -312,6 +312,8 @@ class DeniedReads:
 
     def _walk(self) -> Iterator[str]:
         """Yields denied files and folders of the workspace; a denied folder is not entered."""
+        from outrider.permissions.paths.gitignore import VCS_FOLDERS
+
         folders, left = [self._root], _MAX_ENTRIES
         while folders and left > 0:
             try:

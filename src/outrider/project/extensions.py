@@ -16,7 +16,6 @@ import msgspec
 
 from outrider._lazy import lazy_pattern
 from outrider.errors import ProcessError
-from outrider.permissions.paths.containment import read_regular_file
 from outrider.processes.launch import child_environment
 from outrider.project.trust import (
     INSTRUCTIONS_FILE,
@@ -52,11 +51,17 @@ def find_skills(project: ProjectFolder, own: Path, home: Path, *, trusted: bool)
     return tuple(found.values())[:MAX_SKILLS]
 
 
+def _read_user_file(path: Path, limit: int) -> bytes:
+    from outrider.permissions.paths.containment import read_regular_file  # lazy: most users have no such file
+
+    return read_regular_file(path, limit)
+
+
 def _user_skills(own: Path, home: Path) -> "Iterator[Skill]":
     folders = (own, *(home / name for name in USER_SKILL_FOLDERS))
     for path in (path for folder in folders for path in sorted(folder.glob(f"*/{SKILL_FILE}"))):
         with suppress(OSError):
-            yield from _parse_skill(path, read_regular_file(path, FRONT_MATTER_BYTES))
+            yield from _parse_skill(path, _read_user_file(path, FRONT_MATTER_BYTES))
 
 
 def _project_skills(project: ProjectFolder) -> "Iterator[Skill]":
@@ -151,9 +156,7 @@ def find_custom_commands(project: ProjectFolder, own: Path, home: Path, *, trust
         for path in islice(sorted([*folder.glob("*.md"), *folder.glob("*/*.md")]), MAX_ITEMS):
             prefix = "" if path.parent == folder else f"{path.parent.name}:"
             with suppress(OSError):
-                command = _parse_command(
-                    f"{prefix}{path.stem}", read_regular_file(path, MAX_COMMAND_BYTES), USER_ORIGIN
-                )
+                command = _parse_command(f"{prefix}{path.stem}", _read_user_file(path, MAX_COMMAND_BYTES), USER_ORIGIN)
                 found.setdefault(command.name, command)
     for name, path in command_files(project).items() if trusted else ():
         content = project.read_file(path, MAX_COMMAND_BYTES)
@@ -323,7 +326,7 @@ def _instruction_files(project: ProjectFolder, own: Path, *, trusted: bool) -> I
     """Yield the user's file, then those from the project root down to the working folder, so that the closest file
     comes last."""
     if own.is_file():
-        yield "the user", read_regular_file(own, MAX_INSTRUCTION_BYTES + 1)
+        yield "the user", _read_user_file(own, MAX_INSTRUCTION_BYTES + 1)
     for folder in project.folder_chain() if trusted else ():
         content = project.read_file(folder / INSTRUCTIONS_FILE, MAX_INSTRUCTION_BYTES + 1)
         if content is not None:

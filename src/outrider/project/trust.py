@@ -19,7 +19,6 @@ from msgspec import Struct
 
 from outrider._lazy import lazy_pattern
 from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl
-from outrider.permissions.paths.containment import open_to_read, write_private_file
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.types.validate import is_object
 
@@ -115,6 +114,8 @@ class TrustList:
             return {}
 
     def _write(self, workspaces: dict[str, TrustedWorkspace]) -> None:
+        from outrider.permissions.paths.containment import write_private_file
+
         write_private_file(self._file, msgspec.json.format(msgspec.json.encode(workspaces, order="sorted")))
 
 
@@ -148,6 +149,8 @@ class ProjectFolder(msgspec.Struct, frozen=True):
         if not os.path.lexists(path):
             return None
         try:
+            from outrider.permissions.paths.containment import open_to_read  # lazy: most projects have no such file
+
             descriptor = open_to_read(str(path), root=str(self.root), cwd=str(self.root))
         except (OSError, ValueError):
             return None

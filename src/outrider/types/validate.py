@@ -12,6 +12,8 @@ from outrider.errors import ConfigurationError, PartValidationError
 JsonObject = dict[str, Any]
 S = TypeVar("S", bound=msgspec.Struct)
 
+# RecursionError: the value is nested deeper than the interpreter allows.
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _MISSING = lazy_pattern(r"missing required field `(?P<field>[^`]+)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
 _AT = lazy_pattern(r"at `\$\.?(?P<path>[^`]*)`")
 

@@ -8,13 +8,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
 from outrider._lazy import lazy_pattern
 from outrider.processes.launch import LaunchRequest
-from outrider.processes.sandbox.overlay import OverlayFolders
+
+if TYPE_CHECKING:
+    from outrider.processes.sandbox.overlay import OverlayFolders
 
 Access = Literal["writable", "read-only", "hidden"]
 GIB = 1 << 30
@@ -47,7 +49,7 @@ class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
     """A folder outside the workspace with a copy-on-write view, or a read-only view with `layers` above it."""
 
     folder: Path
-    overlay: OverlayFolders | None = None
+    overlay: "OverlayFolders | None" = None
     layers: tuple[Path, ...] = ()
 
 
@@ -69,7 +71,7 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     temporary: Path | None = None  # mounted as /tmp and persistent; without it /tmp is new for every command
     network: Network = "off"
     limits: SandboxLimits = SandboxLimits()
-    overlay: OverlayFolders | None = None
+    overlay: "OverlayFolders | None" = None
     layers: tuple[Path, ...] = ()
     outside: tuple[OverlayMount, ...] = ()
     caches: tuple[Path, ...] = ()

@@ -1,7 +1,6 @@
 """The tools `web_fetch`, which returns the text of a page, and `web_search`."""
 
 import base64
-import json
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from ipaddress import IPv4Address
@@ -180,6 +179,8 @@ def _decode_answer(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
+        import json  # lazy: only for damaged answers
+
         return json.loads(body.decode("utf-8", "replace"), strict=False)
 
 

@@ -154,3 +154,11 @@ def without_ending(line: str) -> str:
 
 def ending_of(line: str) -> str:
     return line[len(without_ending(line)) :]
+
+
+MAX_LINE_LENGTH = 2_000
+
+
+def shorten_line(line: str, limit: int = MAX_LINE_LENGTH) -> str:
+    text = displayable_text(without_ending(line))
+    return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit:,} more characters in this line]"

@@ -6,7 +6,7 @@ from benchmarks.figure import Figure
 from outrider import Message, ModelSettings, Provider, Request, TextPart, ToolPart, ToolPending, ToolSpec
 from outrider.context.lower import PromptProjection
 from outrider.providers.anthropic.client import AnthropicWire
-from outrider.providers.openai.client import ChatWire
+from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.provider import WireFormat
 
 TURNS = 1_000

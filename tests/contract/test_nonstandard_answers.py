@@ -13,7 +13,8 @@ from outrider.providers.anthropic.client import AnthropicWire
 from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
 from outrider.providers.google.client import GoogleWire
-from outrider.providers.openai.client import ChatWire, ResponsesWire
+from outrider.providers.openai.chat_client import ChatWire
+from outrider.providers.openai.responses_client import ResponsesWire
 from outrider.providers.provider import WireFormat
 from outrider.types.agents import Provider, ProviderKind
 from outrider.types.parts import TextPart, ToolPart

@@ -9,7 +9,7 @@ import msgspec
 from outrider.providers.anthropic.client import AnthropicWire
 from outrider.providers.google.client import FAMILY as GOOGLE
 from outrider.providers.openai.chat_encode import DIALECTS
-from outrider.providers.openai.client import FAMILY as RESPONSES
+from outrider.providers.openai.responses_client import FAMILY as RESPONSES
 from outrider.sessions.session import Session
 from outrider.types.agents import Provider, ProviderKind
 from outrider.types.parts import ToolResultPart

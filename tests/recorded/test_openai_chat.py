@@ -12,8 +12,8 @@ import pytest
 from outrider.errors import ProviderError
 from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
+from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.openai.chat_encode import DIALECTS
-from outrider.providers.openai.client import ChatWire
 from outrider.types.agents import Provider
 from outrider.types.deltas import Answer
 from outrider.types.parts import ReasoningPart, TextPart, ToolPart

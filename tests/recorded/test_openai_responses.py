@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import ProviderError
-from outrider.providers.openai.client import FAMILY, ResponsesWire
+from outrider.providers.openai.responses_client import FAMILY, ResponsesWire
 from outrider.types.agents import Provider
 from outrider.types.deltas import Answer
 from outrider.types.parts import ToolPart

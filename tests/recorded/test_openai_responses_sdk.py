@@ -11,7 +11,7 @@ import pytest
 from outrider.errors import ProviderError
 from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
-from outrider.providers.openai.client import FAMILY, ResponsesWire
+from outrider.providers.openai.responses_client import FAMILY, ResponsesWire
 from outrider.types.agents import Provider
 from outrider.types.deltas import Answer
 from outrider.types.parts import TextPart

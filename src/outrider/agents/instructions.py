@@ -7,13 +7,13 @@ input, and used again when a turn or a session resumes. A session without stored
 prompt follows its current mode, as it did there.
 """
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.agents.run_context import AgentContext, RunContext
 from outrider.agents.turn_state import is_note
 from outrider.context.lower import has_compaction
@@ -41,7 +41,7 @@ def additional_instructions(text: str) -> TextPart:
     return TextPart(_ADDITIONAL.format(text=text.strip()), synthetic=True, metadata={INSTRUCTIONS: True})
 
 
-_MENTION = re.compile(r"(?<![\w.@/])@([\w-]+)")
+_MENTION = lazy_pattern(r"(?<![\w.@/])@([\w-]+)")
 SETTINGS = "settings"  # the metadata of an input whose turn starts a prompt, or reports a change to the model
 
 

@@ -9,17 +9,17 @@ from typing import Any, cast
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import CallbackError, ConfigurationError, OutputMismatch
 from outrider.tools.threads import Callbacks
 from outrider.tools.type_adapters import TypeAdapter, accepts_text
 from outrider.tools.type_hints import UnsupportedTypeError, compile_type, describe_type, type_label
 from outrider.types.agents import SessionContext
-from outrider.types.partial_json import parse_partial_object
 from outrider.types.request import OutputSchema
 from outrider.types.validate import is_object
 
 DEFAULT_ATTEMPTS = 3
-_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+_FENCE = lazy_pattern(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
 _WRAPPER_FIELD = "value"
 OutputValidator = Callable[..., Any]
 """A plain or async function of the value, or of a `SessionContext` and the value. It returns the value or another one;
@@ -95,6 +95,8 @@ class OutputType:
             beginning = f'{{"{_WRAPPER_FIELD}":{beginning}'
         if not beginning.startswith("{"):
             return None
+        from outrider.types.partial_json import parse_partial_object
+
         value: Any = parse_partial_object(beginning)
         if self._is_wrapped:
             value = value.get(_WRAPPER_FIELD)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Limits, Mode, ProviderKind
 from outrider.types.modes import ApprovalLevel, ReasoningEffort, VendorTool
@@ -233,8 +234,8 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MAX_FILE_BYTES = 1 << 20
-_MSGSPEC_ERROR = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
-_UNKNOWN_VALUE = re.compile(r"Invalid enum value '(?P<value>.*)'", re.DOTALL)
+_MSGSPEC_ERROR = lazy_pattern(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_UNKNOWN_VALUE = lazy_pattern(r"Invalid enum value '(?P<value>.*)'", re.DOTALL)
 _TYPE_NAMES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false",
                "object": "a table", "array": "a list", "decimal": "a number"}  # fmt: skip
 # Tables with user-chosen keys, and the struct type of their values.

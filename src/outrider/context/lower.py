@@ -6,13 +6,12 @@ one result. Texts that are inserted here are part of the prompts of stored sessi
 cache."""
 
 import logging
-import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from msgspec.structs import replace
 
-from outrider.types.anthropic_blocks import part_from_anthropic
+from outrider._lazy import lazy_pattern
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
 from outrider.types.parts import (
@@ -125,7 +124,7 @@ OUTPUT_REMOVED = "(The output of this old call was removed to save space. Call t
 # Keys under which a vendor's opaque blocks are stored unchanged, and the block types that are reasoning.
 _OPAQUE = ("block", "item", "part")
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
+_NOT_IN_NAMES = lazy_pattern(r"[^A-Za-z0-9_-]")
 
 
 def lower(history: Sequence[Message], *, family: str) -> Prompt:
@@ -291,6 +290,8 @@ def _custom_part(part: AnyPart) -> ModelPart | None:
     convert = None if type(part) in STORED_KINDS else getattr(part, "to_api_format", None)
     if convert is None:
         return None
+    from outrider.types.anthropic_blocks import part_from_anthropic  # lazy: only for custom parts
+
     try:
         found = part_from_anthropic(convert())
     except KeyboardInterrupt:

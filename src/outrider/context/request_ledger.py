@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.context.lower import end_with_user, lower
 from outrider.types.messages import Message
 from outrider.types.parts import BodyEdit, CompactionPart, SentRequestRecord, StepStartPart
@@ -395,8 +396,8 @@ _UNCACHED_FIELDS = frozenset(
     }
 )  # fmt: skip
 _SYSTEM_FIELDS = ("system", "messages", "instructions", "systemInstruction", "input")
-_INSTRUCTIONS_HEADER = re.compile(r"^# Instructions from (.+)$", re.MULTILINE)
-_DATE = re.compile(
+_INSTRUCTIONS_HEADER = lazy_pattern(r"^# Instructions from (.+)$", re.MULTILINE)
+_DATE = lazy_pattern(
     r"\d{4}-\d\d?-\d\d?|\d\d?[./]\d\d?[./]\d{2,4}|\d\d?:\d\d|\b\d{10,13}\b"
     r"|\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\b|\b(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day\b",
 )

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from outrider.errors import ConfigurationError, NotFoundError
 from outrider.event_bus import EventBus
 from outrider.models.clients import find_peers, send_to_peer
-from outrider.providers.response_json import decode_json
 from outrider.sessions.failpoints import failpoint
 from outrider.sessions.records import Approval, ApprovalScope, fingerprint_call
 from outrider.sessions.store import Store
@@ -186,6 +185,8 @@ class PeerApprovals:
                 self._expire_approval(approval_id)
             raise
         self._open.pop(approval_id, None)
+        from outrider.providers.response_json import decode_json
+
         return replace(decode_json(_decode_approval, raw), session_id=request.session_id)
 
     def _subscribe_events(self) -> tuple[Any, ...]:

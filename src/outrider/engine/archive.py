@@ -7,6 +7,7 @@ from pathlib import Path
 
 from outrider.agents.turn_state import TurnEnd, TurnOutcome
 from outrider.errors import SessionNotFoundError, StoreError
+from outrider.presentation.formats import short_id
 from outrider.sessions.records import (
     Approval,
     ApprovalChange,
@@ -272,14 +273,6 @@ def _open_store(path: Path, *, create: bool) -> Store:
     from outrider.sessions.memory_store import MemoryStore  # lazy: only an empty archive needs it
 
     return MemoryStore()
-
-
-_SHORT_ID_LENGTH = 8
-
-
-def short_id(session_id: str) -> str:
-    """Return the end of an id. Its start is a timestamp, which is equal for sessions of the same minute."""
-    return session_id[-_SHORT_ID_LENGTH:]
 
 
 async def render_shared_page(archive: SessionArchive, session_id: str) -> str:

@@ -11,7 +11,6 @@ from outrider.event_bus import EventBus
 from outrider.permissions.modes import stricter_level, stricter_mode
 from outrider.sessions.journal import Journal, create_journal, resume_journal
 from outrider.sessions.leases import LeaseOwner
-from outrider.sessions.recovery import repair_transcript
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.types.agents import Agent, Limits, Mode
@@ -57,6 +56,8 @@ async def end_session(store: Store, session_id: str) -> None:
     except SessionNotFoundError:
         return
     transcript = await store.load(session_id)
+    from outrider.sessions.recovery import repair_transcript  # lazy: most sessions have no children
+
     if changed := repair_transcript(transcript, now_ms(), keep_waiting=False):
         await store.append(session_id, changed, token=lease.token)
     for question in await store.approvals(session_id, only_open=True):

@@ -31,8 +31,6 @@ from outrider.engine.runtime import (
     check_parts,
     create_memory_store,
 )
-from outrider.engine.titles import TitleGenerator
-from outrider.engine.undo_history import FileChanges
 from outrider.errors import ConfigurationError, SessionInUseError
 from outrider.event_bus import EventBus, EventStream
 from outrider.models.clients import as_provider
@@ -68,6 +66,16 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
     from outrider.engine.archive import SessionArchive
+    from outrider.engine.titles import TitleGenerator
+    from outrider.engine.undo_history import FileChanges
+
+
+def _create_titles(
+    runtime: EngineRuntime, live: Mapping[str, LiveSession], store: Store, bus: EventBus
+) -> "TitleGenerator":
+    from outrider.engine.titles import TitleGenerator  # lazy: unattended sessions have none
+
+    return TitleGenerator(runtime, live, store, bus)
 
 
 class SessionRegistry:
@@ -81,7 +89,7 @@ class SessionRegistry:
         self._bus = bus
         self._abort_listener = AbortListener(store)
         self.base_variables = copy_context()
-        self._titles = TitleGenerator(runtime, self.live, store, bus) if runtime.titles else None
+        self._titles = _create_titles(runtime, self.live, store, bus) if runtime.titles else None
 
     async def create_session(self, session: Session) -> None:
         """Store a new session, acquire its lease and add it to the registry."""
@@ -666,8 +674,10 @@ class Engine:
         """Return the open approval requests."""
         return await self.approval_queue.open_approvals(session_id)
 
-    def file_changes(self, session_id: str) -> FileChanges:
+    def file_changes(self, session_id: str) -> "FileChanges":
         """Return access to the file changes of the session's agents, for preview, undo and redo."""
+        from outrider.engine.undo_history import FileChanges  # lazy: most runs undo nothing
+
         return FileChanges(
             session_id, self.runtime.undo, self.store, self.bus, lambda: self._sessions.open_idle_session(session_id)
         )

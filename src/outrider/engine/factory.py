@@ -3,7 +3,6 @@ sandbox."""
 
 import asyncio
 import logging
-import shutil
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -25,7 +24,6 @@ from outrider.project.extensions import UserPaths, WorkspaceExtensions
 from outrider.project.sandbox import LazySandbox
 from outrider.project.trust import HOOK_FILES, WorkspaceTrust, find_project, server_items
 from outrider.providers.catalog import ModelCatalog, use_price_file
-from outrider.sessions.recovery import delete_inactive_sessions
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
 from outrider.tools.threads import CALLBACK_SECONDS
@@ -153,6 +151,8 @@ def _choose_sandbox(settings: Settings, data: Path, search_path: Callable[[], st
     if settings.sandbox.image:
         if settings.sandbox.hosts:
             raise ConfigurationError("[sandbox] has image and hosts: a container cannot allow single hosts; remove one")
+        import shutil  # lazy: its modules for archives take a hundredth of a start
+
         program = shutil.which(settings.sandbox.engine, path=settings.environ.get("PATH"))
         if program is None:
             raise ConfigurationError(
@@ -225,6 +225,7 @@ def _delete_old_sessions(settings: Settings, store: Store, stack: AsyncExitStack
 
     async def forget_all() -> None:
         from outrider.engine.archive import delete_files_of_sessions  # lazy: most runs have no retention
+        from outrider.sessions.recovery import delete_inactive_sessions
 
         async with delete_files_of_sessions(settings.data_folder, store):
             await delete_inactive_sessions(store, inactive_since=now_ms() - days * DAY_MS)

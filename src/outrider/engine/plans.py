@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.agents.turn_state import NOTE, is_cut_off, is_note
 from outrider.context.prompts import render_prompt
 from outrider.errors import OutriderError
@@ -50,9 +51,9 @@ def find_open_plan(mode: str, messages: Sequence[Message]) -> ProposedPlan | Non
     return ProposedPlan(last.id, text, last.agent)
 
 
-_NUMBERED_STEP = re.compile(r"^\s*(?:[-*+]\s+)?(?:\*\*)?(?:step\s+)?\d+[.):]\s+\S", re.MULTILINE | re.IGNORECASE)
-_LISTED_STEP = re.compile(r"^\s*[-*+]\s+\S", re.MULTILINE)
-_PLAN_HEADING = re.compile(r"^#{1,6}\s.*\b(?:plan|steps?|changes)\b", re.MULTILINE | re.IGNORECASE)
+_NUMBERED_STEP = lazy_pattern(r"^\s*(?:[-*+]\s+)?(?:\*\*)?(?:step\s+)?\d+[.):]\s+\S", re.MULTILINE | re.IGNORECASE)
+_LISTED_STEP = lazy_pattern(r"^\s*[-*+]\s+\S", re.MULTILINE)
+_PLAN_HEADING = lazy_pattern(r"^#{1,6}\s.*\b(?:plan|steps?|changes)\b", re.MULTILINE | re.IGNORECASE)
 
 
 def has_steps(text: str) -> bool:

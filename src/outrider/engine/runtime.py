@@ -4,16 +4,15 @@ context of each turn.
 `run()` needs neither built-in tools nor undo, so their modules are imported only if an engine is created with them."""
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, cast
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.agents.budget import RunBudget
 from outrider.agents.hooks import HookDecision, HookedPrompt, Hooks, SentRequests
 from outrider.agents.run_context import AgentContext, RunContext, discard_output, no_call_wrapper
@@ -585,7 +584,7 @@ async def enter_dependencies(value: Any, stack: AsyncExitStack, seconds: float |
     return entered
 
 
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]*[=\s]*")
+_BASE64 = lazy_pattern(r"[A-Za-z0-9+/\s]*[=\s]*")
 
 
 def check_attachments(attachments: Iterable[Any] | None) -> Sequence[Attachment]:
@@ -695,6 +694,8 @@ def check_names(where: str, given: Iterable[str], known: Iterable[str]) -> None:
     names = list(known)
     for name in given:
         if name not in names:
+            from difflib import get_close_matches  # lazy: only for mistakes
+
             near = get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(names)}"
             raise ConfigurationError(f"{where} has no argument {name!r}; {hint}")

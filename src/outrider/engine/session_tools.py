@@ -20,7 +20,7 @@ from outrider.engine.child_sessions import OpenSessionTree
 from outrider.engine.undo import UndoRecorder
 from outrider.errors import ToolFailure
 from outrider.event_bus import EventBus
-from outrider.permissions import Containment, contain, reasons
+from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.paths.protected import SecretFileFinder, find_protected_files
 from outrider.permissions.rules import DeniedReads, PermissionRule, match_path_rule, parse_rule
@@ -46,7 +46,6 @@ from outrider.tools.builtin.edit import apply_patch_tool, edit_tool, write_tool
 from outrider.tools.builtin.glob import glob_tool, list_tool
 from outrider.tools.builtin.grep import grep_tool
 from outrider.tools.builtin.process import process_tool
-from outrider.tools.builtin.question import question_tool
 from outrider.tools.builtin.read import read_tool
 from outrider.tools.builtin.shell import shell_tool
 from outrider.tools.builtin.task import task_tool
@@ -68,6 +67,7 @@ from outrider.types.tool_state import WAITED
 if TYPE_CHECKING:
     from outrider.outcomes.repository import OutsideRepository
     from outrider.outcomes.runner import SandboxedCommands
+    from outrider.permissions import Containment
     from outrider.permissions.information_flow import EgressPolicy
     from outrider.sessions.journal import Journal
     from outrider.sessions.records import StoredSession
@@ -181,15 +181,23 @@ class GrantedPaths:
         declared = declaration_of(tool)
         if declared.kind not in ("read", "write"):
             return
+        from outrider.permissions import contain  # lazy: loaded with the first call
+
         for path in call_subjects(tool, call.state.input):
             found = contain(path, root=self._workspace, cwd=self._workspace, op=declared.operation)
             is_known = isinstance(path, str) and found.real_path is not None and not found.ok
             if is_known and self._may_grant(found.real_path or ""):
                 self._paths.add(found.real_path or "")
 
-    def allows_path(self, found: Containment, op: str) -> bool:
+    def allows_path(self, found: "Containment", op: str) -> bool:
         """Return whether a path outside the default rules may be opened."""
         return found.real_path in self._paths
+
+
+def _question_tools(ask: AskUser) -> Iterable[Tool]:
+    from outrider.tools.builtin.question import question_tool  # lazy: a headless run asks nothing
+
+    return (question_tool(ask),)
 
 
 class SessionTools:
@@ -264,7 +272,7 @@ class SessionTools:
                 todo_tool(self._load_todos, self._publish_todos),
                 web_fetch_tool(may_reach_this_machine=self._approved_fetches.__contains__),
                 *([environment.search_tool()] if environment.search_tool else ()),
-                *([question_tool(environment.ask)] if environment.ask else ()),
+                *(_question_tools(environment.ask) if environment.ask else ()),
                 *(environment.extensions.skill_tools(workspace) if environment.extensions else ()),
             ]
         )

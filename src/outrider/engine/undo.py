@@ -13,7 +13,6 @@ import msgspec
 from outrider.agents.run_context import AgentContext, CallWrapper
 from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError, StoreError, ToolFailure
 from outrider.event_bus import EventBus
-from outrider.processes.sandbox.overlay import is_text
 from outrider.sessions import snapshots as snapshots_api
 from outrider.sessions.journal import Journal
 from outrider.sessions.store import Store
@@ -218,6 +217,8 @@ class UndoRecorder:
         if call is None:
             yield
             return
+        from outrider.processes.sandbox.overlay import is_text  # lazy: loaded with the first command
+
         async with self._snapshot_around(call, None, [workspace / path for path in paths if is_text(path)]):
             yield
 

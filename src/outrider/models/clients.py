@@ -28,7 +28,6 @@ from outrider.http.client import HttpClient
 from outrider.http.transport import HttpRequest, HttpTimeouts, HttpTransport
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.client import RateLimit, RateLimiter, RequestSigner, WireClient
-from outrider.providers.error_mapping import rejects_tools
 from outrider.providers.provider import CustomProvider, ModelClient, ModelDescription, WireFormat
 from outrider.providers.stream_filters.stream_filter import StreamFilter
 from outrider.tools.threads import call_user_function
@@ -92,7 +91,7 @@ def _create_http_client(provider: Provider, catalog: ModelCatalog | None) -> Mod
         case "openai":
             return _create_chat_client(with_environment_defaults(provider), signer)
         case "openai-responses":
-            from outrider.providers.openai.client import ResponsesWire
+            from outrider.providers.openai.responses_client import ResponsesWire
 
             filled = with_environment_defaults(provider)
             return _create_wire_client(filled, ResponsesWire(filled), signer=signer)
@@ -146,7 +145,7 @@ def _create_transport(provider: Provider) -> HttpTransport:
 
 
 def _create_chat_client(provider: Provider, signer: RequestSigner | None) -> ModelClient:
-    from outrider.providers.openai.client import ChatWire
+    from outrider.providers.openai.chat_client import ChatWire
     from outrider.providers.stream_filters.think_tags import create_think_filter
 
     client = _create_wire_client(provider, ChatWire(provider), create_think_filter, signer)
@@ -189,6 +188,8 @@ class ToolFallbackClient:
                     yield delta
             return
         except InvalidRequestError as error:
+            from outrider.providers.error_mapping import rejects_tools
+
             if not rejects_tools(error.message):
                 raise
         self._with_tools[request.model] = False
@@ -225,7 +226,7 @@ def encode_prompt(form: tuple[str, ...], prompt: Prompt) -> bytes | bytearray:
             writer = MessageWriter(find_dialect(name, replay), family)
             return prompt.encoded(writer.cache_key, writer.write)
         case ("responses", family, stored):
-            from outrider.providers.openai.client import encode_input
+            from outrider.providers.openai.responses_client import encode_input
 
             return encode_input(prompt, family, stored=bool(stored))
         case ("google", generation):

@@ -3,7 +3,6 @@
 A rule has the form `tool(pattern)`. An outcome rule says what a call or a sandboxed command may cause: `may write
 build/**`, `may reach example.org`, `may run npm test`."""
 
-import glob
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,15 +16,15 @@ from urllib.parse import SplitResult, urlsplit
 
 from msgspec import Struct
 
-from outrider.permissions.paths.gitignore import VCS_FOLDERS
+from outrider._lazy import lazy_pattern
 from outrider.types.tool_declaration import canonical_tool, declaration_of
 
 OutcomeRight = Literal["write", "reach", "run"]
 _RIGHTS_BY_NAME: dict[str, OutcomeRight] = {right: right for right in get_args(OutcomeRight)}
 
-_RULE = re.compile(r"^\s*(?P<tool>[A-Za-z0-9_.:*?/-]+)\s*(?:\((?P<pattern>.*)\))?\s*$", re.DOTALL)
-_OUTCOME_RULE = re.compile(r"^\s*may\s+(?P<right>[a-z]+)(?:\s+(?P<pattern>.+?))?\s*$", re.DOTALL)
-_URL = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_RULE = lazy_pattern(r"^\s*(?P<tool>[A-Za-z0-9_.:*?/-]+)\s*(?:\((?P<pattern>.*)\))?\s*$", re.DOTALL)
+_OUTCOME_RULE = lazy_pattern(r"^\s*may\s+(?P<right>[a-z]+)(?:\s+(?P<pattern>.+?))?\s*$", re.DOTALL)
+_URL = lazy_pattern(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 class PermissionRule(Struct, frozen=True):
@@ -295,6 +294,8 @@ class DeniedReads:
         return self._found
 
     def _search(self) -> Iterator[str]:
+        import glob  # lazy: most users deny no path
+
         searched = False
         for pattern in self._patterns:
             if pattern.startswith(("//", "~/")):
@@ -311,6 +312,8 @@ class DeniedReads:
 
     def _walk(self) -> Iterator[str]:
         """Yields denied files and folders of the workspace; a denied folder is not entered."""
+        from outrider.permissions.paths.gitignore import VCS_FOLDERS
+
         folders, left = [self._root], _MAX_ENTRIES
         while folders and left > 0:
             try:

@@ -6,17 +6,19 @@ from typing import Literal
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
+
 LineKind = Literal["added", "removed", "context"]
 RowKind = LineKind | Literal["file", "place"]
 
-_HUNK = re.compile(
+_HUNK = lazy_pattern(
     r"@@ -(?P<old>\d+)(?:,(?P<old_count>\d+))? \+(?P<new>\d+)(?:,(?P<new_count>\d+))? @@ ?(?P<heading>.*)"
 )
 _NO_FILE = "/dev/null"
 _PATCH_BEGIN = "*** Begin Patch"
 _GIT_HEADERS = ("diff --git ", "index ", "new file mode ", "deleted file mode ", "old mode ", "new mode ", "\\")
-_PATCH_FILE = re.compile(r"^\*\*\* (?P<action>Update|Add|Delete) File: (?P<path>.+)", re.MULTILINE)
-_PATCH_MOVE = re.compile(r"\*\*\* Move to: (?P<path>.+)")
+_PATCH_FILE = lazy_pattern(r"^\*\*\* (?P<action>Update|Add|Delete) File: (?P<path>.+)", re.MULTILINE)
+_PATCH_MOVE = lazy_pattern(r"\*\*\* Move to: (?P<path>.+)")
 _KINDS: dict[str, LineKind] = {"+": "added", "-": "removed"}
 _SIGNS: dict[LineKind, str] = {"added": "+", "removed": "-", "context": " "}
 

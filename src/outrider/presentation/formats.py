@@ -150,6 +150,14 @@ def text_for_pipe(text: str) -> str:
     return remove_escape_sequences(text)
 
 
+_SHORT_ID_LENGTH = 8
+
+
+def short_id(session_id: str) -> str:
+    """Return the end of an id. Its start is a timestamp, which is equal for sessions of the same minute."""
+    return session_id[-_SHORT_ID_LENGTH:]
+
+
 def match_names(typed: str, names: Sequence[str], limit: int) -> list[str]:
     """Return the paths that contain the typed letters in order; matches in the file name rank before the folders."""
     typed = typed.strip('"').lower()

@@ -1,13 +1,17 @@
-"""Launch requests: a program with its arguments, environment, working folder and resource limits."""
+"""Launch requests: a program with its arguments, environment, working folder and resource limits; and how a command
+ended."""
 
 import marshal
 import os
 import re
+import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Literal, assert_never
 
 import msgspec
 
+from outrider._posix import SIGKILL
 from outrider.errors import ProcessError
 
 
@@ -252,3 +256,63 @@ def _is_allowed(name: str, value: str) -> bool:
     if name not in ALLOWED_VARIABLES and not name.startswith(ALLOWED_PREFIXES):
         return False
     return not _PASSWORD_IN_URL.search(value)
+
+
+RequestedEnd = Literal["killed", "timeout"]
+ExitCause = Literal["exited", "signaled", "memory", "killed", "timeout", "lost"]
+
+
+class ExitStatus(msgspec.Struct, frozen=True):
+    """How a command ended. `exit_code` is None if a signal ended it; `signal` is the name of that signal."""
+
+    cause: ExitCause
+    exit_code: int | None = None
+    signal: str | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return self.cause == "exited" and self.exit_code == 0
+
+    @property
+    def description(self) -> str:
+        """Returns the status as text for the model and the user."""
+        match self.cause:
+            case "exited":
+                return f"exit code {self.exit_code}{_shell_signal_note(self.exit_code or 0)}"
+            case "signaled":
+                return f"killed by {self.signal}"
+            case "memory":
+                return "killed (memory)"
+            case "killed":
+                return "killed"
+            case "timeout":
+                return "killed after its time limit"
+            case "lost":
+                return "lost: its guard process was killed, and the command with it"
+            case _:
+                assert_never(self.cause)
+
+
+def exit_status_of(code: int, *, out_of_memory: bool, requested: RequestedEnd | None) -> ExitStatus:
+    """Builds the exit status. `code` is negative for a signal; `requested` means that the engine ended the command."""
+    killed = code in (-SIGKILL, 128 + SIGKILL)
+    cause: ExitCause = "signaled" if code < 0 else "exited"
+    if requested is not None:
+        cause = requested
+    elif killed and out_of_memory:
+        cause = "memory"
+    return ExitStatus(cause, code if code >= 0 else None, signal_name(-code) if code < 0 else None)
+
+
+def signal_name(number: int) -> str:
+    """Returns the name of a signal, such as SIGKILL."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have numbers only
+        return f"signal {number}"
+
+
+def _shell_signal_note(code: int) -> str:
+    """Returns the signal name for an exit code of 128 + n, which a shell uses if a signal ended its child."""
+    name = signal_name(code - 128) if 128 < code < 192 else ""
+    return f" ({name})" if name.startswith("SIG") else ""

@@ -6,13 +6,13 @@ Memory and file sizes are bounded. Bytes beyond both limits are counted and drop
 import asyncio
 import contextlib
 import os
-import re
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider._posix import O_CLOEXEC, O_NOFOLLOW
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -337,12 +337,12 @@ class OutputThrottle:
         return note + text
 
 
-_ESCAPES = re.compile(
+_ESCAPES = lazy_pattern(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # colours, cursor movement
     r"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # window titles, links and other strings
     r"|[ -/]*[0-~])"
 )
-_BACKSPACED = re.compile(r"[^\n\x08]\x08")
+_BACKSPACED = lazy_pattern(r"[^\n\x08]\x08")
 _CONTROLS = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\t\n"} | {0x7F: 0x2421}
 
 

@@ -10,14 +10,12 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from typing import Literal, Protocol, assert_never
+from typing import Protocol
 
-import msgspec
-
-from outrider._posix import SIGKILL, require_posix
+from outrider._posix import require_posix
 from outrider.errors import ProcessError
 from outrider.processes import platform
-from outrider.processes.launch import LaunchRequest
+from outrider.processes.launch import ExitStatus, LaunchRequest, RequestedEnd, exit_status_of
 from outrider.processes.output import ProcessOutputBuffer
 
 _GUARD_SCRIPT = f"{platform.IMPORT_SCRIPT}; from outrider.processes.engine_guard import main; main()"
@@ -134,65 +132,6 @@ async def _wait_until_writable(connection: socket.socket) -> None:
         loop.remove_writer(connection)
 
 
-ExitCause = Literal["exited", "signaled", "memory", "killed", "timeout", "lost"]
-
-
-class ExitStatus(msgspec.Struct, frozen=True):
-    """How a command ended. `exit_code` is None if a signal ended it; `signal` is the name of that signal."""
-
-    cause: ExitCause
-    exit_code: int | None = None
-    signal: str | None = None
-
-    @property
-    def succeeded(self) -> bool:
-        return self.cause == "exited" and self.exit_code == 0
-
-    @property
-    def description(self) -> str:
-        """Returns the status as text for the model and the user."""
-        match self.cause:
-            case "exited":
-                return f"exit code {self.exit_code}{_shell_signal_note(self.exit_code or 0)}"
-            case "signaled":
-                return f"killed by {self.signal}"
-            case "memory":
-                return "killed (memory)"
-            case "killed":
-                return "killed"
-            case "timeout":
-                return "killed after its time limit"
-            case "lost":
-                return "lost: its guard process was killed, and the command with it"
-            case _:
-                assert_never(self.cause)
-
-
-def exit_status_of(code: int, *, out_of_memory: bool, requested: Literal["killed", "timeout"] | None) -> ExitStatus:
-    """Builds the exit status. `code` is negative for a signal; `requested` means that the engine ended the command."""
-    killed = code in (-SIGKILL, 128 + SIGKILL)
-    cause: ExitCause = "signaled" if code < 0 else "exited"
-    if requested is not None:
-        cause = requested
-    elif killed and out_of_memory:
-        cause = "memory"
-    return ExitStatus(cause, code if code >= 0 else None, signal_name(-code) if code < 0 else None)
-
-
-def signal_name(number: int) -> str:
-    """Returns the name of a signal, such as SIGKILL."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have numbers only
-        return f"signal {number}"
-
-
-def _shell_signal_note(code: int) -> str:
-    """Returns the signal name for an exit code of 128 + n, which a shell uses if a signal ended its child."""
-    name = signal_name(code - 128) if 128 < code < 192 else ""
-    return f" ({name})" if name.startswith("SIG") else ""
-
-
 CHUNK_BYTES = 1 << 18
 
 
@@ -306,8 +245,6 @@ class InputPipe:
 DRAIN_SECONDS = 0.2  # how long output is read after the exit if a child process keeps the pipe open
 LEFTOVER_GRACE = 0.1
 START_TIMEOUT = 30.0  # seconds; only reached if the system has no free processes
-
-RequestedEnd = Literal["killed", "timeout"]
 
 
 class ProcessListener(Protocol):

@@ -8,15 +8,17 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import msgspec
 
 from outrider.errors import ProcessError
 from outrider.event_bus import EventBus
 from outrider.processes.launch import (
+    ExitStatus,
     LaunchRequest,
     LaunchWrapper,
+    RequestedEnd,
     ResourceLimits,
     build_argv,
     child_environment,
@@ -31,9 +33,11 @@ from outrider.processes.output import (
     OutputThrottle,
     ProcessOutputBuffer,
 )
-from outrider.processes.process import ExitStatus, GuardedProcess, ProcessSpawner, RequestedEnd
 from outrider.types.events import Event, ProcessExitedEvent, ProcessOutputEvent, ProcessStartedEvent
 from outrider.types.ids import now_ms
+
+if TYPE_CHECKING:
+    from outrider.processes.process import ProcessSpawner
 
 OnOutput = Callable[[str], object]
 Publish = Callable[[Event], None]
@@ -100,6 +104,8 @@ class SupervisedCommand:
         self.on_output: OnOutput | None = None
         self.cleanup: Callable[[], str] = no_cleanup
         self.note = ""
+        from outrider.processes.process import GuardedProcess  # lazy: loaded with the first command
+
         self.process = GuardedProcess(output, self)
         self._publish = publish
         self._throttle = OutputThrottle(self._publish_output) if publish else None
@@ -318,7 +324,7 @@ class ProcessSupervisor:
         self._wrap_launch = wrap
         self._limits = limits or ProcessLimits()
         self._resources = resources or ResourceLimits()
-        self._spawner = ProcessSpawner()
+        self._spawner: ProcessSpawner | None = None
         self._table = ProcessTable(self._limits.remembered)
         self._foreground_slots = asyncio.Semaphore(self._limits.foreground)
         self._closed = False
@@ -446,7 +452,8 @@ class ProcessSupervisor:
         for supervised in alive:
             await supervised.terminate(CLOSE_GRACE, "killed")
         self._table.remove_all()
-        await self._spawner.close()
+        if self._spawner is not None:
+            await self._spawner.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -479,6 +486,10 @@ class ProcessSupervisor:
         if in_background:
             supervised.move_to_background()
         self._table.add(supervised)
+        if self._spawner is None:
+            from outrider.processes.process import ProcessSpawner
+
+            self._spawner = ProcessSpawner()
         try:
             await supervised.process.start(self._spawner, launch, takes_input=in_background)
         except BaseException:

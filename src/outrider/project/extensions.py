@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import ProcessError
-from outrider.permissions.paths.containment import read_regular_file
 from outrider.processes.launch import child_environment
 from outrider.project.trust import (
     INSTRUCTIONS_FILE,
@@ -39,8 +39,8 @@ MAX_SKILLS = 50
 MAX_DESCRIPTION = 500  # characters; all descriptions are part of every model request
 FRONT_MATTER_BYTES = 8_000
 USER_SKILL_FOLDERS = (Path(".agents/skills"), Path(".claude/skills"))
-_SKILL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
-_FRONT_MATTER_KEY = re.compile(r"^(name|description|argument-hint):[ \t]*(.*)$")
+_SKILL_NAME = lazy_pattern(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,63}")
+_FRONT_MATTER_KEY = lazy_pattern(r"^(name|description|argument-hint):[ \t]*(.*)$")
 
 
 def find_skills(project: ProjectFolder, own: Path, home: Path, *, trusted: bool) -> "tuple[Skill, ...]":
@@ -51,11 +51,17 @@ def find_skills(project: ProjectFolder, own: Path, home: Path, *, trusted: bool)
     return tuple(found.values())[:MAX_SKILLS]
 
 
+def _read_user_file(path: Path, limit: int) -> bytes:
+    from outrider.permissions.paths.containment import read_regular_file  # lazy: most users have no such file
+
+    return read_regular_file(path, limit)
+
+
 def _user_skills(own: Path, home: Path) -> "Iterator[Skill]":
     folders = (own, *(home / name for name in USER_SKILL_FOLDERS))
     for path in (path for folder in folders for path in sorted(folder.glob(f"*/{SKILL_FILE}"))):
         with suppress(OSError):
-            yield from _parse_skill(path, read_regular_file(path, FRONT_MATTER_BYTES))
+            yield from _parse_skill(path, _read_user_file(path, FRONT_MATTER_BYTES))
 
 
 def _project_skills(project: ProjectFolder) -> "Iterator[Skill]":
@@ -108,8 +114,8 @@ def _unquote(value: str) -> str:
 
 MAX_COMMAND_BYTES = 100_000
 USER_COMMAND_FOLDER = Path(".claude/commands")
-_PLACEHOLDER = re.compile(r"\$(ARGUMENTS|[1-9])(?![A-Za-z0-9_])")
-_FRONT_MATTER = re.compile(r"\A\ufeff?---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
+_PLACEHOLDER = lazy_pattern(r"\$(ARGUMENTS|[1-9])(?![A-Za-z0-9_])")
+_FRONT_MATTER = lazy_pattern(r"\A\ufeff?---[ \t]*\r?\n.*?^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 
 
 USER_ORIGIN = "user"  # of the commands in the user's folders
@@ -150,9 +156,7 @@ def find_custom_commands(project: ProjectFolder, own: Path, home: Path, *, trust
         for path in islice(sorted([*folder.glob("*.md"), *folder.glob("*/*.md")]), MAX_ITEMS):
             prefix = "" if path.parent == folder else f"{path.parent.name}:"
             with suppress(OSError):
-                command = _parse_command(
-                    f"{prefix}{path.stem}", read_regular_file(path, MAX_COMMAND_BYTES), USER_ORIGIN
-                )
+                command = _parse_command(f"{prefix}{path.stem}", _read_user_file(path, MAX_COMMAND_BYTES), USER_ORIGIN)
                 found.setdefault(command.name, command)
     for name, path in command_files(project).items() if trusted else ():
         content = project.read_file(path, MAX_COMMAND_BYTES)
@@ -173,7 +177,7 @@ def _parse_command(name: str, content: bytes, origin: str) -> CustomCommand:
 MAX_INSTRUCTION_BYTES = 32 * 1024  # for all instruction files together
 MAX_PATH_LENGTH = 300
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9._/~+@-]+")
-_GIT_HEAD = re.compile(rb"ref: refs/heads/([A-Za-z0-9._/+-]{1,100})\n?")
+_GIT_HEAD = lazy_pattern(rb"ref: refs/heads/([A-Za-z0-9._/+-]{1,100})\n?")
 
 
 def workspace_notes(project: ProjectFolder, own: Path, *, trusted: bool) -> str:
@@ -192,7 +196,7 @@ MAX_STATUS_LINES = 40
 MAX_STATUS_WIDTH = 160
 MAX_INDEX_BYTES = 8 << 20  # about 80,000 files, which git compares in half a second
 GIT_SECONDS = 0.5
-_COMMIT = re.compile(rb"^\w+ (?P<id>[0-9a-f]{7})\S* .*?\tcommit[^:\n]*: (?P<subject>[^\n]{1,100})", re.MULTILINE)
+_COMMIT = lazy_pattern(rb"^\w+ (?P<id>[0-9a-f]{7})\S* .*?\tcommit[^:\n]*: (?P<subject>[^\n]{1,100})", re.MULTILINE)
 _REFLOG_BYTES = 8192
 
 
@@ -322,7 +326,7 @@ def _instruction_files(project: ProjectFolder, own: Path, *, trusted: bool) -> I
     """Yield the user's file, then those from the project root down to the working folder, so that the closest file
     comes last."""
     if own.is_file():
-        yield "the user", read_regular_file(own, MAX_INSTRUCTION_BYTES + 1)
+        yield "the user", _read_user_file(own, MAX_INSTRUCTION_BYTES + 1)
     for folder in project.folder_chain() if trusted else ():
         content = project.read_file(folder / INSTRUCTIONS_FILE, MAX_INSTRUCTION_BYTES + 1)
         if content is not None:

@@ -7,7 +7,6 @@ The files of an untrusted workspace are only read to be shown to the user.
 import hashlib
 import json
 import os
-import re
 import stat
 import time
 from collections.abc import Generator, Iterable, Iterator
@@ -18,8 +17,8 @@ from typing import Any, Literal, cast
 import msgspec
 from msgspec import Struct
 
+from outrider._lazy import lazy_pattern
 from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl
-from outrider.permissions.paths.containment import open_to_read, write_private_file
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.types.validate import is_object
 
@@ -115,6 +114,8 @@ class TrustList:
             return {}
 
     def _write(self, workspaces: dict[str, TrustedWorkspace]) -> None:
+        from outrider.permissions.paths.containment import write_private_file
+
         write_private_file(self._file, msgspec.json.format(msgspec.json.encode(workspaces, order="sorted")))
 
 
@@ -148,6 +149,8 @@ class ProjectFolder(msgspec.Struct, frozen=True):
         if not os.path.lexists(path):
             return None
         try:
+            from outrider.permissions.paths.containment import open_to_read  # lazy: most projects have no such file
+
             descriptor = open_to_read(str(path), root=str(self.root), cwd=str(self.root))
         except (OSError, ValueError):
             return None
@@ -365,8 +368,8 @@ def _hook_item(project: ProjectFolder, name: Path, hooks: Any) -> TrustItem:
 
 
 _MAX_HOOK_NESTING = 8
-_PROJECT_VARIABLE = re.compile(r"[\"']?\$(?:CLAUDE_PROJECT_DIR\b|\{CLAUDE_PROJECT_DIR\})[\"']?/?")
-_COMMAND_WORD = re.compile(r"[^\s\"'`$;|&<>(){}=]+")
+_PROJECT_VARIABLE = lazy_pattern(r"[\"']?\$(?:CLAUDE_PROJECT_DIR\b|\{CLAUDE_PROJECT_DIR\})[\"']?/?")
+_COMMAND_WORD = lazy_pattern(r"[^\s\"'`$;|&<>(){}=]+")
 
 
 def _commands_in(value: Any, depth: int = 0) -> Iterator[str]:

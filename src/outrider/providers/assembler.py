@@ -4,7 +4,6 @@ from collections.abc import Callable, Container
 from decimal import Decimal
 from typing import Any, ClassVar, assert_never
 
-from outrider.providers.response_json import parse_tool_input
 from outrider.types.deltas import (
     Answer,
     AnswerStart,
@@ -71,6 +70,8 @@ class _PartDraft:
         raw = self.text
         if not self.ended:
             return ToolPart(self.call_id, self.tool, ToolPending(raw=raw), metadata, id=self.id)
+        from outrider.providers.response_json import parse_tool_input  # lazy: loaded with the first call
+
         value, problem = parse_tool_input(raw)
         if problem:
             metadata = metadata | {"input_error": problem}

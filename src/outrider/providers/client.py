@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from outrider.errors import AuthenticationError, InvalidRequestError, ProviderError, RateLimitError, StalledStreamError
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpRequest, HttpTransport
-from outrider.providers.error_mapping import redact_secrets
 from outrider.providers.http_exchange import HttpExchange
 from outrider.providers.provider import AdaptiveWireFormat, ModelClient, WireFormat
 from outrider.providers.stream_filters.stream_filter import StreamFilter, apply_filter
@@ -370,6 +369,8 @@ class RequestAttempts:
 
     def _complete_error(self, error: ProviderError) -> None:
         """Adds the provider's name and redacts keys, which some providers repeat in their messages."""
+        from outrider.providers.error_mapping import redact_secrets  # lazy: only for errors
+
         route = self._route
         error.provider = error.provider or route.name
         error.message = redact_secrets(error.message, self._signed or self._http_request)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping
 from urllib.parse import parse_qsl, urlsplit
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import (
     AuthenticationError,
     ContentFilterError,
@@ -369,8 +370,8 @@ def _parse_date(value: str | None) -> float | None:
 
 
 _MIN_SECRET_LENGTH = 8  # shorter values occur inside ordinary words
-_SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password|signature", re.IGNORECASE)
-_SCHEME = re.compile(r"^(bearer|basic|token)\s+", re.IGNORECASE)
+_SECRET_NAME = lazy_pattern(r"auth|key|token|secret|cookie|password|signature", re.IGNORECASE)
+_SCHEME = lazy_pattern(r"^(bearer|basic|token)\s+", re.IGNORECASE)
 
 
 def is_secret_name(name: str) -> bool:

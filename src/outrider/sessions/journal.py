@@ -13,7 +13,6 @@ from outrider.event_bus import EventBus
 from outrider.sessions.failpoints import HAS_FAILPOINT, failpoint
 from outrider.sessions.leases import LeaseOwner, SessionLease
 from outrider.sessions.records import InboxItem, Lease, SessionTranscript, SessionUpdate, StoredSession
-from outrider.sessions.recovery import repair_transcript
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.sessions.write_queue import (
@@ -387,6 +386,8 @@ async def resume_journal(
     held = (lease_owner, await lease_owner.acquire(session_id, take_over=take_over)) if lease_owner else None
     transcript, is_abridged = await _load_abridged(store, session_id, text_bytes)
     workspace = Path(transcript.session.workspace_directory or ".")
+    from outrider.sessions.recovery import repair_transcript  # lazy: a new session needs no repair
+
     repaired = repair_transcript(
         transcript, now_ms(), lambda call: describe(call, workspace), repeat_calls=repeat_calls
     )

@@ -8,7 +8,6 @@ import msgspec
 
 from outrider.errors import PartValidationError
 from outrider.event_bus import EventBus
-from outrider.sessions.anthropic_format import apply_tool_result, read_api_messages, result_parts, write_api_messages
 from outrider.types.codec import AnyPart
 from outrider.types.events import MessageAddedEvent
 from outrider.types.ids import new_id, now_ms
@@ -113,6 +112,8 @@ class Session:
     def add_tool_results(self, results: Iterable[Any]) -> Message:
         """Ends open tool calls with their results: ToolResultParts, tool_result blocks, or dicts with tool_use_id and
         content. Raises PartValidationError for a result without an open call."""
+        from outrider.sessions.anthropic_format import apply_tool_result, result_parts  # lazy: also below
+
         parts = result_parts(results)
         calls = [self._find_open_call(part.tool_use_id) for part in parts]
         now = self._clock()
@@ -162,6 +163,8 @@ class Session:
         PartValidationError without effect."""
         now = self._clock()
         if format == "anthropic":
+            from outrider.sessions.anthropic_format import read_api_messages
+
             messages = read_api_messages(api_messages, now)
         else:
             from outrider.sessions.message_formats import read_messages  # lazy: rarely needed
@@ -173,6 +176,8 @@ class Session:
 
     def to_api_format(self) -> list[dict[str, Any]]:
         """Return the transcript in the Anthropic message format."""
+        from outrider.sessions.anthropic_format import write_api_messages
+
         return write_api_messages(self.messages)
 
     def clear(self) -> None:

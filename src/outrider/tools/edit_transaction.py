@@ -14,7 +14,6 @@ import msgspec
 
 from outrider._posix import O_CLOEXEC, O_NOFOLLOW
 from outrider.errors import ToolFailure
-from outrider.permissions.paths.gitignore import temporary_name
 from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.tools.text.encoding import TextEncoding, detect_encoding
 from outrider.tools.threads import ThreadPool
@@ -123,6 +122,8 @@ class _StagedChange:
     def write(self, content: bytes | None) -> None:
         if content is None:
             return
+        from outrider.permissions.paths.gitignore import temporary_name  # lazy: loaded with the first edit
+
         self._temp_name = temporary_name(self.name)
         fresh = self._original_stat is None and self.change.mode is None
         descriptor = os.open(self._temp_name, _NEW_FILE_FLAGS, 0o666 if fresh else 0o600, dir_fd=self.folder)

@@ -4,7 +4,6 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -247,6 +246,8 @@ class ToolRunner:
 
 def unknown_tool_message(name: str, tools: Iterable[str]) -> str:
     names = sorted(tools)
+    from difflib import get_close_matches  # lazy: only for mistakes
+
     near = get_close_matches(name, names, n=1)
     hint = f" Did you mean {near[0]}?" if near else ""
     return f"There is no tool called {name!r}.{hint} The tools are: {', '.join(names) or 'none'}."

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import ConfigurationError, NetworkError, ToolFailure
 from outrider.http.client import COMPRESSED, HttpClient, read_body, redirect_target, send_with_redirects
 from outrider.http.connection import AddressFilter, AddressRefusedError
@@ -93,7 +94,7 @@ def _is_same_host(one: str, other: str) -> bool:
     return names[0] == names[1] and not downgraded
 
 
-_CHARSET = re.compile(r";\s*charset\s*=\s*[\"']?([^\s;,\"']+)", re.IGNORECASE)
+_CHARSET = lazy_pattern(r";\s*charset\s*=\s*[\"']?([^\s;,\"']+)", re.IGNORECASE)
 
 
 def _parse_content_type(header: str) -> tuple[str, str | None]:
@@ -103,8 +104,8 @@ def _parse_content_type(header: str) -> tuple[str, str | None]:
     return kind if "/" in kind else "application/octet-stream", charset[1] if charset else None
 
 
-_META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
-_TEXT_TYPES = re.compile(r"^(?:text/.*|application/(?:.*\+)?(?:json|xml|yaml|x-yaml|javascript|toml|x-ndjson|x-sh))$")
+_META_CHARSET = lazy_pattern(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
+_TEXT_TYPES = lazy_pattern(r"^(?:text/.*|application/(?:.*\+)?(?:json|xml|yaml|x-yaml|javascript|toml|x-ndjson|x-sh))$")
 _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 
 

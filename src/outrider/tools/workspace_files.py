@@ -8,20 +8,25 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import msgspec
 
 from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NOFOLLOW, O_NONBLOCK, check_place, require_posix
 from outrider.errors import ToolFailure
-from outrider.permissions.paths.containment import Containment, contain
-from outrider.permissions.paths.gitignore import VCS_FOLDERS
-from outrider.tools.text.encoding import TextEncoding, detect_encoding, without_ending
-from outrider.tools.text.replace import MAX_LINE_LENGTH, shorten_line
+from outrider.tools.text.encoding import (
+    MAX_LINE_LENGTH,
+    TextEncoding,
+    detect_encoding,
+    shorten_line,
+    without_ending,
+)
+
+if TYPE_CHECKING:
+    from outrider.permissions.paths.containment import Containment
 
 UNSAVED_NOTE = "this is unsaved text in the user's editor; commands, searches and other programs see the saved file"
 _PLAIN_TEXT = TextEncoding()  # UTF-8 without a byte order mark: what editors exchange
@@ -172,7 +177,7 @@ def _make_folder(name: str, folder: int) -> bool:
     return True
 
 
-IsGranted = Callable[[Containment, str], bool]
+IsGranted = Callable[["Containment", str], bool]
 """Callback that returns True if a path outside the workspace, or a protected one, is approved for an operation."""
 
 MAX_FILE_SIZE = 32 * 1024 * 1024  # largest file that is read completely and can be edited
@@ -243,6 +248,8 @@ class WorkspaceFiles:
         shown = printable_path(path)
         self._check_workspace()
         extra = [folder for folder in self._readable if op in _READ_OPERATIONS and os.path.isdir(folder)]  # noqa: PTH112
+        from outrider.permissions.paths.containment import contain  # lazy: loaded with the first call
+
         found = contain(path, root=self.root, cwd=self.root, op=op, extra_roots=extra)
         if found.real_path is None:
             raise ToolFailure(f"{shown}: {found.reason}{_list_hint(found.reason, op)}")
@@ -344,6 +351,8 @@ class WorkspaceFiles:
         return text
 
     def _list_entries(self, folder: int, depth: int, path: str, indent: str = "") -> Iterator[str]:
+        from outrider.permissions.paths.gitignore import VCS_FOLDERS
+
         with os.scandir(folder) as entries:
             listed = list(islice(entries, _MAX_SCANNED_ENTRIES))
         found = [entry for entry in listed if not self.is_denied(f"{path}/{entry.name}")]
@@ -431,6 +440,8 @@ def os_errors_as_failures(shown: str, near: str = "") -> Generator[None]:
 
 def _suggest_similar(path: str) -> str:
     """Returns a hint with similar names in the same folder."""
+    from difflib import get_close_matches  # lazy: only for mistakes
+
     folder, _, name = path.rpartition("/")
     try:
         names = [entry.name for entry in islice(os.scandir(folder or "/"), 5000)] if name else []

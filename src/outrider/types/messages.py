@@ -8,7 +8,6 @@ from typing import Any, Literal, Self, TypeVar, get_args
 import msgspec
 
 from outrider.errors import PartValidationError
-from outrider.types.anthropic_blocks import content_blocks, part_from_anthropic
 from outrider.types.codec import AnyPart, adopt, load_part, plain
 from outrider.types.ids import are_ids, is_id, new_id
 from outrider.types.parts import WITHDRAWN, ModelRef, PartBase, TextPart, ToolPart, ToolUsePart, is_withdrawn
@@ -183,6 +182,8 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     @classmethod
     def from_anthropic_response(cls, role: Role, content: Any) -> Self:
         """Builds a message from API content: a string, SDK objects or dicts. A tool use becomes a pending call."""
+        from outrider.types.anthropic_blocks import content_blocks, part_from_anthropic  # lazy: for imports only
+
         message = cls(role, [part_from_anthropic(block) for block in content_blocks(content)])
         if isinstance(content, str):
             message.metadata["content"] = "string"

@@ -7,13 +7,17 @@ from typing import Any, cast
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
+
 PathStep = str | int
 
-_STRUCTURE_MARK = re.compile(r'["{}\[\],<]')
-_STRING_MARK = re.compile(r'["\\]')
-_STRING_BODY = re.compile(r'(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*')
-_HALF_SURROGATE = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
-_CUT_ESCAPE = re.compile(r"(?:\\u[dD][89abAB][0-9a-fA-F]{2})?\\(?:u[0-9a-fA-F]{0,3})?$|\\u[dD][89abAB][0-9a-fA-F]{2}$")
+_STRUCTURE_MARK = lazy_pattern(r'["{}\[\],<]')
+_STRING_MARK = lazy_pattern(r'["\\]')
+_STRING_BODY = lazy_pattern(r'(?:[^"\\]|\\(?:u[0-9a-fA-F]{4}|[^u]))*')
+_HALF_SURROGATE = lazy_pattern(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
+_CUT_ESCAPE = lazy_pattern(
+    r"(?:\\u[dD][89abAB][0-9a-fA-F]{2})?\\(?:u[0-9a-fA-F]{0,3})?$|\\u[dD][89abAB][0-9a-fA-F]{2}$"
+)
 _CLOSERS = {"{": "}", "[": "]"}
 
 

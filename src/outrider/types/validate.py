@@ -1,19 +1,21 @@
 """Checked conversion of plain data into values, with errors that name the field."""
 
-import re
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import ConfigurationError, PartValidationError
 
 JsonObject = dict[str, Any]
 S = TypeVar("S", bound=msgspec.Struct)
 
-_MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
-_AT = re.compile(r"at `\$\.?(?P<path>[^`]*)`")
+# RecursionError: the value is nested deeper than the interpreter allows.
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_MISSING = lazy_pattern(r"missing required field `(?P<field>[^`]+)`(?: - at `\$\.?(?P<path>[^`]*)`)?")
+_AT = lazy_pattern(r"at `\$\.?(?P<path>[^`]*)`")
 
 
 def is_object(value: object) -> TypeGuard[JsonObject]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from outrider import Agent, Attachment, Engine, FilePart, ReasoningPart, Session, TextPart, Tool, ToolResult, async_run
-from outrider.providers.openai.client import ResponsesWire
+from outrider.providers.openai.responses_client import ResponsesWire
 from outrider.providers.scripted import call
 from outrider.testing.simulator import Simulator
 from outrider.testing.simulator_answers import MaxTokens, SimulatedReasoning

@@ -6,7 +6,8 @@ import io
 from msgspec.structs import replace
 
 from outrider.cli.commands.run import create_printer
-from outrider.cli.commands.run_output import HeadlessResult, ProgressPrinter, RunInfo, RunStats
+from outrider.cli.commands.run_output import HeadlessResult, RunInfo, RunStats
+from outrider.cli.commands.run_progress import ProgressPrinter
 from outrider.cli.commands.run_stream import StreamEventEncoder
 from outrider.cli.output import Console
 from outrider.engine.archive import TurnEnd

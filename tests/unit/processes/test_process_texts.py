@@ -6,9 +6,15 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ProcessError
-from outrider.processes.launch import LaunchRequest, ResourceLimits, build_argv, child_environment, find_bash
+from outrider.processes.launch import (
+    LaunchRequest,
+    ResourceLimits,
+    build_argv,
+    child_environment,
+    exit_status_of,
+    find_bash,
+)
 from outrider.processes.output import plain_text
-from outrider.processes.process import exit_status_of
 from tests.fixtures.cases import for_each
 
 

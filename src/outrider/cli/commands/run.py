@@ -20,7 +20,6 @@ from outrider.cli import exit_codes
 from outrider.cli.commands.run_output import (
     CONTINUE_PROMPT,
     HeadlessResult,
-    ProgressPrinter,
     RunInfo,
     RunJsonPrinter,
     RunPrinter,
@@ -33,19 +32,16 @@ from outrider.cli.commands.run_output import (
 from outrider.cli.output import Console
 from outrider.cli.setup import settings_from_arguments, user_folders
 from outrider.config.settings import Settings, remember_shown_files
-from outrider.engine.archive import TurnEnd, TurnOutcome, short_id
 from outrider.engine.engine import Engine
 from outrider.engine.factory import standard_engine
-from outrider.engine.frontend import is_denied_file
 from outrider.errors import ConfigurationError, OutputUnavailableError, OutriderError
-from outrider.presentation.formats import format_cost, format_token_usage
-from outrider.presentation.items import event_notice
-from outrider.presentation.tool_calls import call_title
+from outrider.presentation.formats import format_cost, format_token_usage, short_id
 from outrider.types.events import Event, ModelSilentEvent, RetryScheduledEvent, SessionUpdatedEvent
 from outrider.types.parts import FilePart, PartBase, TextPart
 from outrider.types.validate import is_object
 
 if TYPE_CHECKING:
+    from outrider.engine.archive import TurnOutcome
     from outrider.engine.frontend import QuestionQueue
 
 MAX_INPUT_BYTES = 32 * 1024 * 1024
@@ -366,6 +362,8 @@ class RunCommand:
         return QuestionQueue(providers=settings.providers)
 
     def _attach_input_file(self, file: str) -> FilePart:
+        from outrider.engine.frontend import is_denied_file
+
         deny, workspace = self._denied_reads
         if is_denied_file(Path(file), deny, workspace):
             raise ConfigurationError(f"{file} is not sent: a rule forbids to read it")
@@ -379,6 +377,8 @@ class RunCommand:
 
             target.subscribe(print_events(self._console.err))
         elif self._arguments.verbose or (self._console.err_is_terminal and not self._arguments.quiet):
+            from outrider.cli.commands.run_progress import ProgressPrinter  # lazy: only for a terminal
+
             session_id = target.info.session_id
             progress = ProgressPrinter(self._console, verbose=self._arguments.verbose, session_id=session_id)
             target.subscribe(progress.on_event)
@@ -391,8 +391,12 @@ class RunCommand:
     def _print_wait(self, event: Event) -> None:
         """Print one line for a request that is repeated or not answered, so that a log shows why nothing happens, and
         for MCP servers that cannot be used."""
-        expected = RetryScheduledEvent | ModelSilentEvent | SessionUpdatedEvent
-        if isinstance(event, expected) and (notice := event_notice(event)) is not None:
+        is_wait = isinstance(event, RetryScheduledEvent | ModelSilentEvent)
+        if not is_wait and not (isinstance(event, SessionUpdatedEvent) and "mcp_servers" in event.changes):
+            return
+        from outrider.presentation.items import event_notice  # lazy: most runs wait for nothing
+
+        if (notice := event_notice(event)) is not None:
             self._console.print_stderr(f"outrider: {notice.text}", "yellow")
 
     def _load_settings(self, resumed: ResumedSession | None) -> Settings:
@@ -417,6 +421,8 @@ class RunCommand:
         self._denied_reads = settings.rules.deny, settings.workspace
         sources = [word[1:] for word in self._arguments.prompt if word.startswith("@") and _names_source(word)]
         for name in (*sources, *self._arguments.file):
+            from outrider.engine.frontend import is_denied_file  # lazy: most prompts have no files
+
             if is_denied_file(Path(name), settings.rules.deny, settings.workspace):
                 raise ConfigurationError(f"{name} is not sent: a rule forbids to read it")
 
@@ -459,6 +465,8 @@ class RunCommand:
             self._print_next_step(result)
         unapproved = result.unapproved_calls
         for call in unapproved if not quiet else ():
+            from outrider.presentation.tool_calls import call_title
+
             console.print_stderr(
                 f"outrider: denied, because approval is needed: {call_title(call.tool, call.input)}", "yellow"
             )
@@ -510,7 +518,7 @@ def read_output_schema(file: str) -> dict[str, Any]:
     return schema
 
 
-def _schema_value(end: TurnOutcome) -> tuple[Any, str]:
+def _schema_value(end: "TurnOutcome") -> tuple[Any, str]:
     """Return the value of the output schema, or None and why there is none."""
     if end.error is not None:
         return None, end.error.message
@@ -522,7 +530,7 @@ def _schema_value(end: TurnOutcome) -> tuple[Any, str]:
 
 async def _prompt_or_continue(
     engine: Engine, session_id: str, parts: Sequence[PartBase], output_type: dict[str, Any] | None
-) -> TurnOutcome:
+) -> "TurnOutcome":
     """Run a turn with the prompt. Without one, resume a turn that was cut off, or let the model continue."""
     if parts:
         return await engine.prompt(session_id, parts, output_type=output_type)
@@ -533,7 +541,7 @@ async def _prompt_or_continue(
     return await engine.prompt(session_id, CONTINUE_PROMPT, output_type=output_type)
 
 
-async def _run_turn(target: RunTarget, parts: Sequence[PartBase], interrupts: InterruptState) -> TurnOutcome:
+async def _run_turn(target: RunTarget, parts: Sequence[PartBase], interrupts: InterruptState) -> "TurnOutcome":
     """Run the turn until it ends or is interrupted. After an abort, wait a second for its end, then cancel it."""
     async with asyncio.TaskGroup() as tasks:
         turn = tasks.create_task(_prompt_or_error(target, parts))
@@ -544,12 +552,18 @@ async def _run_turn(target: RunTarget, parts: Sequence[PartBase], interrupts: In
             await asyncio.wait((turn,), timeout=1)
             turn.cancel()
         stop.cancel()
-    return TurnEnd("aborted") if turn.cancelled() else turn.result()
+    if not turn.cancelled():
+        return turn.result()
+    from outrider.engine.archive import TurnEnd  # lazy: most turns have a result
+
+    return TurnEnd("aborted")
 
 
-async def _prompt_or_error(target: RunTarget, parts: Sequence[PartBase]) -> TurnOutcome:
+async def _prompt_or_error(target: RunTarget, parts: Sequence[PartBase]) -> "TurnOutcome":
     """Run the turn; convert an error raised before the turn starts into a turn end."""
     try:
         return await target.prompt(parts)
     except OutriderError as error:
+        from outrider.engine.archive import TurnEnd
+
         return TurnEnd("error", error=error)

@@ -1,181 +1,39 @@
-"""Output of `outrider run`: progress on stderr, and text, JSON or stream-json printers on stdout.
+"""Output of `outrider run` on stdout: the result, and printers of text, JSON and stream-json.
 
 Printers are event listeners. docs/stream-json.md describes the JSON formats, which are a public interface.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
-from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, assert_never, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, assert_never
 
 import msgspec
 
 from outrider.cli import exit_codes
 from outrider.cli.dispatch import exit_code_for
-from outrider.cli.output import NOTICE_STYLES, Console, truncate_text
-from outrider.engine.archive import TurnOutcome
+from outrider.cli.output import Console
 from outrider.errors import OutriderError
-from outrider.presentation import approvals as reasons
-from outrider.presentation.formats import clean_line, text_for_pipe
-from outrider.presentation.items import Notice, event_notice, next_step, vendor_tool_notice
-from outrider.presentation.tool_calls import call_title
-from outrider.types.codec import AnyPart
+from outrider.presentation.formats import text_for_pipe
 from outrider.types.events import (
     Event,
     LLMResponseEvent,
     PartDeltaEvent,
     PartUpdatedEvent,
     RetryScheduledEvent,
-    ToolApprovalRequestedEvent,
 )
 from outrider.types.modes import ApprovalLevel, Mode
 from outrider.types.parts import (
-    STORED_KINDS,
-    AgentPart,
-    CompactionPart,
-    FilePart,
-    Part,
     PartBase,
-    PatchPart,
-    ReasoningPart,
-    RetryPart,
-    SnapshotPart,
-    StepFinishPart,
-    StepStartPart,
-    SubtaskPart,
-    TextPart,
     ToolPart,
-    is_withdrawn,
 )
-from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
+from outrider.types.tool_state import ToolCompleted, ToolError
 from outrider.types.usage import Tokens, Usage
 
 if TYPE_CHECKING:
-    from outrider.presentation.activity import SessionActivity
-
-_STATUS_SECONDS = 0.25
-_TOPICS_OF_SUMMARY = frozenset({"error", "limit", "end"})  # printed after the run, with its exit code
-
-
-class ProgressPrinter:
-    """Prints one line per tool call to stderr, another one if the call fails, and a line per notice. Notices of level
-    `detail` are printed with `verbose` only. `session_id` is that of the main agent, whose text before calls is printed
-    too. On a terminal the last line shows what the main agent does, for how long, and the tokens so far."""
-
-    def __init__(self, console: Console, *, verbose: bool, session_id: str = "") -> None:
-        self._console = console
-        self._verbose = verbose
-        self._session = session_id
-        self._started_calls: set[str] = set()
-        self._text = ""  # of the main agent; printed when a call follows, because the last one goes to stdout
-        self._activity = _create_activity() if console.err_is_terminal and session_id else None
-        self._timer: asyncio.TimerHandle | None = None
-
-    def on_event(self, event: Event) -> None:
-        self._print_event(event)
-        if self._activity is not None:
-            self._activity.apply(event, own=event.session_id == self._session)
-            self._show_activity(self._activity)
-
-    def _show_activity(self, activity: "SessionActivity") -> None:
-        """Show the activity four times a second while a turn runs."""
-        if not activity.busy:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-            self._console.clear_status()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_STATUS_SECONDS, self._tick, activity)
-
-    def _tick(self, activity: "SessionActivity") -> None:
-        self._timer = None
-        tokens = f" · {activity.tokens:,} tokens" if activity.tokens else ""
-        self._console.show_status(f"{activity.retry_text or activity.label} · {activity.seconds:.0f} s{tokens}")
-        self._show_activity(activity)
-
-    def _print_event(self, event: Event) -> None:
-        if isinstance(event, PartUpdatedEvent):
-            self._print_part(event.part)
-        elif isinstance(event, LLMResponseEvent):
-            if event.session_id == self._session and not event.has_tool_use:
-                self._text = ""
-        elif isinstance(event, ToolApprovalRequestedEvent) and not event.server:
-            return  # this process answers it
-        elif (notice := event_notice(event)) is not None and notice.topic not in _TOPICS_OF_SUMMARY:
-            self._print_notice(notice)
-
-    def _print_part(self, part: AnyPart) -> None:
-        if type(part) not in STORED_KINDS:
-            self._print_notice(Notice("detail", "custom", clean_line(part.type or "part", 100)))
-        else:
-            self._print_standard_part(cast("Part", part))
-
-    def _print_standard_part(self, part: Part) -> None:
-        match part:
-            case ToolPart():
-                self._print_call(part)
-            case ReasoningPart():
-                if (notice := vendor_tool_notice(part)) is not None and not is_withdrawn(part):
-                    self._print_notice(notice)
-                elif self._verbose and part.time and part.time.end:
-                    self._print_line(f"(thought: {part.text})")
-            case TextPart():
-                if part.session_id == self._session and not part.synthetic:
-                    self._text = "" if part.ignored else part.text
-            case RetryPart() | CompactionPart() | SubtaskPart():
-                return  # an event reports it too
-            case FilePart() | PatchPart() | AgentPart() | StepStartPart() | StepFinishPart() | SnapshotPart():
-                return  # a call reports what it changes; the rest is bookkeeping
-            case _:
-                assert_never(part)
-
-    def _print_call(self, call: ToolPart) -> None:
-        match call.state:
-            case ToolRunning(input=arguments):
-                if call.id not in self._started_calls:
-                    self._started_calls.add(call.id)
-                    self._print_intermediate_text(call)
-                    self._print_line(f"▸ {call_title(call.tool, arguments)}")
-            case ToolError() if is_withdrawn(call):
-                return  # the line of the retry reports it
-            case ToolError(reason=reason, error=error):
-                self._print_line(f"✗ {call.tool} {reason}: {error}", "red")
-            case ToolPending() | ToolCompleted():
-                return
-            case _:
-                assert_never(call.state)
-
-    def _print_intermediate_text(self, call: ToolPart) -> None:
-        if self._text.strip() and call.session_id == self._session:
-            self._console.print_stderr(self._text.strip())
-            self._text = ""
-
-    def _print_notice(self, notice: Notice) -> None:
-        if notice.level != "detail" or self._verbose:
-            self._print_line(f"▸ {notice.text}", NOTICE_STYLES[notice.level])
-
-    def _print_line(self, text: str, style: str = "dim") -> None:
-        self._console.print_stderr(truncate_text(text, self._console.width), style)
-
-
-def _create_activity() -> "SessionActivity":
-    from outrider.presentation.activity import SessionActivity  # lazy: pipes need none
-
-    return SessionActivity(monotonic)
-
+    from outrider.engine.archive import TurnOutcome
 
 CONTINUE_PROMPT = "continue"  # of `outrider run --continue` without a prompt, after a turn that ended
 OUTPUT_VERSION = 1  # version of the `json` and `stream-json` formats
-
-
-_UNATTENDED = (
-    reasons.UNATTENDED_DENIAL,
-    reasons.UNATTENDED_OUTCOME,
-    reasons.UNATTENDED_WRITE,
-    reasons.UNATTENDED_BLOCK.partition("{wanted}")[2],
-)
-_FORBIDDEN = reasons.RULE_FORBIDS.partition("{rule}")[0]
 
 
 class RefusedCall(msgspec.Struct, frozen=True):
@@ -193,7 +51,22 @@ class RefusedCall(msgspec.Struct, frozen=True):
     def needed_approval(self) -> bool:
         """Whether no user was available to approve it. Searches the text: a remote server stores our denial as a user's
         answer with a prefix."""
-        return any(text in self.error for text in _UNATTENDED)
+        from outrider.presentation import approvals as reasons  # lazy: most runs have no refused call
+
+        unattended = (
+            reasons.UNATTENDED_DENIAL,
+            reasons.UNATTENDED_OUTCOME,
+            reasons.UNATTENDED_WRITE,
+            reasons.UNATTENDED_BLOCK.partition("{wanted}")[2],
+        )
+        return any(text in self.error for text in unattended)
+
+    @property
+    def is_forbidden(self) -> bool:
+        """Whether a rule forbids it, so that no approval would allow it."""
+        from outrider.presentation.approvals import RULE_FORBIDS
+
+        return RULE_FORBIDS.partition("{rule}")[0] in self.error
 
 
 class ServerInfo(msgspec.Struct, frozen=True):
@@ -242,7 +115,9 @@ class RunStats:
                 refused = (call.call_id, call.tool, state.input, state.reason, state.error, event.session_id)
                 self.refused.append(RefusedCall(*refused))
             elif isinstance(state, ToolCompleted) and (wanted := state.metadata.get("not_approved")):
-                error = reasons.UNATTENDED_BLOCK.format(wanted=wanted)
+                from outrider.presentation.approvals import UNATTENDED_BLOCK
+
+                error = UNATTENDED_BLOCK.format(wanted=wanted)
                 self.refused.append(
                     RefusedCall(call.call_id, call.tool, state.input, "denied", error, event.session_id)
                 )
@@ -254,7 +129,7 @@ class HeadlessResult(msgspec.Struct, frozen=True):
     UNSET if none was requested."""
 
     info: RunInfo
-    end: TurnOutcome
+    end: "TurnOutcome"
     stats: RunStats
     duration_ms: int
     interrupted: int = exit_codes.INTERRUPTED
@@ -270,17 +145,18 @@ class HeadlessResult(msgspec.Struct, frozen=True):
     @property
     def next_step(self) -> str:
         """What to do after a turn that did not complete."""
-        error = self.end.error
-        return "" if self.end.reason == "completed" else next_step(self.end.reason, type(error).__name__)
+        if self.end.reason == "completed":
+            return ""
+        from outrider.presentation.items import next_step
+
+        return next_step(self.end.reason, type(self.end.error).__name__)
 
     @property
     def unapproved_calls(self) -> list[RefusedCall]:
         """The calls that an approval would have allowed. Background mode never asks: all but those that a rule forbids
         count."""
         never_asks = self.info.mode == "background"
-        return [
-            call for call in self.stats.refused if call.needed_approval or (never_asks and _FORBIDDEN not in call.error)
-        ]
+        return [call for call in self.stats.refused if call.needed_approval or (never_asks and not call.is_forbidden)]
 
     @property
     def exit_code(self) -> int:
@@ -426,7 +302,7 @@ class RunTarget(NamedTuple):
 
     info: RunInfo
     subscribe: Callable[[Callable[[Event], None]], object]
-    prompt: Callable[[Sequence[PartBase]], Awaitable[TurnOutcome]]
+    prompt: Callable[[Sequence[PartBase]], Awaitable["TurnOutcome"]]
     abort: Callable[[], Awaitable[None]]
     steer: Callable[[Sequence[PartBase]], Awaitable[object]]
     answer: Callable[..., Awaitable[object]]

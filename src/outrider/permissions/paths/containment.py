@@ -20,6 +20,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from outrider._lazy import lazy_pattern
 from outrider._posix import O_CLOEXEC, O_DIRECTORY, O_NOCTTY, O_NONBLOCK
 from outrider.permissions.paths.protected import (
     Access,
@@ -29,11 +30,11 @@ from outrider.permissions.paths.protected import (
     may_create_bare_repository,
 )
 
-_NAMESPACE = re.compile(r"^[\\/]{2}|^\\\?\?\\|^\\\\[.?]\\")
-_DEVICES = re.compile(r"^(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)\s*(?:[.:].*)?$", re.IGNORECASE)
-_HOME = re.compile(r"^~(?:[\\/]|$)")
-_ONLY_DOTS = re.compile(r"^(?!\.{1,2}$)[. ]+$")
-_FORBIDDEN = re.compile(r'[<>"|?*\x00-\x1f]')
+_NAMESPACE = lazy_pattern(r"^[\\/]{2}|^\\\?\?\\|^\\\\[.?]\\")
+_DEVICES = lazy_pattern(r"^(?:con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]|conin\$|conout\$)\s*(?:[.:].*)?$", re.IGNORECASE)
+_HOME = lazy_pattern(r"^~(?:[\\/]|$)")
+_ONLY_DOTS = lazy_pattern(r"^(?!\.{1,2}$)[. ]+$")
+_FORBIDDEN = lazy_pattern(r'[<>"|?*\x00-\x1f]')
 
 
 def contain_on_windows(
@@ -69,10 +70,10 @@ MAX_SYMLINKS = 40  # the limit of the Linux kernel
 MAX_PATH_BYTES = 4095  # PATH_MAX of the Linux kernel without the terminating NUL
 MAX_NAME_BYTES = 255
 FOLDER_REJECTED = "it is a folder"
-_URL = re.compile(r"^[a-z][a-z0-9+.-]*://|^file:", re.IGNORECASE)
-_WINDOWS_ROOT = re.compile(r"^[A-Za-z]:[\\/]|^\\\\")
+_URL = lazy_pattern(r"^[a-z][a-z0-9+.-]*://|^file:", re.IGNORECASE)
+_WINDOWS_ROOT = lazy_pattern(r"^[A-Za-z]:[\\/]|^\\\\")
 # Magic links of /proc resolve to a directory of the process that follows them, which is not this process.
-_PROC_MAGIC_LINKS = re.compile(r"^/proc/[^/]+(?:/task/[^/]+)?/(?:cwd|root)$")
+_PROC_MAGIC_LINKS = lazy_pattern(r"^/proc/[^/]+(?:/task/[^/]+)?/(?:cwd|root)$")
 # These operations act on the directory entry itself and do not follow a symlink.
 _NO_FOLLOW_OPS = frozenset({"delete", "rename", "rename_source", "rename_dest"})
 _READ_OPS = frozenset({"read", "list", "search"})

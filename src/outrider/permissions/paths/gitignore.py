@@ -8,11 +8,13 @@ from functools import lru_cache
 import msgspec
 from msgspec.structs import force_setattr
 
+from outrider._lazy import lazy_pattern
+
 IGNORE_FILES = (".gitignore", ".ignore")
 # Always skipped, even if an ignore file negates them.
 VCS_FOLDERS = frozenset({".git", ".hg", ".svn", ".jj", ".bzr"})
 # Temporary files of the edit tools, which replace their target by rename; see `temporary_name`.
-TEMPORARY_NAME = re.compile(r"\..{1,60}\.[0-9a-f]{12}\.tmp", re.DOTALL)
+TEMPORARY_NAME = lazy_pattern(r"\..{1,60}\.[0-9a-f]{12}\.tmp", re.DOTALL)
 
 
 def temporary_name(name: str) -> str:
@@ -98,10 +100,10 @@ def _compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.DOTALL)
 
 
-_GLOB_TOKENS = re.compile(r"/\*\*/|^\*\*/|/\*\*$|\*+|\?|\[!?\]?[^\]]*\]|\\.|.", re.DOTALL)
+_GLOB_TOKENS = lazy_pattern(r"/\*\*/|^\*\*/|/\*\*$|\*+|\?|\[!?\]?[^\]]*\]|\\.|.", re.DOTALL)
 
 
-_CHAR_RANGE = re.compile(r"(.)-(.)", re.DOTALL)
+_CHAR_RANGE = lazy_pattern(r"(.)-(.)", re.DOTALL)
 
 
 def _fix_reversed_range(match: re.Match[str]) -> str:

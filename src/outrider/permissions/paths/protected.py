@@ -4,7 +4,6 @@ A protected name applies at any depth of the workspace. Secret files need approv
 """
 
 import os
-import re
 import unicodedata
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Literal
 
+from outrider._lazy import lazy_pattern
 from outrider.permissions.redaction.secret_patterns import split_names
 
 Access = Literal["read", "write"]
@@ -65,11 +65,11 @@ _SECRET_PAIRS = frozenset({(".config", "gcloud"), (".cargo", "credentials"), (".
 _SECRET_SUFFIXES = (".pem", ".key", ".p12", ".pfx", ".jks", ".keystore", ".kdbx", ".ppk", ".ovpn", ".p8")
 _CONFIG_SUFFIXES = (".code-workspace", ".sublime-project")
 # Copies and variants such as `.env.local` or `id_rsa.old` contain the same secrets.
-_SECRET_VARIANTS = re.compile(r"^(?:.+\.env|(?:\.env|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?)(?:[._~-].*)?)$")
+_SECRET_VARIANTS = lazy_pattern(r"^(?:.+\.env|(?:\.env|id_(?:rsa|dsa|ecdsa|ed25519)(?:_sk)?)(?:[._~-].*)?)$")
 _EXAMPLE = "(?:example|sample|template|dist|defaults?)"
-_EXAMPLE_FILES = re.compile(rf"^(?:\.env[._-]{_EXAMPLE}(?:\.[a-z]+)?|{_EXAMPLE}\.env)$")
+_EXAMPLE_FILES = lazy_pattern(rf"^(?:\.env[._-]{_EXAMPLE}(?:\.[a-z]+)?|{_EXAMPLE}\.env)$")
 # The 8.3 short names of Windows, which also replace names with a leading dot.
-_DOS_SHORT_NAME = re.compile(r"^(?P<stem>[^.~]{1,6})~[0-9]+(?:\.[^.]{0,3})?$")
+_DOS_SHORT_NAME = lazy_pattern(r"^(?P<stem>[^.~]{1,6})~[0-9]+(?:\.[^.]{0,3})?$")
 _PUBLIC_SUFFIXES = (".pub", ".pub.pem")
 
 

@@ -5,17 +5,19 @@ The default policy hides paths of secrets and reports protected workspace files 
 
 import errno
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider._posix import O_NOFOLLOW, check_place
 from outrider.processes.launch import LaunchRequest
-from outrider.processes.sandbox.overlay import OverlayFolders
+
+if TYPE_CHECKING:
+    from outrider.processes.sandbox.overlay import OverlayFolders
 
 Access = Literal["writable", "read-only", "hidden"]
 GIB = 1 << 30
@@ -48,7 +50,7 @@ class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
     """A folder outside the workspace with a copy-on-write view, or a read-only view with `layers` above it."""
 
     folder: Path
-    overlay: OverlayFolders | None = None
+    overlay: "OverlayFolders | None" = None
     layers: tuple[Path, ...] = ()
 
 
@@ -71,7 +73,7 @@ class SandboxPolicy(msgspec.Struct, frozen=True, kw_only=True):
     temporary: Path | None = None  # mounted as /tmp and persistent; without it /tmp is new for every command
     network: Network = "off"
     limits: SandboxLimits = SandboxLimits()
-    overlay: OverlayFolders | None = None
+    overlay: "OverlayFolders | None" = None
     layers: tuple[Path, ...] = ()
     outside: tuple[OverlayMount, ...] = ()
     caches: tuple[Path, ...] = ()
@@ -263,7 +265,7 @@ _HOME_SECRETS = """
 
 # Settings that commands need, unless they contain the password of a private registry.
 _REGISTRY_SETTINGS = ".config/pip/pip.conf .pip/pip.conf .config/uv/uv.toml .condarc .bunfig.toml .gemrc .config/go/env"
-_PASSWORD_IN_URL = re.compile(rb"://[^/\s@]+@")
+_PASSWORD_IN_URL = lazy_pattern(rb"://[^/\s@]+@")
 _MAX_SETTINGS = 100_000
 
 # Root can read these files even without capabilities.

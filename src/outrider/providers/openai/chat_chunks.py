@@ -6,8 +6,8 @@ import msgspec
 
 from outrider.errors import ProviderError
 from outrider.providers.openai.common import NO_VALUE, error_from_payload
-from outrider.providers.response_json import JSON_ERRORS, decode_json, repair_json
 from outrider.types.usage import CacheTokens, Tokens
+from outrider.types.validate import JSON_ERRORS
 
 TokenCount = int | float | None
 
@@ -180,11 +180,15 @@ def decode_chunk(data: bytes) -> ChatChunk:
     try:
         return _decode_strict(data)
     except JSON_ERRORS:
+        from outrider.providers.response_json import decode_json  # lazy: for damaged answers
+
         return decode_json(_decode_lenient, data, mark_surrogates=True)
 
 
 def find_error(data: bytes) -> ProviderError | None:
     """Returns the error in an event or in a body without choices, or None."""
+    from outrider.providers.response_json import repair_json
+
     mended = repair_json(data)
     value = msgspec.json.decode(mended) if mended else None
     match value:

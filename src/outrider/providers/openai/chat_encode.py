@@ -11,6 +11,7 @@ from typing import Any, Literal, assert_never
 import msgspec
 from msgspec.structs import replace
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import ConfigurationError
 from outrider.providers.openai.chat_decode import merge_reasoning_details
 from outrider.providers.openai.common import (
@@ -49,9 +50,9 @@ _FAMILY_NAME = re.compile(r"gpt-oss|[a-z]+")
 _REPLAY_REJECTED = r"\b(messages?|assistant)\b.{0,80}\breasoning(?!_effort)|\breasoning_(content|details)\b"
 _UNSUPPORTED = r"unsupported|not support|unrecognized|unknown|unexpected|unavailable|extra|not (permitted|allowed)"
 _OPTIONAL_FIELDS = ("temperature", "top_p", "stop", "parallel_tool_calls", "tool_choice", "strict")
-_OUTPUT_FORMAT_REJECTED = re.compile(r"response_format|json_schema|json_object|structured output", re.IGNORECASE)
-_REASONING_REJECTED = re.compile(r"reasoning|thinking|effort|chat_template_kwargs", re.IGNORECASE)
-_TOOLS_WITH_EFFORT = re.compile(r"tools with reasoning_effort", re.IGNORECASE)
+_OUTPUT_FORMAT_REJECTED = lazy_pattern(r"response_format|json_schema|json_object|structured output", re.IGNORECASE)
+_REASONING_REJECTED = lazy_pattern(r"reasoning|thinking|effort|chat_template_kwargs", re.IGNORECASE)
+_TOOLS_WITH_EFFORT = lazy_pattern(r"tools with reasoning_effort", re.IGNORECASE)
 _EFFORT_RANGE = ("minimal", "low", "medium", "high", "xhigh", "max")
 _OPENAI_NAMES = r"(gpt-oss|o\d|gpt-([5-9]|\d\d))"
 

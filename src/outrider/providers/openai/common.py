@@ -9,10 +9,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import ProviderError
-from outrider.providers.error_mapping import build_provider_error
 from outrider.providers.request_body import tool_parameters
-from outrider.providers.response_json import decode_error_body, format_json
 from outrider.types.agents import Provider
 from outrider.types.modes import REASONING_EFFORTS, ReasoningEffort
 from outrider.types.request import ToolSpec
@@ -51,6 +50,8 @@ def request_headers(provider: Provider) -> dict[str, str]:
 
 def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
     """Converts a response with an error status to a ProviderError."""
+    from outrider.providers.response_json import decode_error_body  # lazy: only for errors
+
     return error_from_payload(decode_error_body(body), status=status, headers=headers)
 
 
@@ -59,6 +60,9 @@ def error_from_payload(
 ) -> ProviderError:
     """Converts an error object, or an object or list that contains one, to a ProviderError. Errors inside a stream have
     no status."""
+    from outrider.providers.error_mapping import build_provider_error
+    from outrider.providers.response_json import format_json
+
     while (inner := _inner_error(payload)) is not None:
         payload = inner
     fields: dict[str, Any] = cast("dict[str, Any]", payload) if isinstance(payload, dict) else {"message": payload}
@@ -77,6 +81,8 @@ def error_from_payload(
 
 def _upstream_error(metadata: Any) -> str:
     """Returns the error that the upstream provider sent to OpenRouter."""
+    from outrider.providers.response_json import format_json
+
     raw: Any = cast("dict[str, Any]", metadata).get("raw") if isinstance(metadata, dict) else None
     return raw if isinstance(raw, str) else format_json(raw) if raw else ""
 
@@ -129,8 +135,8 @@ def _to_dollars(value: Any, name: str) -> Decimal | None:
     return amount if amount.is_finite() and 0 <= amount <= _MAX_COST else None
 
 
-_MODEL_VERSION = re.compile(r"(?:gpt-(\d+)(?:\.(\d+))?|o\d)(?![a-z\d])(.*)")
-_LISTED_VALUES = re.compile(r"(?:supported|allowed|valid) values|must be one of|expected one of", re.IGNORECASE)
+_MODEL_VERSION = lazy_pattern(r"(?:gpt-(\d+)(?:\.(\d+))?|o\d)(?![a-z\d])(.*)")
+_LISTED_VALUES = lazy_pattern(r"(?:supported|allowed|valid) values|must be one of|expected one of", re.IGNORECASE)
 
 
 @lru_cache(maxsize=64)

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeGuard
 
+from outrider._lazy import lazy_pattern
 from outrider.providers.stream_filters.stream_filter import PartBoundary, PartChunk, ReclassifyText, TextSplitFilter
 from outrider.types.request import Request
 
-_FENCE = re.compile(r"[ \t>]*(?P<run>`{3,}|~{3,})(?P<rest>.*)", re.DOTALL)
-_TICKS = re.compile(r"`+")
+_FENCE = lazy_pattern(r"[ \t>]*(?P<run>`{3,}|~{3,})(?P<rest>.*)", re.DOTALL)
+_TICKS = lazy_pattern(r"`+")
 
 
 class MarkdownTracker:

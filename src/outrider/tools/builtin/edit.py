@@ -1,17 +1,8 @@
 """The tools `edit`, `write` and `apply_patch`: each changes files within one transaction."""
 
-from typing import TYPE_CHECKING, assert_never
-
-from outrider.errors import ToolFailure
-from outrider.tools.edit_transaction import FileEditor, FileRevision, RevisionSet
-from outrider.tools.text.encoding import TextEncoding, detect_encoding, split_lines
-from outrider.tools.text.replace import TextDiff, TextReplacement, current_view, diff_texts, number_lines, replace_text
+from outrider.tools.edit_transaction import FileEditor
 from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.types.tool_declaration import KNOWN_NAMES
-
-if TYPE_CHECKING:
-    from outrider.tools.text import patch as patches
-
 
 EDIT_ALIASES = {
     "path": "file_path",
@@ -23,7 +14,6 @@ EDIT_ALIASES = {
     "newString": "new_string",
     "replaceAll": "replace_all",
 }
-_MAX_LISTED = 10
 
 
 def edit_tool(editor: FileEditor) -> Tool:
@@ -34,8 +24,10 @@ def edit_tool(editor: FileEditor) -> Tool:
         context: ToolContext,
         replace_all: bool = False,  # noqa: FBT001, FBT002
     ) -> ToolResult:
+        from outrider.tools.edit_operations import apply_edit
+
         return await editor.apply_plan(
-            context, lambda revisions: _apply_edit(revisions, file_path, old_string, new_string, everywhere=replace_all)
+            context, lambda revisions: apply_edit(revisions, file_path, old_string, new_string, everywhere=replace_all)
         )
 
     return Tool(
@@ -48,45 +40,14 @@ def edit_tool(editor: FileEditor) -> Tool:
     )
 
 
-def _apply_edit(revisions: RevisionSet, path: str, old: str, new: str, *, everywhere: bool) -> ToolResult:
-    revision = revisions.open(path, "edit")
-    name = revision.location.display
-    if not revision.before and not old and new:
-        revision.set_text(new, TextEncoding() if revision.before is None else revision.encoding)
-        done = "Created" if revision.before is None else "Filled"
-        return ToolResult(f"{done} {name} ({len(new.splitlines())} lines).", title=name)
-    text = revision.text
-    if revision.stale:
-        revisions.record_seen(revision)
-        raise ToolFailure(
-            f"{name} was changed since you read it. Nothing was written. It holds now:\n{current_view(text, old)}"
-        )
-    # Whitespace differences are tolerated only if the model has read the file; otherwise the text is a guess.
-    replaced = replace_text(text, old, new, everywhere=everywhere, tolerant=revision.seen)
-    revision.set_text(replaced.text, revision.encoding)
-    return _format_result(revision, text, replaced)
-
-
-def _format_result(revision: FileRevision, before: str, replaced: TextReplacement) -> ToolResult:
-    name = revision.location.display
-    changed = diff_texts(name, before, replaced.text)
-    where = ", ".join(map(str, replaced.lines[:_MAX_LISTED])) + (", …" if len(replaced.lines) > _MAX_LISTED else "")
-    count = len(replaced.lines)
-    message = f"Edited {name} at line {where}." if count == 1 else f"Edited {name} in {count} places (lines {where})."
-    if replaced.tolerated:
-        first = max(replaced.lines[0] - 2, 1)
-        piece = split_lines(replaced.text)[first - 1 : replaced.lines[0] + 20]
-        message += f" The text there had other {replaced.tolerated}; it reads now:\n{number_lines(piece, first)}"
-    metadata = {"diff": changed.text, "added": changed.added, "removed": changed.removed}
-    return ToolResult(message, title=name, metadata=metadata)
-
-
 WRITE_ALIASES = {"path": "file_path", "filename": "file_path", "filePath": "file_path", "contents": "content"}
 
 
 def write_tool(editor: FileEditor) -> Tool:
     async def write(file_path: str, content: str, context: ToolContext) -> ToolResult:
-        return await editor.apply_plan(context, lambda revisions: _write_file(revisions, file_path, content))
+        from outrider.tools.edit_operations import write_file
+
+        return await editor.apply_plan(context, lambda revisions: write_file(revisions, file_path, content))
 
     return Tool(
         write,
@@ -98,51 +59,14 @@ def write_tool(editor: FileEditor) -> Tool:
     )
 
 
-def _write_file(revisions: RevisionSet, path: str, content: str) -> ToolResult:
-    revision = revisions.open(path, "write")
-    name = revision.location.display
-    encoding, before = _check_known(revisions, revision)
-    if before is not None and _uses_only_crlf(before) and "\r" not in content:
-        content = content.replace("\n", "\r\n")
-    revision.set_text(content.removeprefix("\ufeff") if encoding.bom else content, encoding)
-    if revision.after == revision.before:
-        return ToolResult(f"{name} holds exactly this already; nothing was written.", title=name)
-    changed = diff_texts(name, before, content)
-    done = "Created" if revision.before is None else "Overwrote"
-    metadata = {"diff": changed.text, "added": changed.added, "removed": changed.removed}
-    return ToolResult(f"{done} {name} ({len(content.splitlines())} lines).", title=name, metadata=metadata)
-
-
-def _check_known(revisions: RevisionSet, revision: FileRevision) -> tuple[TextEncoding, str | None]:
-    """Returns the encoding to use and the old text, if any. Raises ToolFailure if the file changed or was not read."""
-    if revision.before is None:
-        return TextEncoding(), None
-    encoding = detect_encoding(revision.before)
-    text = encoding.decode(revision.before) if encoding else ""
-    name = revision.location.display
-    if revision.stale:
-        revisions.record_seen(revision)
-        view = current_view(text) if encoding else "(a binary file)"
-        raise ToolFailure(f"{name} was changed since you read it. Nothing was written. It holds now:\n{view}")
-    if not revision.seen and revision.before:
-        raise ToolFailure(f"{name} exists and was not read in this session. Read it first. Nothing was written")
-    return encoding or TextEncoding(), text
-
-
-def _uses_only_crlf(text: str) -> bool:
-    return "\r\n" in text and text.count("\r\n") == text.count("\n") == text.count("\r")
-
-
 PATCH_ALIASES = {"input": "patch", "patchText": "patch", "patch_text": "patch", "diff": "patch"}
 
 
 def apply_patch_tool(editor: FileEditor) -> Tool:
     async def apply_patch(patch: str, context: ToolContext) -> ToolResult:
-        from outrider.tools.text import patch as patches  # loaded with the first patch, also below
+        from outrider.tools.edit_operations import apply_patch_text
 
-        return await editor.apply_plan(
-            context, lambda revisions: _apply_operations(revisions, patches.parse_patch(patch))
-        )
+        return await editor.apply_plan(context, lambda revisions: apply_patch_text(revisions, patch))
 
     return Tool(
         apply_patch,
@@ -151,81 +75,3 @@ def apply_patch_tool(editor: FileEditor) -> Tool:
         previews=True,
         declares=KNOWN_NAMES["apply_patch"],
     )
-
-
-def _apply_operations(revisions: RevisionSet, operations: list["patches.FileOperation"]) -> ToolResult:
-    from outrider.tools.text import patch as patches
-
-    for operation in operations:
-        match operation:
-            case patches.AddFile():
-                _add_file(revisions.open(operation.path, "create"), operation.text)
-            case patches.DeleteFile():
-                _open_existing(revisions, operation.path, "delete").after = None
-            case patches.UpdateFile():
-                _update_file(revisions, operation)
-            case _:
-                assert_never(operation)
-    changed = [(revision, _revision_diff(revision)) for revision in revisions.changed_revisions()]
-    summary = "\n".join(f"{_status_letter(revision)} {revision.location.display}" for revision, _ in changed)
-    return ToolResult(
-        f"Done:\n{summary}" if changed else "The files hold all of this already; nothing was written.",
-        title=", ".join(revision.location.display for revision, _ in changed)[:200],
-        metadata={
-            "diff": "\n".join(one.text for _, one in changed)[:100_000],
-            "added": sum(one.added for _, one in changed),
-            "removed": sum(one.removed for _, one in changed),
-            "files": [revision.location.real for revision, _ in changed],
-        },
-    )
-
-
-def _add_file(revision: FileRevision, text: str) -> None:
-    if revision.after is not None:
-        raise ToolFailure(f"{revision.location.display} exists already; update it instead. Nothing was written")
-    revision.set_text(text, TextEncoding())
-
-
-def _open_existing(revisions: RevisionSet, path: str, op: str) -> FileRevision:
-    revision = revisions.open(path, op)
-    if revision.after is None:
-        raise ToolFailure(f"{revision.location.display} does not exist. Nothing was written")
-    if revision.stale:
-        revisions.record_seen(revision)
-        encoding = detect_encoding(revision.after)
-        view = current_view(encoding.decode(revision.after)) if encoding else "(a binary file)"
-        raise ToolFailure(
-            f"{revision.location.display} was changed since you read it. Nothing was written. It holds now:\n{view}"
-        )
-    return revision
-
-
-def _update_file(revisions: RevisionSet, operation: "patches.UpdateFile") -> None:
-    from outrider.tools.text.patch import apply_hunks
-
-    revision = _open_existing(revisions, operation.path, "rename_source" if operation.move_to else "edit")
-    if operation.hunks:
-        try:
-            text = apply_hunks(revision.text, operation.hunks, tolerant=revision.seen)
-        except ToolFailure as failure:
-            raise ToolFailure(f"{revision.location.display}: {failure.message}") from failure
-        revision.set_text(text, revision.encoding)
-    if operation.move_to:
-        target = revisions.open(operation.move_to, "create")
-        if target.after is not None:
-            raise ToolFailure(f"{target.location.display} exists already. Nothing was written")
-        target.after, revision.after = revision.after, None
-        target.mode = revision.mode
-
-
-def _revision_diff(revision: FileRevision) -> TextDiff:
-    return diff_texts(revision.location.display, _decode_text(revision.before), _decode_text(revision.after))
-
-
-def _decode_text(content: bytes | None) -> str | None:
-    encoding = detect_encoding(content or b"")
-    return content if content is None else encoding.decode(content) if encoding else "(binary)"
-
-
-def _status_letter(revision: FileRevision) -> str:
-    return "A" if revision.before is None else "D" if revision.after is None else "M"

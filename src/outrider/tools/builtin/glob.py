@@ -5,7 +5,6 @@ from pathlib import PurePosixPath
 from typing import Annotated
 
 from outrider.errors import ToolFailure
-from outrider.tools import search
 from outrider.tools.threads import ThreadPool
 from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
 from outrider.tools.workspace_files import FileLocation, WorkspaceFiles, printable_path
@@ -17,6 +16,8 @@ _threads = ThreadPool(4)
 
 def glob_tool(files: WorkspaceFiles) -> Tool:
     async def glob(pattern: str, path: str = "") -> ToolResult:
+        from outrider.tools import search  # lazy: loaded with the first search
+
         path, pattern = _split_pattern(path or ".", pattern)
         regex = search.compile_glob(pattern)
         location: FileLocation = await _threads.run(lambda: files.locate(path, "search"))

@@ -3,18 +3,19 @@
 import os
 import stat
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
 from outrider.errors import ToolFailure
 from outrider.permissions.paths.protected import find_protected_name
-from outrider.tools import search
-from outrider.tools.search import FileMatch, OutputMode, SearchRequest, SearchScope
 from outrider.tools.text.encoding import displayable_text
 from outrider.tools.threads import ThreadPool
 from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
 from outrider.tools.workspace_files import FileLocation, WorkspaceFiles, printable_path
+
+if TYPE_CHECKING:
+    from outrider.tools.search import FileMatch, SearchRequest
 
 MAX_RESULT_CHARACTERS = 26_000  # stays below the runner's output cap, which would cut the middle
 _MAX_PATTERN_LENGTH = 10_000
@@ -39,12 +40,14 @@ def grep_tool(files: WorkspaceFiles) -> Tool:
         path: str = "",
         glob: str | None = None,
         type: Annotated[str | None, "e.g. `py`"] = None,
-        output_mode: OutputMode = "content",
+        output_mode: Literal["content", "files_with_matches", "count"] = "content",
         ignore_case: bool = False,  # noqa: FBT001, FBT002  models pass it by name
         context: Annotated[int, "lines around"] = 0,
         multiline: bool = False,  # noqa: FBT001, FBT002
         limit: int = 200,
     ) -> ToolResult:
+        from outrider.tools.search import SearchRequest  # lazy: loaded with the first search
+
         glob = f"{{{glob}}}" if glob and "," in glob and "{" not in glob else glob
         query = SearchRequest(pattern, output_mode, glob, type, ignore_case, context, multiline)
         _check_request(query, limit)
@@ -77,7 +80,7 @@ def _normalize_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def _check_request(query: SearchRequest, limit: int) -> None:
+def _check_request(query: "SearchRequest", limit: int) -> None:
     if not query.pattern or len(query.pattern) > _MAX_PATTERN_LENGTH:
         raise ToolFailure(f"`pattern` has 1 to {_MAX_PATTERN_LENGTH:,} characters")
     if any("\0" in (word or "") for word in (query.pattern, query.glob, query.type)):
@@ -103,14 +106,16 @@ def _locate_target(files: WorkspaceFiles, path: str) -> _SearchTarget:
     return _SearchTarget(FileLocation(real, location.base, shown or "."), location.parts[-1])
 
 
-def _with_workspace_paths(hits: list[FileMatch], target: _SearchTarget) -> list[FileMatch]:
+def _with_workspace_paths(hits: "list[FileMatch]", target: _SearchTarget) -> "list[FileMatch]":
     """Prefixes the paths with the searched folder, so that the model can pass them to other tools."""
     folder = target.folder.display
     return hits if folder == "." else [msgspec.structs.replace(hit, path=f"{folder}/{hit.path}") for hit in hits]
 
 
-async def _run_search(files: WorkspaceFiles, target: _SearchTarget, query: SearchRequest) -> list[FileMatch]:
+async def _run_search(files: WorkspaceFiles, target: _SearchTarget, query: "SearchRequest") -> "list[FileMatch]":
     """Runs the search. A file that is named explicitly is searched without the path filter."""
+    from outrider.tools.search import SearchScope, search_files
+
     single = target.name != "."
     with files.open_folder(target.folder) as folder:
         if single and not _is_regular_file(folder, target.name):
@@ -118,7 +123,7 @@ async def _run_search(files: WorkspaceFiles, target: _SearchTarget, query: Searc
         real = target.folder.real
         accepts = _path_filter(query.glob, lambda path: files.is_denied(f"{real}/{path}"))
         scope = SearchScope(folder, real, target.name, (lambda _: True) if single else accepts)
-        found = await search.search_files(query, scope)
+        found = await search_files(query, scope)
         if query.mode == "files_with_matches":
             return await _threads.run(lambda: sorted(found, key=lambda hit: _recency_key(folder, hit.path)))
     return sorted(found, key=lambda hit: (hit.path, hit.line))
@@ -134,7 +139,9 @@ def _is_regular_file(folder: int, name: str) -> bool:
 def _path_filter(glob: str | None, is_denied: Callable[[str], bool]) -> Callable[[str], bool]:
     """Returns a filter for paths. It excludes files that a rule forbids to read, and files with secrets: reading them
     requires an explicit path and an approval."""
-    regex = search.compile_glob(glob.removeprefix("!")) if glob else None
+    from outrider.tools.search import compile_glob
+
+    regex = compile_glob(glob.removeprefix("!")) if glob else None
     negated = bool(glob) and glob.startswith("!")
 
     def wanted(path: str) -> bool:
@@ -152,7 +159,7 @@ def _recency_key(folder: int, path: str) -> tuple[int, str]:
         return 0, path
 
 
-def _format_matches(hits: list[FileMatch], query: SearchRequest, limit: int) -> ToolResult:
+def _format_matches(hits: "list[FileMatch]", query: "SearchRequest", limit: int) -> ToolResult:
     matching = sum(hit.matches for hit in hits)
     metadata = {"matches": matching, "files": len({hit.path for hit in hits})}
     if not hits:
@@ -173,7 +180,7 @@ def _format_matches(hits: list[FileMatch], query: SearchRequest, limit: int) -> 
     return ToolResult("\n".join(lines), title=query.pattern[:100], metadata=metadata)
 
 
-def _format_match(hit: FileMatch, last: FileMatch | None, query: SearchRequest) -> str:
+def _format_match(hit: "FileMatch", last: "FileMatch | None", query: "SearchRequest") -> str:
     """Formats one match: the path as a heading once per file, and `--` between separate line ranges."""
     if query.mode == "files_with_matches":
         return printable_path(hit.path)

@@ -3,8 +3,8 @@
 from typing import Any, Literal, assert_never
 
 from outrider.errors import ProcessError, ToolFailure
+from outrider.processes.launch import ExitStatus
 from outrider.processes.output import append_note, format_slice
-from outrider.processes.process import ExitStatus
 from outrider.processes.supervisor import ProcessStatus, ProcessSupervisor
 from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.types.ids import now_ms

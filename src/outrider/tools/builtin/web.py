@@ -1,8 +1,6 @@
 """The tools `web_fetch`, which returns the text of a page, and `web_search`."""
 
 import base64
-import json
-import re
 from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from ipaddress import IPv4Address
@@ -11,6 +9,7 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import NetworkError, ToolFailure
 from outrider.http.client import HttpClient, is_public, read_body
 from outrider.http.connection import AddressFilter
@@ -108,7 +107,7 @@ _MAX_QUERY_LENGTH = 400
 _MAX_SNIPPET_LENGTH = 400
 _MAX_TITLE_LENGTH = 200
 _MAX_URL_LENGTH = 2_000
-_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")  # services mark the words of the query in HTML
+_TAG = lazy_pattern(r"</?[a-zA-Z][^<>]*>")  # services mark the words of the query in HTML
 _MAX_RESPONSE_BYTES = 2 * 1024 * 1024
 _TIMEOUT_SECONDS = 30.0
 _OK = 200
@@ -180,6 +179,8 @@ def _decode_answer(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
+        import json  # lazy: only for damaged answers
+
         return json.loads(body.decode("utf-8", "replace"), strict=False)
 
 

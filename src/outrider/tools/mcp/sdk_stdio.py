@@ -13,8 +13,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 
 from outrider.errors import ProcessError
-from outrider.processes.launch import LaunchRequest, child_environment
-from outrider.processes.process import ExitStatus, InputPipe, ProcessSpawner, exit_status_of
+from outrider.processes.launch import ExitStatus, LaunchRequest, child_environment, exit_status_of
+from outrider.processes.process import InputPipe, ProcessSpawner
 from outrider.tools.mcp.config import ServerLimits, StdioServer
 from outrider.tools.mcp.connection import ConnectionLifetime, McpHost, ServerFault
 

@@ -6,6 +6,8 @@ from bisect import bisect_left
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
+
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16 LE, whose BOM is a prefix of this one
@@ -14,10 +16,10 @@ _BOMS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _SAMPLE_SIZE = 64 * 1024
-_ESCAPED_BYTES = re.compile("[\udc80-\udcff]")
-_CONTROL_BYTES = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
-_CP1252_BYTES = re.compile(rb"[\x80-\x9f]")
+_ESCAPED_BYTES = lazy_pattern("[\udc80-\udcff]")
+_CONTROL_BYTES = lazy_pattern(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
+_CONTROL_CHARACTERS = lazy_pattern(r"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
+_CP1252_BYTES = lazy_pattern(rb"[\x80-\x9f]")
 
 
 class TextEncoding(msgspec.Struct, frozen=True):
@@ -92,7 +94,7 @@ def _detect_eight_bit(raw: bytes) -> TextEncoding | None:
     )
 
 
-_LINE_BREAK = re.compile(r"\r\n|\n|\r")
+_LINE_BREAK = lazy_pattern(r"\r\n|\n|\r")
 
 
 class NormalizedText:
@@ -152,3 +154,11 @@ def without_ending(line: str) -> str:
 
 def ending_of(line: str) -> str:
     return line[len(without_ending(line)) :]
+
+
+MAX_LINE_LENGTH = 2_000
+
+
+def shorten_line(line: str, limit: int = MAX_LINE_LENGTH) -> str:
+    text = displayable_text(without_ending(line))
+    return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit:,} more characters in this line]"

@@ -1,17 +1,18 @@
 """Finds lines in a file and replaces them, and diffs of the result; unchanged lines keep their original bytes."""
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from difflib import SequenceMatcher, get_close_matches, unified_diff
 from typing import Literal
 
 import msgspec
 
+from outrider._lazy import lazy_pattern
 from outrider.errors import ToolFailure
 from outrider.tools.text.encoding import (
     NormalizedText,
     displayable_text,
     ending_of,
+    shorten_line,
     split_lines,
     with_ending,
     without_ending,
@@ -70,17 +71,11 @@ def _shift_header(header: str, by: int) -> str:
     return f"@@ {shifted(old)} {shifted(new)} @@"
 
 
-MAX_LINE_LENGTH = 2_000
 _VIEW_LINES = 120
 
 
 def number_lines(lines: Iterable[str], first: int) -> str:
     return "\n".join(f"{number:6}\t{shorten_line(line)}" for number, line in enumerate(lines, first))
-
-
-def shorten_line(line: str, limit: int = MAX_LINE_LENGTH) -> str:
-    text = displayable_text(without_ending(line))
-    return text if len(text) <= limit else f"{text[:limit]}… [{len(text) - limit:,} more characters in this line]"
 
 
 def current_view(text: str, near: str = "") -> str:
@@ -263,7 +258,7 @@ def _leading_whitespace(line: str) -> str:
 
 _MAX_LISTED = 10
 _MAX_SEARCHED_LINES = 3_000
-_NUMBERED = re.compile(r"^\s*\d+\t")
+_NUMBERED = lazy_pattern(r"^\s*\d+\t")
 
 
 class TextReplacement(msgspec.Struct, frozen=True):

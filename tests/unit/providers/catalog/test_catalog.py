@@ -274,3 +274,21 @@ def test_prices_are_stored_so_that_later_starts_need_not_load_the_package(tmp_pa
     assert ask_for_prices(path, "2026-06-01") == changed
     assert ask_for_prices(path, "2026-06-01")[1] is False
     assert ask_for_prices(tmp_path / "no folder" / "prices.json", "2026-06-01") == changed
+
+
+LISTED = """
+import sys
+from pathlib import Path
+from outrider.providers.catalog import ModelCatalog, use_price_file
+use_price_file(Path(sys.argv[1]))
+catalog = ModelCatalog()
+print([catalog.context_limit("openai", name, base_url="http://localhost:1") for name in ("gpt-4o", "none")])
+print("gzip" in sys.modules)
+"""
+
+
+def test_facts_of_the_listing_are_stored_so_that_later_starts_need_not_read_it(tmp_path: Path):
+    command = [sys.executable, "-c", LISTED, str(tmp_path / "prices.json")]
+    first, second = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    assert first.splitlines() == ["[128000, None]", "True"]
+    assert second.splitlines() == ["[128000, None]", "False"]

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from outrider.providers.assembler import AnswerAssembler
-from outrider.providers.openai.client import FAMILY
+from outrider.providers.openai.responses_client import FAMILY
 from outrider.providers.openai.responses_decode import ResponsesDecoder
 from outrider.types.deltas import Answer, Delta
 

@@ -16,7 +16,7 @@ from outrider.errors import (
     NotFoundError,
     RateLimitError,
 )
-from outrider.providers.openai.client import ChatWire
+from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.provider import AdaptiveWireFormat, WireFormat
 from outrider.types.agents import Provider
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from outrider.errors import MalformedAnswerError, NetworkError, QuotaExceededError, RateLimitError, ServerError
-from outrider.providers.openai.client import FAMILY
+from outrider.providers.openai.responses_client import FAMILY
 from outrider.providers.openai.responses_decode import ResponsesDecoder
 from outrider.types.deltas import AnswerStart, Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from outrider.providers.openai.client import FAMILY, ResponsesWire
+from outrider.providers.openai.responses_client import FAMILY, ResponsesWire
 from outrider.types.agents import Provider
 from outrider.types.deltas import Answer
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolPart, ToolResultPart, ToolUsePart

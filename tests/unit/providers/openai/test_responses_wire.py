@@ -13,7 +13,7 @@ from outrider.errors import (
     NotFoundError,
     RateLimitError,
 )
-from outrider.providers.openai.client import ResponsesWire
+from outrider.providers.openai.responses_client import ResponsesWire
 from outrider.providers.provider import AdaptiveWireFormat, WireFormat
 from outrider.types.agents import Provider
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart

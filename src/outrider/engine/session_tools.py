@@ -24,7 +24,6 @@ from outrider.permissions import reasons
 from outrider.permissions.modes import MODE_TABLE, Decision
 from outrider.permissions.paths.protected import SecretFileFinder, find_protected_files
 from outrider.permissions.rules import DeniedReads, PermissionRule, match_path_rule, parse_rule
-from outrider.processes.git import GitRunner
 from outrider.processes.launch import LaunchRequest
 from outrider.processes.output import FindSecrets, OutputFolder, OutputLimits, find_no_secrets
 from outrider.processes.sandbox.sandbox import (
@@ -69,6 +68,7 @@ if TYPE_CHECKING:
     from outrider.outcomes.runner import SandboxedCommands
     from outrider.permissions import Containment
     from outrider.permissions.information_flow import EgressPolicy
+    from outrider.processes.git import GitRunner
     from outrider.sessions.journal import Journal
     from outrider.sessions.records import StoredSession
     from outrider.tools.mcp.catalog import McpToolCatalog
@@ -145,9 +145,11 @@ class ToolEnvironment(msgspec.Struct, frozen=True, kw_only=True):
         found = self.limits_of_owner(session.owner) if self.limits_of_owner is not None else None
         return found or stored_limits(session.metadata)
 
-    def git_runner(self, session: "StoredSession") -> GitRunner:
+    def git_runner(self, session: "StoredSession") -> "GitRunner":
         """Return what runs git in the workspace of a session: for a limited owner in the sandbox, because commands of
         the owner can change the repository meanwhile."""
+        from outrider.processes.git import GitRunner  # lazy: for the review of changes only
+
         limits, workspace = self.find_limits(session), Path(session.workspace_directory or ".")
         if limits is None:
             return GitRunner()

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from copy import copy
+from operator import attrgetter
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -41,6 +42,10 @@ class PendingChange(Struct, eq=False):
     silent: bool = False
     alone: bool = False
     error: Exception | None = None
+
+
+_is_alone: Callable[[PendingChange], bool] = attrgetter("alone")
+_count_rows: Callable[[PendingChange], int] = attrgetter("rows")
 
 
 def change_of_message(message: Message, takes: Sequence[str]) -> PendingChange:
@@ -174,10 +179,10 @@ class WriteQueue:
         self._apply_batch(events, 0)
 
     def _next_batch(self) -> list[PendingChange]:
-        for position, entry in enumerate(self._queued):
-            if entry.alone:
-                return self._queued[: max(position, 1)]
-        return self._queued[:]
+        if not any(map(_is_alone, self._queued)):
+            return self._queued[:]
+        first = next(position for position, entry in enumerate(self._queued) if entry.alone)
+        return self._queued[: max(first, 1)]
 
     def _isolate_failure(self, batch: Sequence[PendingChange], error: Exception) -> None:
         """Removes a change that failed alone. If a batch failed, each of its changes is written alone next time."""
@@ -189,9 +194,7 @@ class WriteQueue:
 
     def _apply_batch(self, batch: Sequence[PendingChange], last: int) -> None:
         """Applies stored changes; the store numbers rows in queue order, and `last` is the last number."""
-        seq = last
-        for entry in batch:
-            seq -= entry.rows
+        seq = last - sum(map(_count_rows, batch))
         for entry in batch:
             seq += entry.rows
             if not entry.silent:

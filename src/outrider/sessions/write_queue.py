@@ -216,7 +216,7 @@ class ShieldedTasks:
     def __init__(self, *, eager: bool) -> None:
         self._eager = eager and sys.version_info >= (3, 12)
         self._steps_first = eager and not self._eager
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], asyncio.Future[None] | None] = {}  # with the future that a caller awaits
 
     def __bool__(self) -> bool:
         return bool(self._tasks)
@@ -229,7 +229,12 @@ class ShieldedTasks:
             except StopIteration:
                 return
             work = _continue_work(work, awaited)
-        await asyncio.shield(self.start_task(work))
+        task = self.start_task(work)
+        if not task.done():
+            # As asyncio.shield, which creates more objects: many sessions wait here at the same time.
+            self._tasks[task] = end = asyncio.get_running_loop().create_future()
+            await end
+        task.result()
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts `work` in a background task."""
@@ -242,7 +247,7 @@ class ShieldedTasks:
         if task.done():
             self._forget_task(task)
         else:
-            self._tasks.add(task)
+            self._tasks[task] = None
             task.add_done_callback(self._forget_task)
         return task
 
@@ -251,7 +256,9 @@ class ShieldedTasks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _forget_task(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        end = self._tasks.pop(task, None)
+        if end is not None and not end.done():
+            end.set_result(None)
         if not task.cancelled():
             task.exception()  # marks the exception as retrieved: asyncio must not log it if the caller was cancelled
 

@@ -1,6 +1,7 @@
 """One agent: answers, calls, errors that come back, limits, circles, cancelling."""
 
 import asyncio
+import gc
 
 import pytest
 
@@ -600,3 +601,22 @@ async def test_invalid_arguments_are_reported_as_such_and_no_one_is_asked():
     assert (part.state.reason, asked) == ("invalid_input", [])
     assert part.state.error.startswith("Invalid arguments for send: ")
     assert "path" in part.state.error
+
+
+async def test_timers_of_steps_and_calls_are_freed_without_the_garbage_collector():
+    """With a thousand concurrent runs, it took a third of the time to find them."""
+    alive: list[int] = []
+
+    @Tool
+    async def count() -> str:
+        """Count what is in memory."""
+        alive.append(sum(type(found).__name__ in ("SilenceTimer", "_RunningCall") for found in gc.get_objects()))
+        return "ok"
+
+    gc.collect()
+    gc.disable()
+    try:
+        await Story([call("count") for _ in range(4)] + ["done"]).run(tools=[count])
+    finally:
+        gc.enable()
+    assert alive == [alive[0]] * 4

@@ -185,7 +185,7 @@ class ModelStep:
 
     async def _cancel_calls(self) -> None:
         """Fail the calls of a complete answer, so that they do not run now or when the session is reopened."""
-        self._fail_pending_calls(self._run.clock(), _TRUNCATED_ANSWER)
+        self._fail_pending_calls(self.message.get_calls(), self._run.clock(), _TRUNCATED_ANSWER)
         await self._context.journal.put_message(self.message)
 
     def _answer_cost(self) -> Decimal | None:
@@ -276,11 +276,11 @@ class ModelStep:
         journal, now, message = self._context.journal, self._run.clock(), self.message
         for part in self._assembler.list_parts(exclude_ids=self._stored_parts):
             self._store_part(part)
+        calls, most = message.get_calls(), self._run.budget.limits.calls_per_answer
         if error is not None or self._assembler.finish not in _COMPLETE_FINISHES:
-            self._fail_pending_calls(now, _TRUNCATED_ANSWER)
-        else:
-            most = self._run.budget.limits.calls_per_answer
-            self._fail_pending_calls(now, _TOO_MANY_CALLS.format(most=most), first=most)
+            self._fail_pending_calls(calls, now, _TRUNCATED_ANSWER)
+        elif len(calls) > most:
+            self._fail_pending_calls(calls[most:], now, _TOO_MANY_CALLS.format(most=most))
         message.tokens, message.cost = self._assembler.tokens + self._withdrawn.tokens, self._answer_cost()
         if self._withdrawn.total_cost and (message.cost is not None or not self._assembler.tokens.total):
             message.cost = (message.cost or Decimal(0)) + self._withdrawn.total_cost
@@ -298,7 +298,7 @@ class ModelStep:
             journal.put_message_soon(message)
         else:
             await journal.put_message(message)
-        self._publish_response(miss)
+        self._publish_response(miss, has_calls=bool(calls))
 
     def _explain_cache_miss(self) -> CacheMiss | None:
         context = self._context
@@ -311,11 +311,11 @@ class ModelStep:
         self._stored_parts.add(part.id)
         self._context.journal.put_part_soon(part, self.message)
 
-    def _fail_pending_calls(self, now: int, message: str, first: int = 0) -> None:
-        """Fail the calls from number `first` on without running them: those of a truncated answer, because the input of
-        the last one can be valid JSON and still be incomplete, and those above the limit. The state changes in memory
-        at once, also if the store cannot be written now."""
-        for call in self.message.get_calls()[first:]:
+    def _fail_pending_calls(self, calls: list[ToolPart], now: int, message: str) -> None:
+        """Fail calls without running them: those of a truncated answer, because the input of the last one can be valid
+        JSON and still be incomplete, and those above the limit. The state changes in memory at once, also if the store
+        cannot be written now."""
+        for call in calls:
             if isinstance(call.state, ToolPending):
                 ended = call.state.fail(message, now, reason="canceled")
                 self._context.journal.put_part_soon(call.with_state(ended), self.message)
@@ -326,12 +326,12 @@ class ModelStep:
             ModelSilentEvent, call_id=self._id, silent_ms=round(seconds * 1000), model=f"{agent.provider}/{agent.model}"
         )
 
-    def _publish_response(self, miss: CacheMiss | None) -> None:
+    def _publish_response(self, miss: CacheMiss | None, *, has_calls: bool) -> None:
         tokens, message = self.message.tokens, self.message
         self._publish_event(
             LLMResponseEvent,
             stop_reason=message.finish or (message.error.type if message.error else None),
-            has_tool_use=bool(message.get_calls()),
+            has_tool_use=has_calls,
             input_tokens=tokens.input,
             output_tokens=tokens.output,
             reasoning_tokens=tokens.reasoning,

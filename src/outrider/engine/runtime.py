@@ -476,7 +476,7 @@ class EngineRuntime:
         )
 
     def create_egress_policy(self) -> "EgressPolicy":
-        """Return where sessions without their own tools may send data without a question."""
+        """Return where sessions without built-in tools may send data without a question."""
         from outrider.permissions.information_flow import EgressPolicy  # lazy: most runs send nothing
 
         return EgressPolicy(allowed=self._options.flow.allowed)

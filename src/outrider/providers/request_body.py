@@ -5,6 +5,7 @@ import re
 from base64 import b64decode, b64encode
 from binascii import Error as DamagedBase64
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -186,7 +187,10 @@ def own_tools(request: Request, vendor_tools: Collection[str]) -> list[ToolSpec]
 
 def has_schemas(request: Request) -> bool:
     """Returns whether the request has schemas that the API enforces."""
-    return request.settings.output is not None or any(tool.strict for tool in request.tools)
+    return request.settings.output is not None or any(map(_is_strict, request.tools))
+
+
+_is_strict: Callable[[ToolSpec], bool] = attrgetter("strict")
 
 
 Schema = dict[str, Any]

@@ -422,7 +422,7 @@ def _copy_session_fields(session: Session, stored: StoredSession) -> None:
 
 def _checked_transition(part: AnyPart, message: Message) -> AnyPart:
     """Returns the part after a legal state change. Raises InvalidStateTransition if a tool call may not change so."""
-    known = message.find_part(part.id)
+    known = _find_part(message, part.id)
     if not isinstance(part, ToolPart) or not isinstance(known, ToolPart):
         return part
     if known.ended and part.state.status != known.state.status:
@@ -431,11 +431,18 @@ def _checked_transition(part: AnyPart, message: Message) -> AnyPart:
     return part if state is part.state else replace(part, state=state)
 
 
+def _find_part(message: Message, part_id: str) -> AnyPart | None:
+    for part in message.parts:
+        if part.id == part_id:
+            return part
+    return None
+
+
 def _already_ended(message: Message, part: AnyPart) -> bool:
     """True if the call ended while its running state was still queued, for example because the disk was full."""
     if not isinstance(part, ToolPart) or part.ended:
         return False
-    known = message.find_part(part.id)
+    known = _find_part(message, part.id)
     return isinstance(known, ToolPart) and known.ended
 
 

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from copy import copy
+from operator import attrgetter
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -41,6 +42,10 @@ class PendingChange(Struct, eq=False):
     silent: bool = False
     alone: bool = False
     error: Exception | None = None
+
+
+_is_alone: Callable[[PendingChange], bool] = attrgetter("alone")
+_count_rows: Callable[[PendingChange], int] = attrgetter("rows")
 
 
 def change_of_message(message: Message, takes: Sequence[str]) -> PendingChange:
@@ -174,10 +179,10 @@ class WriteQueue:
         self._apply_batch(events, 0)
 
     def _next_batch(self) -> list[PendingChange]:
-        for position, entry in enumerate(self._queued):
-            if entry.alone:
-                return self._queued[: max(position, 1)]
-        return self._queued[:]
+        if not any(map(_is_alone, self._queued)):
+            return self._queued[:]
+        first = next(position for position, entry in enumerate(self._queued) if entry.alone)
+        return self._queued[: max(first, 1)]
 
     def _isolate_failure(self, batch: Sequence[PendingChange], error: Exception) -> None:
         """Removes a change that failed alone. If a batch failed, each of its changes is written alone next time."""
@@ -189,9 +194,7 @@ class WriteQueue:
 
     def _apply_batch(self, batch: Sequence[PendingChange], last: int) -> None:
         """Applies stored changes; the store numbers rows in queue order, and `last` is the last number."""
-        seq = last
-        for entry in batch:
-            seq -= entry.rows
+        seq = last - sum(map(_count_rows, batch))
         for entry in batch:
             seq += entry.rows
             if not entry.silent:
@@ -213,7 +216,7 @@ class ShieldedTasks:
     def __init__(self, *, eager: bool) -> None:
         self._eager = eager and sys.version_info >= (3, 12)
         self._steps_first = eager and not self._eager
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], asyncio.Future[None] | None] = {}  # with the future that a caller awaits
 
     def __bool__(self) -> bool:
         return bool(self._tasks)
@@ -226,7 +229,12 @@ class ShieldedTasks:
             except StopIteration:
                 return
             work = _continue_work(work, awaited)
-        await asyncio.shield(self.start_task(work))
+        task = self.start_task(work)
+        if not task.done():
+            # As asyncio.shield, which creates more objects: many sessions wait here at the same time.
+            self._tasks[task] = end = asyncio.get_running_loop().create_future()
+            await end
+        task.result()
 
     def start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts `work` in a background task."""
@@ -239,7 +247,7 @@ class ShieldedTasks:
         if task.done():
             self._forget_task(task)
         else:
-            self._tasks.add(task)
+            self._tasks[task] = None
             task.add_done_callback(self._forget_task)
         return task
 
@@ -248,7 +256,9 @@ class ShieldedTasks:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _forget_task(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        end = self._tasks.pop(task, None)
+        if end is not None and not end.done():
+            end.set_result(None)
         if not task.cancelled():
             task.exception()  # marks the exception as retrieved: asyncio must not log it if the caller was cancelled
 

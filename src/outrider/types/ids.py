@@ -8,6 +8,7 @@ import re
 import time
 from collections import deque
 from functools import lru_cache
+from typing import Any
 
 _AT_ONCE = 64
 _RANDOM_BITS = int("0fff3fffffffffffffff" * _AT_ONCE, 16)
@@ -56,13 +57,13 @@ def is_id(value: object) -> bool:
 
 def are_ids(*values: object) -> bool:
     """Returns whether all values are ids."""
-    for value in values:  # noqa: SIM110  a generator costs more than the check
-        if not isinstance(value, str) or not _is_canonical(value):
-            return False
-    return True
+    try:
+        return all(map(_is_canonical, values))
+    except TypeError:  # one is not a text
+        return False
 
 
 @lru_cache(maxsize=1024)
-def _is_canonical(text: str) -> bool:
+def _is_canonical(text: Any) -> bool:
     """Cached, because every part of a session repeats the same session and message ids."""
     return _CANONICAL.fullmatch(text) is not None

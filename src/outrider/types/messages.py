@@ -106,13 +106,6 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
                     return
             self.parts.append(self._own(part))
 
-    def find_part(self, part_id: str) -> AnyPart | None:
-        """Returns the part with this id, or None."""
-        for part in self.parts:
-            if part.id == part_id:
-                return part
-        return None
-
     def update_part(self, part_id: str, change: Callable[[Any], AnyPart]) -> AnyPart:
         """Replaces a part by `change(part)` under a lock, so that updates from several threads do not overlap."""
         with _part_lock:

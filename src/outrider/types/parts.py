@@ -101,8 +101,9 @@ class PartBase(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def adopt(self, message_id: str, session_id: str) -> None:
         """Sets the owner ids when the part is added to a message: the only late initialisation of a frozen value."""
-        force_setattr(self, "message_id", message_id)
-        force_setattr(self, "session_id", session_id)
+        if self.message_id != message_id or self.session_id != session_id:
+            force_setattr(self, "message_id", message_id)
+            force_setattr(self, "session_id", session_id)
 
 
 class TextPart(PartBase, frozen=True, tag_field="type", tag="text"):

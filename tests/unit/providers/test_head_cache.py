@@ -64,3 +64,22 @@ def test_several_who_answer_one_prompt_in_turn_each_get_their_own():
 
 def _rest(request: Request) -> tuple[str | None, tuple[ToolSpec, ...], ModelSettings, bool]:
     return request.system, request.tools, request.settings, request.stream
+
+
+def test_sessions_with_the_same_agent_share_the_bytes_of_the_head():
+    wire = ChatWire(Provider("p", "openai", "key", options={"dialect": "deepseek"}))
+    first, second, other = (
+        wire.build_request(Request("m", asked(), system, (READ,), conversation=conversation)).layout
+        for system, conversation in (("Be kind.", "a"), ("Be kind.", "b"), ("Be brief.", "c"))
+    )
+    assert first and second and other
+    assert second.head is first.head
+    assert other.head != first.head
+
+
+def test_a_head_with_the_id_of_its_conversation_is_not_shared():
+    wire = ChatWire(Provider("p", "openai", "key"))
+    bodies = [
+        wire.build_request(Request("m", asked(), "Be kind.", (READ,), conversation=name)).body for name in ("a", "b")
+    ]
+    assert bodies[0] != bodies[1]

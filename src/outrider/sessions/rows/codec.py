@@ -2,10 +2,11 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any, ClassVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -109,9 +110,7 @@ def extract_blobs(body: bytes) -> tuple[bytes, dict[str, bytes]]:
 def split_large_texts(part: AnyPart) -> tuple[bytes, dict[str, str]] | None:
     """Returns the row of a part and its large strings by hash, as `extract_blobs` does, but without a copy of the
     strings. Returns None if no string is larger than SPLIT_CHARACTERS, or one cannot be encoded."""
-    if not isinstance(part, PartBase) or type(part) not in (TextPart, ReasoningPart, ToolPart):
-        return None
-    if not _has_large_text(part):
+    if not isinstance(part, PartBase) or not _has_large_text(part):
         return None
     texts: dict[str, str] = {}
 
@@ -133,11 +132,9 @@ def split_large_texts(part: AnyPart) -> tuple[bytes, dict[str, str]] | None:
 
 
 def _has_large_text(part: AnyPart) -> bool:
-    match part:
-        case TextPart(text=text) | ReasoningPart(text=text) | ToolPart(state=ToolCompleted(output=text)):
-            return len(text) > SPLIT_CHARACTERS
-        case _:
-            return False
+    if isinstance(part, ToolPart):
+        return isinstance(part.state, ToolCompleted) and len(part.state.output) > SPLIT_CHARACTERS
+    return isinstance(part, TextPart | ReasoningPart) and len(part.text) > SPLIT_CHARACTERS
 
 
 def encode_pieces(text: str) -> Iterator[bytes]:
@@ -274,6 +271,7 @@ def map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 class MessageRow(msgspec.Struct, frozen=True):
+    texts: ClassVar[Mapping[str, str]] = {}
     id: str
     role: str
     created: int
@@ -299,12 +297,14 @@ Row = MessageRow | PartRow
 
 def rows_size(rows: Sequence[Row]) -> int:
     """Returns the bytes of rows, approximately."""
-    size = 0
-    for row in rows:
-        size += len(row.body)
-        if isinstance(row, PartRow) and row.texts:
-            size += sum(map(len, row.texts.values()))
+    size = sum(map(len, map(_get_body, rows)))
+    for texts in filter(None, map(_get_texts, rows)):
+        size += sum(map(len, texts.values()))
     return size
+
+
+_get_body: Callable[[Row], bytes] = attrgetter("body")
+_get_texts: Callable[[Row], Mapping[str, str]] = attrgetter("texts")
 
 
 class AppendRequest(msgspec.Struct, frozen=True):

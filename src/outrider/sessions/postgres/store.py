@@ -215,9 +215,4 @@ class PostgresStore:
 
     async def _run_read_only(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Runs several queries in one read-only snapshot."""
-
-        async def read_in_snapshot(db: Connection, _: bool) -> T:  # noqa: FBT001  the signature of TransactionBody
-            await db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            return await work(db)
-
-        return await self._pool.run(read_in_snapshot)
+        return await self._pool.run(lambda db, _: work(db), is_snapshot=True)

@@ -1,14 +1,18 @@
 """The server: many clients that follow one streaming session, and the cost of a request without the engine's work.
 
 Server and clients are separate processes, as in production. Clients buffer what they receive and check it after the
-stream has ended, so that they do not compete with it for CPU time."""
+stream has ended, so that they do not compete with it for CPU time. In the load of a team, one process has the turns and
+their followers, and another one, this one, measures its own requests, so that a request is not measured late because
+followers of the same process are read."""
 
 import asyncio
+import multiprocessing
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import msgspec
@@ -32,8 +36,10 @@ def bench() -> Iterable[Figure]:
         alone, together, bytes_each = asyncio.run(followed(worker))
         overhead = asyncio.run(request_cost(worker))
     with tempfile.TemporaryDirectory() as folder, Worker(Path(folder), TEAM_COURSE) as worker:
-        waits = sorted(asyncio.run(team_load(worker)))
+        waits, share = asyncio.run(team_load(worker))
     yield Figure("server: requests in the load of a team", len(waits), "requests")
+    yield Figure("server: CPU of a core in the load of a team", share * 100, "%")
+    waits.sort()
     for share in (0.5, 0.99):
         name = f"server: request p{share * 100:g}, {TEAM_TURNS} turns, {TEAM_FOLLOWERS} followers"
         milliseconds = waits[int(len(waits) * share)] * 1000
@@ -156,34 +162,52 @@ async def stream(worker: Worker, count: int) -> tuple[float, float]:
     return seconds, grown / count
 
 
-async def team_load(worker: Worker) -> list[float]:
-    """Seconds of each request of one client while a hundred turns stream to their followers, which all see the end."""
-    speakers = [await Speaker(worker.port).open() for _ in range(TEAM_TURNS)]
-    sessions = [msgspec.json.decode(await one.ask("POST", "/api/sessions", {}))["id"] for one in speakers]
-    followers = [
-        await follower(worker.port, session) for session in sessions for _ in range(TEAM_FOLLOWERS // TEAM_TURNS)
-    ]
-    await asyncio.wait([one.joined for one in followers])
+async def team_load(worker: Worker) -> tuple[list[float], float]:
+    """Seconds of each request while a hundred turns stream to their followers, and the share of a core that the server
+    used meanwhile."""
+    creator = await Speaker(worker.port).open()
+    sessions = [msgspec.json.decode(await creator.ask("POST", "/api/sessions", {}))["id"] for _ in range(TEAM_TURNS)]
+    creator.close()
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    team = context.Process(target=run_team, args=(worker.port, sessions, ready))
+    team.start()
+    assert await asyncio.to_thread(ready.wait, 60)
     probe = await Speaker(worker.port).open()
     waits: list[float] = []
+    used, began = worker.ask("cpu"), time.perf_counter()
+    while team.is_alive():
+        path = f"/api/sessions/{sessions[len(waits) % TEAM_TURNS]}"
+        start = time.perf_counter()
+        await probe.ask("GET", path)
+        waits.append(time.perf_counter() - start)
+        await asyncio.sleep(PROBE_PAUSE)
+    share = (worker.ask("cpu") - used) / (time.perf_counter() - began)
+    team.join()
+    assert team.exitcode == 0
+    probe.close()
+    return waits, share
+
+
+def run_team(port: int, sessions: list[str], ready: Event) -> None:
+    asyncio.run(team_turns(port, sessions, ready))
+
+
+async def team_turns(port: int, sessions: list[str], ready: Event) -> None:
+    """Runs a turn in each session and follows it; all followers see the end."""
+    speakers = [await Speaker(port).open() for _ in sessions]
+    followers = [await follower(port, session) for session in sessions for _ in range(TEAM_FOLLOWERS // TEAM_TURNS)]
+    await asyncio.wait([one.joined for one in followers])
+    ready.set()
     async with asyncio.TaskGroup() as group:
-        turns = [
+        for number, (one, session) in enumerate(zip(speakers, sessions, strict=True)):
             group.create_task(start_later(number * START_PAUSE, one, session))
-            for number, (one, session) in enumerate(zip(speakers, sessions, strict=True))
-        ]
-        while not all(turn.done() for turn in turns):
-            path = f"/api/sessions/{sessions[len(waits) % TEAM_TURNS]}"
-            start = time.perf_counter()
-            await probe.ask("GET", path)
-            waits.append(time.perf_counter() - start)
-            await asyncio.sleep(PROBE_PAUSE)
     async with asyncio.timeout(60):
         await asyncio.wait([one.ended for one in followers])
-    for one in (probe, *speakers):
+    for one in speakers:
         one.close()
     for one in followers:
         one.transport.close()
-    return waits
 
 
 async def start_later(seconds: float, speaker: Speaker, session: str) -> None:

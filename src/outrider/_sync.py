@@ -33,6 +33,14 @@ def _has_running_loop() -> bool:
     return True
 
 
+def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: Any) -> None:
+    """Calls at once in the thread of the loop. From another thread it wakes the loop, which takes a system call."""
+    if _has_running_loop() and asyncio.get_running_loop() is loop:
+        callback(*arguments)
+    else:
+        loop.call_soon_threadsafe(callback, *arguments)
+
+
 def _run_in_thread(work: Callable[[], Awaitable[T]]) -> T:
     """Runs `work` on a loop in a new thread. A KeyboardInterrupt in the caller, such as a notebook's stop button,
     cancels the work."""

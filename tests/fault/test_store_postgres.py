@@ -85,8 +85,8 @@ class Forgetful(TransactionPool):
 
     losses = 0
 
-    async def _run_once(self, body: TransactionBody[T], *, retried: bool, is_statement: bool) -> T:
-        result = await super()._run_once(body, retried=retried, is_statement=is_statement)
+    async def _run_once(self, body: TransactionBody[T], **options: bool) -> T:
+        result = await super()._run_once(body, **options)
         if self.losses > 0:
             self.losses -= 1
             raise psycopg.OperationalError("the connection was lost")

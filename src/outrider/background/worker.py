@@ -48,7 +48,7 @@ from outrider.types.ids import now_ms
 _log = logging.getLogger("outrider.worker")
 _DEFAULT_LIMITS = BackgroundTable()
 _WORKFLOW_POLL_SECONDS = 0.15  # how often DBOS polls this worker's queue, while it runs
-_DEQUEUE_SECONDS = 0.1  # the shortest time between two looks at the queue, while DBOS runs
+_DEQUEUE_SECONDS = _WORKFLOW_POLL_SECONDS  # between two looks at the queue: more often than DBOS polls gains no time
 _RUNTIME_IDLE_SECONDS = 5.0
 # A workflow that DBOS has taken starts within milliseconds. Heartbeats are counted and not seconds: a process that was
 # paused finds that much time has passed although DBOS had none to start the workflow, and it must not run twice.

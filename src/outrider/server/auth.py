@@ -346,6 +346,7 @@ PROBE_PATHS = ("/livez", "/readyz")  # without a token, for any Host: probes use
 METRICS_PATH = "/metrics"
 MCP_PATH = "/mcp"
 LOGIN_ID, TOKEN_ID, REQUESTER = "outrider.login", "outrider.token", "outrider.requester"  # keys of the ASGI scope
+EVENT_STREAM = "outrider.event_stream"  # the key of a stream that starts when the routes have returned
 READ_METHODS = ("GET", "HEAD", "OPTIONS")
 DENIED_STATUSES = (401, 403)
 SIGN_OUT_PATH = "/api/sign-out"
@@ -448,7 +449,10 @@ class RequestGuard:
             answer = self._add_headers(scope, send)
             if scope["path"].startswith(MCP_PATH):
                 answer = self._end_with_access(scope, headers, answer)
-            await self._app(scope, self._limit_body(receive), answer)
+            limited = self._limit_body(receive)
+            await self._app(scope, limited, answer)
+            if (stream := scope.pop(EVENT_STREAM, None)) is not None:
+                await stream(limited, answer)
 
     def _end_with_access(self, scope: Scope, headers: dict[str, str], send: Send) -> Send:
         """End a stream of /mcp instead of sending more after its client has lost the access; other routes check this

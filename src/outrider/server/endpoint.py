@@ -4,7 +4,7 @@ them."""
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import aclosing, suppress
 from pathlib import Path
 from time import monotonic
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
 from outrider.config.settings import Settings
@@ -36,7 +36,17 @@ from outrider.errors import (
     ToolFailure,
 )
 from outrider.remote.agent_server import PeerTurnRegistry
-from outrider.server.auth import LOGIN_ID, READ_METHODS, REQUESTER, TOKEN_ID, BodyTooLargeError, BrowserLogins
+from outrider.server.auth import (
+    EVENT_STREAM,
+    LOGIN_ID,
+    READ_METHODS,
+    REQUESTER,
+    TOKEN_ID,
+    BodyTooLargeError,
+    BrowserLogins,
+    Receive,
+    Send,
+)
 from outrider.server.event_stream import SessionFeedRegistry, find_root_session
 from outrider.server.state import BackgroundJobs
 from outrider.server.turn_stream import ProtocolTurns
@@ -209,6 +219,30 @@ async def stream_while_allowed(request: RouteRequest[Any, Any], response: SseRes
                 return
             checked_at = monotonic() if is_due else checked_at
             yield frame
+
+
+class EventStreamResponse(StreamingResponse):
+    """Leaves its stream to the request guard, which runs it after the routes have returned. The frames of the routing
+    layers would be a hundred objects of each follower, and a full garbage collection visits all of them."""
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        scope[EVENT_STREAM] = self.stream_until_disconnect
+
+    async def stream_until_disconnect(self, receive: Receive, send: Send) -> None:
+        """Sends the frames until they end or the client has closed the connection."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                disconnect = group.create_task(_raise_on_disconnect(receive))
+                await self.stream_response(send)
+                disconnect.cancel()
+        except* ClientDisconnect:
+            pass
+
+
+async def _raise_on_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    raise ClientDisconnect
 
 
 class ApiEndpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -435,7 +469,7 @@ def _build_response(endpoint: ApiEndpoint, result: Any) -> Response:
     match result:
         case SseResponse(frames):
             headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-            return StreamingResponse(frames, media_type="text/event-stream", headers=headers)
+            return EventStreamResponse(frames, media_type="text/event-stream", headers=headers)
         case DocumentResponse(content, media_type, filename):
             named = {"content-disposition": f'attachment; filename="{filename}"'} if filename else {}
             return Response(content, media_type=media_type, headers={"cache-control": "no-store", **named})

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from outrider._sync import call_in_loop
 from outrider.engine.archive import StoredSession
 from outrider.engine.engine import Engine
 from outrider.engine.frontend import QuestionQueue, archive_of, was_cut_off
@@ -266,30 +267,18 @@ class SessionEventFeed:
     def is_idle(self) -> bool:
         return not self._listeners
 
-    async def stream_batches(self, after: int) -> AsyncGenerator[FrameBatch]:
-        """Yields every stored change after `after`, then live frames; each stored change exactly once."""
-        listener = FeedListener()
-        await self._add_listener(listener)
-        try:
-            # The listener is registered: a client may act after this comment without missing events.
-            yield FrameBatch((SseFrame(HEARTBEAT),), HEARTBEAT, None)
-            async with aclosing(self._engine.store.changes(self._session_id, after=after, follow=False)) as stored:
-                async for change in stored:
-                    after = change.seq
-                    yield FrameBatch.from_frames([change_frame(change, views=self._views)])
-            while (batch := await listener.next_batch()) is not None:
-                unseen = batch.newer_than(after)
-                after = unseen.last_seq or after
-                yield unseen
-        finally:
-            await self._remove_listener(listener)
+    async def stored_batches(self, after: int) -> AsyncGenerator[FrameBatch]:
+        """Yields every stored change after `after`."""
+        async with aclosing(self._engine.store.changes(self._session_id, after=after, follow=False)) as stored:
+            async for change in stored:
+                yield FrameBatch.from_frames([change_frame(change, views=self._views)])
 
     async def close(self) -> None:
         for listener in self._listeners:
             listener.close()
         await self._stop_reader()
 
-    async def _add_listener(self, listener: FeedListener) -> None:
+    async def add_listener(self, listener: FeedListener) -> None:
         """Starts the reader at the session's current sequence number before the stored changes are read, so that the
         two overlap and leave no gap."""
         if self._reader is None:
@@ -299,7 +288,7 @@ class SessionEventFeed:
         self._listeners.add(listener)
         self._session_tree.followers += 1
 
-    async def _remove_listener(self, listener: FeedListener) -> None:
+    async def remove_listener(self, listener: FeedListener) -> None:
         self._session_tree.followers -= listener in self._listeners
         self._listeners.discard(listener)
         if self.is_idle:
@@ -336,7 +325,7 @@ class SessionEventFeed:
             if not (is_own or self._session_tree.forwards_event(event, self._session_id)):
                 return
             if not is_own or _is_transient(event):
-                loop.call_soon_threadsafe(self._enqueue_event, event, self._announced_seq)
+                call_in_loop(loop, self._enqueue_event, event, self._announced_seq)
             else:
                 self._announced_seq = max(self._announced_seq, _event_seq(event))
 
@@ -467,7 +456,7 @@ class SessionStateFeed:
 
         def mark_due(event: Event) -> None:
             if not isinstance(event, PartDeltaEvent | ToolInputDeltaEvent | ToolOutputEvent | PartUpdatedEvent):
-                loop.call_soon_threadsafe(self._is_due.set)
+                call_in_loop(loop, self._is_due.set)
 
         unsubscribe = self._engine.bus.subscribe_all(mark_due)
         try:
@@ -554,6 +543,10 @@ class SessionStateFeed:
         return state
 
 
+def _batch_body(batch: FrameBatch) -> bytes:
+    return batch.body
+
+
 class SessionFeedRegistry:
     """The feeds of a server, by session id and by whether their clients want views."""
 
@@ -564,19 +557,30 @@ class SessionFeedRegistry:
         self._session_states = SessionStateFeed(engine, questions)
         self._outboxes: set[_Outbox] = set()
 
-    async def stream_frames(self, session_id: str, after: int, *, views: bool = False) -> AsyncGenerator[bytes]:
-        async with aclosing(self.stream_batches(session_id, after, views=views)) as batches:
-            async for batch in batches:
-                yield batch.body
-
-    async def stream_batches(self, session_id: str, after: int, *, views: bool = False) -> AsyncGenerator[FrameBatch]:
-        key, new = (session_id, views), SessionEventFeed(session_id, self._engine, self._session_tree, views=views)
-        feed = self._feeds.setdefault(key, new)
+    async def stream_frames(
+        self, session_id: str, after: int, *, views: bool = False, encode: Callable[[FrameBatch], bytes] = _batch_body
+    ) -> AsyncGenerator[bytes]:
+        """Yields every stored change after `after`, then live frames; each stored change exactly once. It is one
+        generator with few references, because a server has hundreds of them."""
+        key, listener = (session_id, views), FeedListener()
+        feed = self._feeds.get(key)
+        if feed is None:
+            feed = self._feeds[key] = SessionEventFeed(session_id, self._engine, self._session_tree, views=views)
         try:
-            async with aclosing(feed.stream_batches(after)) as batches:
-                async for batch in batches:
-                    yield batch
+            await feed.add_listener(listener)
+            # The listener is registered: a client may act after this comment without missing events.
+            yield HEARTBEAT
+            async with aclosing(feed.stored_batches(after)) as stored:
+                async for batch in stored:
+                    after = batch.last_seq or after
+                    yield encode(batch)
+            del stored
+            while (batch := await listener.next_batch()) is not None:
+                unseen = batch.newer_than(after)
+                after = unseen.last_seq or after
+                yield encode(unseen)
         finally:
+            await feed.remove_listener(listener)
             if feed.is_idle:
                 self._feeds.pop(key, None)
 
@@ -610,9 +614,12 @@ class SessionFeedRegistry:
             await asyncio.wait(tasks)
 
     async def _copy_session(self, session_id: str, after: int, outbox: "_Outbox", *, views: bool) -> None:
-        async with aclosing(self.stream_batches(session_id, after, views=views)) as batches:
-            async for batch in batches:
-                await outbox.put(b"".join(_name_session(session_id, frame) for frame in batch.frames))
+        def encode(batch: FrameBatch) -> bytes:
+            return b"".join(_name_session(session_id, frame) for frame in batch.frames)
+
+        async with aclosing(self.stream_frames(session_id, after, views=views, encode=encode)) as bodies:
+            async for body in bodies:
+                await outbox.put(body)
 
     async def _copy_states(self, outbox: "_Outbox", is_visible: Callable[[SessionSummary], bool] | None) -> None:
         async with aclosing(self._session_states.stream_changes()) as changes:

@@ -1,6 +1,7 @@
 """Starts and stops the HTTP server: listening socket, engine, background jobs, signals."""
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -121,6 +122,7 @@ DEFAULT_PORT = 8765
 LISTEN_BACKLOG = 512  # pending connections
 _ADDRESS_FIELDS = ("host", "socket", "names", "certificate", "key", "proxies")
 SHUTDOWN_SECONDS = 3  # seconds to finish open responses
+YOUNG_OBJECTS = 10_000  # new objects until the garbage collector looks at them
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -361,6 +363,7 @@ class OutriderServer(uvicorn.Server):
         self._feeds = feeds
         self._monitor = monitor
         self._on_ready = on_ready
+        self._gc_thresholds = gc.get_threshold()
         super().__init__(
             uvicorn.Config(
                 app,  # pyright: ignore[reportArgumentType]  an ASGI application with other parameter names
@@ -405,10 +408,18 @@ class OutriderServer(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Announces the address after the server accepts requests and signal handlers are installed."""
+        """Announces the address after the server accepts requests and signal handlers are installed.
+
+        A full garbage collection blocks the event loop. `gc.freeze` excludes what exists before the first request, and
+        with the larger first generation most objects of a request or a delta are free before they are visited: with
+        100 turns and 500 followers there is no full collection in half a minute, instead of seven of 100 ms."""
         await super().startup(sockets)
+        gc.freeze()
+        gc.set_threshold(YOUNG_OBJECTS, *self._gc_thresholds[1:])
         self._on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        gc.unfreeze()  # a program may continue after its server
+        gc.set_threshold(*self._gc_thresholds)
         await self._feeds.close()
         await super().shutdown(sockets)

@@ -8,7 +8,7 @@ import re
 import typing
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from functools import cached_property, partial
-from types import FunctionType, UnionType
+from types import FunctionType, NoneType, UnionType
 from typing import Annotated, Any, cast, get_args, get_origin
 from weakref import WeakKeyDictionary
 
@@ -78,10 +78,13 @@ _MAX_DEFINITIONS = 256
 
 def _read_definition(function: FunctionType, context_type: type, tool: str) -> ToolSignature:
     """As `_inspect_signature`, which takes longer than a short run: closures of one definition share the result."""
-    hints = tuple(function.__annotations__.items())
-    if function.__defaults__ or function.__kwdefaults__ or not all(_is_plain_hint(hint) for _, hint in hints):
+    try:
+        hints = tuple((name, _hint_key(hint)) for name, hint in function.__annotations__.items())
+        defaults = tuple(map(_value_key, function.__defaults__ or ()))
+        named = tuple((name, _value_key(value)) for name, value in (function.__kwdefaults__ or {}).items())
+    except _UnsharedError:
         return _inspect_signature(function, context_type, tool)
-    key = (function.__code__, function.__doc__, hints, context_type)
+    key = (function.__code__, function.__doc__, hints, defaults, named, context_type)
     known = _definitions.get(key)
     if known is None:
         if len(_definitions) >= _MAX_DEFINITIONS:
@@ -90,11 +93,35 @@ def _read_definition(function: FunctionType, context_type: type, tool: str) -> T
     return known
 
 
-def _is_plain_hint(hint: Any) -> bool:
-    """Returns whether a hint is a class, possibly with texts as notes. A name in a text may mean different classes."""
-    if get_origin(hint) is Annotated:
-        return isinstance(hint.__origin__, type) and all(isinstance(note, str) for note in hint.__metadata__)
-    return isinstance(hint, type)
+class _UnsharedError(Exception):
+    """A hint or a default value may mean something else in each function."""
+
+
+_SHARED_ORIGINS = (typing.Union, UnionType, list, dict, tuple)
+_PLAIN_VALUES = (str, int, float, bool, NoneType)
+
+
+def _hint_key(hint: Any) -> Hashable:
+    """Returns a key that only hints with the same meaning have. A name in a text may mean different classes, and unions
+    are equal whose members have another order."""
+    origin = get_origin(hint)
+    if origin is None and (hint is Any or hint is None or isinstance(hint, type)):
+        return hint
+    if origin is Annotated and all(isinstance(note, str) for note in hint.__metadata__):
+        return (Annotated, _hint_key(hint.__origin__), hint.__metadata__)
+    if origin is typing.Literal:
+        return (typing.Literal, *map(_value_key, get_args(hint)))
+    if origin in _SHARED_ORIGINS:
+        return (origin, *map(_hint_key, get_args(hint)))
+    raise _UnsharedError
+
+
+def _value_key(value: Any) -> Hashable:
+    """Returns a key that only equal values of the same type have: 1, 1.0 and True are equal."""
+    kind: type[Any] = value.__class__
+    if kind not in _PLAIN_VALUES:
+        raise _UnsharedError
+    return kind, value
 
 
 def _inspect_signature(function: Callable[..., Any], context_type: type, tool: str) -> ToolSignature:

@@ -1,6 +1,7 @@
 """Sessions over HTTP: created, prompted, followed, answered, exported."""
 
 import asyncio
+import gc
 
 import msgspec
 
@@ -278,3 +279,40 @@ async def test_a_compaction_takes_instructions_and_needs_none(tmp_path):
         assert part["instructions"] == "focus on the API"
         assert await client.ask("POST", f"{path}/compact") == (200, {"tokens_before": None, "tokens_after": None})
         assert (await client.ask("POST", f"{path}/compact", {"instructions": "x" * 4001}))[0] == 400
+
+
+async def test_a_follower_adds_few_objects_that_the_garbage_collector_visits(tmp_path):
+    """A full collection blocks the event loop, for as long as there are objects; 215 of each follower were too many."""
+
+    async def open_follower(port: int, session_id: str):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = f"GET /api/sessions/{session_id}/events HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+        writer.write(f"{head}Authorization: Bearer {TOKEN}\r\n\r\n".encode())
+        await reader.readuntil(b": still here\n\n")
+        return writer
+
+    def count_objects() -> int:
+        gc.collect()
+        return len(gc.get_objects())
+
+    async with served(tmp_path, ["Yes."]) as client:
+        session_id, port = await client.create(), client.address.port
+        writers = [await open_follower(port, session_id) for _ in range(3)]
+        before = count_objects()
+        writers += [await open_follower(port, session_id) for _ in range(20)]
+        assert (count_objects() - before) / 20 < 160  # with the connection of the client
+        for writer in writers:
+            writer.close()
+            await writer.wait_closed()
+        async with asyncio.timeout(10):
+            while count_objects() - before > 20 * 20:  # what a follower had is free when it has left
+                await asyncio.sleep(0.05)
+
+
+async def test_the_collector_ignores_what_exists_before_the_first_request_while_a_server_runs(tmp_path):
+    before = gc.get_threshold(), gc.get_freeze_count()
+    async with served(tmp_path, ["Yes."]) as client:
+        await client.create()
+        assert gc.get_freeze_count() > 10_000
+        assert gc.get_threshold()[0] > before[0][0]
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before

@@ -1,7 +1,12 @@
 """Text that may become a secret is held back until that is known; all other text is published at once."""
 
-import pytest
+import timeit
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.permissions.redaction import redactor
 from outrider.permissions.redaction.redactor import Redactor
 from tests.fixtures.cases import for_each
 
@@ -51,3 +56,24 @@ def test_plain_text_is_known_to_be_plain_and_what_begins_a_secret_is_not():
     assert redactor.is_plain("")
     for text in ("say corr", "ghp_", "x" * 20, "a://b"):
         assert not redactor.is_plain(text), text
+
+
+PIECES = [
+    "word", " ", "\n", "\t ", "secret", " is", "key", "`", "|", ",", ";", '"', "'", ":", "=", "=>", "\\", "://",
+    "Authorization", "cookie", "basic", "bearer", "AKIA" + "Q7" * 7, "--user", "sig=", "token_", "hunter",
+]  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=40))
+def test_the_context_of_a_secret_is_found_in_the_last_words_wherever_it_starts(pieces: list[str]):
+    text = "".join(pieces)
+    pattern = redactor._open_context_pattern()
+    anywhere, in_last_words = pattern.search(text), pattern.search(text, redactor._last_words(text))
+    assert (in_last_words and in_last_words.span("rest")) == (anywhere and anywhere.span("rest"))
+
+
+def test_the_search_for_an_unfinished_secret_costs_the_same_in_a_long_draft():
+    def seconds(text: str) -> float:
+        return min(timeit.repeat(lambda: redactor.find_unfinished_secret(text), number=20, repeat=7))
+
+    assert seconds("some words " * 700) < 6 * seconds("some words " * 10)

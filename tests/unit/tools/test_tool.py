@@ -324,3 +324,32 @@ def test_closures_of_one_definition_have_the_types_and_texts_of_their_own():
         numbers, words = make(int, "Convert a number."), make(str, "Convert a word.")
         assert [tool.parameters["properties"]["value"]["type"] for tool in (numbers, words)] == ["integer", "string"]
         assert [tool.description for tool in (numbers, words)] == ["Convert a number.", "Convert a word."]
+
+
+def test_closures_of_one_definition_have_the_defaults_and_unions_of_their_own():
+    def make(default: object, first: type, second: type):
+        def convert(value: first | second, times: float | bool = default) -> str:  # type: ignore[valid-type]
+            return f"{value}"
+
+        return Tool(convert)
+
+    for _ in range(2):
+        tools = [make(1, int, str), make(True, int, str), make(1, str, int)]
+        fields = [tool.parameters["properties"] for tool in tools]
+        assert [repr(field["times"]["default"]) for field in fields] == ["1", "True", "1"]
+        assert [str(field["value"]).index("integer") < str(field["value"]).index("string") for field in fields] == [
+            True,
+            True,
+            False,
+        ]
+
+
+def test_closures_with_default_values_are_inspected_once():
+    def make():
+        def search(pattern: str, folder: str | None = None, kind: Literal["file", "line"] = "file") -> str:
+            return pattern
+
+        return Tool(search)
+
+    tools = [make() for _ in range(3)]
+    assert tools[1].signature is tools[0].signature is tools[2].signature

@@ -255,7 +255,7 @@ def find_unfinished_secret(text: str) -> int:
     word = _last_word(tail)
     if ends_in_long_word(tail) or contains_key_mark(tail[word:]):
         starts.append(word)
-    if (context := _open_context_pattern().search(tail)) is not None:
+    if (context := _open_context_pattern().search(tail, _last_words(tail))) is not None:
         starts.append(context.start("rest"))
     if (value := find_open_value(tail)) is not None:
         starts.append(value)
@@ -276,9 +276,20 @@ def _last_word(text: str) -> int:
     return at
 
 
+_CONTEXT_WORDS = 6  # an open context and its value contain at most five gaps: "secret is | | | | value"
+
+
+def _last_words(text: str) -> int:
+    """Returns where an open context may start at the earliest. A draft is searched again whenever it has grown, so the
+    cost must not depend on its length."""
+    words = text.rsplit(maxsplit=_CONTEXT_WORDS)
+    return len(words[0]) if len(words) > _CONTEXT_WORDS else 0
+
+
 @cache
 def _open_context_pattern() -> Pattern[str]:
-    """Compiled with the first streamed text, to keep it out of the time to the first request."""
+    """Compiled with the first streamed text, to keep it out of the time to the first request. A match ends with the
+    text; `_CONTEXT_WORDS` depends on how many gaps it may contain."""
     return re.compile(
         r"(?:(?:bearer|basic|token|passw(?:or)?d)\s+|(?:authorization|cookie)\\?[\"']?\s*[:=]\s*\\?[\"']?(?:[a-z]+\s+)?|"
         r"(?:key|token|secret|passw(?:or)?d|passphrase|credentials?|string|pwd|dsn)[a-z0-9_]*\\?[\"']?\s*(?:=>?|:)\s*\\?[\"']?|"

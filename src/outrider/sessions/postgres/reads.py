@@ -29,6 +29,7 @@ from outrider.sessions.rows.codec import (
     read_part,
 )
 from outrider.sessions.rows.session_rows import (
+    CHANGES_LIMIT,
     StoredPart,
     build_page,
     build_transcript,
@@ -42,7 +43,6 @@ from outrider.sessions.rows.session_rows import (
     raise_no_session,
 )
 
-CHANGES_LIMIT = 500
 BLOB_BATCH = 16  # parts whose large texts are fetched together
 RowDict = dict[str, Any]
 

@@ -1,9 +1,9 @@
 """A store in a Postgres database, shared by many machines."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any, Self, TypeVar
 
-from outrider.errors import SessionNotFoundError
 from outrider.sessions.postgres import reads, writes
 from outrider.sessions.postgres.connection import MAX_CONNECTIONS, NotificationListener, TransactionPool
 from outrider.sessions.postgres.schema import Connection, is_current_schema, migrate_schema
@@ -12,7 +12,6 @@ from outrider.sessions.records import (
     ApprovalAnswer,
     ApprovalScope,
     Change,
-    DeletedChange,
     Grouping,
     InboxItem,
     Lease,
@@ -132,21 +131,13 @@ class PostgresStore:
         await self.get(session_id)
         if follow:
             await self._listeners.wait_ready()
-        with self._listeners.listen(session_id) as changed:
-            while True:
-                changed.clear()
-                try:
-                    found = await self._run_read_only(lambda db, after=after: reads.list_changes(db, session_id, after))
-                except SessionNotFoundError:
-                    yield DeletedChange(after + 1)
-                    return
-                for change in found:
-                    yield change
-                    after = change.seq
-                if not found and not follow:
-                    return
-                if not found:
-                    await changed.wait()
+
+        def read(after: int) -> Awaitable[Sequence[Change]]:
+            return self._run_read_only(lambda db: reads.list_changes(db, session_id, after))
+
+        async with aclosing(self._listeners.iterate_changes(session_id, read, after, follow=follow)) as changes:
+            async for change in changes:
+                yield change
 
     async def search(
         self, query: str, *, session_id: str | None = None, limit: int = 20, filter: SessionFilter = _ANY_SESSION
@@ -224,9 +215,4 @@ class PostgresStore:
 
     async def _run_read_only(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """Runs several queries in one read-only snapshot."""
-
-        async def read_in_snapshot(db: Connection, _: bool) -> T:  # noqa: FBT001  the signature of TransactionBody
-            await db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            return await work(db)
-
-        return await self._pool.run(read_in_snapshot)
+        return await self._pool.run(lambda db, _: work(db), is_snapshot=True)

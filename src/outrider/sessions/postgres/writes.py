@@ -76,7 +76,8 @@ async def update_session(db: Connection, session_id: str, change: SessionUpdate,
 async def append_rows(db: Connection, request: AppendRequest, now: int, *, retried: bool) -> int:
     count = len(request.rows) + len(request.takes)
     row = await _advance_row(db, request.session_id, count, now)
-    check_token(request.session_id, request.token, row["token"], current_lease(row))
+    owned = current_lease(row) if request.token is None else None
+    check_token(request.session_id, request.token, row["token"], owned)
     if request.token is None and row["lease"] is not None:  # an expired owner must not write after others did
         await db.execute("UPDATE sessions SET lease = NULL, token = token + 1 WHERE key = %s", (row["key"],))
     key, last = row["key"], row["seq"]

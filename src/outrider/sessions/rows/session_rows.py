@@ -5,7 +5,7 @@ Also lease token checks and the listeners that wait for changes of a session.
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 import msgspec
 
+from outrider._sync import call_in_loop
 from outrider.errors import LeaseLostError, SessionInUseError, SessionNotFoundError, StoreError
 from outrider.sessions.records import (
     Approval,
@@ -20,6 +21,7 @@ from outrider.sessions.records import (
     Change,
     DamagedChange,
     DamagedRow,
+    DeletedChange,
     Grouping,
     InboxChange,
     InboxItem,
@@ -43,6 +45,8 @@ from outrider.types.parts import ModelRef
 from outrider.types.usage import Tokens
 
 R = TypeVar("R")
+
+CHANGES_LIMIT = 500
 
 
 class SessionRow(Protocol):
@@ -323,10 +327,32 @@ class SessionListeners:
     def __bool__(self) -> bool:
         return bool(self._events)
 
+    async def iterate_changes(
+        self, session_id: str, read: Callable[[int], Awaitable[Sequence[Change]]], after: int, *, follow: bool
+    ) -> AsyncGenerator[Change, None]:
+        """Yields the changes after `after`, which `read` returns, at most CHANGES_LIMIT at once; with `follow`, waits
+        for more. It reads again only after a notification: a session that streams changes several times a second."""
+        with self.listen(session_id) as changed:
+            while True:
+                changed.clear()
+                try:
+                    found = await read(after)
+                except SessionNotFoundError:
+                    yield DeletedChange(after + 1)
+                    return
+                for change in found:
+                    yield change
+                    after = change.seq
+                if len(found) == CHANGES_LIMIT:
+                    continue
+                if not follow:
+                    return
+                await changed.wait()
+
     def notify_session(self, session_id: str) -> None:
         for event, loop in tuple(self._events.get(session_id, {}).items()):
             if not loop.is_closed():
-                loop.call_soon_threadsafe(event.set)
+                call_in_loop(loop, event.set)
 
     def notify_all(self) -> None:
         for session_id in tuple(self._events):

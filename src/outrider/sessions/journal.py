@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from outrider.errors import InvalidStateTransition, LeaseLostError, StorageFullError, StoreError
 from outrider.event_bus import EventBus
-from outrider.sessions.failpoints import HAS_FAILPOINT, failpoint
+from outrider.sessions.failpoints import failpoint
 from outrider.sessions.leases import LeaseOwner, SessionLease
 from outrider.sessions.records import InboxItem, Lease, SessionTranscript, SessionUpdate, StoredSession
 from outrider.sessions.session import Session
@@ -447,5 +447,5 @@ def _already_ended(message: Message, part: AnyPart) -> bool:
 
 
 def _call_failpoint(part: AnyPart, running: str, ended: str) -> None:
-    if HAS_FAILPOINT and isinstance(part, ToolPart) and part.state.status != "pending":
+    if isinstance(part, ToolPart) and part.state.status != "pending":
         failpoint(ended if part.ended else running)

@@ -76,7 +76,7 @@ async def test_a_person_starts_a_session_and_sees_the_answer_come(tmp_path):
         await page.click("#new-session")
         await say(page, "what now?")
         await page.get_by_text("the plan").wait_for()
-        assert await page.locator(".markdown strong").inner_text() == "the plan"
+        await page.locator(".markdown strong", has_text="the plan").wait_for()
         await page.locator(".markdown li").get_by_text("two").wait_for()
         assert await page.locator(".markdown li").count() == 2
         await page.locator("#sessions a[aria-current=page]").get_by_text("what now?").wait_for()

@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
@@ -49,6 +50,7 @@ class ClientBuffers:
         self._client = client
         self._loop = asyncio.get_running_loop()
         self._writes: set[Future[Any]] = set()
+        self._writes_lock = threading.Lock()  # a cancellation must find a write that has just been sent
 
     def includes(self, path: str) -> bool:
         """Returns whether a path is in a folder of the client."""
@@ -66,8 +68,10 @@ class ClientBuffers:
 
     def write_text(self, path: str, text: str) -> None:
         """Lets the client write and save a file. Raises ToolFailure if it refuses, or may still write."""
-        future = self._start(self._client.write_text_file(self._session_id, self._client_path(path), text))
-        self._writes.add(future)
+        request = self._client.write_text_file(self._session_id, self._client_path(path), text)
+        with self._writes_lock:
+            future = self._start(request)
+            self._writes.add(future)
         try:
             _wait(future, WRITE_SECONDS)
         except TimeoutError:
@@ -81,7 +85,9 @@ class ClientBuffers:
 
     def cancel_writes(self) -> None:
         """Stops to wait for writes shortly, because the turn is cancelled."""
-        for future in list(self._writes):
+        with self._writes_lock:
+            waiting = list(self._writes)
+        for future in waiting:
             self._loop.call_later(CANCEL_SECONDS, future.cancel)
 
     async def find_unsaved(self, paths: Sequence[Path]) -> list[str]:

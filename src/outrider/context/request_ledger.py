@@ -75,24 +75,15 @@ def _share_head(head: str) -> str:
 
 
 class _Head(NamedTuple):
-    """A head with its text and its hash. Sessions with the same agent send the same object."""
+    """The text and the hash of a head. Sessions with the same agent send the same object."""
 
-    head: bytes
     text: str
     hash: blake2b
 
 
-_recent_heads: tuple[_Head, ...] = ()  # replaced as a whole, because threads may use it
-
-
+@lru_cache(maxsize=8)
 def _read_head(head: bytes) -> _Head:
-    global _recent_heads  # noqa: PLW0603
-    for known in _recent_heads:
-        if known.head is head:
-            return known
-    found = _Head(head, _share_head(head.decode("utf-8", "replace")), blake2b(head, digest_size=12))
-    _recent_heads = (found, *_recent_heads[:7])
-    return found
+    return _Head(_share_head(head.decode("utf-8", "replace")), blake2b(head, digest_size=12))
 
 
 def sent_head(stored: str, conversation: str) -> bytes:

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import ipaddress
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
@@ -12,8 +12,10 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 import msgspec
 
 from outrider import errors
+from outrider.config.environment import proxy_for
 from outrider.config.paths import find_app_folders
 from outrider.errors import ConfigurationError, NetworkError, OutriderError, ProviderError, ServerAwayError
+from outrider.http.client import HttpClient, read_body
 from outrider.http.connection import (
     HttpConnection,
     close_connections,
@@ -21,6 +23,7 @@ from outrider.http.connection import (
     read_head,
 )
 from outrider.http.http1 import BodyReader, HttpAddress, create_body_reader, encode_head
+from outrider.http.transport import HttpRequest
 
 TOKEN_VARIABLE = "OUTRIDER_SERVER_TOKEN"
 SOCKET_SCHEMES = ("http+unix", "unix")
@@ -114,6 +117,20 @@ class _ErrorBody(msgspec.Struct, frozen=True):
 
 class _ErrorResponse(msgspec.Struct, frozen=True):
     error: _ErrorBody = _ErrorBody()
+
+
+async def fetch_url(
+    url: str, headers: dict[str, str], body: bytes = b"", *, seconds: float, max_bytes: int
+) -> tuple[int, bytes]:
+    """Sends one request to a server of any kind, through the configured proxy, and returns the status and at most
+    `max_bytes` of the body. It is a POST if there is a body. Redirects are not followed. Raises NetworkError, or
+    TimeoutError after `seconds`."""
+    request = HttpRequest(url, headers, body, method="POST" if body else "GET")
+    proxy = None if is_loopback(urlsplit(url).hostname or "") else proxy_for
+    async with asyncio.timeout(seconds), aclosing(HttpClient(proxy=proxy)) as client:
+        response = await client.send(request)
+        content, _ = await read_body(response, max_bytes)
+    return response.status, content
 
 
 def error_from_response(server: ServerAddress, status: int, raw: bytes) -> OutriderError:

@@ -3,24 +3,21 @@
 The ID token comes from the token endpoint over TLS, so its issuer is authenticated by the connection (OpenID Connect
 Core, 3.1.3.7, point 6); issuer, audience, nonce and times are checked here."""
 
-import asyncio
 import base64
 import hashlib
-import http.client
 import json
 import re
 import secrets
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from time import time
 from typing import Any, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from outrider.errors import ConfigurationError
-from outrider.remote.client import is_loopback
+from outrider.errors import ConfigurationError, NetworkError
+from outrider.remote.client import fetch_url, is_loopback
 from outrider.server.users import ROLES, AccessDeniedError, Role, ServerUser, UserDirectory
 
 LOGIN_SECONDS = 600.0  # for the user to log in at the provider
@@ -231,30 +228,20 @@ def _decode_claims(token: object) -> dict[str, Any]:
     return cast("dict[str, Any]", claims)
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect could send the client's secret to another server."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
-
-
-_opener = urllib.request.build_opener(_NoRedirects)
-
-
-async def _fetch_json(url: str, headers: Mapping[str, str] | None = None, form: bytes | None = None) -> dict[str, Any]:
-    """Raises ConfigurationError without the answer's text, which may contain secrets."""
-
-    def fetch() -> bytes:
-        request = urllib.request.Request(url, form, {"Accept": "application/json", **(headers or {})})
-        with _opener.open(request, timeout=REQUEST_SECONDS) as response:
-            return response.read(MAX_ANSWER_BYTES)
-
+async def _fetch_json(url: str, headers: Mapping[str, str] | None = None, form: bytes = b"") -> dict[str, Any]:
+    """Raises ConfigurationError without the answer's text, which may contain secrets. Redirects are not followed: they
+    could send the client's secret to another server."""
+    place = url.partition("?")[0]
+    sent = {"Accept": "application/json", **(headers or {})}
+    if form:
+        sent["Content-Type"] = "application/x-www-form-urlencoded"
     try:
-        found = json.loads(await asyncio.to_thread(fetch))
-    except urllib.error.HTTPError as error:
-        raise ConfigurationError(f"the login provider answered {error.code} at {url.partition('?')[0]}") from None
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise ConfigurationError(f"the login provider cannot be reached at {url.partition('?')[0]}: {error}") from None
+        status, body = await fetch_url(url, sent, form, seconds=REQUEST_SECONDS, max_bytes=MAX_ANSWER_BYTES)
+        found = json.loads(body) if status == HTTPStatus.OK else None
+    except (OSError, NetworkError, ValueError) as error:
+        raise ConfigurationError(f"the login provider cannot be reached at {place}: {error}") from None
+    if status != HTTPStatus.OK:
+        raise ConfigurationError(f"the login provider answered {status} at {place}")
     if not isinstance(found, dict):
-        raise ConfigurationError(f"the login provider answered with something else at {url.partition('?')[0]}")
+        raise ConfigurationError(f"the login provider answered with something else at {place}")
     return cast("dict[str, Any]", found)

@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.figure import Figure
 from benchmarks.local_eval.shop import lay_out
 from outrider.config.paths import find_app_folders
-from outrider.models.local.weights import KNOWN_WEIGHTS, ModelWeights, weights_path
+from outrider.models.local_models import KNOWN_WEIGHTS, ModelWeights, weights_path
 from outrider.providers.local.client import LocalClient, RuntimeRequest
 from outrider.providers.local.model_pool import EmbeddedRuntime, LoadedModel
 from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT, NoFileNames

@@ -19,12 +19,10 @@ from benchmarks.figure import Figure
 from benchmarks.mock_server import PEERBENCH, mock_server
 from outrider.models.clients import model_client
 from outrider.models.complete import async_complete
-from outrider.providers.assembler import AnswerAssembler
-from outrider.providers.provider import ModelClient
+from outrider.providers.provider import AnswerAssembler, ModelClient
 from outrider.types.agents import Provider, ProviderKind
-from outrider.types.deltas import TextDelta
 from outrider.types.parts import TextPart
-from outrider.types.request import ModelMessage, Prompt, Request
+from outrider.types.request import ModelMessage, Prompt, Request, TextDelta
 
 ROUNDS, TURNS, CHUNKS, ANSWERS = 5, 60, 20_000, 1_000
 KEY = "sk-bench"

@@ -27,10 +27,10 @@ from outrider.config.paths import find_app_folders
 from outrider.context.prompts import prompt_text
 from outrider.engine.session_tools import SessionTools, ToolEnvironment
 from outrider.models.clients import model_client
-from outrider.models.local.download import ProgressLine, pull_weights
-from outrider.models.local.weights import local_profile
+from outrider.models.local_download import ProgressLine, pull_weights
+from outrider.models.local_models import local_profile
 from outrider.processes.sandbox.sandbox import NoSandbox
-from outrider.providers.assembler import AnswerAssembler
+from outrider.providers.provider import AnswerAssembler
 from outrider.sessions.session import Session
 from outrider.types.parts import TextPart, ToolPart, ToolResultPart, ToolUsePart
 from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec

@@ -17,7 +17,7 @@ from outrider.config.settings import CommandFlags, read_settings
 from outrider.engine.factory import standard_engine
 from outrider.errors import OutriderError
 from outrider.event_bus import EventBus
-from outrider.models.local.download import ProgressLine, pull_weights
+from outrider.models.local_download import ProgressLine, pull_weights
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.tracing.event_log import EventLog
 from outrider.tracing.trace import Trace

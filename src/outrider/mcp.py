@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Self
 
-from outrider.config.environment import proxy_for
+from outrider.config.providers import proxy_for
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.processes.launch import child_environment
 from outrider.tools.mcp.config import HttpServer, OAuthClient, ServerConfig, ServerLimits, StdioServer, parse_config

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
-from outrider.config.environment import search_path
+from outrider.config.providers import search_path
 from outrider.engine.approval_gate import ApprovalRequest, Rules
 from outrider.engine.engine import Engine
 from outrider.engine.plans import ProposedPlan

@@ -9,12 +9,11 @@ from hypothesis import strategies as st
 
 from outrider.errors import ProviderError
 from outrider.providers.anthropic.client import AnthropicWire
-from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
 from outrider.providers.google.client import GoogleWire
 from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.openai.responses_client import ResponsesWire
-from outrider.providers.provider import WireFormat
+from outrider.providers.provider import AnswerAssembler, WireFormat
 from outrider.types.agents import Provider
 from outrider.types.parts import ToolPart
 from outrider.types.request import RetryPolicy

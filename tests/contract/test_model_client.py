@@ -11,27 +11,28 @@ import pytest
 
 from outrider.errors import AuthenticationError, ProviderError
 from outrider.models.clients import model_client
-from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.local.client import LocalClient
 from outrider.providers.local.model_pool import LoadedModel
 from outrider.providers.local.prompt import CompactToolPrompt
-from outrider.providers.provider import ModelClient
+from outrider.providers.provider import AnswerAssembler, ModelClient
 from outrider.providers.scripted import call
 from outrider.types.agents import Provider
-from outrider.types.deltas import (
+from outrider.types.parts import TextPart, Tokens, ToolPart
+from outrider.types.request import (
     AnswerStart,
     Delta,
     Finish,
     InputDelta,
+    ModelMessage,
     PartEnd,
     PartStart,
+    Prompt,
     ReasoningDelta,
+    Request,
     TextDelta,
+    ToolSpec,
     UsageReport,
 )
-from outrider.types.parts import TextPart, ToolPart
-from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
-from outrider.types.usage import Tokens
 from tests.fixtures.http_server import Reply, serving
 from tests.fixtures.local_runtime import FakeRuntime
 

@@ -10,12 +10,11 @@ import pytest
 from outrider.errors import ContextOverflowError, NetworkError, OverloadedError, ProviderError, ServerError
 from outrider.models.clients import model_client
 from outrider.providers.anthropic.client import AnthropicWire
-from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
 from outrider.providers.google.client import GoogleWire
 from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.openai.responses_client import ResponsesWire
-from outrider.providers.provider import WireFormat
+from outrider.providers.provider import AnswerAssembler, WireFormat
 from outrider.types.agents import Provider, ProviderKind
 from outrider.types.parts import TextPart, ToolPart
 from outrider.types.request import RetryPolicy

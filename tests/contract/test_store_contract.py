@@ -39,9 +39,8 @@ from outrider.sessions.store import Store
 from outrider.types.codec import UnknownPart
 from outrider.types.ids import new_id
 from outrider.types.messages import Message, MessageTime
-from outrider.types.parts import CompactionPart, ModelRef, TextPart, ToolPart
+from outrider.types.parts import CompactionPart, ModelRef, TextPart, Tokens, ToolPart
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError, ToolPending
-from outrider.types.usage import Tokens
 
 START = 1_700_000_000_000
 DAY = 86_400_000

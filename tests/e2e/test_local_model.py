@@ -18,15 +18,23 @@ from outrider import Agent, Engine, EventBus, Provider, TextPart, ToolCompleted,
 from outrider.config.paths import find_app_folders
 from outrider.context.prompts import prompt_text
 from outrider.engine.session_tools import ToolEnvironment
-from outrider.models.local.weights import SMALL_WEIGHTS, local_profile, prefix_cache_folder, weights_path
+from outrider.models.local_models import SMALL_WEIGHTS, local_profile, prefix_cache_folder, weights_path
 from outrider.processes.sandbox.sandbox import NoSandbox
-from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.local.client import LocalClient
 from outrider.providers.local.model_pool import MODEL_POOL, EmbeddedRuntime, LoadedModel
 from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT, WorkspaceFileSource
 from outrider.providers.local.runtime import ChunkCallback, PrefixCache, RuntimeLimits
-from outrider.types.deltas import TextDelta
-from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolChoice, ToolSpec
+from outrider.providers.provider import AnswerAssembler
+from outrider.types.request import (
+    ModelMessage,
+    ModelSettings,
+    OutputSchema,
+    Prompt,
+    Request,
+    TextDelta,
+    ToolChoice,
+    ToolSpec,
+)
 from tests.fixtures.soak import SOAK
 
 pytest.importorskip("xllamacpp")

@@ -10,12 +10,10 @@ from types import ModuleType
 from typing import Any
 
 from outrider.errors import ProviderError
-from outrider.http.sse import ServerEventReader
-from outrider.providers.assembler import AnswerAssembler
-from outrider.providers.provider import AnswerDecoder, WireFormat
-from outrider.types.deltas import Answer, Delta
+from outrider.http.transport import ServerEventReader
+from outrider.providers.provider import AnswerAssembler, AnswerDecoder, WireFormat
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
-from outrider.types.request import Prompt, Request
+from outrider.types.request import Answer, Delta, Prompt, Request
 
 Exchange = dict[str, Any]
 

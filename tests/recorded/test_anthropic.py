@@ -8,13 +8,12 @@ import pytest
 
 from outrider.errors import AuthenticationError, ContextOverflowError, InvalidRequestError, NotFoundError, ProviderError
 from outrider.providers.anthropic.client import AnthropicWire
-from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
+from outrider.providers.provider import AnswerAssembler
 from outrider.types.agents import Provider
-from outrider.types.deltas import Answer
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart
-from outrider.types.request import ModelMessage, Prompt, Request
+from outrider.types.request import Answer, ModelMessage, Prompt, Request
 from tests.recorded.exchanges import (
     Exchange,
     calls_of,

@@ -10,7 +10,7 @@ import pytest
 
 from outrider.errors import PartValidationError
 from outrider.providers.anthropic.client import AnthropicWire
-from outrider.providers.assembler import AnswerAssembler
+from outrider.providers.provider import AnswerAssembler
 from outrider.sessions.session import Session
 from outrider.types.agents import Provider
 from outrider.types.messages import Message

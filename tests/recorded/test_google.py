@@ -11,9 +11,8 @@ from outrider.errors import ProviderError
 from outrider.providers.google.client import FAMILY, GoogleWire
 from outrider.providers.google.decode import GENERATED_ID_PREFIX
 from outrider.types.agents import Provider
-from outrider.types.deltas import Answer
 from outrider.types.parts import ToolPart
-from outrider.types.request import ModelMessage, Request
+from outrider.types.request import Answer, ModelMessage, Request
 from tests.recorded.exchanges import (
     Exchange,
     calls_of,

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from outrider.errors import ProviderError
-from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
 from outrider.providers.google.client import FAMILY, GoogleWire
+from outrider.providers.provider import AnswerAssembler
 from outrider.types.agents import Provider
-from outrider.types.deltas import Answer
 from outrider.types.parts import TextPart
-from outrider.types.request import ModelMessage, Prompt, Request, RetryPolicy
+from outrider.types.request import Answer, ModelMessage, Prompt, Request, RetryPolicy
 from tests.recorded.exchanges import Exchange, calls_of, corpus, exchanges, load, reasoning_of, text_of
 from tests.recorded.google_requests import atoms, camel, messages_of, request_of, settings_meaning
 from tests.recorded.test_google import WIRE, first_difference, model_of, problems

@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from outrider.errors import ProviderError
-from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
 from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.openai.chat_encode import DIALECTS
+from outrider.providers.provider import AnswerAssembler
 from outrider.types.agents import Provider
-from outrider.types.deltas import Answer
-from outrider.types.parts import ReasoningPart, TextPart, ToolPart
-from outrider.types.request import ModelMessage, Prompt, Request, RetryPolicy
-from outrider.types.usage import Tokens
+from outrider.types.parts import ReasoningPart, TextPart, Tokens, ToolPart
+from outrider.types.request import Answer, ModelMessage, Prompt, Request, RetryPolicy
 from tests.recorded import chat_requests
 from tests.recorded.exchanges import (
     Exchange,

@@ -9,9 +9,8 @@ from typing import Any
 from outrider.errors import ProviderError
 from outrider.providers.openai.responses_client import FAMILY, ResponsesWire
 from outrider.types.agents import Provider
-from outrider.types.deltas import Answer
 from outrider.types.parts import ToolPart
-from outrider.types.request import ModelMessage, Request
+from outrider.types.request import Answer, ModelMessage, Request
 from tests.recorded.exchanges import (
     Exchange,
     calls_of,

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from outrider.errors import ProviderError
-from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.client import WireClient
 from outrider.providers.openai.responses_client import FAMILY, ResponsesWire
+from outrider.providers.provider import AnswerAssembler
 from outrider.types.agents import Provider
-from outrider.types.deltas import Answer
 from outrider.types.parts import TextPart
-from outrider.types.request import ModelMessage, Prompt, Request, RetryPolicy
+from outrider.types.request import Answer, ModelMessage, Prompt, Request, RetryPolicy
 from tests.recorded.exchanges import Exchange, calls_of, corpus, load, refusal_of, text_of
 from tests.recorded.responses_requests import (
     CALLS,

@@ -41,8 +41,8 @@ from outrider.events import (
     TurnCompletedEvent,
     TurnStartedEvent,
 )
-from outrider.types.deltas import Finish, Retry
 from outrider.types.parts import ReasoningPart
+from outrider.types.request import Finish, Retry
 from tests.scenario.scripted_runs import Story, agent, call
 
 

@@ -27,8 +27,8 @@ from outrider.presentation.approvals import requested_approval_view
 from outrider.presentation.tool_calls import call_outcome
 from outrider.processes.sandbox.bubblewrap import SCOPES_SINCE, landlock_version
 from outrider.processes.sandbox.detect import LandlockSandbox, try_sandbox
-from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.stores import SqliteStore
+from outrider.tools.edit_transaction import WorkspaceLock
 from tests.fixtures.sandbox_workspace import scratch_folder
 from tests.scenario.scripted_runs import agent, call, scripted
 

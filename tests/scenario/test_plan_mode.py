@@ -10,7 +10,7 @@ from outrider.events import SessionUpdatedEvent
 from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
-from outrider.types.deltas import Finish
+from outrider.types.request import Finish
 from tests.scenario.scripted_runs import Story, agent, call, scripted
 
 LOOK = Tool(lambda: "seen", name="look", read_only=True)

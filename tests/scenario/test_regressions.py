@@ -6,7 +6,7 @@ from pathlib import Path
 
 from outrider import Engine, Limits, Tool, async_run_stream
 from outrider.sessions.sqlite.store import SqliteStore
-from outrider.types.deltas import Finish
+from outrider.types.request import Finish
 from tests.scenario.scripted_runs import Story, agent, call, scripted
 
 WRITER, CLERK = agent("writer", "You write."), agent("clerk", "You help.")

@@ -12,8 +12,8 @@ from outrider.errors import ContextOverflowError, NetworkError
 from outrider.presentation.items import NoticeItem
 from outrider.presentation.transcript import TranscriptView
 from outrider.sessions.memory_store import MemoryStore
-from outrider.types.deltas import Finish
 from outrider.types.parts import ToolPart
+from outrider.types.request import Finish
 from tests.scenario.scripted_runs import agent, call, scripted
 
 

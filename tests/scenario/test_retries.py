@@ -14,8 +14,8 @@ from outrider.agents.turn_state import TurnEnd
 from outrider.errors import NetworkError
 from outrider.events import ModelSilentEvent, PartDeltaEvent, PartUpdatedEvent, RetryScheduledEvent
 from outrider.http.transport import HttpRequest
-from outrider.providers.assembler import assemble_answer
 from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory
+from outrider.providers.provider import assemble_answer
 from outrider.remote.agent_server import AnswerDeltaBuilder
 from outrider.testing.simulator_answers import SIMULATED_APIS, SimulatedApi, SimulatedReasoning
 from outrider.types.messages import Message

@@ -8,7 +8,7 @@ from outrider import Agent, Engine, ServerError, Tokens
 from outrider.engine.archive import SessionArchive
 from outrider.engine.session_trace import stored_trace
 from outrider.sessions.records import SessionFilter
-from outrider.types.deltas import Finish
+from outrider.types.request import Finish
 from tests.scenario.scripted_runs import agent, scripted
 
 NAMER = Agent("namer", "", "small-1", "names")

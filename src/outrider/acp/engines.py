@@ -68,7 +68,7 @@ class EnginePool:
         reached."""
         settings = self.load_settings(folder)
         if settings.missing:
-            from outrider.models.local.discovery import missing_model_message  # lazy: rarely needed
+            from outrider.models.local_models import missing_model_message  # lazy: rarely needed
 
             text = await asyncio.to_thread(missing_model_message, settings.missing)
             raise RequestError(AUTHENTICATION_REQUIRED, replace_surrogates(text), {"type": "ConfigurationError"})

@@ -52,9 +52,8 @@ from outrider.types.events import (
     ToolApprovalRequestedEvent,
 )
 from outrider.types.messages import Message
-from outrider.types.parts import ModelRef
+from outrider.types.parts import ModelRef, Tokens
 from outrider.types.tool_state import ToolCompleted
-from outrider.types.usage import Tokens
 
 Update = (
     UserMessageChunk

@@ -10,7 +10,7 @@ import msgspec
 
 from outrider.errors import LimitReachedError
 from outrider.types.agents import Limits
-from outrider.types.usage import Tokens, Usage
+from outrider.types.parts import Tokens, Usage
 
 MIN_OUTPUT_TOKENS = 256  # a shorter answer is not useful, so such a request is not sent
 

@@ -17,11 +17,9 @@ from outrider.context.lower import PromptProjection, apply_compaction, end_with_
 from outrider.context.prompts import render_prompt
 from outrider.context.request_ledger import record_single
 from outrider.errors import CallbackError, ConfigurationError, ContextOverflowError, ProviderError
-from outrider.providers.assembler import AnswerAssembler, AnswerPart
-from outrider.providers.provider import ModelClient
+from outrider.providers.provider import AnswerAssembler, AnswerPart, ModelClient
 from outrider.sessions.records import SessionUpdate
 from outrider.types.agents import Agent
-from outrider.types.deltas import Retry
 from outrider.types.events import ContextCompactionEvent, ErrorEvent, RetryScheduledEvent
 from outrider.types.messages import WORKSPACE_STATE, Message, text_message
 from outrider.types.origins import merge_origins
@@ -34,12 +32,12 @@ from outrider.types.parts import (
     SentRequestRecord,
     StepStartPart,
     TextPart,
+    Tokens,
     ToolPart,
     is_withdrawn,
 )
-from outrider.types.request import Allowance, BodyLayout, ModelSettings, Prompt, Request, ToolChoice
+from outrider.types.request import Allowance, BodyLayout, ModelSettings, Prompt, Request, Retry, ToolChoice
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning, ToolState
-from outrider.types.usage import Tokens
 
 CHARACTERS_PER_TOKEN = 4
 TOKENS_PER_FILE = 1_500
@@ -510,7 +508,7 @@ class ContextCompactor:
         try:
             used += await self._read_summary(client, summary_request, assembler)
             if not _summary_text(assembler):
-                from outrider.providers.stream_filters.text_tool_calls import (
+                from outrider.providers.text_tool_calls import (
                     render_tools_as_text,  # lazy: rarely needed
                 )
 

@@ -7,14 +7,13 @@ from typing import Any, Literal, Self
 
 import msgspec
 
+from outrider._sync import Callbacks
 from outrider.errors import CallbackError, ConfigurationError
 from outrider.providers.provider import ModelClient
-from outrider.tools.threads import Callbacks
-from outrider.types.deltas import Delta
 from outrider.types.events import RequestChangedEvent
 from outrider.types.messages import Message
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
+from outrider.types.request import Delta, ModelMessage, Prompt, Request, ToolSpec
 from outrider.types.validate import ArgumentsMeta
 
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 import msgspec
 
 from outrider._lazy import lazy_pattern
+from outrider._sync import Callbacks
 from outrider.errors import CallbackError, ConfigurationError, OutputMismatch
-from outrider.tools.threads import Callbacks
 from outrider.tools.type_adapters import TypeAdapter, accepts_text
 from outrider.tools.type_hints import UnsupportedTypeError, compile_type, describe_type, type_label
 from outrider.types.agents import SessionContext

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
+from outrider._sync import Callbacks
 from outrider.agents.budget import ModelPrice, RunBudget
 from outrider.agents.hooks import HookedClient, Hooks, SentRequests
 from outrider.agents.output_type import OutputType
@@ -36,16 +37,14 @@ from outrider.providers.provider import ModelClient
 from outrider.sessions.journal import Journal
 from outrider.sessions.session import Session
 from outrider.tools.runner import OutputCap, SaveOutput
-from outrider.tools.threads import Callbacks
 from outrider.tools.tool import Progress, Tool, ToolContext
 from outrider.types.agents import Agent, AgentMessage, Mode, SessionContext
 from outrider.types.events import Event, PartUpdatedEvent
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.origins import Origins
-from outrider.types.parts import ToolPart
+from outrider.types.parts import Tokens, ToolPart
 from outrider.types.request import OutputSchema, ToolSpec
-from outrider.types.usage import Tokens
 
 if TYPE_CHECKING:
     from outrider.permissions.information_flow import ContextOrigins, OriginLabels

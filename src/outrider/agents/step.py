@@ -15,22 +15,9 @@ from outrider.agents.run_context import AgentContext, fallback_agent
 from outrider.agents.turn_state import has_pending_calls
 from outrider.context.lower import PAUSED, PromptProjection
 from outrider.errors import CallbackError, ProviderError
-from outrider.providers.assembler import AnswerAssembler, AnswerPart
+from outrider.providers.provider import AnswerAssembler, AnswerPart
 from outrider.sessions.failpoints import failpoint
 from outrider.types.agents import Agent
-from outrider.types.deltas import (
-    AnswerStart,
-    Delta,
-    Finish,
-    InputDelta,
-    PartEnd,
-    PartStart,
-    ReasoningDelta,
-    RemoteEvent,
-    Retry,
-    TextDelta,
-    UsageReport,
-)
 from outrider.types.events import (
     CacheMissEvent,
     LLMRequestEvent,
@@ -45,6 +32,7 @@ from outrider.types.ids import new_id
 from outrider.types.messages import Message, MessageError, MessagePath, MessageTime
 from outrider.types.parts import (
     WITHDRAWN,
+    CacheMiss,
     FilePart,
     ModelRef,
     ReasoningPart,
@@ -53,11 +41,25 @@ from outrider.types.parts import (
     StepFinishPart,
     StepStartPart,
     TextPart,
+    Tokens,
     ToolPart,
+    Usage,
 )
-from outrider.types.request import BodyLayout
+from outrider.types.request import (
+    AnswerStart,
+    BodyLayout,
+    Delta,
+    Finish,
+    InputDelta,
+    PartEnd,
+    PartStart,
+    ReasoningDelta,
+    RemoteEvent,
+    Retry,
+    TextDelta,
+    UsageReport,
+)
 from outrider.types.tool_state import ToolPending
-from outrider.types.usage import CacheMiss, Tokens, Usage
 
 _COMPLETE_FINISHES = ("stop", "tool_use")
 _UNPUBLISHED = frozenset({AnswerStart, UsageReport, Finish})  # they describe the whole answer, not a part of it

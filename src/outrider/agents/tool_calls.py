@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from outrider._sync import describe_exception
+from outrider._sync import Callbacks, describe_exception
 from outrider.agents.hooks import HOOK_ASKS, HookDecision, HookedCall, HookedStop
 from outrider.agents.run_context import AgentContext, ApprovalVerdict
 from outrider.agents.turn_state import TurnEnd, turn_start
@@ -17,7 +17,6 @@ from outrider.errors import CallbackError, OutriderError, PartValidationError
 from outrider.sessions.failpoints import failpoint
 from outrider.tools.runner import ToolRunner, unknown_tool_message
 from outrider.tools.schema import InvalidArguments
-from outrider.tools.threads import Callbacks
 from outrider.tools.tool import ForwardingTool, Progress, Tool, ToolContext, find_json_problem
 from outrider.types.events import ErrorEvent, ToolExecutionCompletedEvent, ToolExecutionStartedEvent, ToolOutputEvent
 from outrider.types.messages import Message

@@ -29,9 +29,8 @@ from outrider.sessions.records import SessionFilter
 from outrider.sessions.store import Store
 from outrider.types.agents import Limits
 from outrider.types.messages import Message
-from outrider.types.parts import SubtaskPart
+from outrider.types.parts import SubtaskPart, Usage
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
-from outrider.types.usage import Usage
 
 _log = logging.getLogger("outrider.worker")
 

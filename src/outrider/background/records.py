@@ -7,7 +7,7 @@ import msgspec
 
 from outrider.agents.turn_state import TerminationReason
 from outrider.types.agents import Limits
-from outrider.types.usage import Tokens
+from outrider.types.parts import Tokens
 
 RunState = Literal["delayed", "queued", "running", "waiting", "done", "failed", "canceled"]
 EndReason = TerminationReason | Literal["waiting"]

@@ -126,7 +126,7 @@ def _check_terminal(settings: "Settings", *, attached: bool) -> None:
     """Raise ConfigurationError if the terminal application cannot run here, where it could also ask for a model."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         if settings.missing and not attached:
-            from outrider.models.local.discovery import missing_model_message
+            from outrider.models.local_models import missing_model_message
 
             raise ConfigurationError(missing_model_message(settings.missing))
         raise ConfigurationError(

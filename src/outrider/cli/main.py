@@ -1,10 +1,17 @@
-"""Entry point of the `outrider` program: runs the requested command and returns its exit code."""
+"""Entry point of the `outrider` program: finds the command of a command line, runs it, converts its errors into
+messages, and returns its exit code."""
 
 import gc
 import os
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from outrider.cli import exit_codes
+
+# Parsers and errors are imported by the functions that need them: `--version` is to start as fast as Python does.
+if TYPE_CHECKING:
+    from outrider.errors import OutriderError
 
 _FROM_KERNEL = 0x80  # SI_KERNEL
 
@@ -64,12 +71,90 @@ def _run_command_line(arguments: list[str]) -> int:
     # Imports create no garbage, and collecting during them costs a tenth of start-up time. `load_entry_point` enables
     # the collector again once the command is imported.
     gc.disable()
-    from outrider.cli.dispatch import dispatch_command
-
     try:
         return dispatch_command(arguments)
     except SystemExit as ended:  # argparse exits this way after it has printed help or a usage error
         return ended.code if isinstance(ended.code, int) else exit_codes.SUCCESS
+
+
+def dispatch_command(arguments: list[str]) -> int:
+    """Run the command that the arguments name; without one, or with a prompt, open the terminal application."""
+    if not arguments or arguments[0].startswith("-") or _is_prompt(arguments[0]):
+        from outrider.cli.interactive import run_interactive
+
+        return report_errors(lambda: run_interactive(arguments))
+    if arguments[0] == "help":
+        return dispatch_command([*arguments[1:], "--help"])
+    from outrider.cli.parser import find_command, load_entry_point, parse_arguments  # lazy: `--version` needs none
+
+    command = find_command(arguments[0])
+    if command is None:
+        return _report_unknown_command(arguments[0])
+    parsed = parse_arguments(command, arguments[1:])
+    return report_errors(lambda: load_entry_point(parsed.execute)(parsed))
+
+
+def _is_prompt(text: str) -> bool:
+    """Return whether an argument is a prompt for the terminal application. A single word may be a misspelled command,
+    which must not start a conversation."""
+    return len(text.split()) > 1
+
+
+def report_errors(work: Callable[[], int]) -> int:
+    """Run `work`; print an expected error as one line instead of a traceback, and return its exit code."""
+    from outrider.errors import OutriderError
+
+    try:
+        return work()
+    except OutriderError as error:
+        from outrider.cli.output import Console
+
+        Console().print_stderr(f"outrider: {error}")
+        return exit_code_for(error)
+    except FileNotFoundError:
+        if _cwd_exists():
+            raise
+        sys.stderr.write("outrider: the current folder no longer exists. Change to another one, or pass --cwd FOLDER\n")
+        return exit_codes.USAGE_ERROR
+
+
+def _cwd_exists() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109  called only for its error
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def exit_code_for(error: "OutriderError") -> int:
+    """Return the exit code of an error class."""
+    from outrider.errors import ConfigurationError, LimitReachedError, ProviderError
+
+    match error:
+        case ConfigurationError():
+            return exit_codes.USAGE_ERROR
+        case LimitReachedError():
+            return exit_codes.LIMIT_REACHED
+        case ProviderError():
+            return exit_codes.PROVIDER_ERROR
+        case _:
+            return exit_codes.FAILURE
+
+
+def _report_unknown_command(name: str) -> int:
+    """Print a usage error that suggests the closest command name."""
+    from difflib import get_close_matches
+
+    from outrider.cli.parser import COMMANDS
+
+    near = get_close_matches(name, [command.name for command in COMMANDS], 1)
+    hint = (
+        f"Did you mean `outrider {near[0]}`?"
+        if near
+        else f"To send it as a prompt: outrider run {name!r}, or outrider -- {name!r} in the terminal application."
+    )
+    sys.stderr.write(f"outrider: unknown command {name!r}. {hint} See `outrider --help`.\n")
+    return exit_codes.USAGE_ERROR
 
 
 def program_version() -> str:

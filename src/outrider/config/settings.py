@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from outrider.config.environment import EnvironmentVariables
 from outrider.config.file import (
     AgentTable,
     BackgroundTable,
@@ -40,6 +39,7 @@ from outrider.config.providers import (
     DEFAULT_MODELS,
     NO_PROVIDER_MESSAGE,
     AgentBuilder,
+    EnvironmentVariables,
     ProviderRegistry,
 )
 from outrider.errors import ConfigurationError

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from outrider.config.environment import EnvironmentVariables, key_variable_names
-from outrider.config.providers import BUILT_IN_PROVIDERS
+from outrider.config.providers import BUILT_IN_PROVIDERS, EnvironmentVariables, key_variable_names
 from outrider.errors import ConfigurationError
 from outrider.permissions.paths.containment import write_private_file
 

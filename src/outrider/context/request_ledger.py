@@ -15,9 +15,8 @@ import msgspec
 from outrider._lazy import lazy_pattern
 from outrider.context.lower import end_with_user, lower
 from outrider.types.messages import Message
-from outrider.types.parts import BodyEdit, CompactionPart, SentRequestRecord, StepStartPart
+from outrider.types.parts import BodyEdit, CacheMiss, CompactionPart, SentRequestRecord, StepStartPart, Tokens
 from outrider.types.request import BodyLayout, Prompt, Request
-from outrider.types.usage import CacheMiss, Tokens
 
 BEFORE_REQUEST = "before_request"
 _CONVERSATION = "\x01"  # represents the id of the conversation in a stored head; JSON never contains it

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 
-from outrider._sync import describe_exception, describe_value
+from outrider._sync import call_user_function, describe_exception, describe_value, is_async_function
 from outrider.agents.hooks import HOOK_ASKS
 from outrider.agents.run_context import AgentContext, ApprovalVerdict, ask_no_one
 from outrider.engine.approvals import LASTING_SCOPES, ApprovalGrant, ApprovalQueue, PeerApprovals, RunGrants
@@ -25,7 +25,6 @@ from outrider.permissions.redaction.redactor import HIDDEN_SECRET
 from outrider.sessions.records import Approval, ApprovalScope, fingerprint_call
 from outrider.sessions.store import Store
 from outrider.tools.schema import InvalidArguments
-from outrider.tools.threads import call_user_function, is_async_function
 from outrider.tools.tool import Policy, Tool
 from outrider.types.agents import Mode, Provider
 from outrider.types.events import ErrorEvent, ToolApprovalRequestedEvent, ToolApprovalResultEvent

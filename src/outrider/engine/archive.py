@@ -178,7 +178,7 @@ class SessionArchive:
 
     async def import_from_url(self, url: str, *, token: str | None, as_copy: bool) -> ImportResult:
         """Download an export from another server and store its session."""
-        from outrider.config.environment import proxy_for
+        from outrider.config.providers import proxy_for
         from outrider.sessions.export import import_from_url
 
         return await import_from_url(self.store, url, key=token, as_copy=as_copy, proxy=proxy_for)

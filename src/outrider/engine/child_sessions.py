@@ -14,13 +14,12 @@ from outrider.sessions.leases import LeaseOwner
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.types.agents import Agent, Limits, Mode
-from outrider.types.deltas import UsageReport
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
-from outrider.types.parts import SubtaskPart
+from outrider.types.parts import SubtaskPart, Usage
+from outrider.types.request import UsageReport
 from outrider.types.tool_state import LEFT_OPEN
-from outrider.types.usage import Usage
 
 TITLE_AGENT = "outrider/title"  # the slash avoids conflicts with names of user agents
 

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from outrider.config.environment import key_variable_names, proxy_for
 from outrider.config.file import read_config_file
 from outrider.config.paths import AppFolders
-from outrider.config.providers import NO_PROVIDER_MESSAGE
+from outrider.config.providers import NO_PROVIDER_MESSAGE, key_variable_names, proxy_for
 from outrider.config.settings import Settings
 from outrider.errors import ConfigurationError, NetworkError, StoreDamagedError
-from outrider.models.local.discovery import missing_model_message
+from outrider.models.local_models import missing_model_message
 from outrider.presentation.formats import format_bytes, format_count
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.project.sandbox import LazySandbox

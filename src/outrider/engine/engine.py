@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 from weakref import WeakValueDictionary
 
+from outrider._sync import CALLBACK_SECONDS
 from outrider.agents.instructions import additional_instructions
 from outrider.agents.output_type import DEFAULT_ATTEMPTS, OutputValidator, as_output_type
-from outrider.config.environment import redactor_for
+from outrider.config.providers import redactor_for
 from outrider.engine.approval_gate import function_channel, queue_channel
 from outrider.engine.approvals import ApprovalQueue, PeerApprovals
 from outrider.engine.inbox import AbortListener, abort_in_other_process, is_abort_request
@@ -52,7 +53,6 @@ from outrider.sessions.redacted_store import redact_store
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.builtin.todo import TodoItem, recorded_todos
-from outrider.tools.threads import CALLBACK_SECONDS
 from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Limits, Mode, Provider
 from outrider.types.ids import new_id, now_ms

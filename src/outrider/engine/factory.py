@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from outrider._sync import CALLBACK_SECONDS
 from outrider.agents.hooks import Hooks
-from outrider.config.environment import KEY_VARIABLES, proxy_for
 from outrider.config.paths import make_private_folder
-from outrider.config.providers import read_prompts
+from outrider.config.providers import KEY_VARIABLES, proxy_for, read_prompts
 from outrider.config.settings import Settings
 from outrider.engine.approval_gate import Rules
 from outrider.engine.engine import Engine
@@ -26,7 +26,6 @@ from outrider.project.trust import HOOK_FILES, WorkspaceTrust, find_project, ser
 from outrider.providers.catalog import ModelCatalog, use_price_file
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.sessions.store import Store
-from outrider.tools.threads import CALLBACK_SECONDS
 from outrider.tools.tool import AskUser, Tool
 from outrider.tools.workspace_files import EditorBuffers
 from outrider.types.ids import now_ms
@@ -67,7 +66,7 @@ async def standard_engine(
     data folder or in `store`, which is opened and closed here. Raises ConfigurationError with setup instructions if no
     model is configured."""
     if settings.missing:
-        from outrider.models.local.discovery import missing_model_message  # lazy: rarely needed
+        from outrider.models.local_models import missing_model_message  # lazy: rarely needed
 
         raise ConfigurationError(await asyncio.to_thread(missing_model_message, settings.missing))
     data, bus = make_private_folder(settings.data_folder), bus or EventBus()

@@ -439,7 +439,7 @@ def context_limit(providers: Iterable[Provider], model: ModelRef) -> int | None:
     if provider is None or provider.kind in ("scripted", "outrider"):
         return None
     if provider.kind == "local":
-        from outrider.models.local.weights import runtime_limits
+        from outrider.models.local_models import runtime_limits
 
         return runtime_limits(provider).context
     return shared_catalog().context_limit(provider.kind, model.model, base_url=provider.base_url)
@@ -465,7 +465,7 @@ def _format_rate(rate: Decimal) -> str:
 
 def _model_names(provider: Provider) -> Iterable[str]:
     if provider.kind == "local":
-        from outrider.models.local.weights import KNOWN_WEIGHTS
+        from outrider.models.local_models import KNOWN_WEIGHTS
 
         return [weights.name for weights in KNOWN_WEIGHTS]
     return shared_catalog().list_models(provider.kind, base_url=provider.base_url)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from outrider.config.environment import KEY_VARIABLES, proxy_for
 from outrider.config.file import read_servers_file
+from outrider.config.providers import KEY_VARIABLES, proxy_for
 from outrider.config.settings import Settings
 from outrider.errors import ConfigurationError, OutriderError
 from outrider.permissions.paths.containment import write_private_file

@@ -31,9 +31,8 @@ from outrider.types.events import (
     PartUpdatedEvent,
     RetryScheduledEvent,
 )
-from outrider.types.parts import ToolPart, is_withdrawn, tool_result
+from outrider.types.parts import ToolPart, Usage, is_withdrawn, tool_result
 from outrider.types.tool_state import ToolPending
-from outrider.types.usage import Usage
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import msgspec
 
-from outrider._sync import run_sync
+from outrider._sync import CALLBACK_SECONDS, run_sync
 from outrider.agents.delegation import open_agent_context
 from outrider.agents.hooks import Hooks
 from outrider.agents.instructions import additional_instructions, describe_input
@@ -17,7 +17,7 @@ from outrider.agents.output_type import DEFAULT_ATTEMPTS, OutputType, OutputVali
 from outrider.agents.run_context import AgentContext, RunContext
 from outrider.agents.turn import Turn
 from outrider.agents.turn_state import TurnEnd, has_pending_calls
-from outrider.config.environment import redactor_for
+from outrider.config.providers import redactor_for
 from outrider.engine.approval_gate import ApproveFunction, function_channel, relay_remote_approvals
 from outrider.engine.results import (
     Out,
@@ -52,7 +52,6 @@ from outrider.sessions.records import SessionUpdate, check_metadata
 from outrider.sessions.redacted_store import redact_store
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
-from outrider.tools.threads import CALLBACK_SECONDS
 from outrider.tools.tool import Tool
 from outrider.tracing.console import EventLogger
 from outrider.tracing.event_log import EventLog

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, cast
 import msgspec
 
 from outrider._lazy import lazy_pattern
+from outrider._sync import CALLBACK_SECONDS, Callbacks, call_user_function
 from outrider.agents.budget import RunBudget
 from outrider.agents.hooks import HookDecision, HookedPrompt, Hooks, SentRequests
 from outrider.agents.run_context import AgentContext, RunContext, discard_output, no_call_wrapper
-from outrider.config.environment import search_path, with_environment_defaults
+from outrider.config.providers import search_path, with_environment_defaults
 from outrider.engine.approval_gate import ApprovalChannel, ApprovalGate, ApproveFunction, PermissionChecker, Rules
 from outrider.engine.child_sessions import ChildSessionOpener, DelegatedLimits, end_child_sessions
 from outrider.errors import CallbackError, ConfigurationError, OutriderError
@@ -39,7 +40,6 @@ from outrider.sessions.records import SessionFilter
 from outrider.sessions.session import Session
 from outrider.sessions.store import Store
 from outrider.tools.runner import describe_touched_files
-from outrider.tools.threads import CALLBACK_SECONDS, Callbacks, call_user_function
 from outrider.tools.tool import Tool, tools_by_name
 from outrider.types.agents import Agent, Limits, Provider, SessionContext
 from outrider.types.ids import now_ms

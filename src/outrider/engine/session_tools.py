@@ -37,7 +37,6 @@ from outrider.processes.sandbox.sandbox import (
     is_within,
 )
 from outrider.processes.supervisor import ProcessSupervisor
-from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.project.extensions import GitState, WorkspaceExtensions, recorded_notes
 from outrider.project.sandbox import allow_git_writes, find_worktree
 from outrider.sessions.session import Session
@@ -50,7 +49,7 @@ from outrider.tools.builtin.shell import shell_tool
 from outrider.tools.builtin.task import task_tool
 from outrider.tools.builtin.todo import TodoItem, recorded_todos, todo_tool
 from outrider.tools.builtin.web import web_fetch_tool
-from outrider.tools.edit_transaction import FileEditor, save_no_originals
+from outrider.tools.edit_transaction import FileEditor, WorkspaceLock, save_no_originals
 from outrider.tools.tool import AskUser, Progress, Tool, ToolContext, tools_by_name
 from outrider.tools.workspace_files import EditorBuffers, SeenVersions, WorkspaceFiles
 from outrider.types.events import SessionUpdatedEvent

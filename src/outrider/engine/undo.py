@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from outrider._sync import ThreadPool
 from outrider.agents.run_context import AgentContext, CallWrapper
 from outrider.errors import ConfigurationError, OutriderError, SessionNotFoundError, StoreError, ToolFailure
 from outrider.event_bus import EventBus
@@ -17,7 +18,6 @@ from outrider.sessions import snapshots as snapshots_api
 from outrider.sessions.journal import Journal
 from outrider.sessions.store import Store
 from outrider.tools.edit_transaction import PlannedChange, remove_leftovers
-from outrider.tools.threads import ThreadPool
 from outrider.tools.tool import Tool, ToolContext
 from outrider.types.events import ErrorEvent, ProcessExitedEvent, ProcessStartedEvent
 from outrider.types.messages import Message

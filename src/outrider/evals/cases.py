@@ -20,9 +20,8 @@ from outrider.sessions.session import Session
 from outrider.types.agents import Limits
 from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel, Mode
-from outrider.types.parts import ToolPart
+from outrider.types.parts import ToolPart, Usage
 from outrider.types.tool_state import ToolPending
-from outrider.types.usage import Usage
 
 BUILT_IN_FOLDER = Path(__file__).parent / "suites"
 MAX_DETAIL = 2_000

@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from outrider._sync import run_sync
-from outrider.config.environment import search_path
+from outrider.config.providers import search_path
 from outrider.engine.approval_gate import Rules
 from outrider.engine.archive import SessionArchive
 from outrider.engine.engine import Engine
@@ -60,8 +60,7 @@ from outrider.sessions.store import Store
 from outrider.tools.tool import Tool
 from outrider.types.agents import Agent, Limits, Provider
 from outrider.types.ids import new_id, now_ms
-from outrider.types.parts import ToolPart
-from outrider.types.usage import Usage
+from outrider.types.parts import ToolPart, Usage
 
 if TYPE_CHECKING:
     from outrider.background.api import Background

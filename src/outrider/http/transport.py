@@ -1,10 +1,12 @@
-"""The transport contract: send an encoded request, return a response whose body is read in chunks."""
+"""The transport contract: send an encoded request, return a response whose body is read in chunks. With the parser for
+server-sent events, of which a streamed body consists."""
 
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import msgspec
 
+from outrider.errors import MalformedAnswerError
 from outrider.types.request import BodyLayout
 
 ProxySelector = Callable[[str], str | None]
@@ -89,3 +91,151 @@ class HttpTransport(Protocol):
     async def send(self, request: HttpRequest) -> HttpResponse: ...
 
     async def aclose(self) -> None: ...
+
+
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+_MAX_CACHED_NAMES = 64
+_BOM = b"\xef\xbb\xbf"
+_BRACES, _CLOSERS = b"{[", b"}]"
+
+ServerEvent = tuple[str, bytes]
+"""The name of an event ("" for none) and its data, which is valid UTF-8."""
+
+
+class ServerEventReader:
+    """Parses server-sent events from chunks of any size. It buffers at most one event, up to `limit` bytes.
+
+    Lines end with LF, CRLF or CR; a chunk may end between CR and LF. The parser accepts two deviations from the
+    standard that real gateways need: the last event may lack its blank line, and bare JSON without a `data:` field, on
+    one line or on several up to a blank line, is an event.
+    """
+
+    __slots__ = ("_after_cr", "_bare", "_counted", "_data", "_limit", "_name", "_names", "_size", "_started", "_tail")
+
+    def __init__(self, limit: int = MAX_EVENT_BYTES) -> None:
+        self._limit = limit
+        self._tail = bytearray()  # the incomplete last line
+        self._after_cr = False  # a line feed at the start of the next chunk completes a CRLF
+        self._started = False
+        self._name = ""
+        self._names: dict[bytes, str] = {}
+        self._data: list[bytes] = []
+        self._bare = False  # whether the data is JSON without field names
+        self._counted = self._size = 0
+
+    def feed(self, chunk: bytes) -> list[ServerEvent]:
+        if self._after_cr and chunk:
+            self._after_cr = False
+            if chunk[0] == 0x0A:
+                chunk = chunk[1:]
+        if not chunk:
+            return []
+        lines = chunk.splitlines()
+        last = chunk[-1]
+        if last != 0x0A:
+            self._after_cr = last == 0x0D
+            if not self._after_cr:
+                rest = lines.pop()
+                if not lines:
+                    return self._buffer_tail(rest)
+                lines[0] = self._complete_line(lines[0])
+                self._buffer_tail(rest)
+                return self._read_lines(lines)
+        lines[0] = self._complete_line(lines[0])
+        return self._read_lines(lines)
+
+    def close(self) -> list[ServerEvent]:
+        """Returns the event that was buffered because its line end or blank line is missing."""
+        lines = [self._complete_line(b"")] if self._tail else []
+        return self._read_lines([*lines, b""])
+
+    def _buffer_tail(self, rest: bytes) -> list[ServerEvent]:
+        self._tail += rest
+        self._check_size(len(self._tail))
+        return []
+
+    def _complete_line(self, end: bytes) -> bytes:
+        """Joins the first line of a chunk with the buffered start of that line."""
+        if self._tail:
+            self._tail += end
+            end = bytes(self._tail)
+            self._tail = bytearray()
+        if not self._started:
+            self._started = True
+            end = end.removeprefix(_BOM)
+        return end
+
+    def _read_lines(self, lines: list[bytes]) -> list[ServerEvent]:
+        events: list[ServerEvent] = []
+        for line in lines:
+            if line[:6] == b"data: ":
+                self._data.append(line[6:])
+            elif not line:
+                if self._data:
+                    events.append((self._name, self._take_data()))
+                self._name = ""
+            elif line[:6] == b"event:":
+                self._name = self._names.get(line) or self._read_name(line)
+            else:
+                self._read_other_line(line, events)
+        if self._data:
+            self._check_data_size()
+        return events
+
+    def _read_name(self, line: bytes) -> str:
+        name = line[6:].decode("utf-8", "replace").strip()
+        if len(self._names) < _MAX_CACHED_NAMES:  # bounds the cache; streams use few names
+            self._names[line] = name
+        return name
+
+    def _read_other_line(self, line: bytes, events: list[ServerEvent]) -> None:
+        """Reads the rarer forms of data lines; ignores comments, ids, retry times and unknown fields."""
+        if line[:5] == b"data:":
+            self._data.append(line[5:])
+        elif line == b"data":
+            self._data.append(b"")
+        elif self._bare:
+            self._data.append(line)
+        elif line[0] in _BRACES:
+            self._read_bare(line, events)
+        elif line[0] == 0 and (bare := line.lstrip(b"\0")):  # some proxies pad with NUL bytes
+            events += self._read_lines([bare])
+
+    def _read_bare(self, line: bytes, events: list[ServerEvent]) -> None:
+        """Reads JSON without a field name; gateways report errors like this in the middle of a stream."""
+        if line.rstrip()[-1] in _CLOSERS:
+            events.append(("", _replace_invalid_utf8(line)))
+        elif not self._data:
+            self._bare = True
+            self._data.append(line)
+
+    def _take_data(self) -> bytes:
+        data = self._data
+        joined = data[0] if len(data) == 1 else b"\n".join(data)
+        self._data = []
+        self._bare = False
+        self._counted = self._size = 0
+        return joined if joined.isascii() else _replace_invalid_utf8(joined)
+
+    def _check_data_size(self) -> None:
+        """Adds the new lines of an incomplete event to its size."""
+        self._size += sum(map(len, self._data[self._counted :]))
+        self._counted = len(self._data)
+        self._check_size(self._size)
+
+    def _check_size(self, size: int) -> None:
+        if size > self._limit:
+            error = MalformedAnswerError(
+                f"an event of the stream is larger than {self._limit} bytes", type="event_too_large"
+            )
+            error.retryable = False
+            raise error
+
+
+def _replace_invalid_utf8(data: bytes) -> bytes:
+    """Returns the bytes with invalid UTF-8 replaced, as the standard requires."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return data.decode("utf-8", "replace").encode()
+    return data

@@ -12,9 +12,9 @@ from typing import Any, TypeVar, get_args
 import msgspec
 from msgspec.structs import asdict, replace
 
-from outrider._sync import describe_exception, is_interruption
+from outrider._sync import call_user_function, describe_exception, is_interruption
 from outrider.agents.budget import ModelPrice
-from outrider.config.environment import proxy_for, with_environment_defaults
+from outrider.config.providers import proxy_for, with_environment_defaults
 from outrider.errors import (
     AuthenticationError,
     CallbackError,
@@ -29,25 +29,26 @@ from outrider.http.transport import HttpRequest, HttpTimeouts, HttpTransport
 from outrider.providers.catalog import ModelCatalog
 from outrider.providers.client import RateLimit, RateLimiter, RequestSigner, WireClient
 from outrider.providers.provider import CustomProvider, ModelClient, ModelDescription, WireFormat
-from outrider.providers.stream_filters.stream_filter import StreamFilter
-from outrider.tools.threads import call_user_function
+from outrider.providers.stream_filters import StreamFilter
 from outrider.types.agents import Agent, Credential, CredentialFunction, Provider, ProviderKind
-from outrider.types.deltas import (
+from outrider.types.events import Event
+from outrider.types.ids import new_id
+from outrider.types.parts import Tokens
+from outrider.types.request import (
     Delta,
     Finish,
     InputDelta,
     PartEnd,
     PartStart,
+    Prompt,
     ReasoningDelta,
     RemoteEvent,
+    Request,
     Retry,
+    RetryPolicy,
     TextDelta,
     UsageReport,
 )
-from outrider.types.events import Event
-from outrider.types.ids import new_id
-from outrider.types.request import Prompt, Request, RetryPolicy
-from outrider.types.usage import Tokens
 
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 
@@ -69,7 +70,7 @@ def model_client(provider: Provider, *, catalog: ModelCatalog | None = None) -> 
         case "custom":
             return CustomClient(provider)
         case "local":
-            from outrider.models.local.weights import local_client
+            from outrider.models.local_models import local_client
 
             return local_client(provider)
         case _:
@@ -146,12 +147,12 @@ def _create_transport(provider: Provider) -> HttpTransport:
 
 def _create_chat_client(provider: Provider, signer: RequestSigner | None) -> ModelClient:
     from outrider.providers.openai.chat_client import ChatWire
-    from outrider.providers.stream_filters.think_tags import create_think_filter
+    from outrider.providers.stream_filters import create_think_filter
 
     client = _create_wire_client(provider, ChatWire(provider), create_think_filter, signer)
     if not provider.options.get("text_tools"):
         return ToolFallbackClient(client)
-    from outrider.providers.stream_filters.text_tool_calls import TextToolsClient
+    from outrider.providers.text_tool_calls import TextToolsClient
 
     return TextToolsClient(client)
 
@@ -198,7 +199,7 @@ class ToolFallbackClient:
                 yield delta
 
     def _stream_as_text(self, request: Request) -> AsyncGenerator[Delta, None]:
-        from outrider.providers.stream_filters.text_tool_calls import TextToolsClient  # lazy: rarely needed
+        from outrider.providers.text_tool_calls import TextToolsClient  # lazy: rarely needed
 
         return TextToolsClient(self._client).stream(request)
 
@@ -536,7 +537,7 @@ class CatalogPricing:
         if configured.kind == "outrider":
             return ModelPrice(billed_afterwards=True), None, None
         if configured.kind == "local":
-            from outrider.models.local.weights import runtime_limits
+            from outrider.models.local_models import runtime_limits
             from outrider.providers.local.client import MAX_ANSWER_TOKENS
 
             return ModelPrice(), runtime_limits(configured).context, MAX_ANSWER_TOKENS
@@ -570,7 +571,7 @@ def adapt_to_local_models(agents: Iterable[Agent], providers: Iterable[Provider]
     local = {provider.name for provider in providers if provider.kind == "local"}
     if not local:
         return tuple(agents)
-    from outrider.models.local.weights import local_profile  # lazy: most runs use no local model
+    from outrider.models.local_models import local_profile  # lazy: most runs use no local model
 
     return tuple(local_profile(agent) if agent.provider in local else agent for agent in agents)
 

@@ -7,17 +7,15 @@ from typing import Any
 import msgspec
 
 from outrider._sync import run_sync
-from outrider.config.environment import with_environment_defaults
+from outrider.config.providers import with_environment_defaults
 from outrider.context.lower import lower
 from outrider.errors import ConfigurationError, ProviderError
 from outrider.models.clients import as_provider, custom_cost, shared_catalog, shared_client
-from outrider.providers.assembler import AnswerAssembler
-from outrider.providers.provider import CustomProvider, ModelClient
+from outrider.providers.provider import AnswerAssembler, CustomProvider, ModelClient
 from outrider.types.agents import Provider
-from outrider.types.deltas import Answer
 from outrider.types.messages import Message, text_message
-from outrider.types.request import ModelSettings, Request, ToolSpec
-from outrider.types.usage import Tokens
+from outrider.types.parts import Tokens
+from outrider.types.request import Answer, ModelSettings, Request, ToolSpec
 
 
 async def async_complete(

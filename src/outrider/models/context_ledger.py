@@ -39,19 +39,21 @@ from outrider.types.codec import AnyPart
 from outrider.types.messages import INSTRUCTIONS, Message
 from outrider.types.parts import (
     BodyEdit,
+    CacheMiss,
+    CacheTokens,
     CompactionPart,
     FilePart,
     ModelPart,
     ReasoningPart,
     SentRequestRecord,
     TextPart,
+    Tokens,
     ToolPart,
     ToolResultPart,
     ToolUsePart,
 )
 from outrider.types.request import ModelMessage, Prompt
 from outrider.types.tool_state import ToolCompleted
-from outrider.types.usage import CacheMiss, CacheTokens, Tokens
 
 WIRE = "wire syntax"
 _BYTES_PER_TOKEN = 4
@@ -267,7 +269,7 @@ class _RequestBuilder:
 
 
 def _rewrite_prompt(prompt: Prompt, form: str) -> Prompt:
-    from outrider.providers.stream_filters.text_tool_calls import rewrite_as_text  # lazy: rarely needed
+    from outrider.providers.text_tool_calls import rewrite_as_text  # lazy: rarely needed
 
     return rewrite_as_text(prompt) if form == "text-tools" else prompt
 

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from outrider.config.environment import proxy_for, with_environment_defaults
+from outrider.config.providers import proxy_for, with_environment_defaults
 from outrider.errors import ConfigurationError, NetworkError
 from outrider.http.client import HttpClient, read_body
 from outrider.http.transport import HttpRequest
 from outrider.models.clients import with_current_key
-from outrider.providers.models_dev import ModelFacts, ModelPrices, without_dated_names
+from outrider.providers.catalog import ModelFacts, ModelPrices, without_dated_names
 from outrider.types.agents import Provider
 
 LIST_SECONDS: Final = 3.0

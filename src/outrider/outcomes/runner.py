@@ -64,7 +64,7 @@ from outrider.processes.sandbox.overlay import (
 )
 from outrider.processes.sandbox.sandbox import Network, OverlayMount, Sandbox, SandboxPolicy
 from outrider.processes.supervisor import CommandResult
-from outrider.processes.workspace_lock import WorkspaceLock
+from outrider.tools.edit_transaction import WorkspaceLock
 from outrider.tools.tool import Progress, ToolContext, ToolResult
 from outrider.types.modes import ApprovalLevel, Mode
 from outrider.types.origins import NETWORK, DataFlow, make_origin

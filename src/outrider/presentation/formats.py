@@ -11,7 +11,7 @@ from outrider.permissions.redaction.terminal import (
     remove_escape_sequences,
     sanitize_for_terminal,
 )
-from outrider.types.usage import Tokens
+from outrider.types.parts import Tokens
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 TAB_WIDTH = 4

@@ -44,8 +44,7 @@ from outrider.presentation.tool_calls import (
 )
 from outrider.types.codec import AnyPart
 from outrider.types.messages import Message
-from outrider.types.parts import DisplayStatus, SubtaskPart
-from outrider.types.usage import Tokens
+from outrider.types.parts import DisplayStatus, SubtaskPart, Tokens
 
 ItemKind = Literal["user", "text", "reasoning", "call", "file", "notice", "command", "agent"]
 MAX_INPUT, MAX_DIFF = 100_000, 100_000  # characters

@@ -50,9 +50,8 @@ from outrider.presentation.tool_calls import (
 )
 from outrider.sessions.records import SessionTranscript, StoredSession
 from outrider.types.messages import Message
-from outrider.types.parts import FilePart, ToolPart, is_withdrawn
+from outrider.types.parts import FilePart, ToolPart, Usage, is_withdrawn
 from outrider.types.tool_state import ToolCompleted, ToolError, ToolPending, ToolRunning
-from outrider.types.usage import Usage
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

@@ -21,20 +21,25 @@ if TYPE_CHECKING:
         WireFormat,
     )
     from outrider.types.agents import Credential, Provider
-    from outrider.types.deltas import (
+    from outrider.types.parts import Tokens
+    from outrider.types.request import (
         AnswerStart,
         Delta,
         Finish,
         InputDelta,
+        ModelMessage,
+        ModelSettings,
         PartEnd,
         PartStart,
+        Prompt,
         ReasoningDelta,
+        Request,
         Retry,
+        RetryPolicy,
         TextDelta,
+        ToolSpec,
         UsageReport,
     )
-    from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, RetryPolicy, ToolSpec
-    from outrider.types.usage import Tokens
 
 __all__ = [
     "AdaptiveWireFormat",
@@ -79,10 +84,10 @@ __getattr__, __dir__ = lazy_names(
             "AdaptiveWireFormat AnswerDecoder CustomProvider ModelClient ModelDescription WireFormat"
         ),
         "outrider.types.agents": "Credential Provider",
-        "outrider.types.deltas": """
-            AnswerStart Delta Finish InputDelta PartEnd PartStart ReasoningDelta Retry TextDelta UsageReport
+        "outrider.types.parts": "Tokens",
+        "outrider.types.request": """
+            AnswerStart Delta Finish InputDelta ModelMessage ModelSettings PartEnd PartStart Prompt ReasoningDelta
+            Request Retry RetryPolicy TextDelta ToolSpec UsageReport
         """,
-        "outrider.types.request": "ModelMessage ModelSettings Prompt Request RetryPolicy ToolSpec",
-        "outrider.types.usage": "Tokens",
     },
 )

@@ -19,9 +19,8 @@ from outrider.http.client import HttpClient
 from outrider.http.transport import HttpRequest, HttpTransport
 from outrider.providers.http_exchange import HttpExchange
 from outrider.providers.provider import AdaptiveWireFormat, ModelClient, WireFormat
-from outrider.providers.stream_filters.stream_filter import StreamFilter, apply_filter
-from outrider.types.deltas import AnswerStart, Delta, Retry, UsageReport
-from outrider.types.request import Request, RetryPolicy
+from outrider.providers.stream_filters import StreamFilter, apply_filter
+from outrider.types.request import AnswerStart, Delta, Request, Retry, RetryPolicy, UsageReport
 
 _MINUTE = 60.0
 

@@ -5,11 +5,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outrider.errors import InvalidRequestError, MalformedAnswerError, NetworkError, ProviderError
-from outrider.http.sse import ServerEventReader
-from outrider.http.transport import HttpRequest, HttpResponse, HttpTransport
+from outrider.http.transport import HttpRequest, HttpResponse, HttpTransport, ServerEventReader
 from outrider.providers.provider import ResumableDecoder, WireFormat
-from outrider.types.deltas import Delta, Finish
-from outrider.types.request import Request
+from outrider.types.request import Delta, Finish, Request
 
 if TYPE_CHECKING:
     from outrider.providers.response_json import SurrogateJoiner

@@ -15,22 +15,23 @@ from outrider.providers.error_mapping import build_provider_error
 from outrider.providers.request_body import data_url_base64
 from outrider.providers.response_json import decode_json
 from outrider.types.agents import Provider
-from outrider.types.deltas import (
+from outrider.types.events import Event, SessionUpdatedEvent, ToolApprovalRequestedEvent, event_from_dict
+from outrider.types.ids import new_id
+from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
+from outrider.types.request import (
     AnswerStart,
     Delta,
     Finish,
     InputDelta,
+    ModelMessage,
     PartEnd,
     PartStart,
     ReasoningDelta,
     RemoteEvent,
+    Request,
     TextDelta,
     delta_tag,
 )
-from outrider.types.events import Event, SessionUpdatedEvent, ToolApprovalRequestedEvent, event_from_dict
-from outrider.types.ids import new_id
-from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, Request
 
 FAILED_EVENT = "Failed"
 _DELTA_DECODERS: dict[str, msgspec.json.Decoder[Any]] = {

@@ -9,8 +9,8 @@ import msgspec
 
 from outrider._lazy import lazy_pattern
 from outrider.errors import MalformedAnswerError
-from outrider.types.deltas import Delta, Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
 from outrider.types.partial_json import find_json_objects, find_value_end
+from outrider.types.request import Delta, Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
 from outrider.types.validate import JSON_ERRORS, MAX_NESTING, is_object, is_too_deep
 
 Decoded = TypeVar("Decoded")

@@ -10,23 +10,24 @@ import msgspec
 
 from outrider.errors import ConfigurationError, InvalidRequestError, ProviderError
 from outrider.types.agents import Provider
-from outrider.types.deltas import (
+from outrider.types.ids import new_id
+from outrider.types.parts import FilePart, ReasoningPart, TextPart, Tokens, ToolPart, ToolResultPart, ToolUsePart
+from outrider.types.request import (
     AnswerStart,
     Delta,
     Finish,
     InputDelta,
+    ModelMessage,
     PartEnd,
     PartStart,
+    Prompt,
     ReasoningDelta,
+    Request,
     Retry,
     TextDelta,
     UsageReport,
 )
-from outrider.types.ids import new_id
-from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, Prompt, Request
 from outrider.types.tool_state import ToolPending
-from outrider.types.usage import Tokens
 
 Messages = Sequence[ModelMessage]
 _IDENTIFIER = re.compile(r"[A-Za-z0-9_-]+")

@@ -16,17 +16,6 @@ from outrider.engine.results import RunResult
 from outrider.errors import OutriderError
 from outrider.event_bus import EventStream
 from outrider.permissions.modes import stricter_mode
-from outrider.types.deltas import (
-    AnswerStart,
-    Delta,
-    Finish,
-    FinishReason,
-    PartEnd,
-    PartStart,
-    ReasoningDelta,
-    RemoteEvent,
-    TextDelta,
-)
 from outrider.types.events import (
     AgentCalledEvent,
     AgentReturnedEvent,
@@ -47,6 +36,17 @@ from outrider.types.events import (
 from outrider.types.ids import new_id
 from outrider.types.modes import Mode
 from outrider.types.parts import ReasoningPart, TextPart, ToolPart, is_withdrawn
+from outrider.types.request import (
+    AnswerStart,
+    Delta,
+    Finish,
+    FinishReason,
+    PartEnd,
+    PartStart,
+    ReasoningDelta,
+    RemoteEvent,
+    TextDelta,
+)
 
 _FINISH_REASONS: dict[str, FinishReason] = {"completed": "stop", "refusal": "refusal", "length": "length"}
 

@@ -17,7 +17,7 @@ from outrider.engine.questions import AskedQuestion
 from outrider.engine.undo_history import RestoreResult
 from outrider.errors import ConfigurationError, OutriderError, ServerAwayError, StoreError
 from outrider.event_bus import EventBus, EventStream
-from outrider.http.sse import ServerEvent, ServerEventReader
+from outrider.http.transport import ServerEvent, ServerEventReader
 from outrider.processes.output import OutputSlice
 from outrider.processes.supervisor import ProcessStatus
 from outrider.remote.client import (

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from outrider.errors import NetworkError, ServerAwayError
-from outrider.http.sse import ServerEventReader
+from outrider.http.transport import ServerEventReader
 from outrider.remote.client import ServerClient, StreamedResponse
 from outrider.sessions.journal import session_from_stored
 from outrider.sessions.records import Approval, InboxItem, SessionTranscript, StoredSession

@@ -25,9 +25,8 @@ from outrider.types.events import (
     ToolApprovalRequestedEvent,
 )
 from outrider.types.messages import Message
-from outrider.types.parts import ReasoningPart, TextPart, ToolPart, is_withdrawn, tool_result
+from outrider.types.parts import ReasoningPart, TextPart, Tokens, ToolPart, is_withdrawn, tool_result
 from outrider.types.tool_state import ToolPending, ToolRunning
-from outrider.types.usage import Tokens
 
 KEEPALIVE_SECONDS = 15.0
 GATHER_SECONDS = 0.05  # calls of one answer ask at the same time; a client gets their approvals together

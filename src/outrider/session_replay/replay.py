@@ -44,11 +44,10 @@ from outrider.sessions.records import fingerprint_call
 from outrider.sessions.session import Session
 from outrider.tools.tool import Tool, ToolContext, ToolResult
 from outrider.types.agents import Agent, Provider
-from outrider.types.deltas import Delta
 from outrider.types.events import LLMRequestEvent
 from outrider.types.messages import Message
 from outrider.types.parts import CompactionPart, ToolPart
-from outrider.types.request import Request
+from outrider.types.request import Delta, Request
 from outrider.types.tool_state import ToolCompleted, ToolError
 
 ReportDifference = Callable[[str, str], None]

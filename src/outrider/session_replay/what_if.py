@@ -26,9 +26,8 @@ from outrider.sessions.records import SessionUpdate
 from outrider.sessions.session import Session
 from outrider.types.agents import Agent
 from outrider.types.messages import Message
-from outrider.types.parts import ToolPart
+from outrider.types.parts import Tokens, ToolPart, Usage
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError
-from outrider.types.usage import Tokens, Usage
 
 
 class Course(msgspec.Struct, frozen=True, kw_only=True):

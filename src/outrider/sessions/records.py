@@ -16,7 +16,7 @@ from outrider.types.messages import Message
 from outrider.types.modes import ApprovalLevel
 from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CallEffect, CommandOutcome, OutcomeChoice, RuleWidth
-from outrider.types.usage import Tokens
+from outrider.types.parts import Tokens
 from outrider.types.validate import ArgumentsMeta, is_object
 
 Delivery = Literal["steer", "queue"]

@@ -13,8 +13,7 @@ from outrider.types.events import MessageAddedEvent
 from outrider.types.ids import new_id, now_ms
 from outrider.types.messages import Message, MessageTime
 from outrider.types.modes import ApprovalLevel, Mode
-from outrider.types.parts import PartBase, TextPart
-from outrider.types.usage import Tokens, Usage
+from outrider.types.parts import PartBase, TextPart, Tokens, Usage
 from outrider.types.validate import validation_error
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from outrider.sessions.session import Session, SessionTime
 from outrider.types.anthropic_blocks import content_blocks, part_from_anthropic
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
-from outrider.types.parts import FilePart, ModelRef, ReasoningPart, TextPart, ToolPart
+from outrider.types.parts import CacheTokens, FilePart, ModelRef, ReasoningPart, TextPart, Tokens, ToolPart
 from outrider.types.tool_state import Attachment, ToolPending
-from outrider.types.usage import CacheTokens, Tokens
 from outrider.types.validate import is_object
 
 Fields = dict[str, Any]

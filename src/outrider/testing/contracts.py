@@ -26,23 +26,25 @@ from outrider.sessions.records import Approval, InboxItem, SessionFilter, Sessio
 from outrider.sessions.session import Session, SessionTime
 from outrider.sessions.store import Store
 from outrider.types.agents import Provider
-from outrider.types.deltas import (
+from outrider.types.ids import now_ms
+from outrider.types.messages import Message, MessageTime
+from outrider.types.parts import CacheTokens, TextPart, Tokens, ToolPart, ToolResultPart, ToolUsePart
+from outrider.types.request import (
     Delta,
     Finish,
     InputDelta,
+    ModelMessage,
     PartEnd,
     PartStart,
+    Prompt,
     ReasoningDelta,
+    Request,
     Retry,
     TextDelta,
+    ToolSpec,
     UsageReport,
 )
-from outrider.types.ids import now_ms
-from outrider.types.messages import Message, MessageTime
-from outrider.types.parts import TextPart, ToolPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, Prompt, Request, ToolSpec
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolPending
-from outrider.types.usage import CacheTokens, Tokens
 
 CHECK_SECONDS = 60.0
 

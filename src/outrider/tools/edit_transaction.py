@@ -1,22 +1,31 @@
-"""Writes changes of several files in one transaction, with optimistic locking and undo support."""
+"""Writes changes of several files in one transaction, with optimistic locking and undo support, under the lock of the
+workspace, which commands with an overlay and their commits hold too."""
 
 import asyncio
 import errno
 import os
 import re
 import stat
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from outrider._posix import O_CLOEXEC, O_NOFOLLOW
+from outrider._posix import O_CLOEXEC, O_NOFOLLOW, fcntl
+from outrider._sync import ThreadPool
 from outrider.errors import ToolFailure
-from outrider.processes.workspace_lock import WorkspaceLock
 from outrider.tools.text.encoding import TextEncoding, detect_encoding
-from outrider.tools.threads import ThreadPool
 from outrider.tools.tool import Progress, ToolContext
 from outrider.tools.workspace_files import (
     MAX_FILE_SIZE,
@@ -30,6 +39,66 @@ from outrider.tools.workspace_files import (
     os_errors_as_failures,
     version_of,
 )
+
+LOCKS_FOLDER = "locks"
+POLL_SECONDS = 0.05
+WAIT_NOTE = "waiting for another command or edit in this workspace to end\n"
+
+
+class WorkspaceLock:
+    """Serializes what changes a workspace. The kernel releases the file lock when its process ends, also by a kill.
+
+    The file is in the data folder, so it covers the processes that share one. Waiting can be cancelled.
+    """
+
+    def __init__(self, data: Path, workspace: Path) -> None:
+        name = sha256(os.fsencode(workspace.resolve())).hexdigest()[:24]
+        self._file = data / LOCKS_FOLDER / f"{name}.lock"
+        self._tasks = asyncio.Lock()
+
+    @asynccontextmanager
+    async def hold(self, on_wait: Callable[[str], object] | None = None) -> AsyncGenerator[None, None]:
+        """Holds the lock; calls `on_wait` once with a note if it is not free."""
+        notify = _once(on_wait)
+        if self._tasks.locked():
+            notify()
+        async with self._tasks:
+            descriptor = self._open()
+            try:
+                while descriptor is not None and not _try_lock(descriptor):
+                    notify()
+                    await asyncio.sleep(POLL_SECONDS)
+                yield
+            finally:
+                if descriptor is not None:
+                    os.close(descriptor)
+
+    def _open(self) -> int | None:
+        """Returns a descriptor of the lock file, None if the data folder cannot be written."""
+        try:
+            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return os.open(self._file, os.O_RDWR | os.O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0o600)
+        except OSError:
+            return None
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _once(on_wait: Callable[[str], object] | None) -> Callable[[], None]:
+    waiting = [on_wait] if on_wait is not None else []
+
+    def notify() -> None:
+        if waiting:
+            waiting.pop()(WAIT_NOTE)
+
+    return notify
+
 
 _NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | O_CLOEXEC | O_NOFOLLOW
 

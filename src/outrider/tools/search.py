@@ -14,10 +14,10 @@ from typing import Literal
 
 import msgspec
 
+from outrider._sync import ThreadPool
 from outrider.errors import ToolFailure
 from outrider.permissions.paths.gitignore import IGNORE_FILES, VCS_FOLDERS, IgnoreRules, parse_ignore_lines
 from outrider.tools.text.encoding import detect_encoding
-from outrider.tools.threads import ThreadPool
 from outrider.tools.workspace_files import OPEN_FILE_FLAGS
 
 MAX_MATCHES = 20_000

@@ -25,7 +25,7 @@ from typing import (
 
 import msgspec
 
-from outrider._sync import describe_value
+from outrider._sync import Callbacks, ThreadPool, describe_value
 from outrider.errors import CallbackError, ConfigurationError, ToolFailure
 from outrider.tools.schema import (
     ToolSignature,
@@ -36,7 +36,6 @@ from outrider.tools.schema import (
     function_name,
     read_signature,
 )
-from outrider.tools.threads import Callbacks, ThreadPool
 from outrider.tools.type_notes import parse_docstring
 from outrider.types.agents import Deps
 from outrider.types.origins import Origin, OriginKind, Origins, make_origin

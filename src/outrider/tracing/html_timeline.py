@@ -17,7 +17,7 @@ import msgspec
 from outrider.presentation.formats import escape_line, format_milliseconds, format_tokens
 from outrider.tracing.records import Span, SpanKind, SpanStatus, visible
 from outrider.tracing.render import HasCost, approval_wait, render_tree, span_cost, span_outcome
-from outrider.types.usage import Tokens
+from outrider.types.parts import Tokens
 
 TEXT_BUDGET = 8_000_000
 # The page's script refers to both by their position in these tuples.

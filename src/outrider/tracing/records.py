@@ -12,7 +12,7 @@ import msgspec
 
 from outrider.permissions.redaction.terminal import escape_control_characters
 from outrider.presentation.formats import escape_line
-from outrider.types.usage import Tokens
+from outrider.types.parts import Tokens
 
 EventKind = Literal["llm_call", "llm_response", "tool_exec", "agent_call", "agent_return", "finish", "error"]
 EVENT_KINDS: tuple[EventKind, ...] = get_args(EventKind)

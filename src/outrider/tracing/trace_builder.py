@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from outrider.tracing.records import UNKNOWN, AgentEvent, Span, SpanStatus
-from outrider.types.usage import CacheTokens, Tokens
+from outrider.types.parts import CacheTokens, Tokens
 
 _DONE = {"", "completed", "complete", "done", "finish", "finished", "stop", "end_turn", "success", "ok"}
 

@@ -16,7 +16,7 @@ from textual.containers import Horizontal, Vertical
 from textual.screen import Screen
 from textual.widgets import Static
 
-from outrider.config.environment import has_hidden_colors
+from outrider.config.providers import has_hidden_colors
 from outrider.config.settings import Settings
 from outrider.errors import OutriderError
 from outrider.presentation.formats import clean_line

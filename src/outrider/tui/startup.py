@@ -137,8 +137,7 @@ class ModelSetup:
                 return True
 
     def _describe(self) -> str:
-        from outrider.models.local.discovery import missing_model_message
-        from outrider.models.local.weights import list_weights
+        from outrider.models.local_models import list_weights, missing_model_message
 
         weights = next(found for found in list_weights(self._settings.data_folder) if found.default)
         size = f"{weights.bytes / 1e9:.1f} GB"
@@ -177,7 +176,7 @@ class ModelSetup:
 
     async def _download_weights(self) -> bool:
         """Download the embedded model with a progress bar; returns whether it is complete."""
-        from outrider.models.local.download import DownloadProgress, progress_text, pull_weights
+        from outrider.models.local_download import DownloadProgress, progress_text, pull_weights
 
         screen = ProgressScreen("Downloading the embedded model")
         await self._app.push_screen(screen)

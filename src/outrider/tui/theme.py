@@ -9,7 +9,7 @@ import msgspec
 from rich.style import Style
 from textual.theme import Theme
 
-from outrider.config.environment import has_light_background
+from outrider.config.providers import has_light_background
 from outrider.types.modes import ApprovalLevel, Mode, ReasoningEffort
 
 

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
         register_part_type,
         validate_part,
     )
-    from outrider.types.deltas import Answer
     from outrider.types.events import Event
     from outrider.types.ids import new_id
     from outrider.types.messages import Message, MessageError, MessagePath, MessageTime
     from outrider.types.origins import EgressBudget, FlowSettings, Origin
     from outrider.types.parts import (
         AgentPart,
+        CacheTokens,
         CompactionPart,
         FilePart,
         FileSource,
@@ -58,11 +58,14 @@ if TYPE_CHECKING:
         SymbolSource,
         TextPart,
         TextRange,
+        Tokens,
         ToolPart,
         ToolResultPart,
         ToolUsePart,
+        Usage,
     )
     from outrider.types.request import (
+        Answer,
         ModelMessage,
         ModelSettings,
         OutputSchema,
@@ -82,7 +85,6 @@ if TYPE_CHECKING:
         ToolRunning,
         ToolState,
     )
-    from outrider.types.usage import CacheTokens, Tokens, Usage
 
 __all__ = [
     "Agent",
@@ -184,17 +186,15 @@ __getattr__, __dir__ = lazy_names(
         "outrider.types.messages": "Message MessageError MessagePath MessageTime",
         "outrider.types.origins": "EgressBudget FlowSettings Origin",
         "outrider.types.parts": """
-            AgentPart CompactionPart FilePart FileSource ModelRef Part PartBase PartTime PatchPart ReasoningPart
-            ResourceSource RetryPart RetryTime SnapshotPart StepFinishPart StepStartPart SubtaskPart SymbolSource
-            TextPart TextRange ToolPart ToolResultPart ToolUsePart
+            AgentPart CacheTokens CompactionPart FilePart FileSource ModelRef Part PartBase PartTime PatchPart
+            ReasoningPart ResourceSource RetryPart RetryTime SnapshotPart StepFinishPart StepStartPart SubtaskPart
+            SymbolSource TextPart TextRange Tokens ToolPart ToolResultPart ToolUsePart Usage
         """,
         "outrider.types.request": """
-            ModelMessage ModelSettings OutputSchema Prompt Request RetryPolicy ToolChoice ToolSpec
+            Answer ModelMessage ModelSettings OutputSchema Prompt Request RetryPolicy ToolChoice ToolSpec
         """,
-        "outrider.types.deltas": "Answer",
         "outrider.types.tool_state": """
             Attachment EndedTime RunningTime ToolCompleted ToolError ToolPending ToolRunning ToolState
         """,
-        "outrider.types.usage": "CacheTokens Tokens Usage",
     },
 )

@@ -8,7 +8,7 @@ from outrider.types.codec import load_part, plain
 from outrider.types.ids import now_ms
 from outrider.types.origins import DataFlow
 from outrider.types.outcomes import CallEffect, CommandOutcome, RuleWidth
-from outrider.types.usage import CacheTokens, Tokens
+from outrider.types.parts import CacheTokens, Tokens
 from outrider.types.validate import convert
 
 

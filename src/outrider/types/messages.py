@@ -10,9 +10,8 @@ import msgspec
 from outrider.errors import PartValidationError
 from outrider.types.codec import AnyPart, adopt, load_part, plain
 from outrider.types.ids import are_ids, is_id, new_id
-from outrider.types.parts import WITHDRAWN, ModelRef, PartBase, TextPart, ToolPart, ToolUsePart, is_withdrawn
+from outrider.types.parts import WITHDRAWN, ModelRef, PartBase, TextPart, Tokens, ToolPart, ToolUsePart, is_withdrawn
 from outrider.types.tool_state import ToolPending
-from outrider.types.usage import Tokens
 from outrider.types.validate import convert
 
 Role = Literal["user", "assistant"]

@@ -11,8 +11,7 @@ from outrider.sessions.sqlite.store import SqliteStore
 from outrider.types.events import Event, MessageAddedEvent
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message, MessageTime
-from outrider.types.parts import TextPart
-from outrider.types.usage import Tokens
+from outrider.types.parts import TextPart, Tokens
 from tests.e2e.attach.socket_server import Serving, until
 from tests.e2e.attach.test_tui_over_server import Screen, screens
 

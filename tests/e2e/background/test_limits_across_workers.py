@@ -18,9 +18,8 @@ from outrider.background.reports import ReportTable
 from outrider.background.worktrees import RunWorkspace
 from outrider.sessions.memory_store import MemoryStore
 from outrider.types.messages import Message, MessageTime
-from outrider.types.parts import TextPart, ToolPart
+from outrider.types.parts import TextPart, Tokens, ToolPart
 from outrider.types.tool_state import ToolPending
-from outrider.types.usage import Tokens
 from tests.scenario.scripted_runs import agent, scripted
 
 SECONDS = 60

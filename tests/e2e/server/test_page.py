@@ -19,8 +19,8 @@ from outrider.server.event_stream import SessionFeedRegistry
 from outrider.server.server import OutriderServer, bind_socket
 from outrider.sessions.sqlite.store import SqliteStore
 from outrider.tools.tool import ToolResult
-from outrider.types.deltas import Retry
 from outrider.types.events import Event
+from outrider.types.request import Retry
 from tests.e2e.server.http_server import TOKEN, Client, served
 from tests.fixtures.browser import BROWSER, CHROMIUM
 

@@ -12,7 +12,7 @@ from outrider.server.state import IdleSessionCloser
 from outrider.sessions.records import StoredSession
 from outrider.testing import Simulator
 from outrider.types.messages import Message, MessageTime
-from outrider.types.usage import Tokens
+from outrider.types.parts import Tokens
 from tests.e2e.server.http_server import served
 from tests.e2e.server.test_page import browsing, launch, pytestmark, say
 

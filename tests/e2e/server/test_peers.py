@@ -17,8 +17,7 @@ from outrider.errors import ProviderError
 from outrider.providers.scripted import call
 from outrider.server.auth import ListenAddress
 from outrider.server.server import bind_socket
-from outrider.types.parts import ToolPart, ToolResultPart
-from outrider.types.usage import Tokens
+from outrider.types.parts import Tokens, ToolPart, ToolResultPart
 from tests.e2e.server.http_server import TOKEN
 from tests.e2e.server.peers import asking, peer, peer_of
 

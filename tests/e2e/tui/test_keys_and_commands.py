@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from outrider.models.local.weights import DEFAULT_WEIGHTS
+from outrider.models.local_models import DEFAULT_WEIGHTS
 from tests.e2e.tui.conftest import Open, call, write_script
 
 

@@ -13,9 +13,8 @@ from outrider.sessions.records import StoredSession
 from outrider.types.agents import Limits
 from outrider.types.ids import new_id
 from outrider.types.messages import Message, MessageTime
-from outrider.types.parts import ToolPart
+from outrider.types.parts import Tokens, ToolPart, Usage
 from outrider.types.tool_state import ToolPending
-from outrider.types.usage import Tokens, Usage
 
 
 def answer(session_id: str, start: int, end: int, *calls: ToolPart, cost: str = "0.1") -> Message:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outrider.config.environment import has_hidden_colors, proxy_for, with_environment_defaults
+from outrider.config.providers import has_hidden_colors, proxy_for, with_environment_defaults
 from outrider.errors import ConfigurationError
 from outrider.types.agents import Provider, ProviderKind
 from tests.fixtures.cases import for_each

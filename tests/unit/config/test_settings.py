@@ -13,7 +13,7 @@ from outrider.config.settings import CommandFlags, Settings, read_settings, reme
 from outrider.errors import ConfigurationError
 from outrider.providers.catalog import ModelCatalog
 from outrider.types.modes import MODES
-from outrider.types.usage import Tokens
+from outrider.types.parts import Tokens
 
 KEY = {"ANTHROPIC_API_KEY": "sk-ant-secret"}
 

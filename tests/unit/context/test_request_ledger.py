@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from outrider.context.request_ledger import RequestBody, common_prefix, explain_miss
-from outrider.types.usage import CacheTokens, Tokens
+from outrider.types.parts import CacheTokens, Tokens
 
 SYSTEM = (
     "You are helpful.\n\n# Instructions from AGENTS.md\nUse tabs.\nRun the tests.\n\n"

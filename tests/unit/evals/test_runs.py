@@ -42,9 +42,8 @@ from outrider.evals.cases import write_files
 from outrider.evals.runner import EvalBudget
 from outrider.providers.provider import ModelDescription
 from outrider.testing import SimulatedError, Simulator, call, scripted_model
-from outrider.types.deltas import Delta, Finish, PartEnd, PartStart, TextDelta, UsageReport
-from outrider.types.request import Request
-from outrider.types.usage import Tokens
+from outrider.types.parts import Tokens
+from outrider.types.request import Delta, Finish, PartEnd, PartStart, Request, TextDelta, UsageReport
 
 AGENT = Agent("worker", "Do the task.", "m", "demo")
 

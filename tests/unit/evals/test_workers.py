@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("dbos", reason="SKIPPED: no tests of background runs, since dbos is not installed")
 
 from outrider import Agent, Background, ConfigurationError, Engine, EventBus
-from outrider.config.environment import search_path
+from outrider.config.providers import search_path
 from outrider.engine.session_tools import ToolEnvironment
 from outrider.evals import (
     AnswerCheck,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import MalformedAnswerError
-from outrider.http.sse import ServerEvent, ServerEventReader
+from outrider.http.transport import ServerEvent, ServerEventReader
 
 
 def read(*chunks: bytes, limit: int = 1000) -> list[ServerEvent]:

@@ -12,14 +12,12 @@ from outrider.models import clients as connections
 from outrider.models.clients import model_client
 from outrider.models.complete import answer_cost, async_complete, complete
 from outrider.providers.anthropic.client import AnthropicWire
-from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.catalog import ModelCatalog
+from outrider.providers.provider import AnswerAssembler
 from outrider.types.agents import Provider
-from outrider.types.deltas import UsageReport
 from outrider.types.messages import Message, text_message
-from outrider.types.parts import TextPart, ToolPart
-from outrider.types.request import ModelSettings, Request, ToolSpec
-from outrider.types.usage import Tokens
+from outrider.types.parts import TextPart, Tokens, ToolPart
+from outrider.types.request import ModelSettings, Request, ToolSpec, UsageReport
 from tests.fixtures.http_server import Reply, serving
 
 SCRIPTED = Provider("s", "scripted", options={"script": ["Hello"]})

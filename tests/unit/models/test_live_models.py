@@ -11,8 +11,7 @@ from outrider.models.clients import CatalogPricing
 from outrider.models.live_models import LiveModel, fetch_models, is_chat_model
 from outrider.providers.catalog import ModelCatalog
 from outrider.types.agents import Agent, Provider
-from outrider.types.parts import ModelRef
-from outrider.types.usage import Tokens
+from outrider.types.parts import ModelRef, Tokens
 from tests.fixtures.http_server import Reply, serving
 
 OPENAI = {

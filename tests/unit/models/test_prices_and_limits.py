@@ -5,7 +5,7 @@ from decimal import Decimal
 from outrider.models.clients import CatalogPricing
 from outrider.providers.catalog import ModelCatalog
 from outrider.types.agents import Agent, Provider
-from outrider.types.usage import Tokens
+from outrider.types.parts import Tokens
 
 
 def test_an_embedded_model_costs_nothing():

@@ -9,9 +9,17 @@ from outrider.presentation.item_views import MAX_DIFF, ItemView, message_view, p
 from outrider.presentation.items import part_item
 from outrider.types.codec import UnknownPart
 from outrider.types.messages import Message, MessageError, MessageTime
-from outrider.types.parts import FilePart, ReasoningPart, StepStartPart, SubtaskPart, TextPart, ToolPart
+from outrider.types.parts import (
+    CacheTokens,
+    FilePart,
+    ReasoningPart,
+    StepStartPart,
+    SubtaskPart,
+    TextPart,
+    Tokens,
+    ToolPart,
+)
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError, ToolPending
-from outrider.types.usage import CacheTokens, Tokens
 
 
 def view(part: object) -> ItemView:

@@ -66,10 +66,10 @@ from outrider.types.parts import (
     StepStartPart,
     SubtaskPart,
     TextPart,
+    Tokens,
     ToolPart,
 )
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolPending
-from outrider.types.usage import Tokens
 from tests.fixtures.cases import for_each
 
 SESSION = "s1"

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider import FilePart, ReasoningPart, TextPart, Tokens, ToolPart
-from outrider.providers.assembler import AnswerAssembler, assemble_answer
+from outrider.providers.provider import AnswerAssembler, assemble_answer
 from outrider.providers.response_json import parse_tool_input
-from outrider.providers.stream_filters.stream_filter import TextSplitFilter
-from outrider.types.deltas import (
+from outrider.providers.stream_filters import TextSplitFilter
+from outrider.types.request import (
     AnswerStart,
     Delta,
     Finish,

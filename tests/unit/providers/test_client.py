@@ -25,7 +25,6 @@ from outrider.errors import (
 from outrider.http.client import HttpClient
 from outrider.http.transport import HttpTimeouts
 from outrider.providers import http_exchange as exchange
-from outrider.providers.assembler import assemble_answer
 from outrider.providers.client import (
     JitterBackoff,
     ProviderRoute,
@@ -35,19 +34,22 @@ from outrider.providers.client import (
     RequestAttempts,
     WireClient,
 )
-from outrider.providers.stream_filters.think_tags import create_think_filter
-from outrider.types.deltas import (
+from outrider.providers.provider import assemble_answer
+from outrider.providers.stream_filters import create_think_filter
+from outrider.types.request import (
     AnswerStart,
     Delta,
     Finish,
     PartEnd,
     PartStart,
+    Prompt,
     ReasoningDelta,
+    Request,
     Retry,
+    RetryPolicy,
     TextDelta,
     UsageReport,
 )
-from outrider.types.request import Prompt, Request, RetryPolicy
 from tests.fixtures.http_server import Pause, Reply, Server, serving, unused_port
 from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, words
 

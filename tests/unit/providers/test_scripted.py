@@ -5,14 +5,12 @@ import asyncio
 import pytest
 
 from outrider.errors import ConfigurationError, InvalidRequestError, NetworkError, ProviderError, RateLimitError
-from outrider.providers.assembler import AnswerAssembler
+from outrider.providers.provider import AnswerAssembler
 from outrider.providers.scripted import ScriptedClient, call, scripted_client
 from outrider.types.agents import Provider
-from outrider.types.deltas import Answer, Delta, Finish, InputDelta, TextDelta
-from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, Prompt, Request
+from outrider.types.parts import FilePart, ReasoningPart, TextPart, Tokens, ToolPart, ToolResultPart, ToolUsePart
+from outrider.types.request import Answer, Delta, Finish, InputDelta, ModelMessage, Prompt, Request, TextDelta
 from outrider.types.tool_state import ToolPending
-from outrider.types.usage import Tokens
 
 
 def ask(*content: object) -> Request:

@@ -30,12 +30,10 @@ from outrider.errors import (
 )
 from outrider.http.transport import HttpTimeouts
 from outrider.models.clients import model_client
-from outrider.providers.assembler import AnswerAssembler
-from outrider.providers.provider import ModelClient
+from outrider.providers.provider import AnswerAssembler, ModelClient
 from outrider.types.agents import Agent, Provider, ProviderKind
-from outrider.types.deltas import Retry
 from outrider.types.parts import ReasoningPart, TextPart, ToolPart
-from outrider.types.request import ModelMessage, Prompt, Request
+from outrider.types.request import ModelMessage, Prompt, Request, Retry
 from outrider.types.tool_state import ToolPending
 from tests.conftest import ROOT
 from tests.fixtures.http_server import Reply, Server, serving, unused_port

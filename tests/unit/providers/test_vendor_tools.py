@@ -9,11 +9,11 @@ from outrider.errors import InvalidRequestError
 from outrider.permissions.information_flow import DEFAULT_LABELS, ContextOrigins
 from outrider.presentation.items import NoticeItem, part_item
 from outrider.providers.anthropic.client import AnthropicWire
-from outrider.providers.assembler import assemble_answer
 from outrider.providers.google.client import GoogleWire
 from outrider.providers.google.decode import GeminiDecoder
 from outrider.providers.openai.chat_client import ChatWire
 from outrider.providers.openai.responses_client import ResponsesWire
+from outrider.providers.provider import assemble_answer
 from outrider.types.agents import Provider
 from outrider.types.parts import ReasoningPart, TextPart
 from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolSpec

@@ -33,10 +33,10 @@ from outrider.types.parts import (
     StepFinishPart,
     SubtaskPart,
     TextPart,
+    Tokens,
     ToolPart,
 )
 from outrider.types.tool_state import EndedTime, ToolCompleted, ToolError, ToolPending
-from outrider.types.usage import Tokens
 
 START = 1_700_000_000_000
 HOSTILE = "</pre></script><script>alert(1)</script><img src=x onerror=alert(2)>\"'{title}\u202e\x1b[31m"

@@ -13,9 +13,8 @@ from outrider.sessions.memory_store import MemoryStore
 from outrider.sessions.session import Session
 from outrider.testing import scripted_model
 from outrider.types.messages import Message, MessageTime
-from outrider.types.parts import FilePart, ModelRef, ReasoningPart, TextPart
+from outrider.types.parts import CacheTokens, FilePart, ModelRef, ReasoningPart, TextPart, Tokens
 from outrider.types.tool_state import ToolCompleted, ToolError
-from outrider.types.usage import CacheTokens, Tokens
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 CHAT: list[dict[str, Any]] = [

@@ -6,9 +6,8 @@ import pytest
 from outrider.errors import PartValidationError
 from outrider.sessions.rows.codec import PartRow, part_row, read_part
 from outrider.types.ids import new_id
-from outrider.types.parts import FilePart, FileSource, PartTime, StepFinishPart, TextPart, TextRange, ToolPart
+from outrider.types.parts import FilePart, FileSource, PartTime, StepFinishPart, TextPart, TextRange, Tokens, ToolPart
 from outrider.types.tool_state import Attachment, EndedTime, RunningTime, ToolCompleted, ToolRunning
-from outrider.types.usage import Tokens
 
 OWNERS = {"session_id": new_id(), "message_id": new_id()}
 

@@ -23,7 +23,7 @@ from outrider.types.events import (
     ToolExecutionCompletedEvent,
     ToolExecutionStartedEvent,
 )
-from outrider.types.usage import CacheTokens, Tokens
+from outrider.types.parts import CacheTokens, Tokens
 from tests.unit.tracing.event_builders import called, log_of, names, returned, shape, trace_of
 
 WRITER = {"session_id": "s1", "agent_name": "writer"}

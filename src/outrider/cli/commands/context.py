@@ -11,7 +11,7 @@ from outrider.cli import exit_codes
 from outrider.cli.commands.sessions import write_output
 from outrider.cli.output import Console, draw_bar, format_table
 from outrider.cli.setup import run_with_archive
-from outrider.config.environment import redactor_for
+from outrider.config.providers import redactor_for
 from outrider.engine.archive import SessionArchive
 from outrider.errors import ConfigurationError
 from outrider.models.context_ledger import (

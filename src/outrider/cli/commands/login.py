@@ -9,8 +9,7 @@ from getpass import getpass
 from outrider.cli import exit_codes
 from outrider.cli.output import Console
 from outrider.cli.setup import user_folders
-from outrider.config.environment import find_key_and_address, key_variable_names
-from outrider.config.providers import BUILT_IN_PROVIDERS
+from outrider.config.providers import BUILT_IN_PROVIDERS, find_key_and_address, key_variable_names
 from outrider.config.stored_keys import KEY_PROVIDERS, KeyStore
 from outrider.errors import ConfigurationError
 from outrider.models.live_models import check_key

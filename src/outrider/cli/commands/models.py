@@ -12,9 +12,8 @@ from outrider.cli.setup import user_folders
 from outrider.config.settings import read_settings
 from outrider.engine.diagnostics import KnownModel, known_models
 from outrider.errors import ConfigurationError
-from outrider.models.local.discovery import find_servers
-from outrider.models.local.download import ProgressLine, pull_weights
-from outrider.models.local.weights import list_weights, remove_weights
+from outrider.models.local_download import ProgressLine, pull_weights
+from outrider.models.local_models import find_servers, list_weights, remove_weights
 from outrider.presentation.formats import format_bytes, format_cost, format_tokens
 
 

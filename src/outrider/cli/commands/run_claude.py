@@ -39,8 +39,16 @@ from outrider.types.events import (
     ToolApprovalResultEvent,
 )
 from outrider.types.ids import new_id
-from outrider.types.parts import FilePart, PartBase, ReasoningPart, TextPart, ToolPart, is_withdrawn, tool_result
-from outrider.types.usage import Tokens
+from outrider.types.parts import (
+    FilePart,
+    PartBase,
+    ReasoningPart,
+    TextPart,
+    Tokens,
+    ToolPart,
+    is_withdrawn,
+    tool_result,
+)
 from outrider.types.validate import is_object
 
 Line = dict[str, Any]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, assert_never
 import msgspec
 
 from outrider.cli import exit_codes
-from outrider.cli.dispatch import exit_code_for
+from outrider.cli.main import exit_code_for
 from outrider.cli.output import Console
 from outrider.errors import OutriderError
 from outrider.presentation.formats import text_for_pipe
@@ -24,10 +24,11 @@ from outrider.types.events import (
 from outrider.types.modes import ApprovalLevel, Mode
 from outrider.types.parts import (
     PartBase,
+    Tokens,
     ToolPart,
+    Usage,
 )
 from outrider.types.tool_state import ToolCompleted, ToolError
-from outrider.types.usage import Tokens, Usage
 
 if TYPE_CHECKING:
     from outrider.engine.archive import TurnOutcome

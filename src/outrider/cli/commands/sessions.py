@@ -28,9 +28,8 @@ from outrider.errors import ConfigurationError
 from outrider.presentation.formats import format_age, format_cost, format_token_usage
 from outrider.types.ids import now_ms
 from outrider.types.messages import Message
-from outrider.types.parts import ToolPart, tool_result
+from outrider.types.parts import ToolPart, Usage, tool_result
 from outrider.types.tool_state import ToolError
-from outrider.types.usage import Usage
 
 if TYPE_CHECKING:
     from outrider.presentation.items import TranscriptItem

@@ -28,7 +28,9 @@ from outrider.providers.anthropic.stream_events import (
 )
 from outrider.providers.error_mapping import build_provider_error
 from outrider.providers.response_json import decode_error_body, format_json, parse_tool_input
-from outrider.types.deltas import (
+from outrider.types.ids import new_id
+from outrider.types.parts import CacheTokens, Tokens
+from outrider.types.request import (
     AnswerStart,
     Delta,
     Finish,
@@ -40,8 +42,6 @@ from outrider.types.deltas import (
     TextDelta,
     UsageReport,
 )
-from outrider.types.ids import new_id
-from outrider.types.usage import CacheTokens, Tokens
 
 
 def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:

@@ -18,8 +18,7 @@ from outrider.providers.cassettes.cassette import (
     SecretScrubber,
 )
 from outrider.providers.provider import ModelClient
-from outrider.types.deltas import Delta, Finish
-from outrider.types.request import Request
+from outrider.types.request import Delta, Finish, Request
 
 
 class RecordingTransport:

@@ -9,7 +9,10 @@ import msgspec
 from outrider.errors import NetworkError, ProviderError
 from outrider.providers.error_mapping import build_provider_error, parse_retry_after
 from outrider.providers.response_json import decode_error_body, decode_json, format_json
-from outrider.types.deltas import (
+from outrider.types.ids import new_id
+from outrider.types.partial_json import JsonPathWriter, PathStep
+from outrider.types.parts import CacheTokens, Tokens
+from outrider.types.request import (
     AnswerStart,
     Delta,
     Finish,
@@ -21,9 +24,6 @@ from outrider.types.deltas import (
     TextDelta,
     UsageReport,
 )
-from outrider.types.ids import new_id
-from outrider.types.partial_json import JsonPathWriter, PathStep
-from outrider.types.usage import CacheTokens, Tokens
 
 
 def error_from_response(status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:

@@ -23,10 +23,20 @@ from outrider.providers.local.constrained_output import (
 from outrider.providers.local.model_pool import LoadedModel
 from outrider.providers.local.prompt import ChatTranscript, CompactToolPrompt, FileNameSource, NoFileNames, build_prefix
 from outrider.providers.local.runtime import error_from_runtime
-from outrider.types.deltas import AnswerStart, Delta, Finish, FinishReason, PartEnd, RemoteEvent, TextDelta, UsageReport
 from outrider.types.events import ModelProgressEvent
-from outrider.types.request import ModelSettings, Request
-from outrider.types.usage import CacheTokens, Tokens
+from outrider.types.parts import CacheTokens, Tokens
+from outrider.types.request import (
+    AnswerStart,
+    Delta,
+    Finish,
+    FinishReason,
+    ModelSettings,
+    PartEnd,
+    RemoteEvent,
+    Request,
+    TextDelta,
+    UsageReport,
+)
 
 _FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length"}
 

@@ -19,11 +19,21 @@ from outrider.providers.local.prompt import (
     request_of,
     required_parameters,
 )
-from outrider.types.deltas import Delta, InputDelta, PartEnd, PartStart, TextDelta
 from outrider.types.ids import new_id
 from outrider.types.partial_json import read_string
 from outrider.types.parts import TextPart, ToolResultPart, ToolUsePart
-from outrider.types.request import OutputSchema, Prompt, Request, ToolChoice, ToolSpec
+from outrider.types.request import (
+    Delta,
+    InputDelta,
+    OutputSchema,
+    PartEnd,
+    PartStart,
+    Prompt,
+    Request,
+    TextDelta,
+    ToolChoice,
+    ToolSpec,
+)
 
 _SAY_HEAD = re.compile(rf'\s*\{{\s*"{SAY}"\s*:\s*"')
 _VALUE_HEAD = re.compile(r'"(text|value)"\s*:\s*(?=("?))')

@@ -6,7 +6,7 @@ import msgspec
 
 from outrider.errors import ProviderError
 from outrider.providers.openai.common import NO_VALUE, error_from_payload
-from outrider.types.usage import CacheTokens, Tokens
+from outrider.types.parts import CacheTokens, Tokens
 from outrider.types.validate import JSON_ERRORS
 
 TokenCount = int | float | None

@@ -20,7 +20,8 @@ from outrider.providers.openai.chat_chunks import (
     tokens_from_usage,
 )
 from outrider.providers.openai.common import NO_VALUE, error_from_payload, reported_cost
-from outrider.types.deltas import (
+from outrider.types.ids import new_id
+from outrider.types.request import (
     AnswerStart,
     Delta,
     Finish,
@@ -30,10 +31,9 @@ from outrider.types.deltas import (
     PartStart,
     ReasoningDelta,
     TextDelta,
+    ToolSpec,
     UsageReport,
 )
-from outrider.types.ids import new_id
-from outrider.types.request import ToolSpec
 
 UNNAMED_TOOL = "unnamed"  # the API requires a name in the replayed call; no tool has this one
 _INPUT_OPENING, _INPUT_CLOSING = '{"input":"', '"}'  # wraps free-text input into a JSON object while it streams

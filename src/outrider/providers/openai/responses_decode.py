@@ -12,7 +12,9 @@ import msgspec
 from outrider.errors import MalformedAnswerError, NetworkError
 from outrider.providers.openai.common import NO_VALUE, error_from_payload, reported_cost
 from outrider.providers.response_json import decode_json
-from outrider.types.deltas import (
+from outrider.types.ids import new_id
+from outrider.types.parts import CacheTokens, Tokens
+from outrider.types.request import (
     AnswerStart,
     Delta,
     Finish,
@@ -25,8 +27,6 @@ from outrider.types.deltas import (
     TextDelta,
     UsageReport,
 )
-from outrider.types.ids import new_id
-from outrider.types.usage import CacheTokens, Tokens
 
 Fields = dict[str, Any]
 

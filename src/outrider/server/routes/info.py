@@ -21,9 +21,9 @@ from outrider.server.endpoint import ApiEndpoint, NonNegativeInt, NoPayload, Rou
 from outrider.server.users import SERVER_USER, AccessDeniedError, Role
 from outrider.types.agents import Limits, Mode
 from outrider.types.codec import load_part
-from outrider.types.deltas import Delta, delta_tag
 from outrider.types.ids import new_id
 from outrider.types.messages import Message
+from outrider.types.request import Delta, delta_tag
 
 
 class AgentCard(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ from outrider.server.turn_stream import (
     TurnItem,
 )
 from outrider.types.ids import new_id
-from outrider.types.usage import Tokens
+from outrider.types.parts import Tokens
 
 OPENAI_SENDER = "openai"
 APPROVAL_FUNCTION = "outrider_approval"

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from outrider.config.environment import find_key_and_address, key_variable_names
 from outrider.config.paths import KEYS_FILE
-from outrider.config.providers import BUILT_IN_PROVIDERS, DEFAULT_MODELS
+from outrider.config.providers import BUILT_IN_PROVIDERS, DEFAULT_MODELS, find_key_and_address, key_variable_names
 from outrider.config.settings import Settings, no_key_yet, reload_providers
 from outrider.config.stored_keys import KEY_PROVIDERS, KeyStore, provider_of_variable
 from outrider.engine import frontend

@@ -41,8 +41,7 @@ from outrider.types.codec import plain
 from outrider.types.ids import new_id
 from outrider.types.messages import Message, MessageTime
 from outrider.types.modes import APPROVAL_LEVELS, MODES, ApprovalLevel
-from outrider.types.parts import ModelRef
-from outrider.types.usage import Tokens
+from outrider.types.parts import ModelRef, Tokens
 
 R = TypeVar("R")
 

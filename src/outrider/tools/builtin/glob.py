@@ -4,8 +4,8 @@ import os
 from pathlib import PurePosixPath
 from typing import Annotated
 
+from outrider._sync import ThreadPool
 from outrider.errors import ToolFailure
-from outrider.tools.threads import ThreadPool
 from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
 from outrider.tools.workspace_files import FileLocation, WorkspaceFiles, printable_path
 from outrider.types.tool_declaration import ToolDeclaration

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from outrider._sync import ThreadPool
 from outrider.errors import ToolFailure
 from outrider.permissions.paths.protected import find_protected_name
 from outrider.tools.text.encoding import displayable_text
-from outrider.tools.threads import ThreadPool
 from outrider.tools.tool import Tool, ToolResult, argument_aliases, load_prompt
 from outrider.tools.workspace_files import FileLocation, WorkspaceFiles, printable_path
 

@@ -10,13 +10,13 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from outrider._lazy import lazy_pattern
+from outrider._sync import ThreadPool
 from outrider.errors import NetworkError, ToolFailure
 from outrider.http.client import HttpClient, is_public, read_body
 from outrider.http.connection import AddressFilter
 from outrider.http.transport import HttpRequest
 from outrider.permissions.redaction.terminal import sanitize_for_terminal
 from outrider.tools import web_client as web
-from outrider.tools.threads import ThreadPool
 from outrider.tools.tool import Tool, ToolContext, ToolResult, argument_aliases, load_prompt
 from outrider.tools.web_client import FetchedPage, FetchLimits, fetch_page
 from outrider.types.origins import make_origin

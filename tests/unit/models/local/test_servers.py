@@ -4,7 +4,7 @@ import asyncio
 import json
 
 from outrider.config.providers import NO_PROVIDER_MESSAGE
-from outrider.models.local.discovery import default_servers, find_servers, missing_model_message
+from outrider.models.local_models import default_servers, find_servers, missing_model_message
 from outrider.types.agents import Provider
 from tests.fixtures.http_server import Reply, serving, unused_port
 

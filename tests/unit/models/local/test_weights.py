@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ConfigurationError, WeightsError
-from outrider.models.local.weights import (
+from outrider.models.local_models import (
     DEFAULT_WEIGHTS,
     KNOWN_WEIGHTS,
     SMALL_WEIGHTS,

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from outrider.providers.anthropic.decode import AnthropicDecoder
-from outrider.providers.assembler import AnswerAssembler
-from outrider.types.deltas import Answer, Delta
+from outrider.providers.provider import AnswerAssembler
+from outrider.types.request import Answer, Delta
 
 Event = dict[str, Any]
 

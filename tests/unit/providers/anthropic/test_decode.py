@@ -18,7 +18,8 @@ from outrider.errors import (
     ServerError,
 )
 from outrider.providers.anthropic.decode import AnthropicDecoder, error_from_response
-from outrider.types.deltas import (
+from outrider.types.parts import CacheTokens, ReasoningPart, Tokens, ToolPart
+from outrider.types.request import (
     AnswerStart,
     Delta,
     Finish,
@@ -29,8 +30,6 @@ from outrider.types.deltas import (
     TextDelta,
     UsageReport,
 )
-from outrider.types.parts import ReasoningPart, ToolPart
-from outrider.types.usage import CacheTokens, Tokens
 from tests.unit.providers.anthropic.stream import answered, begin, call, end, folded, piece, read, start, stop, text
 
 

@@ -12,9 +12,8 @@ from outrider.providers.anthropic.encode import PROBE_MAX_TOKENS
 from outrider.providers.client import WireClient
 from outrider.providers.provider import AdaptiveWireFormat
 from outrider.types.agents import Provider
-from outrider.types.deltas import TextDelta
 from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolSpec
+from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, TextDelta, ToolSpec
 from tests.fixtures.http_server import Reply, serving
 from tests.unit.providers.anthropic.stream import begin, end, text
 

@@ -25,9 +25,8 @@ from outrider.providers.cassettes.cassette import (
 from outrider.providers.cassettes.record import RecordingTransport
 from outrider.providers.cassettes.replay import CassetteOptions, CassetteTransportFactory, ReplayTransport
 from outrider.providers.client import WireClient
-from outrider.types.deltas import Delta, Retry, TextDelta
 from outrider.types.ids import new_id
-from outrider.types.request import RetryPolicy
+from outrider.types.request import Delta, Retry, RetryPolicy, TextDelta
 from tests.fixtures.cases import for_each
 from tests.fixtures.http_server import Reply, Server, serving
 from tests.fixtures.plain_wire import KEY, PlainWire, plain_request, words

@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import ConfigurationError
-from outrider.providers.catalog import ModelCatalog
-from outrider.providers.models_dev import ModelCapabilities, ModelFacts, ModelPrices, ModelsDevListing, PriceTier
-from outrider.types.usage import CacheTokens, Tokens
+from outrider.providers.catalog import (
+    ModelCapabilities,
+    ModelCatalog,
+    ModelFacts,
+    ModelPrices,
+    ModelsDevListing,
+    PriceTier,
+)
+from outrider.types.parts import CacheTokens, Tokens
 from tests.fixtures.cases import for_each
 
 OPENROUTER = "https://openrouter.ai/api/v1"

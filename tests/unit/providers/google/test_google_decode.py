@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from outrider.errors import MalformedAnswerError, NetworkError, OverloadedError
-from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.google.client import FAMILY
 from outrider.providers.google.decode import GENERATED_ID_PREFIX, GeminiDecoder
-from outrider.types.deltas import (
+from outrider.providers.provider import AnswerAssembler
+from outrider.types.parts import CacheTokens, FilePart, ReasoningPart, TextPart, Tokens, ToolPart
+from outrider.types.request import (
     Answer,
     AnswerStart,
     Delta,
@@ -22,8 +23,6 @@ from outrider.types.deltas import (
     TextDelta,
     UsageReport,
 )
-from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
-from outrider.types.usage import CacheTokens, Tokens
 
 Fields = dict[str, Any]
 

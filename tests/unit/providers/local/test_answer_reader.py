@@ -5,11 +5,11 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.local.constrained_output import AnswerReader
 from outrider.providers.local.prompt import ProtocolKeywords
-from outrider.types.deltas import Delta, PartEnd, PartStart, TextDelta
+from outrider.providers.provider import AnswerAssembler
 from outrider.types.parts import TextPart, ToolPart
+from outrider.types.request import Delta, PartEnd, PartStart, TextDelta
 from outrider.types.tool_state import ToolPending
 from tests.fixtures.cases import for_each
 

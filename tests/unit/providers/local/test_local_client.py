@@ -15,13 +15,21 @@ from outrider.errors import (
     ServerError,
     WeightsError,
 )
-from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.local.client import REPETITION_NOTE, LocalClient, RepetitionDetector
 from outrider.providers.local.model_pool import LoadedModel
 from outrider.providers.local.prompt import CompactTool, CompactToolPrompt, NoFileNames, files_hint, request_reminder
-from outrider.types.deltas import RemoteEvent, TextDelta
+from outrider.providers.provider import AnswerAssembler
 from outrider.types.parts import FilePart, TextPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, ModelSettings, OutputSchema, Prompt, Request, ToolSpec
+from outrider.types.request import (
+    ModelMessage,
+    ModelSettings,
+    OutputSchema,
+    Prompt,
+    RemoteEvent,
+    Request,
+    TextDelta,
+    ToolSpec,
+)
 from outrider.types.tool_state import ToolPending
 from tests.fixtures.cases import for_each
 from tests.fixtures.local_runtime import FakeRuntime

@@ -4,10 +4,10 @@ import json
 from typing import Any
 
 from outrider.errors import ProviderError
-from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.openai.chat_decode import ChatDecoder
-from outrider.types.deltas import Answer, Delta
+from outrider.providers.provider import AnswerAssembler
 from outrider.types.parts import ReasoningPart, TextPart, ToolPart
+from outrider.types.request import Answer, Delta
 
 FAMILY = "openai-chat/test"
 DONE = "[DONE]"

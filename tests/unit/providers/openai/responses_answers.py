@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from outrider.providers.assembler import AnswerAssembler
 from outrider.providers.openai.responses_client import FAMILY
 from outrider.providers.openai.responses_decode import ResponsesDecoder
-from outrider.types.deltas import Answer, Delta
+from outrider.providers.provider import AnswerAssembler
+from outrider.types.request import Answer, Delta
 
 Fields = dict[str, Any]
 

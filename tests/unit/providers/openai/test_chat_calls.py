@@ -2,8 +2,8 @@
 
 import pytest
 
-from outrider.types.deltas import InputDelta, PartStart
 from outrider.types.parts import ToolPart
+from outrider.types.request import InputDelta, PartStart
 from tests.unit.providers.openai.chat_answers import DONE, FAMILY, call, calls, chunk, stream, streamed, whole
 
 END = (chunk(finish="tool_calls"), DONE)

@@ -6,9 +6,8 @@ import pytest
 
 from outrider.errors import ContextOverflowError, MalformedAnswerError, NetworkError, RateLimitError
 from outrider.providers.openai.chat_decode import ChatDecoder
-from outrider.types.deltas import AnswerStart, Finish, PartEnd, PartStart, TextDelta, UsageReport
-from outrider.types.parts import FilePart, ReasoningPart, TextPart
-from outrider.types.usage import CacheTokens, Tokens
+from outrider.types.parts import CacheTokens, FilePart, ReasoningPart, TextPart, Tokens
+from outrider.types.request import AnswerStart, Finish, PartEnd, PartStart, TextDelta, UsageReport
 from tests.unit.providers.openai.chat_answers import (
     DONE,
     FAMILY,

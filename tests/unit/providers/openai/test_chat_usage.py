@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from outrider.providers.openai.chat_chunks import ChatUsage, tokens_from_usage
-from outrider.types.usage import CacheTokens, Tokens
+from outrider.types.parts import CacheTokens, Tokens
 
 
 def tokens(**usage: Any) -> Tokens:

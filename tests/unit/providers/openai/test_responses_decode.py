@@ -8,9 +8,8 @@ import pytest
 from outrider.errors import MalformedAnswerError, NetworkError, QuotaExceededError, RateLimitError, ServerError
 from outrider.providers.openai.responses_client import FAMILY
 from outrider.providers.openai.responses_decode import ResponsesDecoder
-from outrider.types.deltas import AnswerStart, Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
-from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
-from outrider.types.usage import CacheTokens, Tokens
+from outrider.types.parts import CacheTokens, FilePart, ReasoningPart, TextPart, Tokens, ToolPart
+from outrider.types.request import AnswerStart, Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
 from tests.unit.providers.openai.responses_answers import (
     completed,
     created,

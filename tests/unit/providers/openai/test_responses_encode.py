@@ -7,9 +7,8 @@ import pytest
 
 from outrider.providers.openai.responses_client import FAMILY, ResponsesWire
 from outrider.types.agents import Provider
-from outrider.types.deltas import Answer
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request
+from outrider.types.request import Answer, ModelMessage, ModelSettings, Prompt, Request
 from outrider.types.tool_state import Attachment
 from tests.unit.providers.openai.responses_answers import function_call, message, whole
 

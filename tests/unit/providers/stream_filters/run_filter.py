@@ -2,13 +2,10 @@
 
 from collections.abc import AsyncGenerator, Callable, Iterable
 
-from outrider.providers.assembler import AnswerAssembler
-from outrider.providers.provider import ModelClient
-from outrider.providers.stream_filters.stream_filter import TextScanner, TextSplitFilter, filter_stream
-from outrider.providers.stream_filters.think_tags import create_think_filter
-from outrider.types.deltas import Answer, Delta, Finish, PartEnd, PartStart, TextDelta
+from outrider.providers.provider import AnswerAssembler, ModelClient
+from outrider.providers.stream_filters import TextScanner, TextSplitFilter, create_think_filter, filter_stream
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolPart
-from outrider.types.request import Request
+from outrider.types.request import Answer, Delta, Finish, PartEnd, PartStart, Request, TextDelta
 
 
 class ThinkingClient:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.providers.stream_filters.stream_filter import TextSplitFilter
-from outrider.providers.stream_filters.text_tool_calls import TextCallScanner
-from outrider.types.deltas import InputDelta, PartEnd, PartStart, TextDelta
+from outrider.providers.stream_filters import TextSplitFilter
+from outrider.providers.text_tool_calls import TextCallScanner
+from outrider.types.request import InputDelta, PartEnd, PartStart, TextDelta
 from tests.fixtures.cases import for_each
 from tests.fixtures.soak import examples
 from tests.unit.providers.stream_filters.run_filter import answer_of, chunks_of, parts_of

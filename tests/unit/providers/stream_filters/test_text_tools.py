@@ -7,17 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import NetworkError
-from outrider.providers.assembler import AnswerAssembler
+from outrider.providers.provider import AnswerAssembler
 from outrider.providers.scripted import ScriptedClient, check_messages
-from outrider.providers.stream_filters.text_tool_calls import (
+from outrider.providers.text_tool_calls import (
     TextCallScanner,
     TextToolsClient,
     render_call,
     render_tools_as_text,
 )
-from outrider.types.deltas import Answer, Delta
 from outrider.types.parts import FilePart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, ModelSettings, Prompt, Request, ToolChoice, ToolSpec
+from outrider.types.request import Answer, Delta, ModelMessage, ModelSettings, Prompt, Request, ToolChoice, ToolSpec
 from outrider.types.tool_state import Attachment
 from tests.unit.providers.stream_filters.run_filter import ThinkingClient, parts_of
 

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.providers.assembler import AnswerAssembler
-from outrider.providers.stream_filters.stream_filter import TextSplitFilter
-from outrider.providers.stream_filters.think_tags import TAG_NAMES, ThinkTagScanner
-from outrider.types.deltas import Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
+from outrider.providers.provider import AnswerAssembler
+from outrider.providers.stream_filters import TAG_NAMES, TextSplitFilter, ThinkTagScanner
+from outrider.types.request import Finish, InputDelta, PartEnd, PartStart, ReasoningDelta, TextDelta
 from tests.fixtures.cases import for_each
 from tests.fixtures.soak import examples
 from tests.unit.providers.stream_filters.run_filter import chunks_of, deltas_of, parts_of

@@ -18,18 +18,17 @@ import msgspec
 from msgspec.structs import replace
 
 from outrider.providers.provider import ModelClient
-from outrider.providers.stream_filters.stream_filter import (
+from outrider.providers.stream_filters import (
+    MarkdownTracker,
     PartBoundary,
     PartChunk,
     ReclassifyText,
     TextSplitFilter,
     filter_stream,
 )
-from outrider.providers.stream_filters.think_tags import MarkdownTracker
-from outrider.types.deltas import Delta
 from outrider.types.partial_json import JsonSpan
 from outrider.types.parts import FilePart, ModelPart, ReasoningPart, TextPart, ToolResultPart, ToolUsePart
-from outrider.types.request import ModelMessage, Prompt, Request, ToolChoice, ToolSpec
+from outrider.types.request import Delta, ModelMessage, Prompt, Request, ToolChoice, ToolSpec
 from outrider.types.tool_state import Attachment
 
 ScanOutput = list[PartChunk | PartBoundary | ReclassifyText]

@@ -21,10 +21,10 @@ import msgspec
 
 from outrider._posix import fcntl
 from outrider._sync import run_sync
-from outrider.config.environment import proxy_for
 from outrider.config.paths import make_private_folder
+from outrider.config.providers import proxy_for
 from outrider.errors import ConfigurationError, NetworkError, WeightsError
-from outrider.models.local.weights import (
+from outrider.models.local_models import (
     DEFAULT_WEIGHTS,
     SMALL_WEIGHTS,
     ModelWeights,
@@ -37,6 +37,7 @@ from outrider.presentation.formats import format_bytes, format_elapsed
 
 if TYPE_CHECKING:
     from outrider.http.transport import HttpResponse
+
 
 Phase = Literal["fetching", "checking", "done"]
 _SPEED_WINDOW_SECONDS = 5.0  # the speed is averaged over this window

@@ -1,1 +1,0 @@
-"""Stream filters: rewrite the deltas of an answer while it streams."""

@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, quote, urlencode, urlsplit
 import msgspec
 
 from outrider import errors
-from outrider.config.environment import proxy_for
 from outrider.config.paths import find_app_folders
+from outrider.config.providers import proxy_for
 from outrider.errors import ConfigurationError, NetworkError, OutriderError, ProviderError, ServerAwayError
 from outrider.http.client import HttpClient, read_body
 from outrider.http.connection import (

@@ -570,7 +570,7 @@ def test_tables_and_columns_are_those_of_version_0_1(about: str, tmp_path: Path)
     assert ON_DISK[about](tmp_path) == expected
 
 
-def test_every_tag_is_stated_and_not_taken_from_the_name_of_a_class():
+def test_every_tag_is_explicit_and_not_derived_from_the_name_of_a_class():
     """`tag=True` makes the class name the tag; renaming the class would then change what is stored."""
     kinds = [*events.EVENT_TYPES.values(), *get_args(at(OTHERS["deltas"]))]
     implicit = [kind for kind in kinds if f'tag="{kind.__struct_config__.tag}"' not in inspect.getsource(kind)]

@@ -256,7 +256,7 @@ async def test_text_is_given_out_before_the_answer_ends(name: str):
 
 
 @pytest.mark.parametrize("name", OVER_THE_WIRE)
-async def test_a_refusal_is_typed_and_says_who_refused(name: str):
+async def test_a_refusal_is_typed_and_names_the_provider(name: str):
     refused = Reply([b'{"error": {"message": "who are you?"}}'], 401, JSON)
     async with client_of(name, refused) as (client, server):
         with pytest.raises(AuthenticationError, match="who are you") as raised:

@@ -248,7 +248,7 @@ async def test_a_deleted_session_can_be_created_anew_and_is_empty(store: Store, 
     assert list(await store.search("before")) == []
 
 
-async def test_clearing_leaves_only_what_somebody_owns(store: Store, session: StoredSession):
+async def test_clearing_leaves_only_leased_sessions(store: Store, session: StoredSession):
     await store.create(StoredSession())
     await store.acquire(session.id, current_process())
     assert await store.clear() == 1
@@ -553,7 +553,7 @@ async def test_sf_020_a_second_owner_is_informed_who_the_first_is_and_may_take_o
     assert texts((await store.load(session.id)).messages) == ["mine"]
 
 
-async def test_nobody_writes_past_an_owner_but_anybody_may_ask_rename_and_fork(store: Store, session: StoredSession):
+async def test_only_the_owner_writes_but_every_process_may_ask_rename_and_fork(store: Store, session: StoredSession):
     lease = await store.acquire(session.id, current_process())
     with pytest.raises(SessionInUseError):
         await store.append(session.id, [said(session, "x")])
@@ -582,7 +582,9 @@ async def test_a_released_or_expired_lease_is_free_and_its_old_token_is_fenced_o
         await store.append(session.id, [said(session, "woke up")], token=second.token)
 
 
-async def test_after_an_owner_expired_and_somebody_wrote_the_old_owner_is_fenced(store: Store, session: StoredSession):
+async def test_after_a_lease_expired_and_another_process_wrote_the_old_owner_is_fenced(
+    store: Store, session: StoredSession
+):
     lease = await store.acquire(session.id, current_process(), ttl_ms=1)
     await asyncio.sleep(0.02)
     await store.append(session.id, [said(session, "without a lease")])
@@ -593,7 +595,7 @@ async def test_after_an_owner_expired_and_somebody_wrote_the_old_owner_is_fenced
 # Inbox and approvals
 
 
-async def test_an_inbox_item_is_preserved_once_and_taken_once(store: Store, session: StoredSession):
+async def test_an_inbox_item_is_stored_once_and_consumed_once(store: Store, session: StoredSession):
     item = InboxItem(session_id=session.id, message=said(session, "do this"), delivery="steer", sender="web")
     kept = await store.put_inbox(item)
     assert await store.put_inbox(item) == kept
@@ -629,7 +631,7 @@ async def test_an_answer_is_bound_to_the_exact_call(store: Store, session: Store
     assert other.answer == "open"
 
 
-async def test_the_first_answer_counts_and_can_be_revoked(store: Store, session: StoredSession):
+async def test_the_first_answer_applies_and_can_be_revoked(store: Store, session: StoredSession):
     asked = await store.ask(Approval(session_id=session.id, call_id="c1", tool="shell"))
     first, second = await asyncio.gather(store.answer(asked.id, "denied", by="a"), store.answer(asked.id, "allowed"))
     assert first == second
@@ -643,7 +645,7 @@ async def test_the_first_answer_counts_and_can_be_revoked(store: Store, session:
         await store.answer("nothing", "allowed")
 
 
-async def test_a_no_keeps_its_words_for_the_model(store: Store, session: StoredSession):
+async def test_a_denial_stores_its_text_for_the_model(store: Store, session: StoredSession):
     asked = await store.ask(Approval(session_id=session.id, call_id="c1", tool="shell"))
     await store.answer(asked.id, "denied", by="web", words="use \0 pnpm, not npm")
     await store.answer(asked.id, "denied", words="too late")

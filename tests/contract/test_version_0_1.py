@@ -218,7 +218,7 @@ def test_the_anthropic_format_is_written_and_read_as_before():
     assert session.to_api_format() == written
 
 
-def test_a_part_kind_that_was_registered_is_preserved_as_it_is_where_nobody_knows_it():
+def test_a_part_kind_that_was_registered_is_preserved_as_it_is_where_it_is_not_registered():
     (message,) = EXPORTS["own kinds"]["sessions"][0]["messages"]
     _, note, plain = Message.from_dict(message).parts
     assert isinstance(note, UnknownPart)
@@ -459,7 +459,7 @@ def test_the_prompts_of_stored_sessions_are_the_same():
     assert seen == set(PROMPTS["sessions"])
 
 
-def test_the_prompts_of_conversations_that_were_written_by_hand_are_the_same():
+def test_the_prompts_of_manually_written_conversations_are_the_same():
     for one in PROMPTS["loose"]:
         history = [Message.from_dict(message) for message in one["messages"]]
         assert json.dumps(prompt(history, one["family"])) == json.dumps(one["prompt"])

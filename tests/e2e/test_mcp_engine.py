@@ -255,7 +255,7 @@ async def test_in_plan_mode_foreign_tools_are_not_offered(place):
     assert not {name for name in offered(place) if name.startswith("mcp__")}
 
 
-async def test_a_workspace_s_servers_serve_no_session_elsewhere(place, tmp_path):
+async def test_a_workspace_s_servers_serve_no_session_of_another_workspace(place, tmp_path):
     have(place, mine=entry("raw_server.py"))
     bring(place, one=entry("raw_server.py"))
     trust(place).trust(trust(place).list_items())

@@ -129,7 +129,7 @@ async def test_all_that_a_server_offers_can_be_used(tmp_path, transport):
     assert [one.status.state for one in news if one.what == "state"] == ["ready", "closed"]
 
 
-async def test_a_question_is_refused_where_nobody_can_be_asked(tmp_path):
+async def test_a_question_is_refused_in_unattended_mode(tmp_path):
     async with friendly("stdio", tmp_path) as servers:
         ended = await run(servers, "paint")
         assert isinstance(ended, ToolError)
@@ -332,7 +332,7 @@ async def test_an_address_that_never_answers_fails_at_the_limit_and_closes_quick
         assert server_of(servers).status.error == "it did not answer within 0.5 s"
 
 
-async def test_nobody_at_the_address_is_reported(tmp_path):
+async def test_an_address_without_a_server_is_reported(tmp_path):
     config = HttpServer(name="nobody", url=f"http://127.0.0.1:{free_port()}/mcp")
     async with McpServers([config], McpHost(tmp_path, {}, LIMITS)) as servers:
         status = server_of(servers).status

@@ -39,7 +39,7 @@ async def opened(config, folder, limits=FAST, **more):
         yield servers
 
 
-async def test_sf_079_a_server_that_dies_in_a_call_ends_it_with_its_last_words_and_is_started_again(tmp_path):
+async def test_sf_079_a_server_that_dies_in_a_call_ends_it_with_its_last_output_and_is_restarted(tmp_path):
     async with opened(plain(), tmp_path) as servers:
         first = await said(servers, "pid")
         died = await run(servers, "die")
@@ -71,7 +71,7 @@ async def test_a_call_that_hangs_meets_its_time_limit_and_the_server_serves_on(t
 
 
 @pytest.mark.parametrize("tool", ["wrong_id", "garble"])
-async def test_answers_that_are_nonsense_hurt_nobody_else(tmp_path, tool):
+async def test_malformed_answers_affect_no_other_server(tmp_path, tool):
     async with opened(plain(), tmp_path) as servers:
         ended = await run(servers, tool, timeout=0.3 if tool == "wrong_id" else None)
         assert isinstance(ended, ToolError) == (tool == "wrong_id")
@@ -141,7 +141,7 @@ async def test_nothing_is_left_of_a_server_that_ignores_every_request_to_end(tmp
     assert not any(map(is_alive, pids))
 
 
-async def test_what_a_dead_server_left_behind_is_ended_before_it_is_started_again(tmp_path):
+async def test_processes_of_a_dead_server_are_killed_before_it_is_restarted(tmp_path):
     async with opened(plain(), tmp_path) as servers:
         child = int(await said(servers, "breed"))
         await run(servers, "die")
@@ -206,7 +206,7 @@ async def test_a_server_that_dies_of_what_is_new_is_asked_in_the_older_manner(tm
         (StdioServer(name="s", command="true"), "its process ended (exit code 0)"),
     ],
 )
-async def test_what_cannot_be_started_has_failed_and_says_why(tmp_path, config, words):
+async def test_a_server_that_cannot_start_has_failed_with_a_reason(tmp_path, config, words):
     async with opened(config, tmp_path) as servers:
         assert server_of(servers).status.state == "failed"
         assert words in server_of(servers).status.error
@@ -231,7 +231,7 @@ async def test_closing_in_the_middle_of_a_start_is_quick(tmp_path):
     assert server_of(servers).status.state == "closed"
 
 
-async def test_a_changed_tool_asks_again_until_somebody_has_looked(tmp_path):
+async def test_a_changed_tool_asks_again_until_the_user_has_reviewed_it(tmp_path):
     ledger: dict[str, str] = {}
     changes = []
     async with opened(plain(), tmp_path, ledger=ledger, policy="allow", notify=changes.append) as servers:
@@ -258,7 +258,7 @@ async def test_one_bad_server_does_not_hurt_the_others(tmp_path):
         assert await said(servers, "echo", text="fine") == "fine"
 
 
-async def test_servers_whose_answers_are_damaged_at_random_hurt_nobody(tmp_path):
+async def test_servers_whose_answers_are_damaged_at_random_affect_no_other_server(tmp_path):
     script = str(SCRIPTS / "random_answers.py")
     configs = [
         StdioServer(name=f"random{seed}", command=sys.executable, args=("-S", script, str(seed))) for seed in range(12)

@@ -40,7 +40,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 @linux
 @pytest.mark.slow
-async def test_a_thousand_quick_commands_leave_nothing_behind():
+async def test_a_thousand_quick_commands_leave_no_process():
     before, dead_before = child_processes(), zombies()
     async with ProcessSupervisor() as supervisor:
         await supervisor.run_command("warm", "true")

@@ -109,7 +109,7 @@ def escaped(found: dict[str, dict[str, object]]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("user", USERS)
-def test_nobody_gets_out_of_bubblewrap(user: str, folder: Path):
+def test_no_attempt_escapes_from_bubblewrap(user: str, folder: Path):
     sandbox = find_sandbox(folder)
     if sandbox.name != "bubblewrap":
         pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")
@@ -119,7 +119,7 @@ def test_nobody_gets_out_of_bubblewrap(user: str, folder: Path):
 
 
 @pytest.mark.parametrize("user", USERS if os.environ.get("OUTRIDER_SOAK") else ["ordinary"])
-def test_nobody_gets_out_of_landlock_but_by_its_gaps(user: str, folder: Path):
+def test_no_attempt_escapes_from_landlock_except_through_known_gaps(user: str, folder: Path):
     if landlock_version() < SCOPES_SINCE:
         pytest.skip(f"needs Landlock {SCOPES_SINCE}, here is {landlock_version()}")
     found = judge(user, "landlock", folder)

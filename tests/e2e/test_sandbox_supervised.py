@@ -138,7 +138,7 @@ async def test_a_child_that_ends_by_itself_is_not_named(supervisor: ProcessSuper
     assert (tmp_path / "file").read_text() == "late\n"
 
 
-async def test_a_sandbox_that_cannot_be_set_up_says_why(tmp_path: Path):
+async def test_a_sandbox_that_cannot_be_set_up_reports_why(tmp_path: Path):
     sandbox = find_sandbox(tmp_path)
     if not isinstance(sandbox, BubblewrapSandbox):
         pytest.skip(f"bubblewrap does not work here: {sandbox.gaps}")

@@ -100,7 +100,7 @@ async def test_sf_052_a_workspace_that_is_deleted_moved_or_replaced_is_a_failure
     assert "\ta" in await workspace.output_of("read", file_path="file")  # the session continues where it was
 
 
-async def test_sf_052_a_folder_swapped_for_a_link_while_a_change_is_preserved_leads_nowhere(tmp_path: Path):
+async def test_sf_052_a_folder_swapped_for_a_link_while_a_change_is_stored_has_no_effect_outside(tmp_path: Path):
     workspace = ToolWorkspace(tmp_path / "ws")
     workspace.write_file("src/file", "a\n")
     outside = tmp_path / "outside"
@@ -144,7 +144,7 @@ _pipes: list[tuple[int, int]] = []
         (hangs, "timed out after 0.2 s"),
     ],
 )
-async def test_sf_080_whatever_a_tool_does_is_one_bounded_result(function, words: str):
+async def test_sf_080_every_behavior_of_a_tool_is_one_bounded_result(function, words: str):
     async def record(part: ToolPart) -> None:
         pass
 
@@ -162,7 +162,7 @@ async def test_sf_080_whatever_a_tool_does_is_one_bounded_result(function, words
             os.close(end)
 
 
-async def test_sf_082_a_file_without_any_rights_is_refused_or_keeps_its_mode(tmp_path: Path):
+async def test_sf_082_a_file_without_any_rights_is_refused_or_has_its_mode_afterwards(tmp_path: Path):
     workspace = ToolWorkspace(tmp_path / "ws")
     path = workspace.write_file("file", "a\n")
     path.chmod(0)

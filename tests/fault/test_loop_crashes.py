@@ -139,7 +139,7 @@ async def round_of(folder: Path, name: str, kind: Any, **how: Any) -> tuple[bool
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("point", POINTS)
-async def test_sf_001_to_007_an_engine_killed_at_a_fault_point_is_taken_up_and_its_turn_continues(
+async def test_sf_001_to_007_an_engine_killed_at_a_fault_point_is_recovered_and_its_turn_continues(
     point: str, kind: str, tmp_path: Path, record_property: Record
 ):
     # Every API and every point, one visit each; a soak tries all visits. How often a point is visited depends on how
@@ -159,7 +159,7 @@ async def test_sf_001_to_007_an_engine_killed_at_a_fault_point_is_taken_up_and_i
 
 
 @pytest.mark.soak
-async def test_sf_012_an_engine_killed_at_any_moment_is_taken_up_and_its_turn_continues(
+async def test_sf_012_an_engine_killed_at_any_moment_is_recovered_and_its_turn_continues(
     tmp_path: Path, record_property: Record
 ):
     ends, rounds, cut = Counter[str](), 300 if SOAK else 4, 0

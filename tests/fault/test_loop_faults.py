@@ -159,7 +159,7 @@ async def test_sf_014_orphans_in_the_middle_of_an_old_history_are_ended_once_and
         assert (await held.prompt(session.id, "fourth")).output == "fine"
 
 
-async def test_sf_015_a_history_that_begins_with_a_result_is_accepted():
+async def test_sf_015_a_history_that_starts_with_a_result_is_accepted():
     session = Session()
     session.set_messages(
         [
@@ -198,7 +198,7 @@ async def test_sf_016_a_program_that_slept_in_mid_stream_has_one_turn_and_contin
             assert (await held.prompt(session_id, "are you there?")).output == "awake"
 
 
-async def test_sf_020_a_session_in_use_says_by_whom_and_can_be_taken_over(tmp_path: Path):
+async def test_sf_020_a_session_in_use_names_its_owner_and_can_be_taken_over(tmp_path: Path):
     path = tmp_path / "sessions.db"
     command = [sys.executable, "-m", "tests.scenario.waiting_engine", str(path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as program:
@@ -274,7 +274,7 @@ class FullStore(MemoryStore):
         return await super().append(session_id, values, **options)
 
 
-async def test_sf_040_a_full_disk_in_the_middle_of_parallel_calls_is_one_error_that_says_so():
+async def test_sf_040_a_full_disk_in_the_middle_of_parallel_calls_is_one_error_that_names_it():
     entry, tool = agent(), Tool(lambda: "x", name="look")
     provider = scripted([[call("look", "c1"), call("look", "c2")], "never"])
     with pytest.raises(StorageFullError, match="no space left"):

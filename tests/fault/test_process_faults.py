@@ -247,7 +247,7 @@ async def test_sf_077_when_the_keeper_in_waiting_is_killed_another_takes_its_pla
     assert (await supervisor.run_command("c", "echo works")).text == "works\n"
 
 
-async def test_sf_077_when_a_keeper_is_killed_all_that_it_preserved_ends_and_the_call_says_so(
+async def test_sf_077_when_a_guard_is_killed_its_processes_end_and_the_call_reports_it(
     supervisor: ProcessSupervisor, tmp_path: Path
 ):
     command = f"{daemon(tmp_path / 'daemon')}; echo $$ > {tmp_path}/pid; sleep 60"
@@ -261,7 +261,7 @@ async def test_sf_077_when_a_keeper_is_killed_all_that_it_preserved_ends_and_the
     wait_until_dead(*pids)
 
 
-async def test_sf_013_a_command_that_is_killed_for_memory_says_so(supervisor: ProcessSupervisor):
+async def test_sf_013_a_command_that_is_killed_for_memory_reports_it(supervisor: ProcessSupervisor):
     with memory_group() as join:
         hog = f"{sys.executable} -S -c 'x = bytearray(200_000_000); print(len(x))'"
         done = await supervisor.run_command("c", f"{join}; {hog}; true")

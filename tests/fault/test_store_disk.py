@@ -257,7 +257,7 @@ async def test_sf_027_on_a_network_file_system_there_is_no_write_ahead_log(tmp_p
         assert not Path(f"{path}-wal").exists()
 
 
-async def test_sf_027_without_a_log_a_write_waits_for_whoever_reads(tmp_path: Path):
+async def test_sf_027_without_a_log_a_write_waits_for_the_readers(tmp_path: Path):
     path = tmp_path / "sessions.db"
     async with SqliteStore(path, file_system=lambda _: "nfs4") as store:
         await store.create(StoredSession())
@@ -329,7 +329,7 @@ async def test_a_text_that_grows_while_it_streams_is_preserved_once(tmp_path: Pa
     assert health.rows["blobs"] <= 1
 
 
-async def test_sf_050_files_are_private_whatever_the_umask(tmp_path: Path):
+async def test_sf_050_files_are_private_with_any_umask(tmp_path: Path):
     old = os.umask(0)
     try:
         path = tmp_path / "one" / "two" / "sessions.db"

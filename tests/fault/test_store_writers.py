@@ -86,7 +86,7 @@ async def test_sf_023_sixteen_processes_start_on_a_fresh_directory_and_all_start
     record_property("figures", f"3 x {PROCESSES} processes on a fresh directory: 0 failed to start")
 
 
-async def test_sf_024_a_writer_that_dies_with_the_lock_stops_nobody(tmp_path: Path):
+async def test_sf_024_a_writer_that_dies_with_the_lock_blocks_no_other_writer(tmp_path: Path):
     path = tmp_path / "sessions.db"
     async with SqliteStore(path) as store:
         session = await store.create(StoredSession(title="before"))
@@ -203,7 +203,7 @@ async def test_a_dead_owner_is_no_owner(tmp_path: Path):
             await store.acquire(session.id, current_process())
 
 
-async def test_sf_028_an_owner_on_another_machine_counts_until_it_is_taken_over(tmp_path: Path):
+async def test_sf_028_a_lease_of_another_machine_holds_until_it_is_taken_over(tmp_path: Path):
     async with SqliteStore(tmp_path / "sessions.db") as store:
         session = await store.create(StoredSession())
         elsewhere = replace(current_process(), host="elsewhere", boot="theirs")

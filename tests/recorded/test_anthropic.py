@@ -99,14 +99,14 @@ def wrong(found: dict[str, list[str]]) -> str:
     return "\n".join(f"{name}: {'; '.join(said)}" for name, said in found.items() if said)
 
 
-def test_every_recorded_answer_says_what_it_is_known_to_say_at_any_chunking(shared_dir: Path) -> None:
+def test_every_recorded_answer_decodes_to_the_expected_result_at_any_chunking(shared_dir: Path) -> None:
     dice = random.Random(7)
     found = {exchange["id"]: problems(exchange, read(WIRE, exchange, dice)) for exchange in recorded(shared_dir)}
     assert len(found) > 1000
     assert not wrong(found)
 
 
-def test_a_stream_says_the_same_one_byte_at_a_time(shared_dir: Path) -> None:
+def test_a_stream_decodes_to_the_same_one_byte_at_a_time(shared_dir: Path) -> None:
     streams = recorded(shared_dir, streaming=True)
     found = {exchange["id"]: problems(exchange, read(WIRE, exchange, 1)) for exchange in streams}
     assert len(found) > 300

@@ -93,13 +93,13 @@ def failures(found: list[Exchange], size: Any) -> dict[str, list[str]]:
     return {exchange["id"]: wrong for exchange in found if (wrong := problems(exchange, read(WIRE, exchange, size)))}
 
 
-def test_every_exchange_says_what_is_expected_at_random_chunking(shared_dir: Path):
+def test_every_exchange_decodes_to_the_expected_result_at_random_chunking(shared_dir: Path):
     found = list(exchanges(shared_dir, "gemini"))
     assert len(found) > 900
     assert not failures(found, random.Random(7))
 
 
-def test_an_exchange_says_the_same_one_byte_at_a_time(shared_dir: Path):
+def test_an_exchange_decodes_to_the_same_one_byte_at_a_time(shared_dir: Path):
     streamed = list(exchanges(shared_dir, "gemini", streaming=True))
     assert not failures(random.Random(11).sample(streamed, 40), 1)
 

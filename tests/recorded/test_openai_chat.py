@@ -146,7 +146,7 @@ def failures(found: list[Exchange], size: Any) -> dict[str, list[str]]:
     return {exchange["id"]: wrong for exchange in found if (wrong := problems(exchange, size))}
 
 
-def test_every_exchange_says_what_is_expected_at_random_chunking(shared_dir: Path):
+def test_every_exchange_decodes_to_the_expected_result_at_random_chunking(shared_dir: Path):
     found = recorded(shared_dir)
     judged = [exchange for exchange in found if not judged_otherwise(exchange)]
     assert len(found) > 2800
@@ -154,7 +154,7 @@ def test_every_exchange_says_what_is_expected_at_random_chunking(shared_dir: Pat
     assert not failures(judged, random.Random(7))
 
 
-def test_an_exchange_says_the_same_one_byte_at_a_time(shared_dir: Path):
+def test_an_exchange_decodes_to_the_same_one_byte_at_a_time(shared_dir: Path):
     streamed = recorded(shared_dir, streaming=True)
     assert not failures(random.Random(11).sample(streamed, 200), 1)
 
@@ -252,7 +252,7 @@ def test_reasoning_goes_back_as_the_server_gave_it(shared_dir: Path):
     assert compared > 60
 
 
-def test_the_next_request_begins_with_the_bytes_of_the_one_before(shared_dir: Path):
+def test_the_next_request_starts_with_the_bytes_of_the_one_before(shared_dir: Path):
     for first, second in turns(shared_dir):
         wire, model = wire_for(first), first["request"]["body"].get("model") or "m"
         system = chat_requests.system_of(second["request"]["body"]["messages"])

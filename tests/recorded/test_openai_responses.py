@@ -127,13 +127,13 @@ def failures(found: list[Exchange], size: Any) -> dict[str, list[str]]:
     return {exchange["id"]: wrong for exchange in found if (wrong := problems(exchange, read(WIRE, exchange, size)))}
 
 
-def test_every_exchange_says_what_is_expected_at_random_chunking(shared_dir: Path):
+def test_every_exchange_decodes_to_the_expected_result_at_random_chunking(shared_dir: Path):
     found = recorded(shared_dir)
     assert len(found) > 1000
     assert not failures(found, random.Random(7))
 
 
-def test_an_exchange_says_the_same_one_byte_at_a_time(shared_dir: Path):
+def test_an_exchange_decodes_to_the_same_one_byte_at_a_time(shared_dir: Path):
     streamed = [exchange for exchange in recorded(shared_dir) if exchange["streaming"]]
     sample = random.Random(11).sample(streamed, 40)
     assert not failures(sample, 1)

@@ -134,7 +134,7 @@ async def test_answers_come_through_a_real_connection_unchanged(shared_dir: Path
     assert not wrong
 
 
-async def test_an_answer_that_was_cut_is_never_taken_for_whole_and_keeps_what_arrived(shared_dir: Path, server: Any):
+async def test_an_answer_that_was_cut_is_never_reported_as_complete_and_has_what_arrived(shared_dir: Path, server: Any):
     streamed = [exchange for exchange in recorded(shared_dir) if exchange["streaming"]]
     for number, exchange in enumerate(streamed[::4]):
         kept = AnswerAssembler(FAMILY)

@@ -41,9 +41,7 @@ async def questions(held: Engine, session: str, **answer) -> int:
     ("scope", "same_session", "same_project", "elsewhere"),
     [("once", 1, 1, 1), ("session", 0, 1, 1), ("project", 0, 0, 1), ("always", 0, 0, 0)],
 )
-async def test_an_answer_holds_as_long_and_as_far_as_it_says(
-    scope, same_session, same_project, elsewhere, tmp_path: Path
-):
+async def test_an_answer_applies_to_the_scope_it_names(scope, same_session, same_project, elsewhere, tmp_path: Path):
     store = MemoryStore()
     here, there = tmp_path / "here", tmp_path / "there"
     async with engine(store=store) as held:

@@ -61,7 +61,7 @@ async def test_an_overflow_is_compacted_once_and_the_turn_continues():
     assert any("answer 0" in message.get_text_content() for message in result.session.messages)
 
 
-async def test_a_context_that_still_overflows_ends_the_run_with_the_providers_words():
+async def test_a_context_that_still_overflows_ends_the_run_with_the_providers_message():
     session = Session()
     session.add_user_message("question")
     session.add_assistant_message(f"answer {LONG}")
@@ -90,7 +90,7 @@ async def test_after_a_compaction_calls_and_results_still_belong_together():
     assert len([p for m in result.session.messages for p in m.get_parts_by_type(ToolPart)]) == 4
 
 
-async def test_in_the_middle_of_one_long_turn_the_users_words_stay_as_they_were():
+async def test_in_the_middle_of_one_long_turn_the_users_input_is_unchanged():
     asked = "look around, and never write with tabs"
 
     def answer(request):
@@ -107,7 +107,7 @@ async def test_in_the_middle_of_one_long_turn_the_users_words_stay_as_they_were(
     assert result.output == "kept"
 
 
-async def test_a_second_compaction_stands_for_the_first_one_too():
+async def test_a_second_compaction_covers_the_first_one_too():
     summaries: list[str] = []
 
     def answer(request):
@@ -127,7 +127,7 @@ async def test_a_second_compaction_stands_for_the_first_one_too():
     assert len(summaries) >= 2
 
 
-async def test_what_a_summary_cost_counts_in_the_session():
+async def test_the_cost_of_a_summary_is_added_to_the_session():
     def answer(request):
         if wants_summary(request):
             return ["a summary", Tokens(1_000, 50)]
@@ -165,7 +165,7 @@ DECISIONS = [f"We decided to keep module orders_{n} because of ticket SHOP-{400 
 FINDINGS = [f"max_connections of database shard{n} is {1_000 + 37 * n}" for n in range(15)]
 
 
-async def test_a_long_session_keeps_rules_and_open_items_and_finds_the_rest():
+async def test_a_long_session_preserves_rules_and_open_items_and_finds_the_rest():
     """The summaries of this model are useless, so that only carried text and the search tool can preserve facts."""
     prompts: list[list[str]] = []
 

@@ -156,7 +156,7 @@ async def test_a_fork_has_the_requests_of_its_origin_and_its_own(kind: ApiKind, 
         assert [request.body for request in rebuilt] == [request.raw for request in server.requests]
 
 
-async def test_a_session_without_records_says_so(tmp_path: Path):
+async def test_a_session_without_records_reports_it(tmp_path: Path):
     async with SqliteStore(tmp_path / "sessions.db") as store, Simulator(["an answer"]) as server:
         session = await run_session(store, server, "anthropic", turns=1)
         messages = (await store.load(session)).messages

@@ -55,7 +55,7 @@ async def test_a_changed_input_is_prepared_like_any_other():
     assert calls_of(result.session)[0].state.output == "b"  # pyright: ignore
 
 
-async def test_a_hook_refuses_a_call_with_words_and_the_turn_continues():
+async def test_a_hook_denies_a_call_with_a_message_and_the_turn_continues():
     ran: list[str] = []
     tool = Tool(lambda text: str(ran.append(text)), name="echo")
 
@@ -104,7 +104,7 @@ async def test_what_a_hook_makes_of_a_result_is_preserved_and_read():
     assert [(one.tool, one.call_id, one.output, one.is_error) for one in seen] == [("echo", "c1", "said secret", False)]
 
 
-async def test_a_hook_sees_failures_too_and_may_say_them_in_other_words():
+async def test_a_hook_sees_failures_too_and_may_replace_their_text():
     def boom() -> str:
         raise ValueError("at /home/me")
 
@@ -129,7 +129,7 @@ async def test_a_hook_that_raises_after_a_call_leaves_the_result_as_it_is():
     assert story.heard(LoopCompletedEvent)[0].termination_reason == "completed"
 
 
-async def test_a_hook_cannot_change_a_call_behind_the_back_of_the_session():
+async def test_a_hook_cannot_change_a_call_without_the_session_recording_it():
     def spoil(seen: HookedCall):
         seen.input["text"] = "changed"
 
@@ -150,7 +150,7 @@ async def test_every_message_is_seen_once_and_whole():
     assert seen == [("user", "go", 0), ("assistant", "thinking", 1), ("assistant", "done", 0)]
 
 
-async def test_an_agent_that_is_done_is_sent_on_with_words():
+async def test_a_finished_agent_continues_with_the_text_of_a_hook():
     stops: list[HookedStop] = []
 
     def test_first(stop: HookedStop):

@@ -223,7 +223,7 @@ async def test_events_name_the_agent_and_the_call_that_brought_it():
     }
 
 
-async def test_the_trace_shows_who_called_whom():
+async def test_the_trace_shows_which_agent_called_which():
     story = Story(
         cast(
             boss=[["hm", call("call_agent", agent_name="clerk", message="x")], "done"],

@@ -200,7 +200,7 @@ async def test_finish_ends_the_turn_with_its_message():
     assert (result.output, result.termination_reason) == ("All done.", "completed")
 
 
-async def test_a_provider_that_refuses_ends_the_run_with_its_own_words_and_everything_preserved():
+async def test_a_provider_that_refuses_ends_the_run_with_its_message_and_everything_stored():
     story = Story([[call("add", a=1, b=2)], InvalidRequestError("no such model", status=404)])
     with pytest.raises(OutriderError, match="no such model") as caught:
         await story.run(tools=[add])
@@ -212,7 +212,7 @@ async def test_a_provider_that_refuses_ends_the_run_with_its_own_words_and_every
     assert story.heard(ErrorEvent)[0].message == "no such model"
 
 
-async def test_an_answer_that_breaks_off_keeps_what_was_shown_and_runs_no_call():
+async def test_an_answer_that_breaks_off_preserves_what_was_shown_and_runs_no_call():
     ran: list[int] = []
     story = Story([["so far ", call("touch"), "and", NetworkError("connection lost")]])
     with pytest.raises(NetworkError) as caught:
@@ -304,7 +304,7 @@ async def test_calls_of_an_answer_that_was_cut_are_not_run_and_the_model_is_info
     assert "may not be whole" in calls_of(result.session)[0].state.error  # pyright: ignore
 
 
-async def test_an_answer_that_was_cut_says_so():
+async def test_an_answer_that_was_cut_is_marked():
     result = await Story([["a long answ", Finish("length", "max_tokens")]]).run()
     assert (result.termination_reason, result.output) == ("length", "a long answ")
 
@@ -318,7 +318,7 @@ async def test_a_retry_is_reported_and_preserved():
     assert result.session.messages[-1].get_parts_by_type(RetryPart)[0].error == "overloaded"
 
 
-async def test_cancelling_a_run_ends_its_calls_and_keeps_them():
+async def test_cancelling_a_run_ends_its_calls_and_stores_them():
     started = asyncio.Event()
 
     @Tool
@@ -338,7 +338,7 @@ async def test_cancelling_a_run_ends_its_calls_and_keeps_them():
     assert story.heard(LoopCompletedEvent)[0].termination_reason == "aborted"
 
 
-async def test_cancelling_while_the_model_speaks_keeps_what_it_reported():
+async def test_cancelling_during_an_answer_preserves_what_arrived():
     never = asyncio.Event()
     story = Story([["half an ", "answer", never, "and more"]], chunk=4)
     session = Session()
@@ -480,7 +480,7 @@ async def test_a_strict_tool_is_offered_as_such():
     assert (await Story(answer).run(tools=[strict, add])).output == "[True, False]"
 
 
-async def test_a_turn_says_that_it_waits_for_an_answer_and_then_that_tools_run():
+async def test_a_turn_reports_that_it_waits_for_an_answer_and_then_that_tools_run():
     risky = Tool(lambda: "ran", name="risky", policy="ask")
     story = Story([[call("risky"), call("risky")], "fine"])
     await story.run(tools=[risky], approve=lambda _: True)
@@ -569,7 +569,7 @@ async def test_tokens_are_limited_and_an_answer_is_asked_for_no_longer_than_what
     assert all(room is not None for room in rooms)
 
 
-async def test_a_turn_that_fails_or_is_aborted_ends_in_a_state_that_says_so():
+async def test_a_turn_that_fails_or_is_aborted_ends_in_a_state_that_names_it():
     story = Story([ServerError("no", status=500)])
     with pytest.raises(ServerError):
         await story.run()

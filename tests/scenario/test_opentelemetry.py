@@ -113,7 +113,7 @@ async def test_tokens_durations_and_the_first_chunk_are_measured():
     assert collector.metrics["gen_ai.invoke_agent.duration"][0].count == 1
 
 
-async def test_what_is_open_when_nobody_listens_any_more_is_ended():
+async def test_open_spans_are_ended_when_the_listener_is_removed():
     collector = Collector()
 
     @Tool

@@ -53,7 +53,7 @@ async def calls_of(held: Engine, workspace: Path, *, prompts: int = 1, **fields)
 
 
 @pytest.mark.parametrize("mode", ["plan", "background"])
-async def test_where_nobody_is_asked_no_command_runs_without_a_sandbox(mode, workspace: Path, tmp_path: Path):
+async def test_in_unattended_mode_no_command_runs_without_a_sandbox(mode, workspace: Path, tmp_path: Path):
     async with engine([[call("shell", command="ls")], "done"], tmp_path) as held:
         (part,) = await calls_of(held, workspace, mode=mode)
     assert isinstance(part.state, ToolError)
@@ -71,7 +71,7 @@ async def test_a_yes_for_longer_is_not_asked_for_again(scope: str, questions: in
     assert asked.questions[0].offers == ("shell(touch new.txt)",)
 
 
-async def test_a_yes_that_was_taken_back_is_asked_for_again(workspace: Path, tmp_path: Path):
+async def test_a_revoked_approval_is_asked_for_again(workspace: Path, tmp_path: Path):
     script = [[call("shell", command="touch new.txt")], "done", [call("shell", command="touch new.txt")], "done"]
     async with engine(script, tmp_path) as held:
         asked = Asked(held, "always")
@@ -91,7 +91,7 @@ async def test_what_cannot_be_named_by_a_rule_is_asked_for_each_time(workspace: 
     assert [(question.offers, question.can_last) for question in asked.questions] == [((), False)] * 2
 
 
-async def test_a_tool_gets_what_the_model_wrote_and_nobody_else_reads_it(workspace: Path, tmp_path: Path):
+async def test_a_tool_gets_what_the_model_wrote_and_nothing_else_reads_it(workspace: Path, tmp_path: Path):
     given: list[str] = []
 
     @Tool
@@ -152,7 +152,7 @@ async def test_processes_can_be_looked_after_unasked(workspace: Path, tmp_path: 
     assert isinstance(part.state, ToolCompleted)
 
 
-async def test_what_the_user_says_reaches_the_model_and_no_secret_of_it_is_preserved(workspace: Path, tmp_path: Path):
+async def test_user_input_reaches_the_model_and_no_secret_of_it_is_stored(workspace: Path, tmp_path: Path):
     asked: list[str] = []
 
     def answer(request):

@@ -163,7 +163,7 @@ async def test_a_workspace_has_tools_a_sandbox_undo_processes_and_plan_mode(tmp_
         assert len(workspace.engine.live[session_id].session.messages) > 4
 
 
-async def test_a_workspace_without_approve_denies_and_leaves_nothing_behind(
+async def test_a_workspace_without_approve_denies_and_leaves_no_files(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ):
     temporary = tmp_path_factory.mktemp("temporary")

@@ -20,7 +20,7 @@ async def test_a_stream_does_not_end_at_a_sub_agents_finish():
     assert heard[-1].type == "finish"
 
 
-async def test_a_result_stays_reachable_after_whoever_waited_for_it_has_left():
+async def test_a_result_stays_reachable_after_its_waiter_has_left():
     go_on = asyncio.Event()
     async with Engine([WRITER], [scripted([[go_on, "the result"]])]) as held:
         session = await held.create()

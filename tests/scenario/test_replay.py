@@ -216,7 +216,7 @@ async def test_an_aborted_answer_ends_where_it_was_let_go(tmp_path: Path):
     assert again.same, again.text()
 
 
-async def test_a_session_without_a_cassette_says_so(tmp_path: Path):
+async def test_a_session_without_a_cassette_reports_it(tmp_path: Path):
     held = engine(["hello"])
     async with held:
         session = await held.create()
@@ -235,7 +235,7 @@ async def test_a_long_conversation_is_written_once(tmp_path: Path):
     assert again.same, again.text()
 
 
-async def test_a_compaction_that_somebody_asked_for_is_made_again(tmp_path: Path):
+async def test_a_requested_compaction_is_made_again(tmp_path: Path):
     def answer(request):
         last = request.prompt[-1].content[-1].text
         return (
@@ -254,7 +254,7 @@ async def test_a_compaction_that_somebody_asked_for_is_made_again(tmp_path: Path
     assert again.unplayed == 0
 
 
-async def test_an_input_that_nobody_answered_asks_for_nothing(tmp_path: Path):
+async def test_an_unanswered_input_requests_nothing(tmp_path: Path):
     held, session = await recorded(tmp_path, ["hello"])
     await held.store.append(session, [Message("user", [TextPart("and?")], session_id=session, time=MessageTime(1))])
     again = await replay(held, session)

@@ -381,7 +381,7 @@ async def test_a_summary_request_that_is_answered_with_a_call_does_not_block_the
         assert (await engine.prompt(session_id, "and now?")).output == "fine"
 
 
-async def test_a_stream_of_a_run_says_what_is_withdrawn():
+async def test_a_stream_of_a_run_reports_what_is_withdrawn():
     vendor = SIMULATED_APIS["anthropic"]
     frames = list(vendor.stream(["Hello there."]))
     answers = Answers([reset(frames[:5]), whole(frames)])

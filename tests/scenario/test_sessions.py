@@ -33,7 +33,7 @@ async def queued(held: Engine, session: str, count: int) -> list[str]:
     return [item.id for item in items]
 
 
-async def test_what_waits_can_be_seen_and_taken_back():
+async def test_queued_input_can_be_listed_and_withdrawn():
     slow = Slow()
     told: list[dict] = []
     async with engine([[call("slow")], "first", "third"], slow.tool) as held:
@@ -63,7 +63,7 @@ async def test_what_waits_can_be_seen_and_taken_back():
     ]
 
 
-async def test_what_was_taken_cannot_be_taken_back():
+async def test_consumed_input_cannot_be_withdrawn():
     async with engine(["one"]) as held:
         session = await held.create()
         await held.prompt(session, "x", input_id="a")
@@ -71,7 +71,7 @@ async def test_what_was_taken_cannot_be_taken_back():
         assert not await held.withdraw(session, "never there")
 
 
-async def test_the_same_input_put_again_later_is_not_taken_again_and_nobody_waits_for_ever():
+async def test_the_same_input_put_again_later_is_not_consumed_again_and_no_waiter_hangs():
     async with engine(["one"]) as held:
         session = await held.create()
         await held.prompt(session, "x", input_id="a")
@@ -140,7 +140,7 @@ async def test_a_compaction_that_is_asked_for_during_a_turn_waits_for_its_end():
         assert part.summary.startswith("## Goal\nto talk\n")
 
 
-async def test_a_compaction_that_fails_says_why_and_the_session_continues():
+async def test_a_compaction_that_fails_reports_why_and_the_session_continues():
     script = ["one", "two", ProviderError("no capacity"), "three"]
     async with engine(script) as held:
         session = await held.create()
@@ -151,7 +151,7 @@ async def test_a_compaction_that_fails_says_why_and_the_session_continues():
         assert (await held.prompt(session, "c")).output == "three"
 
 
-async def test_aborting_a_compaction_states_whoever_asked_for_it():
+async def test_aborting_a_compaction_informs_its_caller():
     asked, never = asyncio.Event(), asyncio.Event()
 
     def summary(_):

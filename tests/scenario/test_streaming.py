@@ -28,7 +28,7 @@ async def events(*args, **options) -> list[StreamEvent]:
     return [event async for event in async_run_stream(*args, **options)]
 
 
-async def test_a_stream_states_what_was_reported_called_and_answered_and_by_whom():
+async def test_a_stream_has_texts_calls_and_answers_with_their_agents():
     heard = await events(WRITER, "go", [WRITER, CLERK], [LOOK], [scripted(script(), chunk=100)])
     assert [(event.type, event.agent_name, event.data) for event in heard] == [
         ("token", "writer", {"text": "thinking "}),

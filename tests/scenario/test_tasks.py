@@ -65,7 +65,7 @@ async def child_of(held: Engine, session: str):
     return stored
 
 
-async def test_a_task_is_done_by_a_fresh_copy_of_the_agent_in_a_session_of_its_own(engine, workspace):
+async def test_a_task_is_done_by_a_fresh_copy_of_the_agent_in_a_separate_session(engine, workspace):
     def child(request):
         assert [message.role for message in request.prompt] == ["user"]
         assert request.prompt[0].content[0].text == "count the lines"

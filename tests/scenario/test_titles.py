@@ -78,7 +78,7 @@ async def test_a_name_that_the_user_gave_meanwhile_stays():
         assert (await held.store.get(session)).title == "My question"
 
 
-async def test_a_session_that_was_given_a_name_keeps_it_and_no_model_is_asked():
+async def test_a_session_that_was_given_a_name_retains_it_and_no_model_is_asked():
     def title(request):
         raise AssertionError("nobody wants a title")
 

@@ -119,7 +119,7 @@ async def test_a_turn_of_tools_and_commands_is_undone_and_redone_exactly(workspa
         assert (await changes.redo()).off == "there is nothing to redo"
 
 
-async def test_the_patch_stands_in_the_message_of_its_call_and_a_command_that_reads_leaves_none(workspace, tmp_path):
+async def test_the_patch_is_in_the_message_of_its_call_and_a_command_that_reads_leaves_none(workspace, tmp_path):
     script = [[shell("cat notes.txt"), shell("printf x > made.txt")], "done"]
     async with engine(script, tmp_path) as held:
         session_id = await held.create(workspace=workspace)
@@ -207,7 +207,7 @@ async def test_everything_from_a_message_or_a_call_on_is_undone(workspace, tmp_p
             await changes.undo("nowhere")
 
 
-async def test_a_file_that_somebody_else_changed_since_is_reported_and_left_alone(workspace, tmp_path):
+async def test_a_file_that_another_process_changed_since_is_reported_and_left_alone(workspace, tmp_path):
     async with engine([[shell("printf x > notes.txt; printf y > made.txt")], "done"], tmp_path) as held:
         heard: list[FilesRestoredEvent] = []
         held.bus.subscribe(FilesRestoredEvent, heard.append)
@@ -354,7 +354,7 @@ async def test_background_mode_runs_unasked_with_an_undo_preserved(workspace, tm
         assert (await held.file_changes(session_id).undo()).changed == ("notes.txt.new",)
 
 
-async def test_a_home_directory_is_not_tracked_its_tools_work_and_undo_says_why(tmp_path, monkeypatch):
+async def test_a_home_directory_is_not_tracked_its_tools_work_and_undo_reports_why(tmp_path, monkeypatch):
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -367,7 +367,7 @@ async def test_a_home_directory_is_not_tracked_its_tools_work_and_undo_says_why(
         assert (home / "made.txt").exists()
 
 
-async def test_an_engine_without_built_in_tools_says_that_there_is_no_undo():
+async def test_an_engine_without_built_in_tools_reports_that_there_is_no_undo():
     async with Engine([agent()], [scripted(["hi"])]) as held:
         session_id = await held.create()
         assert "records no file changes" in (await held.file_changes(session_id).undo()).off

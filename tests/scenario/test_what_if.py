@@ -63,7 +63,7 @@ async def ended(held: Engine, *inputs: str) -> str:
     return session
 
 
-async def test_an_edited_result_leads_elsewhere_and_the_original_stays():
+async def test_an_edited_result_changes_the_fork_and_the_original_stays():
     async with engine() as held:
         session = await ended(held)
         before = await held.store.load(session)
@@ -77,7 +77,7 @@ async def test_an_edited_result_leads_elsewhere_and_the_original_stays():
         assert [m.to_dict() for m in after.messages] == [m.to_dict() for m in before.messages]
 
 
-async def test_the_fork_is_a_session_of_the_store_and_says_what_was_edited(tmp_path: Path):
+async def test_the_fork_is_a_session_of_the_store_and_records_what_was_edited(tmp_path: Path):
     async with SqliteStore(tmp_path / "sessions.db") as store, engine(store) as held:
         session = await ended(held)
         found = await what_if(held, session, results={"c1": "gold!"})
@@ -135,7 +135,7 @@ async def test_a_later_turn_is_forked_with_the_input_that_began_it():
         assert first.comparison.a.steps == 1
 
 
-async def test_what_cannot_be_forked_is_refused_and_leaves_nothing_behind():
+async def test_what_cannot_be_forked_is_refused_and_leaves_no_files():
     async with engine() as held:
         session = await ended(held)
         for wrong in (

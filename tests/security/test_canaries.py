@@ -195,7 +195,7 @@ async def test_none_of_two_hundred_secrets_is_found_at_any_way_out(smuggled: Smu
     assert not leaks, f"{len(leaks)} leaks, the first: {leaks[:5]}"
 
 
-async def test_what_stands_around_the_secrets_is_reported(smuggled: Smuggled, tmp_path: Path):
+async def test_text_around_the_secrets_is_published(smuggled: Smuggled, tmp_path: Path):
     """So that nothing found means something: the way in leads to the way out."""
     told = dict(await everything_told(smuggled, tmp_path))
     for name in ("events", "export", "share", "verbose log", "event log"):

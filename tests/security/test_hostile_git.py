@@ -231,7 +231,7 @@ def drivers_of_the_repository(ground: HostileRepository, names: str) -> None:
         run_git(ground.workspace, "config", key, str(ground.evil))
 
 
-async def test_drivers_with_names_of_their_own_run_inside_the_sandbox_only(tmp_path: Path, sandbox):
+async def test_drivers_with_custom_names_run_inside_the_sandbox_only(tmp_path: Path, sandbox):
     ground = HostileRepository(tmp_path)
     drivers_of_the_repository(ground, "filter=evil diff=evil merge=evil")
     run_git(ground.workspace, "config", "alias.st", f"!{ground.evil}")

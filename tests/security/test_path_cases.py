@@ -73,7 +73,7 @@ def filled(value: object, place: Path) -> object:
 
 
 @pytest.mark.parametrize("case", DECIDED, ids=[str(case["id"]) for case in DECIDED])
-def test_a_path_leads_where_the_corpus_says(case: Case, place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_path_resolves_as_in_the_corpus(case: Case, place: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(place / "home"))
     for step in case["setup"]:  # pyright: ignore
         prepare(place, step)

@@ -37,7 +37,7 @@ def test_a_handler_receives_its_class_and_subscribe_all_receives_everything():
     assert everything == [first, second]
 
 
-def test_a_teller_receives_what_somebody_listens_to_and_what_it_minds():
+def test_a_filter_receives_events_with_listeners_and_those_it_asks_for():
     bus, told, heard = EventBus(), list[Event](), list[Event]()
 
     def tell(event: Event) -> list[Event]:
@@ -92,7 +92,7 @@ def test_after_unsubscribing_nothing_is_received_and_doing_it_twice_is_harmless(
     assert len(heard) == 1
 
 
-def test_a_handler_that_raises_is_logged_and_hurts_nobody(caplog):
+def test_a_handler_that_raises_is_logged_and_affects_nothing_else(caplog):
     bus, heard = EventBus(), []
 
     def broken(_: Event) -> None:
@@ -255,7 +255,7 @@ async def test_a_slow_stream_loses_deltas_never_ends_and_is_reported():
     assert len(heard) <= 12
 
 
-async def test_a_slow_stream_keeps_every_end_in_order():
+async def test_a_slow_stream_delivers_every_end_in_order():
     bus = EventBus()
     async with bus.stream(limit=10) as events:
         for number in range(30):
@@ -266,7 +266,7 @@ async def test_a_slow_stream_keeps_every_end_in_order():
     assert turns == list(range(30))
 
 
-async def test_a_stream_that_nobody_reads_is_let_go_after_what_it_holds():
+async def test_an_unread_stream_is_closed_after_its_buffered_events():
     bus = EventBus()
     async with bus.stream(limit=5) as events:
         for number in range(1000):
@@ -278,7 +278,7 @@ async def test_a_stream_that_nobody_reads_is_let_go_after_what_it_holds():
     assert heard == list(range(320))
 
 
-async def test_an_async_handler_keeps_every_end_that_comes_at_once():
+async def test_an_async_handler_receives_every_end_of_a_burst():
     bus, heard = EventBus(), []
 
     async def handle(event: TurnStartedEvent) -> None:
@@ -358,7 +358,7 @@ def test_what_a_plain_handler_gives_to_await_is_awaited_in_a_plain_script_too():
     assert heard == [1]
 
 
-async def test_what_goes_wrong_afterwards_is_logged_and_hurts_nobody(caplog):
+async def test_what_goes_wrong_afterwards_is_logged_and_affects_nothing_else(caplog):
     bus, heard = EventBus(), []
 
     async def fail(event: TurnStartedEvent) -> None:

@@ -182,7 +182,7 @@ async def test_unsaved_text_is_read_and_changed_in_the_editor_and_undone_there(d
         assert notes.read_text() == "remember the bread\n"
 
 
-async def test_nothing_is_written_behind_the_back_of_an_editor_that_refuses(desk: Desk):
+async def test_nothing_is_written_to_disk_if_the_editor_refuses_the_write(desk: Desk):
     notes = desk.workspace / "notes.txt"
     desk.write_script(
         [call("read", file_path="notes.txt")],

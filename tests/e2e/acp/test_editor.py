@@ -221,7 +221,7 @@ async def test_an_accepted_plan_is_carried_out_in_the_same_turn(desk: Desk):
         assert (desk.workspace / "made.txt").exists()
 
 
-async def test_what_goes_wrong_is_an_error_of_the_protocol_with_clear_words(desk: Desk):
+async def test_what_goes_wrong_is_an_error_of_the_protocol_with_a_clear_message(desk: Desk):
     desk.write_script([{"error": "the model is on holiday"}], "Here again.")
     async with desk.editor() as editor:
         session_id = await desk.new(editor)

@@ -48,7 +48,7 @@ def words(events: list[Event]) -> str:
     return "".join(event.delta for event in events if isinstance(event, PartDeltaEvent))
 
 
-async def test_two_clients_of_a_session_hear_the_same_and_either_may_answer(serving: Serving):
+async def test_two_clients_of_a_session_receive_the_same_and_either_may_answer(serving: Serving):
     serving.script("First of all.", call("shell", command="touch made"), "Made.", delay=0.01)
     await serving.begin()
     async with serving.client() as one, serving.client() as other:
@@ -185,7 +185,7 @@ async def test_what_is_no_server_of_ours_is_distinguished(tmp_path):
                 pass
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused_and_one_that_is_pointed_to_is_not(serving: Serving):
+async def test_an_unknown_certificate_is_refused_and_a_configured_one_is_accepted(serving: Serving):
     serving.script("hello over TLS")
     pem = str(CERTIFICATE)
     line = await serving.begin("--tls-cert", pem, "--tls-key", pem)

@@ -38,7 +38,7 @@ def outputs(client: RemoteEngine, session_id: str) -> list[str]:
     return [part.state.output for message in messages for part in message.get_parts_by_type(ToolPart)]
 
 
-async def test_whoever_waits_is_asked_again_by_the_server_that_comes_back(serving: Serving):
+async def test_a_waiting_client_is_asked_again_by_the_restarted_server(serving: Serving):
     serving.script(ASKS)
     await serving.begin()
     async with serving.client() as client:

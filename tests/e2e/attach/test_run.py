@@ -37,7 +37,7 @@ async def test_a_session_continues_and_text_is_printed_as_text(serving: Serving)
     assert said == ["first", "One.", "second", "Two."]
 
 
-async def test_a_call_that_nobody_approves_is_refused_with_its_own_exit_code(serving: Serving):
+async def test_a_call_without_approval_is_refused_with_its_own_exit_code(serving: Serving):
     serving.script(call("shell", command="touch made"), "It was refused.")
     await serving.begin()
     done = await serving.run("--attach", serving.url, "-o", "json", "make it")
@@ -47,7 +47,7 @@ async def test_a_call_that_nobody_approves_is_refused_with_its_own_exit_code(ser
     assert not (serving.workspace / "made").exists()
 
 
-async def test_with_patience_another_front_end_s_answer_counts(serving: Serving):
+async def test_with_wait_for_approval_another_front_end_s_answer_applies(serving: Serving):
     serving.script(call("shell", command="touch made"), "It is made.")
     await serving.begin()
     async with serving.client() as engine:

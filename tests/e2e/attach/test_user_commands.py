@@ -35,7 +35,7 @@ async def test_a_command_runs_in_the_session_s_folder_and_is_received_while_it_r
         assert (await engine.open(session_id)).messages == []
 
 
-async def test_whoever_stops_waiting_ends_the_command_there(serving: Serving):
+async def test_a_client_that_stops_waiting_ends_the_command_on_the_server(serving: Serving):
     serving.script("never asked")
     await serving.begin()
     async with serving.client() as engine:

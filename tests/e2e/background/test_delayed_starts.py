@@ -35,7 +35,7 @@ async def until_submitted(there: Watched, *wanted: str) -> None:
     assert sorted(found) == sorted(wanted)
 
 
-async def test_a_run_begins_when_the_one_before_it_is_over(tmp_path: Path):
+async def test_a_run_starts_when_the_one_before_it_has_ended(tmp_path: Path):
     async with watched(tmp_path) as here:
         first = await here.submit("2 steps of first", place=QueuePlacement(priority=100))
         second = await here.submit("1 steps of second", place=QueuePlacement(priority=1, after_run=first.id))

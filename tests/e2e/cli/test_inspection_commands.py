@@ -73,7 +73,7 @@ async def test_a_command_without_a_subcommand_lists(program: Program):
     assert "list" in (await program.run("sessions", "--help")).out
 
 
-async def test_trust_shows_what_it_is_about_and_is_taken_back(program: Program):
+async def test_trust_shows_what_it_is_about_and_is_revoked(program: Program):
     (program.workspace / "AGENTS.md").write_text("Always say please.\x1b[2J\n")
     refused = await program.run("trust")
     assert (refused.code, "--yes" in refused.err) == (2, True)

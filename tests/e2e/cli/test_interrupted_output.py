@@ -92,7 +92,7 @@ async def test_a_full_disk_is_reported_once_and_the_work_is_preserved(program: P
     assert "All of it is kept." in await kept(program)
 
 
-async def test_streams_that_somebody_closed_are_nowhere(program: Program):
+async def test_streams_that_the_caller_closed_are_not_written(program: Program):
     async with answering(program, ["Done.", "Done.", "Done."]):
         for closing in (">&-", "2>&-", "<&- >&- 2>&-"):
             shell = ["sh", "-c", f'"$0" -m outrider run work {closing}', sys.executable]
@@ -103,7 +103,7 @@ async def test_streams_that_somebody_closed_are_nowhere(program: Program):
             assert (done.code, done.err) == (0, ""), closing
 
 
-async def test_a_list_that_nobody_reads_to_its_end_is_no_error(program: Program):
+async def test_a_list_whose_reader_closes_the_pipe_is_no_error(program: Program):
     process = await program.start("--help")
     assert process.stdout is not None
     process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]
@@ -149,7 +149,7 @@ async def test_colours_are_used_where_they_are_wanted_and_nowhere_else(program: 
     assert "\x1b" not in dumb.out
 
 
-async def test_the_application_says_what_it_needs_where_there_is_no_terminal(program: Program):
+async def test_the_application_reports_what_it_needs_where_there_is_no_terminal(program: Program):
     program.url = "http://127.0.0.1:9"
     done = await program.run()
     assert done.code == 2

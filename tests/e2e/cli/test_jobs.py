@@ -162,7 +162,7 @@ async def test_a_worker_starts_by_itself_outlives_the_terminal_and_is_stopped(pr
     assert "is waiting for runs" in log.read_text()
 
 
-async def test_a_run_that_nobody_has_started_is_canceled_and_cannot_be_answered(program: Program):
+async def test_a_run_that_no_worker_has_started_is_canceled_and_cannot_be_answered(program: Program):
     (run,) = (await program.run("jobs", "submit", "--no-worker", "--json", "never mind")).lines
     refused = await program.run("jobs", "approve", run["id"])
     assert (refused.code, "is not waiting for approval" in refused.err) == (1, True)

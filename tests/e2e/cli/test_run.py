@@ -81,7 +81,7 @@ async def test_a_discarded_outcome_is_reported_with_the_ways_to_keep_it(program:
         assert (allowed.code, allowed.err, made.exists()) == (0, "", True)
 
 
-async def test_a_command_that_the_sandbox_keeps_from_the_network_is_reported(program: Program):
+async def test_a_command_that_the_sandbox_blocks_from_the_network_is_reported(program: Program):
     fetching = call("shell", command="echo 'curl: (6) Could not resolve host: example.org' >&2; exit 6")
     async with answering(program, [[fetching], "Done."]) as server:
         done = await program.run("run", "go")
@@ -230,7 +230,7 @@ async def test_a_limit_ends_the_run_with_code_4_and_what_was_reported_is_preserv
         assert (await program.run("run", "write a book")).code == 4
 
 
-async def test_a_provider_that_refuses_is_code_5_with_its_own_words(program: Program):
+async def test_a_provider_that_refuses_is_code_5_with_its_message(program: Program):
     async with answering(program, [SimulatedError(401, "Incorrect API key provided", "invalid_request_error")]):
         done = await program.run("run", "-o", "json", "hello")
     assert done.code == 5

@@ -86,7 +86,7 @@ async def test_a_session_is_imported_from_a_url(program: Program, tmp_path: Path
     assert "Milk and tea" in (await elsewhere.run("sessions", "show", session)).out
 
 
-async def test_traces_and_statistics_tell_what_was_done_and_what_it_cost(program: Program, tmp_path: Path):
+async def test_traces_and_statistics_show_what_was_done_and_what_it_cost(program: Program, tmp_path: Path):
     session = await lived(program)
     trace = await program.run("trace", session)
     for words in ("agent outrider", "tool read", "tool write", "3 model calls, 2 tool calls", "$0.0"):

@@ -100,7 +100,7 @@ async def test_what_cannot_be_a_run_is_refused(tmp_path):
         assert (await runs.client.ask("GET", "/api/jobs/nothing"))[0] == 404
 
 
-async def test_a_server_without_runs_says_so(tmp_path):
+async def test_a_server_without_runs_reports_it(tmp_path):
     async with served(tmp_path, []) as client:
         status, refused = await client.ask("GET", "/api/jobs")
         assert (status, refused["error"]["message"]) == (400, "background runs are not enabled on this server")

@@ -242,7 +242,7 @@ async def test_a_call_its_figures_and_its_tasks_are_shown_as_the_server_describe
         assert len(took) == 5 and all(text.endswith("s") for text in took), took
 
 
-async def test_the_keys_do_what_the_hint_says(tmp_path):
+async def test_the_keys_do_what_the_hint_shows(tmp_path):
     async with served(tmp_path, ["hello"]) as client, browsing(client) as page:
         await page.locator("#start-input").wait_for()
         await page.keyboard.press("Escape")  # leaves the input of the first page

@@ -59,7 +59,7 @@ async def test_a_model_s_questions_are_answered_on_the_page(tmp_path: Path):
         ]  # fmt: skip
 
 
-async def test_a_command_runs_where_the_server_is_and_goes_along_with_the_next_words(tmp_path: Path):
+async def test_a_command_runs_on_the_server_and_is_sent_with_the_next_input(tmp_path: Path):
     serving = Serving(tmp_path)
     serving.script("I have seen it.")
     async with page_of(serving) as page:
@@ -104,7 +104,7 @@ async def test_what_a_called_agent_asks_is_asked_in_the_session_that_people_look
     assert (serving.workspace / "made").exists()
 
 
-async def test_a_session_that_another_program_works_in_is_taken_over_by_whoever_says_so(tmp_path: Path):
+async def test_a_session_that_another_program_owns_is_taken_over_on_request(tmp_path: Path):
     serving = Serving(tmp_path)
     serving.script("Here I am.")
     other = Serving(tmp_path, "other.sock")
@@ -190,7 +190,7 @@ async def test_many_edits_of_one_step_are_answered_together(tmp_path: Path):
     assert sorted(path.name for path in serving.workspace.glob("*.txt")) == [f"{name}.txt" for name in "abcde"]
 
 
-async def test_the_page_says_why_a_turn_was_stopped(tmp_path: Path):
+async def test_the_page_shows_why_a_turn_was_stopped(tmp_path: Path):
     serving = Serving(tmp_path)
     serving.script(call("list", path="."), call("list", path="."), "Never said.")
     with (serving.home / "config.toml").open("a") as config:

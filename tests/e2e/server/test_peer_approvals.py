@@ -72,7 +72,7 @@ async def test_who_waits_for_the_agent_sees_the_question_and_answers_it(tmp_path
         assert not await there.approvals()
 
 
-async def test_a_no_comes_with_its_words_to_the_agent_that_wanted_to_call(tmp_path):
+async def test_a_denial_reaches_the_calling_agent_with_its_text(tmp_path):
     async with two(tmp_path) as (there, here, _):
         session_id = await here.create()
         turn = asyncio.create_task(here.prompt(session_id, "push it"))
@@ -97,7 +97,7 @@ async def test_an_answer_on_the_other_side_takes_the_question_from_this_one(tmp_
             await here.answer(asked.id, allow=False)
 
 
-async def test_of_two_answers_the_first_one_counts_on_both_sides(tmp_path):
+async def test_of_two_answers_the_first_one_applies_on_both_sides(tmp_path):
     async with two(tmp_path) as (there, here, _):
         session_id = await here.create()
         turn = asyncio.create_task(here.prompt(session_id, "push it"))
@@ -142,7 +142,9 @@ async def test_a_question_goes_through_as_many_servers_as_there_are_between(tmp_
 @pytest.mark.parametrize(
     ("answer", "said"), [(True, "pushed main"), ("not on a friday", "The user said no: not on a friday")]
 )
-async def test_the_function_that_approves_a_program_s_calls_is_asked_about_those_elsewhere(answer, said, tmp_path):
+async def test_the_function_that_approves_a_program_s_calls_is_asked_about_calls_on_another_server(
+    answer, said, tmp_path
+):
     asked: list[ApprovalRequest] = []
 
     async def approve(request: ApprovalRequest) -> bool | str:
@@ -160,7 +162,7 @@ async def test_the_function_that_approves_a_program_s_calls_is_asked_about_those
         assert said in (getattr(done.state, "output", ""), getattr(done.state, "error", ""))
 
 
-async def test_two_programs_ask_where_somebody_waits(tmp_path):
+async def test_two_programs_ask_where_a_user_waits(tmp_path):
     asks = '{tool = "call_agent", input = {agent_name = "helper", message = "push it"}}'
     runs = '{tool = "shell", input = {command = "touch pushed"}}'
     with (

@@ -72,7 +72,7 @@ async def roles(engine: Any) -> list[str]:
     return [message.role for message in (await engine.store.load(session.id)).messages]
 
 
-async def test_whoever_asks_again_receives_the_turn_that_is_under_way(tmp_path):
+async def test_a_repeated_request_receives_the_running_turn(tmp_path):
     gate, wanted = Gate(), order()
     script = [[call("wait")], "through"]
     async with peer(tmp_path, "helper", script, tools=[gate.tool]) as (engine, address):
@@ -87,7 +87,7 @@ async def test_whoever_asks_again_receives_the_turn_that_is_under_way(tmp_path):
         await _until(lambda: not engine.live)
 
 
-async def test_a_turn_that_ended_with_its_listener_continues_for_whoever_asks_again(tmp_path):
+async def test_a_turn_that_ended_with_its_listener_continues_for_a_repeated_request(tmp_path):
     gate, wanted = Gate(), order()
     script = [[call("wait")], "I went on"]
     async with peer(tmp_path, "helper", script, tools=[gate.tool]) as (engine, address):

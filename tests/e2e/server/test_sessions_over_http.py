@@ -154,7 +154,7 @@ async def test_the_description_names_every_route(tmp_path):
             assert reference in description["components"]["schemas"] or "{" in reference
 
 
-async def test_a_call_by_hand_is_looked_at_run_and_preserved_below_the_session(tmp_path):
+async def test_a_manual_call_is_checked_run_and_stored_below_the_session(tmp_path):
     @Tool(policy="allow", preprocess_args=lambda given: {"where": given["where"].strip()})
     def launch(where: str) -> str:
         """Launch it."""

@@ -18,7 +18,7 @@ async def outrider(machine: Serving, *arguments: str) -> Done:
     return await ended(await machine.start(*arguments))
 
 
-async def test_a_server_shows_the_runs_that_were_submitted_elsewhere_and_submits_its_own_there(
+async def test_a_server_shows_the_runs_that_another_process_submitted_and_submits_its_own(
     tmp_path: Path, postgres_url: str
 ):
     at = ("--database", fresh_database(postgres_url))

@@ -365,7 +365,7 @@ async def test_a_turn_ends_before_its_next_request_when_the_budget_is_spent(tmp_
         assert len(steps) <= 3
 
 
-async def test_a_viewer_opens_no_session_and_a_user_finds_own_words_among_many(tmp_path: Path, monkeypatch: Any):
+async def test_a_viewer_opens_no_session_and_a_user_finds_own_sessions_among_many(tmp_path: Path, monkeypatch: Any):
     monkeypatch.setattr(sessions, "MAX_SEARCHED", 3)
     users, tokens = directory_of(tmp_path, ANA, BEN, VIC)
     async with served(tmp_path, lambda _: "the word", users=users) as client:

@@ -442,7 +442,7 @@ async def test_a_lasting_answer_of_an_operator_does_not_allow_calls_of_other_use
         assert (status, answered["scope"]) == (200, "always")
 
 
-async def test_a_budget_counts_deleted_sessions_and_holds_for_those_that_a_session_is_shared_with(tmp_path):
+async def test_a_budget_includes_deleted_sessions_and_holds_for_those_that_a_session_is_shared_with(tmp_path):
     users, tokens = directory_of(tmp_path, ServerUser(name="ana", budget=Decimal(1)), BEN)
     async with served(tmp_path, ["one", "two"], users=users) as client:
         own = (await client.ask("POST", "/api/sessions", {}, token=tokens["ana"]))[1]["id"]
@@ -473,7 +473,7 @@ async def test_a_budget_counts_deleted_sessions_and_holds_for_those_that_a_sessi
         assert (await client.ask("POST", f"/api/sessions/{own}/prompt", prompt, token=tokens["ben"]))[0] == 202
 
 
-async def test_a_stream_ends_with_the_access_and_tells_nothing_of_deleted_sessions_of_others(tmp_path):
+async def test_a_stream_ends_with_the_access_and_reports_nothing_about_deleted_sessions_of_others(tmp_path):
     users, tokens = directory_of(tmp_path, ANA, BEN, VIC)
     async with served(tmp_path, ["one"], users=users) as client:
         own, other = [(await client.ask("POST", "/api/sessions", {}, token=tokens["ana"]))[1]["id"] for _ in range(2)]
@@ -512,7 +512,7 @@ def oidc_logins(users: UserDirectory) -> OidcLogins:
     return OidcLogins(settings, users, "https://agents.example/login/callback")
 
 
-def test_nobody_gets_the_name_of_a_removed_user_and_the_user_comes_back_with_the_same_limits(tmp_path):
+def test_no_other_user_gets_the_name_of_a_removed_one_who_comes_back_with_the_same_limits(tmp_path):
     users = UserDirectory(tmp_path / "users.json")
     logins = oidc_logins(users)
     ana = {"iss": "https://login.example", "sub": "7", "preferred_username": "ana", "groups": ["ops"]}

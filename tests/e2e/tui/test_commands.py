@@ -170,7 +170,7 @@ async def test_after_a_failure_the_next_steps_are_named_and_continue_works(home,
         await until(lambda: "And more." in said(app) and idle(app))
 
 
-async def test_a_fork_ends_before_the_words_that_are_chosen_and_offers_them_again(home, workspace):
+async def test_a_fork_ends_before_the_chosen_input_and_offers_it_again(home, workspace):
     write_script(home, ["One.", "Two.", "Three."])
     async with application(home, workspace) as (app, pilot):
         for words, answer in (("first words", "One."), ("second words", "Two."), ("third words", "Three.")):

@@ -37,7 +37,7 @@ def history(home: Path) -> list[Any]:
     return [json.loads(row) for file in (home / "history").glob("*.jsonl") for row in file.read_text().splitlines()]
 
 
-def test_a_paste_with_carriage_returns_keeps_its_lines_and_tabs(home, open_terminal: Open):
+def test_a_paste_with_carriage_returns_has_its_lines_and_tabs(home, open_terminal: Open):
     write_script(home, ["Thanks.", "Thanks again.", "And this."])
     terminal = open_terminal()
     terminal.wait_for("script/demo")

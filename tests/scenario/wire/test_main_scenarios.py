@@ -153,7 +153,7 @@ async def test_an_agent_asks_another_and_each_has_its_own_conversation(kind, way
 
 
 @each
-async def test_cancelling_while_the_model_speaks_keeps_what_it_reported_and_lets_the_connection_go(kind):
+async def test_cancelling_during_an_answer_preserves_what_arrived_and_closes_the_connection(kind):
     never = asyncio.Event()
     async with telling(kind, [["half an answer", never, "and more"], "fresh start"]) as tale:
         session, entry = Session(), tale.agent()
@@ -174,7 +174,7 @@ async def test_cancelling_while_the_model_speaks_keeps_what_it_reported_and_lets
 
 
 @each
-async def test_aborting_in_an_engine_keeps_what_was_reported_and_the_session_continues(kind):
+async def test_aborting_in_an_engine_preserves_what_arrived_and_the_session_continues(kind):
     never = asyncio.Event()
     script = [[SimulatedReasoning("hm"), "half ", call("add", "c1", a=1, b=1), never], "fresh start"]
     async with telling(kind, script) as tale:
@@ -192,7 +192,7 @@ async def test_aborting_in_an_engine_keeps_what_was_reported_and_the_session_con
 
 
 @every
-async def test_a_refusal_of_the_provider_ends_the_turn_with_its_words_and_everything_preserved(kind, way, stream):
+async def test_a_refusal_of_the_provider_ends_the_turn_with_its_message_and_everything_stored(kind, way, stream):
     script = [[call("add", "c1", a=1, b=2)], SimulatedError(400, "this model does not like numbers")]
     async with telling(kind, script, way, stream=stream) as tale:
         ended = await tale.told(tools=[add])
@@ -216,7 +216,7 @@ async def test_an_overloaded_provider_is_asked_again_and_the_retry_is_preserved(
 
 
 @each
-async def test_a_provider_that_stays_overloaded_ends_the_turn_and_the_next_one_begins_afresh(kind):
+async def test_a_provider_that_stays_overloaded_ends_the_turn_and_the_next_one_starts_afresh(kind):
     overloaded = SIMULATED_APIS[kind].overloaded
     async with telling(kind, [overloaded, overloaded, overloaded, "back again"]) as tale:
         ended = await tale.told()
@@ -338,7 +338,7 @@ async def test_input_that_steers_is_received_with_the_next_request(kind):
     [{"extra": {"tools": [{"type": "web_search_20250305", "name": "web_search"}]}}, {"vendor_tools": ("web_search",)}],
     ids=["extra", "name"],
 )
-async def test_an_answer_that_the_vendor_paused_for_a_tool_of_its_own_continues(way, stream, enabled):
+async def test_an_answer_that_the_vendor_paused_for_a_built_in_tool_continues(way, stream, enabled):
     script = [["Let me search.", ServerSearch("cats")], "Cats purr."]
     async with telling("anthropic", script, way, stream=stream) as tale:
         searching = tale.agent(**enabled)

@@ -131,7 +131,7 @@ def _prefix(body: Body) -> tuple[str, list[str]]:
 
 
 @pytest.mark.parametrize("kind", list(SIMULATED_APIS))
-async def test_a_change_of_mode_level_or_model_is_told_behind_the_conversation(kind):
+async def test_a_change_of_mode_level_or_model_is_stated_after_the_conversation(kind):
     def look(name: str) -> str:
         """Look at a file."""
         return name

@@ -38,7 +38,7 @@ async def test_a_session_goes_again_without_a_server(kind, stream, tmp_path: Pat
 
 
 @each
-async def test_refusals_and_retries_go_again_and_nobody_waits(kind, tmp_path: Path):
+async def test_refused_and_retried_requests_are_sent_again_and_no_waiter_hangs(kind, tmp_path: Path):
     overloaded = SIMULATED_APIS[kind].overloaded
     script = [overloaded, [call("add", "c1", a=1, b=2)], SimulatedError(400, "no numbers, please"), "fine"]
     async with telling(kind, script) as tale:

@@ -128,7 +128,7 @@ CLIENTS = {
 @each
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("stream", [True, False])
-async def test_the_vendors_own_client_reads_what_the_fake_says(kind, stream):
+async def test_the_vendors_own_client_reads_what_the_simulator_sends(kind, stream):
     async with Simulator([ASKS], any_model=True) as server:
         text, inputs = await asyncio.to_thread(CLIENTS[kind], server, stream)
         assert text == "Let me see."

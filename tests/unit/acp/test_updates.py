@@ -191,7 +191,7 @@ def test_a_running_call_shows_the_end_of_its_output():
     assert len(text) < 11_000
 
 
-def test_the_last_words_of_an_agent_are_its_answer():
+def test_the_last_text_of_an_agent_is_its_answer():
     finish = completed("finish", {"message": "all done"})
     assert said(told(whole(finish), whole(finish))) == "all done"
 
@@ -238,7 +238,7 @@ def test_a_notice_of_a_called_agent_names_it_and_its_texts_are_not_sent():
     assert len(updates) == 1
 
 
-def test_the_call_of_an_agent_says_what_the_agent_is_doing():
+def test_the_call_of_an_agent_shows_what_the_agent_is_doing():
     call = ToolPart("c", "call_agent", ToolRunning({"agent_name": "helper", "message": "go"}, RunningTime(1)))
     called = AgentCalledEvent(session_id="s", call_id="c", callee="helper", child_session_id="child", message="go")
     works = ToolExecutionStartedEvent(session_id="child", tool_name="grep", tool_input={})
@@ -257,7 +257,7 @@ def test_a_command_of_the_user_is_replayed_with_its_output():
     assert update.content.text == "```\n! ls\na.py\n```"  # type: ignore[union-attr]
 
 
-def test_a_failed_call_says_why():
+def test_a_failed_call_shows_why():
     call = ToolPart("c", "web_fetch", ToolError({"url": "http://x"}, "no such host", EndedTime(1, 2)))
     view = view_tool_call(call, FOLDER)
     assert (view.kind, view.status, view.title) == ("fetch", "failed", "web_fetch http://x")

@@ -45,13 +45,13 @@ async def left(tmp_path: Path) -> AsyncIterator[Left]:
     database.close()
 
 
-async def test_one_that_nobody_had_started_needs_no_end(left: Left):
+async def test_one_that_no_worker_had_started_needs_no_end(left: Left):
     assert [left.taken("ann"), left.taken("ann")] == [[], []]
     assert not await left.jobs.needs_cleanup(left.run_id)
 
 
 @pytest.mark.parametrize("worker", [None, "dead", "ann"])
-async def test_one_is_taken_when_it_is_found_a_second_time(left: Left, worker: str | None):
+async def test_one_is_recovered_when_it_is_found_a_second_time(left: Left, worker: str | None):
     left.begun_by(worker)
     assert await left.jobs.needs_cleanup(left.run_id)
     assert [left.taken("ann"), left.taken("ann")] == [[], [left.run_id]]
@@ -63,7 +63,7 @@ async def test_one_whose_worker_lives_is_left_to_it(left: Left):
     assert left.taken("ann") == [left.run_id], "once that one is gone"
 
 
-async def test_one_that_is_being_carried_is_not_taken(left: Left):
+async def test_one_that_is_running_is_not_recovered(left: Left):
     left.begun_by("ann")
     assert [left.taken("ann", carried=(left.run_id,)) for _ in range(3)] == [[], [], []]
 
@@ -76,7 +76,7 @@ async def test_of_two_workers_one_takes_it(left: Left):
     assert [other.taken("bob", living=("ann",)) for _ in range(3)] == [[], [], []]
 
 
-async def test_one_that_continues_meanwhile_is_not_taken(left: Left):
+async def test_one_that_continues_meanwhile_is_not_recovered(left: Left):
     left.begun_by("dead")
     left.taken("ann")
     await left.jobs.retry_run(left.run_id)

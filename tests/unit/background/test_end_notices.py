@@ -76,7 +76,7 @@ async def told(reports: ReportTable, listener: Listener, times: int) -> None:
                 await reports.outbox.deliver_notice(notice, [f"127.0.0.1:{port}"])
 
 
-async def test_an_end_is_reported_once_when_it_is_taken(reports: ReportTable):
+async def test_an_end_is_reported_once_when_it_is_accepted(reports: ReportTable):
     listener = Listener()
     await told(reports, listener, times=3)
     ((key, body),) = listener.event_classes
@@ -85,7 +85,7 @@ async def test_an_end_is_reported_once_when_it_is_taken(reports: ReportTable):
     assert body["prompt"] == "look"
 
 
-async def test_an_end_that_is_not_taken_is_reported_again_later_and_not_for_ever(reports: ReportTable):
+async def test_an_end_that_is_not_accepted_is_reported_again_later_and_not_for_ever(reports: ReportTable):
     again = Listener(500, 302)
     await told(reports, again, times=5)
     assert [key for key, _ in again.event_classes] == ["run-1:1"] * 3
@@ -105,7 +105,7 @@ def test_a_notice_is_claimed_by_one_worker_for_longer_than_an_attempt_may_take(r
     assert len(reports.outbox.claim_due(now + CLAIM_MS)) == 1
 
 
-async def test_what_was_not_taken_is_due_again_soon_and_before_a_claim_would_end(reports: ReportTable):
+async def test_a_notice_that_was_not_accepted_is_due_again_soon_and_before_a_claim_would_end(reports: ReportTable):
     reports.store_report("run-1", REPORT, WebhookTarget("http://127.0.0.1:1/", "look"))
     (notice,) = reports.outbox.claim_due(now_ms())
     await reports.outbox.deliver_notice(notice, [])
@@ -113,7 +113,7 @@ async def test_what_was_not_taken_is_due_again_soon_and_before_a_claim_would_end
     assert (again.id, again.tries) == ("run-1:1", 2)
 
 
-async def test_one_that_was_taken_after_all_is_not_sent_again_by_whoever_claimed_it_meanwhile(reports: ReportTable):
+async def test_one_that_was_accepted_after_all_is_not_sent_again_by_a_later_claimant(reports: ReportTable):
     listener = Listener()
     async with await asyncio.start_server(listener.answer, "127.0.0.1", 0) as server:
         host = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -142,7 +142,7 @@ async def test_a_worker_that_leaves_waits_for_the_answer_to_what_it_has_posted(r
     assert not reports.outbox.claim_due(LATE)
 
 
-async def test_as_long_as_somebody_is_to_be_reported_there_is_something_to_do_for_a_worker(tmp_path: Path):
+async def test_a_worker_has_work_while_a_notice_is_unsent(tmp_path: Path):
     database = RunDatabase(f"sqlite:///{tmp_path / 'runs.sqlite'}")
     async with MemoryStore() as store, open_job_client(database, store) as jobs:
         assert not await jobs.has_work()

@@ -38,7 +38,7 @@ def test_who_has_the_fewest_running_is_next():
     assert order([ticket(1), ticket(2), ticket(3, "bob"), ticket(4, "bob")], 3, standing) == "bob3 bob4 ann1"
 
 
-def test_priority_counts_among_the_runs_of_one_user_only():
+def test_priority_applies_among_the_runs_of_one_user_only():
     urgent = [ticket(number, priority=1) for number in range(5, 9)]
     assert order([ticket(1), *urgent, ticket(9, "bob")], 4) == "ann5 bob9 ann6 ann7"
 
@@ -49,7 +49,7 @@ def test_no_more_are_chosen_than_a_group_has_room_for(group: tuple[str, str]):
     assert order([ticket(1), ticket(2)], 2, QueueState(room={group: -1})) == ""
 
 
-def test_nobody_waits_behind_a_run_whose_provider_is_busy():
+def test_no_run_waits_for_one_whose_provider_is_busy():
     tickets = [ticket(1), ticket(2, provider="two"), ticket(3), ticket(4, provider="two")]
     assert order(tickets, 4, QueueState(room={("provider", "one"): 0})) == "ann2 ann4"
 

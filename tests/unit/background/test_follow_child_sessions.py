@@ -138,7 +138,7 @@ async def test_what_was_preserved_until_now_holds_what_agents_did_each_before_th
     assert ends_after_its_agent([*seen])
 
 
-async def test_whoever_comes_back_learns_of_the_agents_that_are_at_work():
+async def test_a_reconnected_client_receives_the_running_agents():
     first: list[News] = []
     async with told() as story:
         async with aclosing(follow_run(story, story.run_id, called=True, poll=0.02)) as news, asyncio.timeout(SECONDS):
@@ -173,7 +173,7 @@ async def test_an_agent_that_is_named_before_its_session_exists_is_followed_once
     assert (new.session_id, new.agent, new.depth) == (child.id, "reviewer", 1)
 
 
-async def test_an_agent_whose_caller_was_killed_before_its_session_was_there_is_nobody():
+async def test_an_agent_whose_caller_was_killed_before_its_session_existed_adds_no_changes():
     store = MemoryStore()
     run = await store.create(StoredSession())
     await say(store, run.id, "assistant", SubtaskPart("reviewer", "", "look", None, StoredSession().id))

@@ -100,7 +100,7 @@ async def test_a_queue_and_a_provider_have_no_more_at_once_than_their_bounds_ove
 
 
 @pytest.mark.parametrize("kind", ["queues", "providers"])
-async def test_no_more_start_in_a_time_than_the_bound_says_also_when_they_have_ended(stand: Stand, kind: str):
+async def test_no_more_start_in_a_time_than_the_limit_allows_also_when_they_have_ended(stand: Stand, kind: str):
     for number in range(4):
         await stand.submit(f"r{number}")
     terms = {kind: {"runs" if kind == "queues" else "one": BoundsTable(starts=2, seconds=3600)}}
@@ -111,7 +111,7 @@ async def test_no_more_start_in_a_time_than_the_bound_says_also_when_they_have_e
     assert stand.take(**{kind: {"runs" if kind == "queues" else "one": BoundsTable(starts=3, seconds=3600)}}) == ["r2"]
 
 
-async def test_what_a_worker_took_and_never_began_stands_where_it_stood(stand: Stand):
+async def test_a_run_that_was_dequeued_and_never_started_has_its_old_position(stand: Stand):
     for number in range(3):
         await stand.submit(f"r{number}")
     assert stand.take("dead", runs=2) == ["r0", "r1"]
@@ -123,7 +123,7 @@ async def test_what_a_worker_took_and_never_began_stands_where_it_stood(stand: S
     assert stand.take("w", runs=3) == ["r0", "r1", "r2"]
 
 
-async def test_a_run_counts_for_the_provider_that_its_order_names(stand: Stand):
+async def test_a_run_is_counted_for_the_provider_that_its_job_names(stand: Stand):
     for model in ("two/large", ""):
         run = await stand.jobs.submit_run(model, terms=JobOverrides(model=model))
         stand.names[run.id] = model or "usual"

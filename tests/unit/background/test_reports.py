@@ -47,7 +47,7 @@ async def test_a_worker_that_had_a_run_and_lost_it_reports_nothing_of_it(place: 
     assert len(other.outbox.claim_due(1 << 62)) == 1
 
 
-async def test_a_run_that_was_given_back_is_nobody_s(place: tuple[RunDatabase, str]):
+async def test_a_returned_run_has_no_owner(place: tuple[RunDatabase, str]):
     database, run_id = place
     given_to(database, "ann", "queued")
     reports = ReportTable(database, "ann")

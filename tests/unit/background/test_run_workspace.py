@@ -68,7 +68,7 @@ async def test_a_run_that_continues_with_a_worker_whose_folders_are_others_takes
     assert listed.count("worktree ") == 1
 
 
-async def test_a_run_without_changes_leaves_nothing_behind(store: MemoryStore, tmp_path: Path):
+async def test_a_run_without_changes_leaves_no_worktree(store: MemoryStore, tmp_path: Path):
     before = await store.get("run-1")
     ground = RunWorkspace(store, WorktreeManager(folders_in(tmp_path)))
     await ground.prepare_workspace("run-1", JOB)
@@ -92,9 +92,7 @@ class KilledAfterwards(WorktreeManager):
         raise KilledError
 
 
-async def test_whoever_is_killed_while_a_worktree_is_removed_leaves_a_run_that_misses_nothing(
-    store: MemoryStore, tmp_path: Path
-):
+async def test_a_worker_killed_while_it_removes_a_worktree_leaves_a_complete_run(store: MemoryStore, tmp_path: Path):
     ground = RunWorkspace(store, KilledAfterwards(folders_in(tmp_path)))
     await ground.prepare_workspace("run-1", JOB)
     with pytest.raises(KilledError):

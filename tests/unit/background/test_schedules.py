@@ -145,7 +145,7 @@ def test_one_that_an_earlier_version_preserved_is_read_paused_and_resumed(tmp_pa
     database.close()
 
 
-def test_paused_ones_stand_behind_the_others(schedules: ScheduleTable):
+def test_paused_ones_are_listed_after_the_others(schedules: ScheduleTable):
     first, second = (schedules.add_schedule(cron, "UTC", "look", {}) for cron in ("* * * * *", "0 7 1 1 *"))
     schedules.pause_schedule(first.id)
     assert [(one.id, one.paused) for one in schedules.list_schedules()] == [(second.id, False), (first.id, True)]

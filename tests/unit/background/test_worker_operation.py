@@ -54,7 +54,7 @@ async def done_after(worker: Worker, folder: Path) -> float:
 
 
 @pytest.mark.parametrize("state", ["assigned", "released"])
-async def test_a_run_that_dbos_has_taken_and_forgotten_is_executed(
+async def test_a_run_that_dbos_dequeued_and_lost_is_executed(
     state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """As after a connection that was lost when DBOS had taken the workflow, or had given up storing its outcome."""

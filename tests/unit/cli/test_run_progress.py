@@ -83,7 +83,7 @@ def test_an_event_of_a_program_is_a_line_of_the_stream():
     }
 
 
-def test_a_call_that_waits_on_another_server_is_reported_with_where_somebody_has_to_answer():
+def test_a_call_that_waits_on_another_server_is_reported_with_the_server_that_needs_the_answer():
     err = io.StringIO()
     progress = ProgressPrinter(Console(io.StringIO(), err, {}), verbose=False)
     asked = ToolApprovalRequestedEvent(tool_name="push", description="at http://there:1: the tool push says ask")
@@ -140,7 +140,7 @@ class TerminalText(io.StringIO):
         return True
 
 
-async def test_a_terminal_shows_what_goes_on_until_the_turn_ends():
+async def test_a_terminal_shows_the_activity_until_the_turn_ends():
     err = TerminalText()
     console = Console(io.StringIO(), err, {"TERM": "xterm", "NO_COLOR": "1"})
     progress = ProgressPrinter(console, verbose=False, session_id="s")

@@ -125,7 +125,7 @@ def test_the_model_that_the_user_chose_is_remembered_until_it_cannot_be_reached(
     assert settings(home).model.startswith("anthropic/"), "there is no key for it"
 
 
-def test_the_name_openai_means_responses_at_openai_and_chat_elsewhere(home):
+def test_the_name_openai_means_responses_at_openai_and_chat_at_other_hosts(home):
     key = {"OPENAI_API_KEY": "sk-x"}
 
     def kind_of(toml: str = "", **environ: str) -> str:
@@ -270,7 +270,7 @@ def test_a_variable_that_should_hold_the_key_and_is_not_set_is_noticed_where_it_
     assert settings(home, other).notices == ()
 
 
-def test_everything_that_the_guide_shows_counts(home):
+def test_everything_that_the_guide_shows_is_read(home):
     guide = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text(encoding="utf-8")
     toml = guide.partition("```toml\n")[2].partition("```")[0]
     found = settings(home, toml, environ={**KEY, "HOME_SERVER_KEY": "k"})
@@ -365,7 +365,7 @@ def test_a_server_on_this_machine_is_used_when_it_is_named_and_never_gets_a_vend
     assert not [provider.name for provider in others if provider.name in ("ollama", "vllm")]
 
 
-def test_a_server_on_this_machine_has_no_model_of_its_own(tmp_path):
+def test_a_server_on_this_machine_has_no_default_model(tmp_path):
     with pytest.raises(ConfigurationError, match="write ollama/MODEL"):
         read_settings(cwd=tmp_path, environ={"HOME": str(tmp_path)}, flags=CommandFlags(model="ollama"))
 

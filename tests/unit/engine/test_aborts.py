@@ -76,7 +76,7 @@ async def test_what_waits_in_line_is_left_there_and_shows_no_abort():
         await ending
 
 
-async def test_a_word_that_stands_behind_the_next_input_does_not_end_its_turn(store: Store):
+async def test_an_abort_after_the_next_input_does_not_end_its_turn(store: Store):
     began, gate = asyncio.Event(), asyncio.Event()
 
     async def work() -> str:
@@ -122,7 +122,7 @@ class Looked(MemoryStore):
 
 
 @pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="this Python has no eager tasks")
-async def test_the_owner_receives_also_where_tasks_begin_at_once_as_in_terminal_applications():
+async def test_the_owner_receives_also_where_tasks_start_eagerly_as_in_terminal_applications():
     loop, endless, store = asyncio.get_running_loop(), Endless(), Looked()
     loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009  not known to the oldest Python
     try:
@@ -184,7 +184,7 @@ async def test_a_word_that_came_too_late_ends_no_later_turn(store: Store):
         assert not await store.inbox(session_id)
 
 
-async def test_where_nobody_works_there_is_nothing_to_end(store: Store):
+async def test_without_a_running_turn_there_is_nothing_to_abort(store: Store):
     async with engine_on(store, ["done"]) as owner, engine_on(store, []) as other:
         session_id = await owner.create()
         await owner.prompt(session_id, "go")

@@ -83,7 +83,7 @@ async def test_a_yes_for_once_leaves_no_rule(asked: Asked):
     ("scope", "elsewhere", "other_session"),
     [("session", False, False), ("project", False, True), ("always", True, True)],
 )
-async def test_a_yes_for_longer_keeps_the_smallest_rule_where_it_holds(
+async def test_a_lasting_approval_stores_the_smallest_rule_in_its_scope(
     asked: Asked, scope: str, elsewhere: bool, other_session: bool
 ):
     assert await asked.answered(asked.question("shell", command="make test"), scope=scope)
@@ -98,7 +98,7 @@ async def test_a_rule_about_files_never_leaves_its_workspace(asked: Asked):
     assert await asked.rules("s", "/elsewhere") == ()
 
 
-async def test_what_cannot_be_shown_in_full_is_allowed_once_whatever_the_answer_says(asked: Asked):
+async def test_what_cannot_be_shown_in_full_is_allowed_only_once_for_any_answer(asked: Asked):
     question = asked.question("shell", command="make " + "x" * 3000)
     assert await asked.answered(question, scope="always")
     assert await asked.rules() == ()
@@ -110,7 +110,7 @@ async def test_a_protected_file_is_asked_about_each_time(asked: Asked):
     assert await asked.rules() == ()
 
 
-async def test_the_question_says_what_would_be_preserved(asked: Asked):
+async def test_the_question_shows_the_rule_that_would_be_stored(asked: Asked):
     waiting = asyncio.create_task(asked.desk.ask(asked.question("shell", command="make test"), "agent"))
     await asked.told()
     (told,) = [event for event in asked.received if isinstance(event, ToolApprovalRequestedEvent)]
@@ -127,7 +127,7 @@ async def test_a_yes_covers_the_files_that_steer_the_program_as_they_were(asked:
     assert await asked.rules("s", "/elsewhere") == ()
 
 
-async def test_answers_that_hold_are_listed_and_can_be_taken_back(asked: Asked):
+async def test_lasting_answers_are_listed_and_can_be_revoked(asked: Asked):
     assert await asked.answered(asked.question("shell", command="make test"), scope="always")
     (found,) = await lasting_approvals(asked.store)
     assert found.offers == ("shell(make test)",)
@@ -154,7 +154,7 @@ async def test_an_answer_from_another_process_holds_here_too(asked: Asked, monke
     assert await asked.rules() == ("shell(make test)",)
 
 
-async def test_a_new_desk_knows_what_was_answered_before(asked: Asked):
+async def test_a_new_queue_knows_what_was_answered_before(asked: Asked):
     assert await asked.answered(asked.question("shell", command="make test"), scope="always")
     later = ApprovalQueue(asked.store, asked.bus, lambda: True)
     await later.load()

@@ -55,7 +55,7 @@ def said(engine: Engine, session_id: str) -> list[str]:
     return [message.get_text_content() for message in engine.live[session_id].session.messages]
 
 
-async def test_an_input_that_is_put_again_while_it_is_taken_ends_with_its_turn():
+async def test_an_input_that_is_put_again_while_it_is_consumed_ends_with_its_turn():
     store = Trouble()
     kept, go_on = asyncio.Event(), asyncio.Event()
 
@@ -75,7 +75,7 @@ async def test_an_input_that_is_put_again_while_it_is_taken_ends_with_its_turn()
         assert (await first).output == (await again).output == "the answer"
 
 
-async def test_an_input_whose_taking_was_aborted_is_not_taken_once_more():
+async def test_an_input_that_was_aborted_while_consumed_is_not_consumed_again():
     store = Trouble()
     begun, go_on = asyncio.Event(), asyncio.Event()
 
@@ -98,7 +98,7 @@ async def test_an_input_whose_taking_was_aborted_is_not_taken_once_more():
         assert said(engine, session_id) == ["hello", "and now?", "the answer"]
 
 
-async def test_one_who_stops_waiting_takes_the_end_from_nobody_else():
+async def test_a_cancelled_waiter_does_not_affect_other_waiters():
     gate = asyncio.Event()
 
     async def work() -> str:
@@ -116,7 +116,7 @@ async def test_one_who_stops_waiting_takes_the_end_from_nobody_else():
 
 
 @pytest.mark.parametrize("error", [StorageFullError("full"), StoreError("odd")])
-async def test_an_input_that_cannot_be_taken_is_reported_to_have_failed_and_is_taken_once_later(error: StoreError):
+async def test_an_input_that_cannot_be_consumed_is_reported_as_failed_and_consumed_once_later(error: StoreError):
     store = Trouble()
     async with engine_on(store, ["one", "two"]) as engine:
         session_id = await engine.create()
@@ -142,7 +142,7 @@ async def test_while_the_disk_is_full_each_input_is_reported_to_have_failed():
         assert said(engine, session_id) == ["hello", "now", "one"]
 
 
-async def test_an_input_that_could_not_be_put_leaves_nothing_behind():
+async def test_an_input_that_could_not_be_put_leaves_no_waiter():
     store = Trouble()
     async with engine_on(store, ["one"]) as engine:
         session_id = await engine.create()
@@ -154,7 +154,7 @@ async def test_an_input_that_could_not_be_put_leaves_nothing_behind():
         assert said(engine, session_id) == ["hello", "one"]
 
 
-async def test_who_stands_in_line_receives_that_the_store_is_away():
+async def test_a_queued_input_fails_if_the_store_is_unavailable():
     store = Trouble()
     async with engine_on(store, ["one", "two"]) as engine:
         session_id = await engine.create()
@@ -165,7 +165,7 @@ async def test_who_stands_in_line_receives_that_the_store_is_away():
         assert len(await engine.queued(session_id)) == 2
 
 
-async def test_who_stands_in_line_when_the_session_is_closed_does_not_wait_for_ever():
+async def test_a_queued_input_of_a_closed_session_does_not_hang():
     store, endless = MemoryStore(), Endless()
     async with engine_on(store, [[call("work")], "went on"], endless.tool()) as engine:
         session_id = await engine.create()
@@ -177,7 +177,7 @@ async def test_who_stands_in_line_when_the_session_is_closed_does_not_wait_for_e
         assert [item.message.get_text_content() for item in await store.inbox(session_id)] == ["and then this"]
 
 
-async def test_who_stands_in_line_when_the_session_is_taken_over_does_not_wait_for_ever():
+async def test_a_queued_input_of_a_session_that_is_taken_over_does_not_hang():
     store, endless = MemoryStore(), Endless()
     async with engine_on(store, [[call("work")], "went on"], endless.tool()) as engine:
         session_id = await engine.create()
@@ -219,7 +219,7 @@ def calls_of(message: Message) -> list[Any]:
     return list(message.get_parts_by_type(ToolPart))
 
 
-async def test_an_input_that_comes_while_the_session_is_closed_is_left_to_whoever_opens_it_next():
+async def test_an_input_that_comes_while_the_session_is_closed_is_left_to_the_next_owner():
     store = MemoryStore()
     async with engine_on(store, ["one"]) as engine:
         session_id = await engine.create()

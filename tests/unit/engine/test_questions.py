@@ -21,7 +21,7 @@ def asking() -> tuple[QuestionQueue, "asyncio.Task[Any]", list[SessionUpdatedEve
     return questions, asked, heard
 
 
-async def test_the_first_answer_counts_and_whoever_comes_later_is_reported():
+async def test_the_first_answer_applies_and_later_ones_are_rejected():
     questions, asked, heard = asking()
     await asyncio.sleep(0)
     (waiting,) = questions.open_questions("s")

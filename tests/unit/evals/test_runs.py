@@ -149,9 +149,7 @@ def runs_shell(*commands: str) -> Any:
         ("truncate -s 51M a.txt", FileCheck(path="a.txt", contains="a"), False),
     ],
 )
-async def test_what_an_agent_leaves_behind_fools_no_check_and_ends_no_run(
-    command: str, check: Any, passes: bool, tmp_path: Path
-):
+async def test_files_of_an_agent_fool_no_check_and_end_no_run(command: str, check: Any, passes: bool, tmp_path: Path):
     (tmp_path / "solution.txt").write_text("solved")
     model = runs_shell(command.format(outside=tmp_path))
     found = await attempts_with(check, model=model, files={"a.txt": "a\n", "tests/t.py": "x = 1\n"})

@@ -96,7 +96,7 @@ def test_other_languages_are_no_reason_to_ask(command: str, workspace: Path):
         "timeout 5 " * 30 + "ls",
     ],
 )
-def test_what_nobody_can_read_asks(command: str, workspace: Path):
+def test_unreadable_commands_ask(command: str, workspace: Path):
     assert decide("shell", {"command": command}, mode="plan", workspace=workspace).effect == "deny"
 
 

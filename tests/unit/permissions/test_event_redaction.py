@@ -118,7 +118,7 @@ def test_plain_pieces_are_not_held_back():
         assert [event.delta for event in teller(delta(word)) if isinstance(event, PartDeltaEvent)] == [word]
 
 
-def test_each_stream_has_a_text_of_its_own():
+def test_each_stream_has_a_separate_text():
     teller = RedactingEventFilter(Redactor())
     events = [delta("ghp_abcdef", "one"), delta("ghp_ghijkl", "two"), delta(" x", "one"), delta(" y", "two")]
     heard = [(event.part_id, event.delta) for event in told(teller, events) if isinstance(event, PartDeltaEvent)]
@@ -192,7 +192,7 @@ def test_a_bus_states_through_it_until_that_is_ended():
     assert [event.message for event in heard if isinstance(event, ErrorEvent)] == [HIDDEN_SECRET, KNOWN]
 
 
-def test_what_is_held_back_is_reported_at_the_end_though_nobody_listens_to_ends():
+def test_what_is_held_back_is_published_at_the_end_even_without_listeners_of_ends():
     bus, heard = EventBus(), list[ToolOutputEvent]()
     bus.subscribe(ToolOutputEvent, heard.append)
     bus.add_transform(RedactingEventFilter(Redactor([KNOWN])), FILTERED_EVENTS)
@@ -201,7 +201,7 @@ def test_what_is_held_back_is_reported_at_the_end_though_nobody_listens_to_ends(
     assert [event.output for event in heard] == ["say ", "correct ho"]
 
 
-def test_who_comes_in_the_middle_of_a_secret_does_not_hear_the_rest_of_it():
+def test_a_listener_that_starts_in_the_middle_of_a_secret_does_not_receive_the_rest():
     bus, heard = EventBus(), list[PartDeltaEvent]()
     bus.subscribe(ErrorEvent, lambda _: None)
     bus.add_transform(RedactingEventFilter(Redactor([KNOWN])), FILTERED_EVENTS)
@@ -211,7 +211,9 @@ def test_who_comes_in_the_middle_of_a_secret_does_not_hear_the_rest_of_it():
     assert [event.delta for event in heard] == [f"{HIDDEN_SECRET}, and more"]
 
 
-def test_an_event_that_cannot_be_made_safe_is_not_reported_and_hurts_nobody(caplog: pytest.LogCaptureFixture):
+def test_an_event_that_cannot_be_made_safe_is_not_published_and_affects_no_other_event(
+    caplog: pytest.LogCaptureFixture,
+):
     bus, heard = EventBus(), list[Event]()
     bus.subscribe_all(heard.append)
 
@@ -224,7 +226,7 @@ def test_an_event_that_cannot_be_made_safe_is_not_reported_and_hurts_nobody(capl
     assert "was dropped" in caplog.text
 
 
-def test_many_threads_may_tell_at_once():
+def test_many_threads_may_publish_at_once():
     teller = RedactingEventFilter(Redactor([KNOWN]))
     heard: dict[int, str] = {}
 

@@ -36,11 +36,11 @@ def test_what_follows_the_name_of_a_secret_is_held_back_in_long_texts_too(words:
 @pytest.mark.parametrize(
     "text", ["", "x", "a word", "x" * 19, "a\n" * 30, "tall, long, words, in, a, row", "it ended: yes "]
 )
-def test_words_that_begin_no_secret_are_reported_at_once(text: str):
+def test_words_that_start_no_secret_are_published_at_once(text: str):
     assert Redactor().redact_complete(text) == text
 
 
-def test_a_known_secret_is_held_back_wherever_its_beginning_stands_at_the_end():
+def test_a_known_secret_is_held_back_if_a_text_ends_with_its_start():
     redactor = Redactor(["abcabcabd secret", "another one"])
     assert redactor.redact_complete("abcabcabcabd sec") == "abc"
     assert redactor.redact_complete("abca anot") == "abca "
@@ -48,7 +48,7 @@ def test_a_known_secret_is_held_back_wherever_its_beginning_stands_at_the_end():
     assert redactor.redact_complete("x" * 5 + " " + "word " * 99 + "abcabca") == "x" * 5 + " " + "word " * 99
 
 
-def test_plain_text_is_known_to_be_plain_and_what_begins_a_secret_is_not():
+def test_plain_text_is_known_to_be_plain_and_the_start_of_a_secret_is_not():
     redactor = Redactor(["correct horse battery"])
     assert redactor.is_plain("Plain words, in v1.2 of it.")
     assert redactor.is_plain("")

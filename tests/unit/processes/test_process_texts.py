@@ -34,7 +34,7 @@ from tests.fixtures.cases import for_each
         (255, False, None, "exit code 255"),
     ],
 )
-def test_an_ending_in_words(code: int, out_of_memory: bool, because: str, words: str):
+def test_the_end_of_a_process_is_described(code: int, out_of_memory: bool, because: str, words: str):
     assert exit_status_of(code, out_of_memory=out_of_memory, requested=because).description == words  # pyright: ignore
 
 
@@ -68,7 +68,7 @@ def test_keys_and_what_steers_shells_stay_out_of_the_environment():
     assert (kept["TERM"], kept["GIT_TERMINAL_PROMPT"]) == ("dumb", "0")
 
 
-def test_what_the_user_adds_to_the_environment_counts():
+def test_what_the_user_adds_to_the_environment_is_passed_on():
     assert child_environment({"PATH": "/bin"}, {"MY_OWN_TOKEN": "wanted", "TERM": "xterm"})["MY_OWN_TOKEN"] == "wanted"
 
 
@@ -109,7 +109,7 @@ def test_without_bash_no_other_shell_reads_what_was_judged_as_bash(tmp_path: Pat
         find_bash(candidates=(), search_path=str(tmp_path))
 
 
-def test_a_bash_in_the_search_path_counts_only_by_its_full_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_bash_in_the_search_path_is_used_only_by_its_full_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "bash").write_text("#!/bin/sh\n")
     (tmp_path / "bash").chmod(0o755)
     assert find_bash(candidates=(), search_path=str(tmp_path)) == str(tmp_path / "bash")

@@ -114,7 +114,7 @@ async def test_a_command_that_waits_for_input_finds_none(supervisor: ProcessSupe
         ("echo \0", "NUL"),
     ],
 )
-async def test_what_cannot_be_started_says_why(supervisor: ProcessSupervisor, command: str | list[str], words: str):
+async def test_a_failed_start_reports_why(supervisor: ProcessSupervisor, command: str | list[str], words: str):
     with pytest.raises(ProcessError, match=words):
         await supervisor.run_command("c", command)
     assert supervisor.get_running_ids() == []
@@ -149,7 +149,7 @@ async def test_a_command_that_may_open_next_to_nothing_can_still_be_killed():
     assert not is_alive(int(done.text))
 
 
-async def test_a_command_over_its_time_limit_is_killed_and_keeps_its_output(supervisor: ProcessSupervisor):
+async def test_a_command_over_its_time_limit_is_killed_and_its_output_preserved(supervisor: ProcessSupervisor):
     done = await asyncio.wait_for(supervisor.run_command("c", "echo begun; sleep 60", limit=2), 30)
     assert done.text == "begun\n"
     assert done.ending is not None
@@ -227,7 +227,7 @@ async def test_a_process_in_the_background_can_be_given_input(supervisor: Proces
         await supervisor.write("c", "too late")
 
 
-async def test_input_that_nobody_reads_does_not_hang(supervisor: ProcessSupervisor):
+async def test_unread_input_does_not_hang(supervisor: ProcessSupervisor):
     await supervisor.start_command("c", "sleep 60")
     with pytest.raises(ProcessError, match="did not read its input"):
         await supervisor.write("c", "x" * 1_000_000, limit=0.2)

@@ -270,7 +270,7 @@ async def test_a_stream_that_never_ends_is_cut_after_its_total_time():
             await ask(client)
 
 
-async def test_a_slow_reader_is_not_taken_for_a_silent_provider():
+async def test_a_slow_reader_is_not_reported_as_a_silent_provider():
     async with asking(Reply([words("a"), words("b", "[END]")]), timeouts=HttpTimeouts(idle=0.5, total=0.5)) as (
         client,
         _,
@@ -297,7 +297,7 @@ async def test_cancelling_closes_the_connection_at_once(replies: Reply):
             await server.requests[0].closed.wait()
 
 
-async def test_closing_the_iterator_closes_the_connection_and_keeps_what_arrived():
+async def test_closing_the_iterator_closes_the_connection_and_preserves_what_arrived():
     async with asking(Reply([b"event: start\ndata: 1\n\n"], after="stall"), timeouts=HttpTimeouts()) as (
         client,
         server,
@@ -344,7 +344,7 @@ async def test_an_error_body_without_end_is_read_to_a_bound():
 
 
 @pytest.mark.parametrize("after", ["stall", "reset"])
-async def test_a_refusal_counts_even_if_its_body_never_ends(after: Any, monkeypatch: pytest.MonkeyPatch):
+async def test_a_refusal_is_raised_even_if_its_body_never_ends(after: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(exchange, "_ERROR_BODY_SECONDS", 0.5)
     async with asking(Reply([b"bad key"], 401, after=after)) as (client, _), asyncio.timeout(30):
         with pytest.raises(AuthenticationError, match="bad key"):
@@ -409,7 +409,7 @@ async def test_a_body_shorter_than_announced_is_preserved_and_not_whole():
     assert text_of(got) == "Hello"
 
 
-async def test_nobody_listening_is_a_clear_error():
+async def test_a_refused_connection_is_a_clear_error():
     client = WireClient("plain", PlainWire(f"http://127.0.0.1:{unused_port()}"), retry=QUICK)
     with pytest.raises(NetworkError, match="no connection to"):
         await ask(client)

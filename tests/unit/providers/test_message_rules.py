@@ -86,7 +86,7 @@ BAD = {
 
 
 @for_each(("messages", "words", "kinds"), BAD.values())
-def test_a_bad_conversation_is_refused_in_words(messages: list[ModelMessage], words: str, kinds: list[str]):
+def test_a_bad_conversation_is_refused_with_a_message(messages: list[ModelMessage], words: str, kinds: list[str]):
     for kind in kinds:
         with pytest.raises(InvalidRequestError) as caught:
             check_messages(kind, messages)

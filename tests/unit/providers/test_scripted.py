@@ -71,7 +71,7 @@ async def test_one_function_may_be_the_whole_script():
     assert inputs == [{"n": 1}, {"n": 2}, {"n": 3}]
 
 
-async def test_a_script_that_is_over_says_so():
+async def test_an_exhausted_script_is_reported():
     client = ScriptedClient(["one"])
     await collect(client, ask())
     with pytest.raises(InvalidRequestError, match="the script has 1 answers, this is request 2"):
@@ -87,7 +87,7 @@ async def test_an_error_is_raised_before_anything_is_reported():
     assert (await collect(client, ask()))[0].message.get_text_content() == "better"
 
 
-async def test_an_error_in_the_middle_keeps_what_was_reported_and_ends_no_part():
+async def test_an_error_in_the_middle_preserves_what_arrived_and_ends_no_part():
     assembler = AnswerAssembler("scripted")
     with pytest.raises(NetworkError):
         async for delta in ScriptedClient([["Hel", NetworkError("gone"), "lo"]]).stream(ask()):
@@ -164,11 +164,11 @@ def test_options_that_cannot_work_are_refused(options: dict[str, object]):
 
 
 @pytest.mark.parametrize("piece", [{"txt": "x"}, {"text": "x", "more": 1}, 42])
-async def test_a_piece_that_nobody_could_say_is_refused(piece: object):
+async def test_an_impossible_chunk_is_refused(piece: object):
     with pytest.raises(ConfigurationError, match="a script"):
         await collect(ScriptedClient([[piece]]), ask())
 
 
-def test_a_call_for_a_script_has_an_id_of_its_own():
+def test_a_call_for_a_script_has_a_unique_id():
     made = call("echo", text="x")
     assert isinstance(made, ToolUsePart) and made.tool_id != call("echo").tool_id

@@ -322,7 +322,7 @@ async def test_a_damaged_call_does_not_kill_the_answer(name: str):
 
 
 @pytest.mark.parametrize("name", outcomes("cancelled_kept"))
-async def test_cancelling_keeps_what_arrived(name: str):
+async def test_cancelling_preserves_what_arrived(name: str):
     async with trial(name, timeouts={}) as tried:
         task = asyncio.create_task(tried.ask())
         while not tried.calls:

@@ -90,7 +90,7 @@ async def stored(store: MemoryStore | SqliteStore) -> str:
     return transcript.session.id
 
 
-async def test_an_export_that_is_imported_elsewhere_exports_to_the_same_bytes(tmp_path: Path):
+async def test_an_export_that_is_imported_into_another_store_exports_to_the_same_bytes(tmp_path: Path):
     first = MemoryStore()
     session_id = await stored(first)
     exported = await export_session(first, session_id)

@@ -168,7 +168,7 @@ async def test_a_long_text_is_not_written_for_each_chunk_but_when_it_ends(store:
     assert (await store.load(journal.session.id)).messages[0].get_text_content() == chunk * chunks
 
 
-async def test_closing_keeps_what_was_shown_last(store: SmallStore, bus: EventBus):
+async def test_closing_stores_what_was_shown_last(store: SmallStore, bus: EventBus):
     async with await create_journal(Session(), store, bus) as journal:
         message = await answer(journal)
         part = TextPart("bye")

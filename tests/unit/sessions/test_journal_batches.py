@@ -69,7 +69,7 @@ async def test_what_comes_together_is_one_write_and_every_part_has_its_own_numbe
         assert dict(told.received) == numbers
 
 
-async def test_what_nobody_waits_for_is_preserved_all_the_same(told: Told):
+async def test_changes_without_a_waiter_are_stored_too(told: Told):
     journal, message = await told.journal()
     async with journal:
         journal.put_part_soon(TextPart("a"), message)
@@ -132,7 +132,7 @@ async def test_a_full_disk_holds_back_no_news(told: Told):
         assert [text for text, _ in told.received][-2:] == ["a", "b"]
 
 
-async def test_a_full_disk_keeps_everything_waiting_in_its_order(told: Told):
+async def test_on_a_full_disk_pending_changes_stay_in_order(told: Told):
     journal, message = await told.journal()
     async with journal:
         told.store.full = True
@@ -176,7 +176,7 @@ async def test_what_becomes_known_of_a_message_while_it_is_written_is_preserved_
         assert kept.finish == "tool_use"
 
 
-async def test_what_an_answer_begins_with_is_preserved_as_well(told: Told):
+async def test_the_start_of_an_answer_is_stored_as_well(told: Told):
     async with await create_journal(Session(), told.store, told.bus) as journal:
         message = journal.open_message(Message("assistant", [StepStartPart()]))
         await journal.put_message(message)
@@ -244,7 +244,7 @@ async def test_an_attempt_that_is_broken_off_loses_nothing_of_what_a_full_disk_r
     assert [part.text for part in kept.parts] == [part.text for part in message.parts] == ["said"]
 
 
-async def test_whoever_wants_all_to_be_reported_waits_for_a_slow_store():
+async def test_flushing_events_waits_for_a_slow_store():
     store, bus, heard = GatedStore(), EventBus(), []
     bus.subscribe(ErrorEvent, lambda event: heard.append(event.message))
     async with await create_journal(Session(), store, bus) as journal:

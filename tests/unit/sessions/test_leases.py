@@ -59,7 +59,7 @@ async def nothing_under_way() -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_session_that_is_closed_as_the_beat_begins_is_free(store: Store):
+async def test_a_session_that_is_closed_as_the_renewal_starts_is_released(store: Store):
     holder = LeaseOwner(store, current_process())
     for rounds in range(6):
         journal = await held(store, holder)

@@ -39,7 +39,7 @@ async def test_nothing_that_is_preserved_holds_a_secret():
         assert [message.get_text_content() for message in loaded.messages] == [f"I say {HIDDEN_SECRET}"]
 
 
-async def test_a_draft_is_preserved_without_what_may_begin_a_secret():
+async def test_a_draft_is_stored_without_a_possible_start_of_a_secret():
     inner = MemoryStore()
     store = redact_store(inner, Redactor([SECRET]))
     await store.create(StoredSession(id=SESSION))

@@ -57,7 +57,7 @@ async def test_what_hangs_loose_is_found(path: Path):
         assert words in problems
 
 
-async def test_repair_brings_back_a_search_that_lost_its_words(path: Path):
+async def test_repair_rebuilds_a_damaged_search_index(path: Path):
     ids = await fill(path, "the lost word")
     execute(path, "INSERT INTO words (words) VALUES ('delete-all')")
     assert doctor.repair_file(path).is_healthy

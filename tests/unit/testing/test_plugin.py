@@ -83,7 +83,7 @@ async def test_a_test_is_recorded_once_and_played_after(tmp_path: Path):
 
 
 @pytest.mark.slow
-async def test_a_test_without_a_recording_says_how_to_make_one(tmp_path: Path):
+async def test_a_test_without_a_recording_explains_how_to_make_one(tmp_path: Path):
     write(tmp_path, "Hi", "")
     code, printed = await run_pytest(tmp_path, "-k", "test_it")
     assert code == 1 and "record it first" in printed

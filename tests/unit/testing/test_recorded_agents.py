@@ -71,7 +71,7 @@ async def test_agents_are_recorded_once_and_replayed_after(tmp_path: Path, kind:
 
 
 @pytest.mark.slow
-async def test_what_was_not_recorded_says_how_to(tmp_path: Path):
+async def test_a_missing_recording_explains_how_to_record(tmp_path: Path):
     fields = {"kind": "anthropic", "url": "http://127.0.0.1:9", "model": "m", "instructions": "You add."}
     (tmp_path / "test_mine.py").write_text(USER_TEST.format(**fields))
     code, printed = await run_pytest(tmp_path)

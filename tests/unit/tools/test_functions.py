@@ -101,7 +101,7 @@ async def test_every_kind_of_function_is_a_tool(function, name, parameters, argu
     assert await tool.execute(**arguments) == result
 
 
-def test_descriptions_come_from_the_function_behind():
+def test_descriptions_come_from_the_wrapped_function():
     assert Tool(partial(convert, unit="km")).description == "Convert a text."
     assert Tool(Lookup()).description == "Look things up."
     assert Tool(AsyncLookup()).description == "Look up a word."

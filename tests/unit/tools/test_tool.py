@@ -169,7 +169,7 @@ async def test_a_wrong_field_inside_an_argument_is_named():
         await plot.execute(points=[], shape={"inner": None})
 
 
-async def test_text_that_spells_a_number_or_a_truth_value_is_taken_for_one():
+async def test_text_that_spells_a_number_or_a_truth_value_is_read_as_one():
     @Tool
     def repeat(times: int, loud: bool = False) -> str:
         return f"{times} {loud}"
@@ -215,7 +215,7 @@ async def test_further_arguments_are_passed_on_where_a_function_takes_them():
         (Path("a"), '"a"'),
     ],
 )
-async def test_whatever_a_function_returns_becomes_text(value, text):
+async def test_any_return_value_becomes_text(value, text):
     assert await Tool(lambda: value, name="t").execute() == text
 
 
@@ -312,7 +312,7 @@ def test_annotated_limits_go_into_the_schema():
     }
 
 
-def test_closures_of_one_definition_have_the_types_and_texts_of_their_own():
+def test_closures_of_one_definition_have_separate_types_and_texts():
     def make(kind: type, text: str):
         def convert(value: kind) -> str:
             return f"{value}"
@@ -326,7 +326,7 @@ def test_closures_of_one_definition_have_the_types_and_texts_of_their_own():
         assert [tool.description for tool in (numbers, words)] == ["Convert a number.", "Convert a word."]
 
 
-def test_closures_of_one_definition_have_the_defaults_and_unions_of_their_own():
+def test_closures_of_one_definition_have_separate_defaults_and_unions():
     def make(default: object, first: type, second: type):
         def convert(value: first | second, times: float | bool = default) -> str:  # type: ignore[valid-type]
             return f"{value}"

@@ -58,7 +58,7 @@ def test_blocks_become_lines_that_fit():
     assert all(len(line) <= 40 for line in lines)
 
 
-def test_a_link_shows_where_it_leads():
+def test_a_link_shows_its_target():
     assert "https://example.org/there" in "".join(plain(DOCUMENT))
 
 
@@ -75,7 +75,7 @@ def test_a_text_that_arrives_in_pieces_ends_as_the_whole_text(piece):
         max_size=14,
     )
 )
-def test_whatever_is_written_streams_to_the_same_end(rows):
+def test_any_text_streams_to_the_same_result(rows):
     text = "\n".join(rows)
     assert streamed(text, 3) == plain(text)
 

@@ -270,7 +270,9 @@ async def test_a_key_that_was_meant_for_something_else_does_not_answer(monkeypat
         assert not asking.is_open
 
 
-async def test_questions_wait_for_their_turn_and_one_answered_elsewhere_goes(monkeypatch: pytest.MonkeyPatch):
+async def test_questions_wait_for_their_turn_and_one_answered_by_another_front_end_is_removed(
+    monkeypatch: pytest.MonkeyPatch,
+):
     monkeypatch.setattr(panels, "ARMED_AFTER", 0.0)
     answers: list[str] = []
     asking = DialogQueue()
@@ -470,7 +472,7 @@ def test_the_side_panel_states_the_state_of_everything_that_runs():
     assert "\x1b" not in text
 
 
-async def test_leaving_a_session_answers_no_call_and_lets_nobody_wait_for_a_choice():
+async def test_leaving_a_session_answers_no_call_and_leaves_no_waiter_for_a_choice():
     answers: list[str] = []
     asking = DialogQueue()
 

@@ -55,7 +55,7 @@ def test_a_bar_grows_and_fits_into_the_terminal(monkeypatch):
     assert max(map(len, lines)) < 60
 
 
-def test_elsewhere_a_line_is_written_now_and_then():
+def test_without_a_terminal_a_line_is_written_now_and_then():
     written = io.StringIO()
     line = ProgressLine(written)
     for done in range(100):

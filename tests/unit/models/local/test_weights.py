@@ -66,7 +66,7 @@ def test_a_file_that_holds_no_weights_is_refused(tmp_path, content):
         find_weights(str(path), tmp_path)
 
 
-def test_the_list_says_what_is_there_what_is_not_and_what_is_half_there(data):
+def test_the_list_shows_what_is_complete_missing_and_partial(data):
     default, small, own = list_weights(data)
     assert (default.name, default.path, default.partial, default.default) == ("1.5b", None, 2, True)
     assert (small.path, small.default) == (data / "models" / "0.5b.gguf", False)

@@ -28,12 +28,12 @@ def test_what_was_not_there_before_is_moved_away_and_preserved(workspace: Path, 
     assert (workspace / "AGENTS.md").read_text() == "mine"
 
 
-def test_nothing_planted_leaves_nothing_behind(workspace: Path, tmp_path: Path):
+def test_without_planted_files_nothing_is_stored(workspace: Path, tmp_path: Path):
     assert state(workspace).quarantine_planted(tmp_path / "kept") == ()
     assert not (tmp_path / "kept").exists()
 
 
-def test_a_link_that_leads_nowhere_is_planted_too(workspace: Path, tmp_path: Path):
+def test_a_dangling_link_is_planted_too(workspace: Path, tmp_path: Path):
     before = state(workspace)
     (workspace / "AGENTS.md").symlink_to("nowhere")
     assert before.quarantine_planted(tmp_path / "kept") == (workspace / "AGENTS.md",)

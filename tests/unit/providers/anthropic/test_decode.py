@@ -62,12 +62,12 @@ def test_each_event_gives_its_deltas_at_once() -> None:
         ("a_reason_of_tomorrow", "other"),
     ],
 )
-def test_the_providers_own_word_for_the_end_is_preserved_beside_ours(raw: str, reason: str) -> None:
+def test_the_providers_finish_reason_is_stored_next_to_ours(raw: str, reason: str) -> None:
     answer = answered(begin(), text(0, "x"), end(raw))
     assert (answer.finish, answer.finish_raw) == (reason, raw)
 
 
-def test_calls_that_wait_for_results_are_the_reason_whatever_the_provider_says() -> None:
+def test_calls_that_wait_for_results_are_the_finish_reason_for_any_reason_of_the_provider() -> None:
     assert answered(begin(), call(0, "{}"), end("end_turn")).finish == "tool_use"
     assert answered(begin(), call(0, '{"a'), end("max_tokens")).finish == "length"
 
@@ -96,7 +96,7 @@ def test_parallel_calls_are_read_each_with_its_own_input() -> None:
     assert (second.call_id, second.tool, second.state.input) == ("t2", "list", {})
 
 
-def test_an_input_that_stands_in_the_start_counts_when_no_pieces_follow() -> None:
+def test_an_input_in_the_start_event_is_used_when_no_chunks_follow() -> None:
     whole = answered(begin(), start(0, "tool_use", id="t", name="read", input={"a": 1}), stop(0), end("tool_use"))
     assert whole.message.get_parts_by_type(ToolPart)[0].state.input == {"a": 1}
     streamed = answered(
@@ -204,13 +204,13 @@ def test_citations_and_callers_are_preserved_with_their_part() -> None:
     "noise",
     [{"type": "ping"}, b"[DONE]", b" [DONE] ", b"", {"type": "event_of_tomorrow", "x": 1}, b"[1]", {"type": None}],
 )
-def test_what_says_nothing_changes_nothing(noise: Any) -> None:
+def test_empty_events_change_nothing(noise: Any) -> None:
     answer = answered(begin(), noise, text(0, "Hi"), noise, end(), noise)
     assert answer.message.get_text_content() == "Hi"
     assert answer.finish == "stop"
 
 
-def test_the_name_of_the_event_counts_where_the_body_has_no_type() -> None:
+def test_the_name_of_the_event_is_used_where_the_body_has_no_type() -> None:
     decoder = AnthropicDecoder()
     found = list(decoder.feed("content_block_delta", b'{"index":0,"delta":{"type":"text_delta","text":"x"}}'))
     assert found == [PartStart(0, "text"), TextDelta(0, "x")]
@@ -332,7 +332,7 @@ def test_an_event_that_cannot_be_read_is_an_error_and_no_crash(data: bytes) -> N
 
 
 @pytest.mark.parametrize("depth", [400, 900, 990, 1500, 100_000])
-def test_nesting_that_nobody_can_follow_is_an_error_and_no_crash(depth: int) -> None:
+def test_excessive_nesting_is_an_error_and_no_crash(depth: int) -> None:
     deep = b"[" * depth + b"]" * depth
     for data in (
         b'{"type":"content_block_start","index":0,"content_block":{"type":"odd","x":' + deep + b"}}",
@@ -417,7 +417,7 @@ events = st.one_of(
 
 
 @given(st.lists(events, max_size=12))
-def test_whatever_arrives_gives_well_formed_deltas_or_a_typed_error(stream: list[Any]) -> None:
+def test_any_input_gives_well_formed_deltas_or_a_typed_error(stream: list[Any]) -> None:
     decoder = AnthropicDecoder()
     found: list[Delta] = []
     try:

@@ -42,7 +42,7 @@ def body(of: AnthropicWire, asked: Request) -> dict[str, Any]:
     return json.loads(of.build_request(asked).body)
 
 
-def test_a_turn_begins_with_the_bytes_of_the_turn_before_it() -> None:
+def test_a_turn_starts_with_the_bytes_of_the_turn_before_it() -> None:
     anthropic = wire()
     prompt = Prompt([user("read a")])
     asked = request(prompt, system="Be brief.", tools=(TOOL,))
@@ -199,7 +199,7 @@ async def test_a_client_asks_once_more_with_the_maximum_that_it_was_given() -> N
         assert [json.loads(seen.body)["max_tokens"] for seen in server.requests] == [PROBE_MAX_TOKENS, 8192, 8192]
 
 
-def test_what_the_api_says_counts_more_than_the_catalog_and_less_than_the_user() -> None:
+def test_values_of_the_api_override_the_catalog_and_not_the_user() -> None:
     anthropic = wire(limit=99_000)
     told = refused("max_tokens: 99000 > 64000, which is the maximum")
     assert not anthropic.adapt_to_error(request(max_output_tokens=99_000), told)

@@ -216,7 +216,7 @@ async def test_a_deck_records_and_plays_and_shares_what_was_played(cassette: Cas
     )
 
 
-def test_a_cassette_that_is_missing_or_damaged_says_so(cassette: Cassette):
+def test_a_cassette_that_is_missing_or_damaged_is_reported(cassette: Cassette):
     with pytest.raises(ConfigurationError, match="record it first"):
         cassette.read_exchanges()
     cassette.erase()
@@ -251,7 +251,7 @@ def test_a_call_is_preserved_without_its_secrets():
     assert kept.body["max_tokens"] == 5 and kept.body["signature"] == "abc"
 
 
-def test_what_looks_like_a_key_is_hidden_wherever_it_stands():
+def test_text_that_looks_like_a_key_is_hidden_at_any_position():
     looks = "sk-" + "made-up-4-tests-" * 2
     chunks = [RecordedChunk.from_bytes(f"Your key {looks} is wrong".encode(), 0)]
     assert looks not in str(SecretScrubber().scrub_chunks(chunks, CALL))

@@ -77,7 +77,7 @@ async def test_a_model_without_a_wire_is_played_delta_for_delta(tmp_path: Path):
     assert [[delta async for delta in player.stream(plain_request())] for _ in script] == live
 
 
-async def test_a_refusal_without_a_wire_keeps_its_kind_and_words(tmp_path: Path):
+async def test_a_refusal_without_a_wire_has_its_kind_and_message(tmp_path: Path):
     tape = Cassette(tmp_path / "one.jsonl")
     client = RecordingClient(ScriptedClient([ContextOverflowError("too long", status=413, type="full")]), tape)
     with pytest.raises(ContextOverflowError):

@@ -53,7 +53,7 @@ def test_text_is_given_out_before_the_answer_is_whole():
     assert [*reader.feed('n."}')] == [TextDelta(0, "\n."), PartEnd(0)]
 
 
-def test_words_before_a_call_are_a_part_of_their_own():
+def test_text_before_a_call_is_a_separate_part():
     text, called = parts_of('{"say": "I will look.", "tool": "read", "path": "a.txt"}')
     assert text.text == "I will look."
     assert (called.tool, called.state.input) == ("read", {"path": "a.txt"})
@@ -77,7 +77,7 @@ def test_text_that_was_cut_off_is_preserved():
     assert part.text == "half an ans"
 
 
-def test_words_that_were_cut_off_before_their_call_are_preserved():
+def test_text_that_was_cut_off_before_its_call_is_preserved():
     (part,) = parts_of('{"say": "I will look.", "to', whole=False)
     assert part.text == "I will look."
 

@@ -13,7 +13,7 @@ def test_a_conversation_that_asks_for_much_does_not_hold_up_another():
     assert [queue.take() for _ in range(4)] == ["a1", "b1", "a2", "a3"]
 
 
-def test_a_job_that_was_given_up_is_not_taken():
+def test_a_job_that_was_given_up_is_not_dequeued():
     queue: FairQueue[str] = FairQueue()
     queue.put("a", "a1")
     queue.put("b", "b1")

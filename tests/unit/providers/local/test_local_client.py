@@ -108,7 +108,7 @@ async def test_an_answer_is_text_with_what_it_used(models):
     assert (answer.tokens.input, answer.tokens.cache.read, answer.tokens.output) == (5, 4, 7)
 
 
-async def test_the_model_is_informed_of_its_tools_in_few_words_and_held_to_them(models):
+async def test_the_model_is_informed_of_its_tools_briefly_and_constrained_to_them(models):
     one = models()
     await folded(client(one), asking())
     (body,) = one.runtime.bodies
@@ -175,7 +175,7 @@ async def test_what_was_sent_is_sent_again_byte_for_byte(models):
     assert sent[2].startswith(sent[1])
 
 
-async def test_what_describes_the_place_stands_before_the_first_request_so_that_all_places_share_the_rest(models):
+async def test_the_description_of_the_workspace_is_in_the_first_input_so_that_workspaces_share_the_prefix(models):
     one = models()
     primer = CompactToolPrompt(examples=(("Hi!", {"tool": "answer", "text": "Hello!"}), ("Go!", {"tool": "run"})))
     for place in ("/a", "/b"):

@@ -37,7 +37,7 @@ def test_text_comes_out_as_it_arrives():
     ]
 
 
-def test_usage_may_come_after_the_finish_reason_and_stands_before_the_end():
+def test_usage_may_come_after_the_finish_reason_and_is_reported_before_the_end():
     usage = {"prompt_tokens": 5, "completion_tokens": 2}
     deltas = stream(chunk({"content": "Hi"}), chunk(finish="stop"), {"choices": [], "usage": usage}, DONE)
     assert deltas.index(UsageReport(Tokens(input=5, output=2))) < len(deltas) - 1
@@ -63,7 +63,7 @@ def test_an_end_mark_without_a_finish_reason_is_an_end_without_a_reason():
     ("word", "reason"),
     [("stop", "stop"), ("eos", "stop"), ("length", "length"), ("content_filter", "refusal"), ("weather", "other")],
 )
-def test_the_servers_own_word_is_preserved_beside_its_meaning(word: str, reason: str):
+def test_the_servers_finish_reason_is_stored_next_to_its_meaning(word: str, reason: str):
     found = streamed(chunk({"content": "Hi"}, finish=word), DONE)
     assert (found.finish, found.finish_raw) == (reason, word)
 
@@ -85,7 +85,7 @@ def test_a_cut_call_that_is_labelled_as_whole_carries_what_is_wrong():
     assert "not valid JSON" in part.metadata["input_error"]
 
 
-def test_the_first_choice_counts():
+def test_the_first_choice_is_used():
     other = {"choices": [{"index": 1, "delta": {"content": "No"}, "finish_reason": "length"}]}
     found = streamed(chunk({"content": "Yes"}), other, chunk(finish="stop"), DONE)
     assert (text(found), found.finish) == ("Yes", "stop")
@@ -140,7 +140,7 @@ def test_reasoning_that_comes_under_two_names_is_read_once():
     assert thought.provider_state["details"] == [{"type": "reasoning.text", "text": "ab", "index": 0}]
 
 
-def test_reasoning_that_only_details_tell_is_read():
+def test_reasoning_that_is_only_in_details_is_read():
     summary = {"type": "reasoning.summary", "summary": "Plan", "index": 0}
     assert reasoning(whole({"content": "4", "reasoning_details": [summary]})) == "Plan"
 
@@ -188,13 +188,13 @@ def test_content_that_is_the_object_itself_is_its_text():
     assert json.loads(text(whole({"content": {"name": "Ada", "age": 36}}))) == {"name": "Ada", "age": 36}
 
 
-def test_a_refusal_is_text_that_says_so():
+def test_a_refusal_is_marked_text():
     found = streamed(chunk({"refusal": "I "}), chunk({"refusal": "won't."}), chunk(finish="stop"), DONE)
     [part] = found.message.parts
     assert (part.text, part.metadata, found.finish) == ("I won't.", {FAMILY: {"refusal": True}}, "refusal")
 
 
-def test_what_an_answer_cites_stands_with_its_text():
+def test_citations_are_stored_with_the_text():
     cited = {"url_citation": {"url": "https://a.example"}}
     found = streamed(
         chunk({"content": "Hi"}, citations=["https://b.example"]),
@@ -260,7 +260,7 @@ def test_every_shape_of_an_error_is_one(event: object):
     assert error.message == "broken"
 
 
-def test_an_error_event_in_plain_words_is_raised_with_them():
+def test_an_error_event_with_plain_text_is_raised_with_it():
     with pytest.raises(Exception, match="out of memory"):
         list(ChatDecoder().feed("error", b"out of memory"))
 
@@ -277,7 +277,7 @@ def test_a_body_that_holds_no_answer_is_malformed(body: bytes):
         list(ChatDecoder().decode_body(body))
 
 
-def test_a_body_may_begin_with_white_space():
+def test_a_body_may_start_with_white_space():
     body = b'\n\n   {"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}]}'
     assert text(answer(list(ChatDecoder().decode_body(body)))) == "Hi"
 
@@ -297,7 +297,7 @@ def test_numbers_that_come_as_text_are_numbers():
     assert found.tokens == Tokens(input=5, output=2)
 
 
-def test_text_between_calls_is_a_part_of_its_own():
+def test_text_between_calls_is_a_separate_part():
     found = streamed(
         chunk({"content": "First"}), call(0, "a", "read", "{}"), chunk({"content": "Then"}), chunk(finish="stop"), DONE
     )
@@ -305,7 +305,7 @@ def test_text_between_calls_is_a_part_of_its_own():
     assert calls(found) == [("a", "read", {})]
 
 
-def test_usage_that_says_nothing_changes_nothing():
+def test_empty_usage_changes_nothing():
     nothing = {"choices": [], "usage": {"prompt_tokens": None, "completion_tokens": None}}
     counted = chunk({"content": "Hi"}, "stop", usage={"prompt_tokens": 1, "completion_tokens": 1})
     assert streamed(counted, nothing, DONE).tokens == Tokens(input=1, output=1)

@@ -138,7 +138,7 @@ def test_sampling_is_sent_when_it_is_given():
         ("alibaba", {"reasoning_budget": 99}, {"enable_thinking": True, "thinking_budget": 99}),
     ],
 )
-def test_reasoning_is_asked_for_in_the_servers_words(dialect: str, settings: Any, expected: dict[str, Any]):
+def test_reasoning_is_requested_in_the_servers_format(dialect: str, settings: Any, expected: dict[str, Any]):
     plain, reasoning = body(dialect), body(dialect, settings=ModelSettings(reasoning=True, **settings))
     assert reasoning == plain | expected
 
@@ -194,7 +194,7 @@ def test_the_shape_of_an_answer_is_strict_only_if_its_schema_can_be(schema: dict
     }
 
 
-def test_a_server_without_schemas_is_reported_in_words():
+def test_a_server_without_schemas_gets_a_description():
     sent = body("deepseek", settings=ModelSettings(output=OutputSchema(CLOSED)), system="Be kind.")
     assert sent["response_format"] == {"type": "json_object"}
     told = sent["messages"][0]["content"]
@@ -239,7 +239,7 @@ def conversation() -> list[ModelMessage]:
 
 
 @pytest.mark.parametrize("dialect", ["openai", "mistral", "deepseek", "compatible"])
-def test_each_request_begins_with_the_bytes_of_the_one_before(dialect: str):
+def test_each_request_starts_with_the_bytes_of_the_one_before(dialect: str):
     found, prompt, before = wire(dialect), Prompt(), b""
     for message in conversation():
         prompt.append(message)
@@ -391,7 +391,7 @@ def test_it_never_tries_the_same_thing_twice():
         (500, "<html>oops</html>", Exception, "<html>oops</html>"),
     ],
 )
-def test_a_refusal_is_typed_and_speaks_the_servers_words(status: int, answer: str, kind: type, message: str):
+def test_a_refusal_is_typed_with_the_servers_message(status: int, answer: str, kind: type, message: str):
     error = wire().decode_error(status, {}, answer.encode())
     assert isinstance(error, kind)
     assert (error.status, error.message) == (status, message)
@@ -408,7 +408,7 @@ def test_what_changes_between_two_requests_of_a_conversation_is_in_the_second():
     assert "tools" not in json.loads(chat.build_request(Request("m", prompt, stream=False)).body)
 
 
-def test_a_field_of_the_users_own_counts_as_it_is_when_the_request_leaves():
+def test_a_field_of_the_user_is_sent_unchanged():
     extra: dict[str, Any] = {"user": {"name": "a"}}
     request = Request("m", asked("Hi"), settings=ModelSettings(extra=extra), stream=False)
     chat = wire("compatible")

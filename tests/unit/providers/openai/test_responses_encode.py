@@ -46,13 +46,13 @@ def test_a_question_is_text():
     assert items(user(TextPart("Hi"))) == [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]
 
 
-def test_results_come_before_what_the_user_says():
+def test_results_come_before_the_user_input():
     found = items(user(result(), TextPart("go on")))
     assert found[0] == {"type": "function_call_output", "call_id": "call_1", "output": "text"}
     assert found[1]["content"][0]["text"] == "go on"
 
 
-def test_a_failed_call_says_so_in_its_text():
+def test_a_failed_call_is_marked_in_its_text():
     assert items(user(result(content="no such file", is_error=True)))[0]["output"] == "Error: no such file"
     assert items(user(result(content="Error: no", is_error=True)))[0]["output"] == "Error: no"
 

@@ -168,7 +168,7 @@ def test_a_call_is_found_in_every_form(text: str, expected: list[tuple[object, .
 
 @for_each("size", [1, 3, 10_000])
 @for_each(("text", "tool"), DAMAGED.values())
-def test_a_damaged_call_is_still_a_call_that_says_what_is_wrong(text: str, tool: str, size: int):
+def test_a_damaged_call_is_still_a_call_that_describes_the_damage(text: str, tool: str, size: int):
     assert split(text, size) == [("tool", tool, {}, "damaged")]
 
 
@@ -294,7 +294,7 @@ def test_text_is_given_as_soon_as_it_cannot_be_a_call():
     assert texts == [["a "], ["<tools> "], ["`"], ["x"]]
 
 
-def test_every_call_has_an_id_of_its_own_and_the_answer_ends_for_its_calls():
+def test_every_call_has_a_unique_id_and_the_answer_ends_for_its_calls():
     answer = answer_of(scanner, [CALL, CALL])
     assert len({part.call_id for part in answer.message.parts}) == 2
     assert answer.finish == "tool_use"

@@ -77,7 +77,7 @@ async def test_the_client_below_sees_no_tools_but_a_description_of_them():
         (ToolChoice(parallel=False), "Make one call at a time."),
     ],
 )
-def test_the_choice_of_tools_is_reported_in_words(choice: ToolChoice, words: str):
+def test_the_choice_of_tools_is_described_as_text(choice: ToolChoice, words: str):
     system = render_tools_as_text(ask(settings=ModelSettings(tool_choice=choice))).system
     assert system is not None and system.endswith(words)
 
@@ -119,7 +119,7 @@ def test_calls_and_results_of_the_past_become_text_that_every_api_takes():
     assert second.text == '<tool_result name="read" error="true">\nno such file\n</tool_result>\n\nAnd?'
 
 
-def test_a_rewritten_prompt_grows_and_keeps_what_it_was():
+def test_a_rewritten_prompt_is_append_only():
     request = ask(*HISTORY[:2])
     first = render_tools_as_text(request).prompt
     before = list(first)
@@ -138,7 +138,7 @@ async def test_calls_in_reasoning_are_never_found():
     assert answer.finish == "stop"
 
 
-async def test_text_that_turns_out_to_be_reasoning_begins_anew_through_both_stages():
+async def test_text_that_turns_out_to_be_reasoning_starts_again_through_both_stages():
     scripted = ScriptedClient([f"Let me think.\n</think>\n{CALL}"], chunk=4)
     answer = await fold(TextToolsClient(ThinkingClient(scripted)).stream(ask()))
     assert [part.type for part in answer.message.parts] == ["reasoning", "tool"]

@@ -100,7 +100,7 @@ async def test_a_later_change_that_took_the_place_of_the_one_that_was_reported_d
     assert await heard(engine, 3, work()) == [7, "an answer", " goes on"]
 
 
-async def test_nobody_waits_for_ever_for_a_change_that_does_not_come():
+async def test_no_waiter_hangs_for_a_change_that_does_not_come():
     engine = Half()
 
     async def work() -> None:

@@ -32,14 +32,14 @@ async def test_what_fits_comes_whole_and_in_order():
     assert await taken(listener) == [b"a", b"~1~2", b"b"]
 
 
-async def test_one_that_is_behind_gets_what_is_preserved_only():
+async def test_a_slow_client_gets_only_what_is_stored():
     listener = FeedListener(3)
     for batch in (shown("a"), kept(1), shown("b"), shown("c"), kept(2), shown("d")):
         listener.put_batch(batch)
     assert await taken(listener) == [b"1", b"~2", b"d"]
 
 
-async def test_one_that_is_hopelessly_behind_is_let_go_after_what_it_holds():
+async def test_a_client_that_is_too_slow_is_disconnected_after_its_buffered_frames():
     listener = FeedListener(2)
     for number in range(1, 6):
         listener.put_batch(kept(number))

@@ -92,7 +92,7 @@ async def test_git_renames_and_quoted_names_are_understood(workspace: ToolWorksp
 
 
 @pytest.mark.parametrize("wrap", ["```diff\n{}\n```", "apply_patch <<'EOF'\n{}\nEOF\n", "{}\n\n"])
-async def test_wrappings_around_a_patch_are_taken_off(workspace: ToolWorkspace, wrap: str):
+async def test_wrappings_around_a_patch_are_removed(workspace: ToolWorkspace, wrap: str):
     path = workspace.write_file("f", "a\n")
     patch = wrap.format(begin_patch("*** Update File: f", "@@", "-a", "+b"))
     await workspace.output_of("apply_patch", patch=patch)
@@ -172,7 +172,7 @@ async def test_a_patch_in_doubt_is_refused(workspace: ToolWorkspace, patch: str,
     assert workspace.originals == []
 
 
-async def test_one_file_that_fails_keeps_every_file_from_changing(workspace: ToolWorkspace):
+async def test_one_file_that_fails_prevents_all_changes(workspace: ToolWorkspace):
     workspace.write_file("a", "a\n")
     patch = begin_patch(
         "*** Update File: a", "-a", "+b", "*** Add File: new/b", "+b", "*** Update File: missing", "-x", "+y"

@@ -111,7 +111,7 @@ async def test_a_file_that_changed_since_it_was_read_is_refused_with_a_fresh_vie
     assert path.read_text() == "a\nx\nnew\n"
 
 
-async def test_a_file_that_was_only_touched_is_not_taken_for_changed(workspace: ToolWorkspace):
+async def test_a_file_that_was_only_touched_is_not_reported_as_changed(workspace: ToolWorkspace):
     path = workspace.write_file("file", "a\n")
     await workspace.output_of("read", file_path="file")
     os.utime(path, (1, 1))
@@ -134,7 +134,7 @@ async def test_an_unread_file_is_edited_only_where_the_text_matches_exactly(work
     assert path.read_text() == "  a  \n  c\n"
 
 
-async def test_an_edit_in_tolerance_says_so_and_shows_the_place(workspace: ToolWorkspace):
+async def test_a_tolerant_edit_reports_it_and_shows_the_location(workspace: ToolWorkspace):
     workspace.write_file("file", "x\n    a = 1\n    b = 2\n")
     await workspace.output_of("read", file_path="file")
     told = await workspace.output_of("edit", file_path="file", old_string="a = 1\nb = 2", new_string="a = 1\nb = 3")

@@ -135,7 +135,7 @@ def original_around(text: str, start: int, end: int) -> tuple[str, str]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("batch", range(BATCHES))
-async def test_a_tolerant_edit_keeps_every_line_that_it_does_not_change(workspace: ToolWorkspace, batch: int):
+async def test_a_tolerant_edit_preserves_every_line_that_it_does_not_change(workspace: ToolWorkspace, batch: int):
     rng = random.Random(1_000 + batch)
     applied = 0
     for number in range(CASES // BATCHES):

@@ -192,7 +192,7 @@ def test_addresses_that_are_public(address: str):
         ("</p></ul></a></pre>x", "x"),
     ],
 )
-def test_html_becomes_text_whatever_is_wrong_with_it(html: str, text: str):
+def test_invalid_html_becomes_text(html: str, text: str):
     assert html_to_text(html, "https://h.example/d/")[0] == text
 
 

@@ -69,7 +69,7 @@ def test_a_wrong_client_is_reported(oauth, words):
     assert problem({"url": "https://mcp.example/x", "oauth": oauth}).startswith(words)
 
 
-def test_variables_are_put_in_wherever_text_stands():
+def test_variables_are_expanded_in_every_text():
     environment = {"BIN": "/opt/bin", "KEY": "s3cret", "EMPTY": ""}
     entry = {
         "command": "${BIN}/run",
@@ -147,7 +147,7 @@ def test_every_entry_is_read_or_reported_of(servers):
     assert len(found.servers) + len(found.problems) == len(servers) - off
 
 
-def test_keys_stay_out_of_words():
+def test_keys_stay_out_of_messages():
     web = HttpServer(
         name="w",
         url="https://user:pass-word@x.example/mcp?api_key=q-secret-1",

@@ -157,7 +157,7 @@ async def test_a_call_to_a_server_that_forgot_the_session_is_made_again():
     assert len(hold.lives) == 2
 
 
-async def test_a_server_that_keeps_dying_fails_after_its_chances():
+async def test_a_server_that_dies_repeatedly_fails_after_its_restarts():
     hold = FakeHold()
     async with Owned(hold) as server:
         for _ in range(4):
@@ -168,7 +168,7 @@ async def test_a_server_that_keeps_dying_fails_after_its_chances():
     assert len(hold.lives) == 4
 
 
-def test_each_chance_comes_later_and_long_service_counts_anew():
+def test_each_restart_comes_later_and_a_long_uptime_resets_the_count():
     retries = ReconnectBackoff(ServerLimits(first_delay=1, longest_delay=5, reconnects=4, steady=60))
     assert [retries.next_delay(1), retries.next_delay(None), retries.next_delay(2), retries.next_delay(None)] == [
         1,

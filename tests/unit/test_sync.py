@@ -46,10 +46,10 @@ def test_an_interrupt_in_a_notebook_ends_the_work():
         assert notebook.stdout.readline() == "begun\n"
         notebook.send_signal(signal.SIGINT)
         try:
-            said, _ = notebook.communicate(timeout=60)
+            output, _ = notebook.communicate(timeout=60)
         finally:
             notebook.kill()
-        assert ("called off" in said, "interrupted" in said, notebook.returncode) == (True, True, 0)
+        assert ("called off" in output, "interrupted" in output, notebook.returncode) == (True, True, 0)
 
 
 def test_what_went_wrong_is_reported_without_how_it_was_called():

@@ -19,7 +19,7 @@ from outrider.sessions.records import SessionChange, SessionUpdate, StoredSessio
 
 
 class BreakingStore:
-    """Tells of three changes, and cannot be reached in the middle of it."""
+    """Returns three changes, and is unreachable in between."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []

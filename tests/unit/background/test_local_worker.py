@@ -30,7 +30,7 @@ sys.stdin.read()
 
 
 class FewJobs:
-    """Busy as often as it was told to say so."""
+    """Reports work as often as it was configured to."""
 
     def __init__(self, *answers: bool) -> None:
         self.answers = list(answers)

@@ -44,9 +44,9 @@ async def test_a_run_that_continues_on_another_machine_gets_a_new_worktree_and_i
     assert second is not None
     assert (second.base, second.branch) == (first.base, first.branch)
     assert session.workspace_directory == second.path != first.path
-    (told,) = await store.inbox("run-1")
-    assert second.path in told.message.get_text_content()
-    assert told.delivery == "steer"
+    (item,) = await store.inbox("run-1")
+    assert second.path in item.message.get_text_content()
+    assert item.delivery == "steer"
     await ground.prepare_workspace("run-1", JOB)
     assert len(await store.inbox("run-1")) == 1
 
@@ -83,7 +83,7 @@ async def test_a_run_without_changes_leaves_no_worktree(store: MemoryStore, tmp_
 
 
 class KilledError(Exception):
-    """Nobody expects it, as nobody expects to be killed."""
+    """An exception that no code handles, as if the process were killed."""
 
 
 class KilledAfterwards(WorktreeManager):

@@ -51,21 +51,21 @@ def test_lines_are_printed_once_when_they_are_whole_and_the_last_ones_with_the_e
 
 
 def test_a_call_that_was_cut_off_shows_why_and_does_not_repeat_what_it_wrote(monkeypatch: pytest.MonkeyPatch):
-    words = "killed after its time limit of 5 s\n\nIts output until then:\none\ntw"
-    assert printed(monkeypatch, running("one\ntw"), failed(words)) == [
+    output = "killed after its time limit of 5 s\n\nIts output until then:\none\ntw"
+    assert printed(monkeypatch, running("one\ntw"), failed(output)) == [
         "· make",
         *("  one", "  tw"),
         "✗ make: killed after its time limit of 5 s",
     ]
-    assert printed(monkeypatch, running(), failed(words))[1:] == f"✗ make: {words}".splitlines()
+    assert printed(monkeypatch, running(), failed(output))[1:] == f"✗ make: {output}".splitlines()
 
 
 def test_a_command_that_failed_is_not_shown_as_if_it_had_gone_well(monkeypatch: pytest.MonkeyPatch):
     assert printed(monkeypatch, done("no such target", exit_code=2)) == ["✗ make: exit code 2"]
 
 
-def text(part_id: str, words: str, seq: int = 1, *, draft: bool = False) -> PartChange:
-    return PartChange(seq, TextPart(words, id=part_id, message_id="answer"), draft=draft)
+def text(part_id: str, output: str, seq: int = 1, *, draft: bool = False) -> PartChange:
+    return PartChange(seq, TextPart(output, id=part_id, message_id="answer"), draft=draft)
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, *changes: Change | ChildChange) -> list[str]:

@@ -87,7 +87,7 @@ def test_a_call_that_waits_on_another_server_is_reported_with_the_server_that_ne
     err = io.StringIO()
     progress = ProgressPrinter(Console(io.StringIO(), err, {}), verbose=False)
     asked = ToolApprovalRequestedEvent(tool_name="push", description="at http://there:1: the tool push says ask")
-    progress.on_event(asked)  # one of our own is refused or asked about, and told as such
+    progress.on_event(asked)  # a call of a local tool is refused or asked about, and printed as such
     assert err.getvalue() == ""
     progress.on_event(replace(asked, server="http://there:1"))
     assert "push waits for approval at http://there:1: the tool push says ask" in err.getvalue()

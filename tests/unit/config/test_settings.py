@@ -162,15 +162,15 @@ def test_a_model_is_written_as_provider_and_name(home, written, provider, model)
 
 
 @pytest.mark.parametrize(
-    ("model", "words"),
+    ("model", "message"),
     [
         ("antropic/claude", "did you mean anthropic"),
         ("claude", "write PROVIDER/MODEL"),
         ("/x", "there is no provider ''"),
     ],
 )
-def test_a_model_that_cannot_be_routed_is_explained(home, model, words):
-    with pytest.raises(ConfigurationError, match=words):
+def test_a_model_that_cannot_be_routed_is_explained(home, model, message):
+    with pytest.raises(ConfigurationError, match=message):
         settings(home, model=model)
 
 
@@ -232,7 +232,7 @@ def test_the_user_s_own_prompt_takes_the_place_of_ours(home):
 
 
 @pytest.mark.parametrize(
-    ("toml", "words"),
+    ("toml", "message"),
     [
         ("model = 3", "model: expected a text"),
         ("mode = 'quick'", f"mode: 'quick' is not allowed; allowed values: {', '.join(MODES)}"),
@@ -256,10 +256,10 @@ def test_the_user_s_own_prompt_takes_the_place_of_ours(home):
         ("agent = 'outrid'", "there is no agent 'outrid'; did you mean outrider"),
     ],
 )
-def test_a_mistake_is_named_by_file_and_key_and_what_was_expected(home, toml, words):
-    with pytest.raises(ConfigurationError, match=words) as caught:
+def test_a_mistake_is_named_by_file_and_key_and_what_was_expected(home, toml, message):
+    with pytest.raises(ConfigurationError, match=message) as caught:
         settings(home, toml)
-    assert "there is no agent" in words or str(home / "config.toml") in str(caught.value)
+    assert "there is no agent" in message or str(home / "config.toml") in str(caught.value)
 
 
 def test_a_variable_that_should_hold_the_key_and_is_not_set_is_noticed_where_it_matters(home):
@@ -327,15 +327,15 @@ def test_a_wrong_mode_flag_is_explained(home):
 
 
 @pytest.mark.parametrize(
-    ("toml", "flags", "words"),
+    ("toml", "flags", "message"),
     [
         ("[rules]\ndeny = ['shell(rm']", {}, r"config\.toml: rules\.deny: 'shell\(rm' is not a rule"),
         ("[agents.a.permissions]\nask = ['']", {}, r"agents\.a\.permissions\.ask: '' is not a rule"),
         ("", {"allow": ('shell("a)',)}, r"flags\.allow: .* its quotes are not closed"),
     ],
 )
-def test_a_rule_that_cannot_be_read_is_an_error(home, toml, flags, words):
-    with pytest.raises(ConfigurationError, match=words):
+def test_a_rule_that_cannot_be_read_is_an_error(home, toml, flags, message):
+    with pytest.raises(ConfigurationError, match=message):
         settings(home, toml, **flags)
 
 

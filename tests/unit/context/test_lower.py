@@ -220,7 +220,7 @@ def test_reasoning_at_the_end_of_an_answer_that_broke_off_is_left_out(fields):
 
 
 @pytest.mark.parametrize(
-    ("kept", "stays"),
+    ("metadata", "stays"),
     [
         ({"signature": "s"}, False),
         ({"block": {"type": "redacted_thinking", "data": "x"}}, False),
@@ -230,8 +230,8 @@ def test_reasoning_at_the_end_of_an_answer_that_broke_off_is_left_out(fields):
         ({"part": {"codeExecutionResult": {}}}, True),
     ],
 )
-def test_an_answer_does_not_end_with_a_thought(kept: dict[str, object], stays: bool):
-    last = ReasoningPart("hm", provider_state={"family": "x", **kept})
+def test_an_answer_does_not_end_with_a_thought(metadata: dict[str, object], stays: bool):
+    last = ReasoningPart("hm", provider_state={"family": "x", **metadata})
     history = [user("go"), assistant("so far", last, finish="stop"), user("go on")]
     assert len(lower(history, family="x")[1].content) == (2 if stays else 1)
 

@@ -1,4 +1,4 @@
-"""Calls that cannot have their apparent effect are denied before anybody is asked."""
+"""Calls that cannot have their apparent effect are denied before the user is asked."""
 
 import pytest
 

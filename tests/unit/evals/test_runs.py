@@ -408,16 +408,16 @@ async def test_a_missing_recording_is_a_usage_error(tmp_path: Path):
 
 async def test_a_run_is_written_to_a_folder_and_read_again(tmp_path: Path):
     suite = suite_of(case_of(FileCheck(path="a.txt")), case_of(FileCheck(path="<b>"), name="bad & <worse>"))
-    told: list[tuple[str, int, int]] = []
+    progress: list[tuple[str, int, int]] = []
     run = await async_run_suite(
         suite,
         [AGENT],
         [writes(answer="<script>alert(1)</script>\x1b")],
         folder=tmp_path,
-        on_attempt=lambda one, done, total: told.append((one.case, done, total)),
+        on_attempt=lambda one, done, total: progress.append((one.case, done, total)),
     )
     assert EvalRun.load(tmp_path) == run
-    assert sorted(told) == [("bad & <worse>", 2, 2), ("case", 1, 2)] or len(told) == 2
+    assert sorted(progress) == [("bad & <worse>", 2, 2), ("case", 1, 2)] or len(progress) == 2
     page = to_html(run, compare_runs(run, run))
     assert "<script>alert" not in page
     assert "no significant change" in page

@@ -209,8 +209,8 @@ def solves(suite: EvalSuite) -> Any:
     """A model that carries out the reference solutions with the tools."""
 
     def answer(request: Request) -> Any:
-        said = str(request.prompt[0].content)
-        case = next(case for case in suite.cases if repr(case.prompts[0])[1:-1] in said)
+        prompt = str(request.prompt[0].content)
+        case = next(case for case in suite.cases if repr(case.prompts[0])[1:-1] in prompt)
         step = sum(message.role == "assistant" for message in request.prompt)
         assert case.reference is not None
         files = list(case.reference.files.items())

@@ -100,8 +100,8 @@ async def test_headers_that_change_from_call_to_call_are_sent_as_they_are_then()
         for body, turn in ((b"a", "1"), (b"bb", "1"), (b"ccc", "2")):
             headers["x-turn"] = turn
             await whole(await client.send(HttpRequest(server.url, headers, body)))
-        told = [(seen.headers["x-turn"], seen.headers["content-length"], seen.body) for seen in server.requests]
-        assert told == [("1", "1", b"a"), ("1", "2", b"bb"), ("2", "3", b"ccc")]
+        received = [(seen.headers["x-turn"], seen.headers["content-length"], seen.body) for seen in server.requests]
+        assert received == [("1", "1", b"a"), ("1", "2", b"bb"), ("2", "3", b"ccc")]
 
 
 async def test_an_answer_that_has_ended_does_not_call_off_the_watch_over_the_next_on_its_connection():

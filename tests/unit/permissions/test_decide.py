@@ -473,7 +473,7 @@ def test_more_files_than_can_be_looked_at_may_hold_such_a_link(workspace: Path, 
 
 
 def test_patterns_are_read_as_every_shell_may_read_them(workspace: Path):
-    """Older ones let `.?` stand for the folder above, and a range of capitals for small letters."""
+    """Older ones let `.?` match the folder above, and a range of capitals for small letters."""
     assert judged(workspace, "shell", {"command": "cat .?/secret.txt"}, "plan") == "deny"
     assert judged(workspace, "shell", {"command": "cat .[D-F]nv"}, "plan") == "deny"
     assert judged(workspace, "shell", {"command": "cat [Q-S]EADME.md"}, "plan") == "allow"
@@ -504,12 +504,12 @@ def test_what_is_too_large_to_check_is_asked_about_even_if_a_rule_allows_it(work
 
 
 def test_a_program_of_the_workspace_does_not_pass_for_a_known_one(workspace: Path):
-    stand_in = workspace / "node_modules" / ".bin" / "ls"
-    stand_in.parent.mkdir(parents=True)
-    stand_in.write_text("#!/bin/sh\ntouch PWNED\n")
-    path = f"/nowhere:{stand_in.parent}:/usr/bin"
+    program = workspace / "node_modules" / ".bin" / "ls"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\ntouch PWNED\n")
+    path = f"/nowhere:{program.parent}:/usr/bin"
     assert judged(workspace, "shell", {"command": "ls"}, "plan", search_path=path) == "allow"
-    stand_in.chmod(0o755)
+    program.chmod(0o755)
     assert judged(workspace, "shell", {"command": "ls"}, "plan", search_path=path) == "deny"
     assert judged(workspace, "shell", {"command": "ls"}, search_path=path, allow=["shell(cat *)"]) == "ask"
     assert judged(workspace, "shell", {"command": "/bin/cat README.md"}, "plan", search_path=path) == "allow"

@@ -1,6 +1,6 @@
 """Techniques that hide an effect in a command, and harmless commands that must stay allowed.
 
-`asked.txt` and `run.txt` hold one command line per line; ⏎ stands for a line end.
+`asked.txt` and `run.txt` hold one command line per line; ⏎ represents a line end.
 """
 
 import subprocess

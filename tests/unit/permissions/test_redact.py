@@ -313,7 +313,7 @@ def test_each_long_line_of_a_secret_is_one():
 
 
 @pytest.mark.parametrize(
-    ("value", "telling"),
+    ("value", "is_secret"),
     [
         ("postgres", False),
         ("development", False),
@@ -326,8 +326,8 @@ def test_each_long_line_of_a_secret_is_one():
         ("short1", False),
     ],
 )
-def test_words_paths_and_switches_are_no_secrets_though_their_variables_sound_like_it(value: str, telling: bool):
-    assert bool(secret_values({"DB_PASSWORD": value})) is telling
+def test_words_paths_and_switches_are_no_secrets_though_their_variables_sound_like_it(value: str, is_secret: bool):
+    assert bool(secret_values({"DB_PASSWORD": value})) is is_secret
 
 
 def test_bytes_are_searched_where_they_are():

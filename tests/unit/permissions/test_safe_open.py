@@ -103,13 +103,13 @@ def test_a_failed_write_leaves_no_files(place: Path):
 
 
 def test_an_error_of_the_kernel_is_reported(place: Path):
-    with pytest.raises(OSError) as told:
+    with pytest.raises(OSError) as raised:
         read("missing", place)
-    assert told.value.errno == errno.ENOENT
+    assert raised.value.errno == errno.ENOENT
 
 
 def racing(swap: Callable[[], None], attempt: Callable[[], None], rounds: int = 400) -> None:
-    """One thread swaps things while the other goes on trying; what fails is refused, which is fine."""
+    """One thread swaps things while the other repeats its attempts; an error is an accepted result."""
     stop = threading.Event()
 
     def keep_swapping() -> None:

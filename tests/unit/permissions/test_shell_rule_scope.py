@@ -84,7 +84,7 @@ ssh host ls farm|bash rm-x.sh|ls # rm x|timeout 5 grep rm a|docker exec c ls"""
 
 
 def split(lines: str) -> list[str]:
-    """Alternatives stand between bars; a pipe inside one is written as a slash between blanks."""
+    """Alternatives are separated by bars; a pipe inside one is written as a slash between blanks."""
     return [part.replace(" / ", " | ") for line in lines.splitlines() for part in line.split("|")]
 
 

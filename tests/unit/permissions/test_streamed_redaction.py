@@ -10,7 +10,7 @@ from tests.fixtures.cases import for_each
 
 
 @for_each(
-    "begun",
+    "start",
     [
         "ghp_abc",
         "sk-ant-",
@@ -23,13 +23,13 @@ from tests.fixtures.cases import for_each
     ],
 )
 @for_each("before", ["", "use ", "use it, ", "words " * 2_000])
-def test_a_key_that_has_started_is_held_back_from_its_first_letter_on(before: str, begun: str):
-    assert Redactor().redact_complete(before + begun) == before
+def test_a_key_that_has_started_is_held_back_from_its_first_letter_on(before: str, start: str):
+    assert Redactor().redact_complete(before + start) == before
 
 
-@pytest.mark.parametrize("words", ["password: ", "Authorization: Bearer ", "https://", "curl --user "])
-def test_what_follows_the_name_of_a_secret_is_held_back_in_long_texts_too(words: str):
-    before = "some words " * 1_000 + words
+@pytest.mark.parametrize("text", ["password: ", "Authorization: Bearer ", "https://", "curl --user "])
+def test_what_follows_the_name_of_a_secret_is_held_back_in_long_texts_too(text: str):
+    before = "some words " * 1_000 + text
     assert Redactor().redact_complete(f"{before}hun") == before
 
 

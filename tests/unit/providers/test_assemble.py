@@ -94,7 +94,7 @@ def test_input_that_can_be_understood_is(raw, value):
 
 
 @for_each(
-    ("raw", "words"),
+    ("raw", "message"),
     [
         ('{"path": "a', "not valid JSON"),
         ("{'path': 'a'}", "not valid JSON"),
@@ -112,11 +112,11 @@ def test_input_that_can_be_understood_is(raw, value):
         ('{"a":' + "[" * 400 + "]" * 400 + "}", "nested deeper"),
     ],
 )
-def test_damaged_input_becomes_a_message_that_the_model_can_act_on(raw, words):
+def test_damaged_input_becomes_a_message_that_the_model_can_act_on(raw, message):
     value, problem = parse_tool_input(raw)
     assert value == {}
     assert problem is not None
-    assert words in problem
+    assert message in problem
     assert "Nothing was run" in problem
     assert len(problem) < 1000
 

@@ -124,7 +124,7 @@ def test_exhausted_with_a_time_to_come_back_is_a_rate_limit():
 
 
 @pytest.mark.parametrize(
-    ("words", "seconds"),
+    ("message", "seconds"),
     [
         ("Rate limit reached. Please try again in 20ms. Visit us.", 0.02),
         ("Please try again in 6m0s.", 360),
@@ -135,14 +135,16 @@ def test_exhausted_with_a_time_to_come_back_is_a_rate_limit():
         ("Please try again in a while.", None),
     ],
 )
-def test_the_wait_may_be_in_the_message(words: str, seconds: float | None):
-    assert build_provider_error(words, status=429).retry_after == (None if seconds is None else pytest.approx(seconds))
-    assert build_provider_error(words, status=429, headers={"retry-after": "9"}).retry_after == 9
+def test_the_wait_may_be_in_the_message(message: str, seconds: float | None):
+    assert build_provider_error(message, status=429).retry_after == (
+        None if seconds is None else pytest.approx(seconds)
+    )
+    assert build_provider_error(message, status=429, headers={"retry-after": "9"}).retry_after == 9
 
 
-@pytest.mark.parametrize(("said", "retryable"), [("true", True), ("false", False), ("False", False)])
-def test_the_provider_may_say_whether_asking_again_helps(said: str, retryable: bool):
-    assert build_provider_error("", status=500, headers={"x-should-retry": said}).retryable is retryable
+@pytest.mark.parametrize(("header", "retryable"), [("true", True), ("false", False), ("False", False)])
+def test_the_provider_may_say_whether_asking_again_helps(header: str, retryable: bool):
+    assert build_provider_error("", status=500, headers={"x-should-retry": header}).retryable is retryable
 
 
 def test_a_page_of_a_gateway_is_cut_to_a_readable_length():

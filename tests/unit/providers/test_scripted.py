@@ -134,7 +134,7 @@ async def test_requests_are_preserved_as_they_were_sent():
     await collect(client, request)
     request.prompt.append(ModelMessage("assistant", (TextPart("a"),)))
     await collect(client, request)
-    assert [len(kept.prompt) for kept in client.requests] == [1, 2]
+    assert [len(stored.prompt) for stored in client.requests] == [1, 2]
 
 
 async def test_rules_refuse_what_the_real_api_would():

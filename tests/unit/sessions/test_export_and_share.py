@@ -192,8 +192,8 @@ def test_everything_is_on_the_page_and_calls_are_folded():
     html = render_share_page(a_session())
     page = Page(html)
     assert page.open == []
-    for words in ("Mend it", "Please mend", "Hm.", "ls", "out", "hologram", "reviewer", "short", "busy", "$0.2500"):
-        assert words in page.text
+    for text in ("Mend it", "Please mend", "Hm.", "ls", "out", "hologram", "reviewer", "short", "busy", "$0.2500"):
+        assert text in page.text
     assert page.tags.count("details") == 7
     assert "open" not in [name for name, _ in page.attributes]
     assert page.tags.count("rect") == 4

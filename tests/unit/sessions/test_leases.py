@@ -28,7 +28,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 class Quick(MemoryStore):
-    """Its leases are short, so that a beat comes soon. Some fail to be renewed, some take until they may go on."""
+    """Its leases are short, so that a renewal comes soon. Some renewals fail, some wait until they are released."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -324,7 +324,7 @@ def test_ignore_rules_match_as_in_git(tmp_path: Path, round: int):
 
 
 def is_ignored(rules: IgnoreRules, path: str) -> bool:
-    """A file in an ignored folder is ignored whatever else is said about it."""
+    """A file in an ignored folder is ignored even if another rule includes it."""
     parts = path.split("/")
     folders = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
     return any(rules.ignores(folder, is_folder=True) for folder in folders) or rules.ignores(path, is_folder=False)

@@ -44,14 +44,14 @@ async def test_agents_are_recorded_once_and_replayed_after(tmp_path: Path, kind:
         (tmp_path / "test_mine.py").write_text(USER_TEST.format(**fields))
 
     vendor = SIMULATED_APIS[kind]
-    asks, tells = [call("add", "c1", a=1, b=2)], "It is 3."
-    async with Simulator([asks, tells, asks, tells, "Then it is 4."]) as server:
+    asks, answer = [call("add", "c1", a=1, b=2)], "It is 3."
+    async with Simulator([asks, answer, asks, answer, "Then it is 4."]) as server:
         write(server.url(kind))
         code, printed = await run_pytest(tmp_path, "--outrider-record")
         assert code == 0, printed
         assert len(server.requests) == 5
-    kept = {path.name for path in (tmp_path / "cassettes").iterdir()}
-    assert kept == {
+    files = {path.name for path in (tmp_path / "cassettes").iterdir()}
+    assert files == {
         "test_mine.test_mine.jsonl",
         "test_mine.test_mine.session.json",
         "test_mine.test_otherwise.jsonl",

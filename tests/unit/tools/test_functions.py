@@ -122,7 +122,7 @@ async def coroutine() -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: tools_by_name([Shop.price])["price"].parameters, "method without its object"),
         (lambda: Tool(Shop.plain).parameters, "method without its object"),
@@ -135,8 +135,8 @@ async def coroutine() -> None: ...
         (lambda: Tool("search"), "got str; decorate a function"),
     ],
 )
-def test_what_cannot_be_a_tool_is_rejected_with_a_reason(make: Any, words: str):
-    with pytest.raises(ConfigurationError, match=words):
+def test_what_cannot_be_a_tool_is_rejected_with_a_reason(make: Any, message: str):
+    with pytest.raises(ConfigurationError, match=message):
         make()
 
 

@@ -139,7 +139,7 @@ def test_the_docstring_describes_parameters_too():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({}, "`query` is missing"),
         ({"query": None}, "`query`: expected `str`, got `null`; got null"),
@@ -150,10 +150,10 @@ def test_the_docstring_describes_parameters_too():
         ({"query": "x" * 10_000, "lang": ["y" * 10_000]}, "`lang`: expected `str`, got `array`; got an array (['yyy"),
     ],
 )
-async def test_wrong_arguments_are_reported_precisely(arguments, words):
+async def test_wrong_arguments_are_reported_precisely(arguments, message):
     with pytest.raises(ToolFailure) as caught:
         await search_web.execute(**arguments)
-    assert words in caught.value.message
+    assert message in caught.value.message
     assert caught.value.message.startswith("Invalid arguments for search_web: ")
     assert len(caught.value.message) < 500
 
@@ -238,12 +238,12 @@ async def test_a_plain_function_runs_in_a_thread_and_never_blocks_the_loop():
     def slow() -> str:
         return str(loop_went_on.wait(30))
 
-    async def go_on() -> None:
+    async def proceed() -> None:
         for _ in range(3):
             await asyncio.sleep(0.005)
         loop_went_on.set()
 
-    going_on = asyncio.ensure_future(go_on())
+    going_on = asyncio.ensure_future(proceed())
     assert await slow.execute() == "True"
     await going_on
 

@@ -110,10 +110,10 @@ def test_a_table_with_more_columns_than_a_narrow_screen_has_room_for_is_reported
     text = (
         "| name | a | b | c | d | cost |\n|---|---|---|---|---|---|\n| one | 1 | 2 | 3 | 4 | very dear |\n| two | 5 |"
     )
-    told = [row.plain.rstrip() for row in markdown_lines(text, 30, DARK)]
-    assert told[:2] == ["─" * 30, "name  one"]
-    assert "cost  very dear" in told
-    assert "name  two" in told
+    rows = [row.plain.rstrip() for row in markdown_lines(text, 30, DARK)]
+    assert rows[:2] == ["─" * 30, "name  one"]
+    assert "cost  very dear" in rows
+    assert "name  two" in rows
     wide = [row.plain.rstrip() for row in markdown_lines(text, 80, DARK)]
     assert wide[0].split() == ["name", "a", "b", "c", "d", "cost"]
 

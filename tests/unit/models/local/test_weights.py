@@ -87,11 +87,11 @@ def test_removing_takes_along_what_else_was_there_for_the_weights(data):
     for left in (prefix_cache_folder(data, small) / "a.bin", small.parent / "0.5b-pieces-x" / "part.whl"):
         left.parent.mkdir(parents=True)
         left.write_bytes(b"1234")
-    kept = prefix_cache_folder(data, data / "models" / "mine.gguf") / "b.bin"
-    kept.parent.mkdir(parents=True)
-    kept.touch()
+    cached = prefix_cache_folder(data, data / "models" / "mine.gguf") / "b.bin"
+    cached.parent.mkdir(parents=True)
+    cached.touch()
     assert remove_weights("small", data) == 18
-    assert kept.exists()
+    assert cached.exists()
 
 
 def test_pieces_of_known_weights_add_up():

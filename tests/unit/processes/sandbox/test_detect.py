@@ -23,7 +23,7 @@ def program(folder: Path, script: str) -> str:
 
 
 class Unconfined(msgspec.Struct, frozen=True):
-    """Starts commands and keeps nobody from anything."""
+    """Starts commands without any restriction."""
 
     name: str = "unconfined"
     confines: bool = True

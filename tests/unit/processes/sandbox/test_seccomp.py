@@ -29,10 +29,10 @@ def verdict(program: bytes, architecture: int, number: int, *arguments: int) -> 
     """What the kernel would answer; an error's number where it refuses."""
     padded = [*arguments, 0, 0, 0, 0, 0, 0][:6]
     context = struct.pack("=IIQ6Q", number, architecture, 0, *padded)
-    words = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
+    instructions = [struct.unpack_from("=HBBI", program, at) for at in range(0, len(program), 8)]
     at, loaded = 0, 0
     while True:
-        code, then, otherwise, value = words[at]
+        code, then, otherwise, value = instructions[at]
         at += 1
         match code:
             case 0x20:

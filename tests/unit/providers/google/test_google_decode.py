@@ -103,8 +103,8 @@ def test_an_id_that_google_gave_is_preserved():
 
 def test_arguments_in_pieces_are_shown_while_they_are_written():
     decoder = GeminiDecoder()
-    begun = chunk(call(willContinue=True) | {"thoughtSignature": "s"}, responseId="r")
-    assert fed(decoder, begun)[-1] == PartStart(0, "tool", f"{GENERATED_ID_PREFIX}r_0", "read")
+    started = chunk(call(willContinue=True) | {"thoughtSignature": "s"}, responseId="r")
+    assert fed(decoder, started)[-1] == PartStart(0, "tool", f"{GENERATED_ID_PREFIX}r_0", "read")
     piece = {"jsonPath": "$.path", "stringValue": "a.t", "willContinue": True}
     more = {"functionCall": {"partialArgs": [piece], "willContinue": True}}
     assert fed(decoder, chunk(more)) == [InputDelta(0, '{"path":"a.t')]
@@ -190,8 +190,8 @@ def test_tokens_are_distinguished_and_add_up():
 
 def test_usage_is_reported_when_it_changes():
     decoder = GeminiDecoder()
-    counts = [{"promptTokenCount": 5}, {"promptTokenCount": 5}, {"promptTokenCount": 5, "candidatesTokenCount": 2}, {}]
-    found = fed(decoder, *({"usageMetadata": count} for count in counts))
+    usages = [{"promptTokenCount": 5}, {"promptTokenCount": 5}, {"promptTokenCount": 5, "candidatesTokenCount": 2}, {}]
+    found = fed(decoder, *({"usageMetadata": count} for count in usages))
     assert found == [UsageReport(Tokens(5)), UsageReport(Tokens(5, 2))]
 
 

@@ -167,8 +167,8 @@ def test_an_answer_goes_back_as_it_came():
         call(id="c2", args={"n": 2}),
     ]
     answer = folded(GeminiDecoder().decode_body(json.dumps(chunk(*came, finish="STOP")).encode()))
-    said = [part.use() if isinstance(part, ToolPart) else part for part in answer.message.parts]
-    assert parts("assistant", *said, model=NEW) == came
+    answer_parts = [part.use() if isinstance(part, ToolPart) else part for part in answer.message.parts]
+    assert parts("assistant", *answer_parts, model=NEW) == came
 
 
 def test_an_id_that_was_made_up_never_leaves():
@@ -256,8 +256,8 @@ def test_a_turn_starts_with_the_bytes_of_the_turn_before_and_encodes_no_message_
 )  # fmt: skip
 @pytest.mark.parametrize("listed", [False, True])
 def test_a_refusal_is_typed_with_the_message_of_google(status: int, kind: str, message: str, error: Any, listed: bool):
-    said = {"error": {"code": status, "message": message, "status": kind}}
-    found = wire().decode_error(status, {}, json.dumps([said] if listed else said).encode())
+    error_body = {"error": {"code": status, "message": message, "status": kind}}
+    found = wire().decode_error(status, {}, json.dumps([error_body] if listed else error_body).encode())
     assert type(found) is error
     assert (found.message, found.type, found.status) == (message, kind, status)
 
@@ -267,8 +267,8 @@ def test_the_wait_that_a_refusal_asks_for_is_reported():
         {"@type": "x/QuotaFailure"},
         {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.5s"},
     ]
-    said = {"error": {"code": 429, "message": "You exceeded your current quota.", "details": details}}
-    found = wire().decode_error(429, {}, json.dumps(said).encode())
+    error_body = {"error": {"code": 429, "message": "You exceeded your current quota.", "details": details}}
+    found = wire().decode_error(429, {}, json.dumps(error_body).encode())
     assert isinstance(found, RateLimitError)
     assert found.retry_after == 34.5
 

@@ -13,18 +13,20 @@ from outrider.types.parts import TextPart, ToolPart
 from outrider.types.tool_state import ToolPending
 from tests.fixtures.cases import for_each
 
-WORDS = ProtocolKeywords("answer", "tool")
+KEYWORDS = ProtocolKeywords("answer", "tool")
 
 
-def deltas_of(text: str, size: int = 1, *, whole: bool = True, words: ProtocolKeywords | None = WORDS) -> list[Delta]:
-    reader = AnswerReader(words)
+def deltas_of(
+    text: str, size: int = 1, *, whole: bool = True, keywords: ProtocolKeywords | None = KEYWORDS
+) -> list[Delta]:
+    reader = AnswerReader(keywords)
     found = [delta for start in range(0, len(text), size) for delta in reader.feed(text[start : start + size])]
     return [*found, *reader.finish(complete=whole)]
 
 
-def parts_of(text: str, size: int = 1, *, whole: bool = True, words: ProtocolKeywords | None = WORDS) -> list:
+def parts_of(text: str, size: int = 1, *, whole: bool = True, keywords: ProtocolKeywords | None = KEYWORDS) -> list:
     assembler = AnswerAssembler("local")
-    for delta in deltas_of(text, size, whole=whole, words=words):
+    for delta in deltas_of(text, size, whole=whole, keywords=keywords):
         assembler.add(delta)
     return assembler.list_parts()
 
@@ -46,7 +48,7 @@ def test_a_call_has_the_input_that_was_written_and_nothing_else(arguments, size)
 
 
 def test_text_is_given_out_before_the_answer_is_whole():
-    reader = AnswerReader(WORDS)
+    reader = AnswerReader(KEYWORDS)
     shown = [*reader.feed('{"tool": "answer", "text": "I have loo')]
     assert shown == [PartStart(0, "text"), TextDelta(0, "I have loo")]
     assert [*reader.feed("ked \\")] == [TextDelta(0, "ked ")]
@@ -88,7 +90,7 @@ def test_what_is_not_an_object_of_the_protocol_is_text():
 
 
 def test_without_tools_everything_is_text():
-    (part,) = parts_of('{"tool": "read"}', words=None)
+    (part,) = parts_of('{"tool": "read"}', keywords=None)
     assert part.text == '{"tool": "read"}'
 
 

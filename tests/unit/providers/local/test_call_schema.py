@@ -75,8 +75,8 @@ def test_definitions_of_several_tools_do_not_meet():
 
 
 def test_keywords_that_tools_use_are_replaced():
-    taken = ToolSpec("answer", "", {"type": "object", "properties": {"tool": {"type": "string"}}})
-    schema = schema_of(taken)
+    tool = ToolSpec("answer", "", {"type": "object", "properties": {"tool": {"type": "string"}}})
+    schema = schema_of(tool)
     assert [branch["properties"]["use_tool"]["const"] for branch in schema["anyOf"]] == ["answer", "reply"]
 
 

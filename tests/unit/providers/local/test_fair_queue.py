@@ -29,10 +29,10 @@ def test_a_full_queue_takes_no_more():
 
 def test_closing_wakes_who_waits_and_gives_back_what_waited():
     queue: FairQueue[str] = FairQueue()
-    taken: list[str | None] = []
-    waiting = threading.Thread(target=lambda: taken.append(queue.take()))
+    dequeued: list[str | None] = []
+    waiting = threading.Thread(target=lambda: dequeued.append(queue.take()))
     waiting.start()
     assert queue.close() == []
     waiting.join(30)
-    assert taken == [None]
+    assert dequeued == [None]
     assert not queue.put("a", "a1")

@@ -15,7 +15,7 @@ SUBJECTS = {"read": "file_path", "write": "file_path", "shell": "command", "othe
 
 
 class Names(NoFileNames):
-    """A text may be about the files whose names without the ending stand in it."""
+    """A text may be about the files whose names it contains without the ending."""
 
     def list_files(self, request):
         return FILES

@@ -16,7 +16,7 @@ from tests.unit.providers.openai.chat_answers import (
     call,
     calls,
     chunk,
-    kept,
+    partial_answer,
     reasoning,
     stream,
     streamed,
@@ -49,7 +49,7 @@ def test_a_stream_with_a_finish_reason_is_whole_without_its_end_mark():
 
 
 def test_a_stream_without_either_is_cut_and_what_arrived_is_preserved():
-    found, error = kept(chunk({"content": "Hi"}), chunk({"content": " there"}))
+    found, error = partial_answer(chunk({"content": "Hi"}), chunk({"content": " there"}))
     assert isinstance(error, NetworkError)
     assert text(found) == "Hi there"
 
@@ -127,8 +127,8 @@ def test_a_message_in_place_of_a_delta_is_read():
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
 def test_reasoning_is_distinguished_and_remembers_its_field(field: str):
     found = streamed(chunk({field: "Hm"}), chunk({field: "m."}), chunk({"content": "4"}, "stop"), DONE)
-    thought, said = found.message.parts
-    assert (thought.text, said.text) == ("Hmm.", "4")
+    thought, text = found.message.parts
+    assert (thought.text, text.text) == ("Hmm.", "4")
     assert thought.provider_state == {"family": FAMILY, "field": field}
 
 
@@ -167,8 +167,8 @@ def test_a_signature_joins_its_text_and_encrypted_items_stand_alone():
 def test_details_that_come_late_are_preserved_and_split_no_text():
     late = {"reasoning_details": [{"type": "reasoning.encrypted", "data": "x", "index": 0}]}
     found = streamed(chunk({"content": "one "}), chunk(late), chunk({"content": "two"}, "stop"), DONE)
-    said, sealed = found.message.parts
-    assert said.text == "one two"
+    text, sealed = found.message.parts
+    assert text.text == "one two"
     assert sealed.provider_state["details"] == late["reasoning_details"]
 
 
@@ -231,13 +231,15 @@ def test_streamed_sound_is_put_together():
 
 
 def test_an_error_inside_a_stream_is_raised_and_what_arrived_is_preserved():
-    found, error = kept(chunk({"content": "Hi"}), {"error": {"message": "slow down", "code": 429}})
+    found, error = partial_answer(chunk({"content": "Hi"}), {"error": {"message": "slow down", "code": 429}})
     assert isinstance(error, RateLimitError)
     assert (text(found), error.message) == ("Hi", "slow down")
 
 
 def test_an_error_after_the_finish_reason_is_raised_and_the_reason_is_preserved():
-    found, error = kept(chunk({"content": "Hi"}, "length"), {"error": {"message": "Token limit reached", "code": 400}})
+    found, error = partial_answer(
+        chunk({"content": "Hi"}, "length"), {"error": {"message": "Token limit reached", "code": 400}}
+    )
     assert error is not None
     assert (found.finish, text(found)) == ("length", "Hi")
 
@@ -255,7 +257,7 @@ def test_an_error_after_the_finish_reason_is_raised_and_the_reason_is_preserved(
     ],
 )
 def test_every_shape_of_an_error_is_one(event: object):
-    _, error = kept(event)
+    _, error = partial_answer(event)
     assert error is not None
     assert error.message == "broken"
 
@@ -283,7 +285,7 @@ def test_a_body_may_start_with_white_space():
 
 
 def test_a_chunk_that_breaks_off_is_malformed():
-    _, error = kept(chunk({"content": "Hi"}), '{"choices": [{"delta": {"con')
+    _, error = partial_answer(chunk({"content": "Hi"}), '{"choices": [{"delta": {"con')
     assert isinstance(error, MalformedAnswerError)
 
 

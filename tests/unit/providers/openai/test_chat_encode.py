@@ -171,8 +171,8 @@ def test_mistral_gets_its_thinking_as_a_block():
 def test_deepseek_gets_reasoning_with_every_call_even_if_there_was_none():
     [message] = answered(ToolUsePart(tool_id="a", tool_name="read"), dialect="deepseek")
     assert message["reasoning_content"] == ""
-    [said] = answered(TextPart("4"), dialect="deepseek")
-    assert "reasoning_content" not in said
+    [sent] = answered(TextPart("4"), dialect="deepseek")
+    assert "reasoning_content" not in sent
 
 
 def test_a_refusal_goes_back_as_one_where_there_is_a_field_for_it():
@@ -216,8 +216,8 @@ def test_ids_are_as_the_server_insists_and_calls_still_find_their_results():
     call_id = message["tool_calls"][0]["id"]
     assert call_id == result["tool_call_id"]
     assert len(call_id) == 9 and call_id.isalnum()
-    [kept] = answered(ToolUsePart(tool_id="EscTeQY62", tool_name="read"), dialect="mistral")
-    assert kept["tool_calls"][0]["id"] == "EscTeQY62"
+    [sent] = answered(ToolUsePart(tool_id="EscTeQY62", tool_name="read"), dialect="mistral")
+    assert sent["tool_calls"][0]["id"] == "EscTeQY62"
 
 
 def test_half_a_surrogate_pair_in_a_text_is_no_reason_to_fail():

@@ -80,8 +80,8 @@ def test_reasoning_that_a_model_shows_is_reasoning_too():
         "summary": [],
         "content": [{"type": "reasoning_text", "text": "Hm. So."}],
     }
-    told = event("reasoning_text.delta", output_index=0, content_index=0, delta="Hm.")
-    answer = streamed(added({"type": "reasoning", "id": "rs_1"}), told, done(item), completed())
+    delta = event("reasoning_text.delta", output_index=0, content_index=0, delta="Hm.")
+    answer = streamed(added({"type": "reasoning", "id": "rs_1"}), delta, done(item), completed())
     assert [part.text for part in answer.message.get_parts_by_type(ReasoningPart)] == ["Hm. So."]
 
 
@@ -124,9 +124,9 @@ def test_an_end_that_leaves_out_an_item_does_not_give_another_one_twice():
 
 
 def test_an_item_that_is_reported_twice_is_one_item():
-    begun = added({"type": "message", "id": "msg_1", "content": []})
+    start = added({"type": "message", "id": "msg_1", "content": []})
     assert (
-        streamed(begun, text("Hel"), begun, text("lo"), done(message("Hello")), completed()).message.get_text_content()
+        streamed(start, text("Hel"), start, text("lo"), done(message("Hello")), completed()).message.get_text_content()
         == "Hello"
     )
 
@@ -141,10 +141,10 @@ def test_two_items_under_one_index_are_two_items():
 
 
 def test_a_stream_without_indexes_goes_by_ids_and_order():
-    begun = {"type": "response.output_item.added", "item": {"type": "message", "id": "msg_1", "content": []}}
-    told = {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "Hi"}
+    start = {"type": "response.output_item.added", "item": {"type": "message", "id": "msg_1", "content": []}}
+    delta = {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "Hi"}
     call = {"type": "response.output_item.done", "item": function_call("{}")}
-    answer = streamed(begun, told, call, completed())
+    answer = streamed(start, delta, call, completed())
     assert answer.message.get_text_content() == "Hi"
     assert answer.message.get_tool_uses()[0].tool_name == "read"
 
@@ -185,8 +185,8 @@ def test_an_image_is_a_file():
 
 def test_a_refusal_is_shown_and_distinguished():
     piece = {"type": "refusal", "refusal": "I cannot."}
-    told = event("refusal.delta", output_index=0, content_index=0, delta="I can")
-    answer = streamed(told, done({"type": "message", "id": "m", "content": [piece]}), completed())
+    delta = event("refusal.delta", output_index=0, content_index=0, delta="I can")
+    answer = streamed(delta, done({"type": "message", "id": "m", "content": [piece]}), completed())
     (part,) = answer.message.parts
     assert (part.text, part.metadata[FAMILY]["refusal"]) == ("I cannot.", True)
     assert answer.finish == "refusal"

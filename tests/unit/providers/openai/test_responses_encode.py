@@ -30,12 +30,12 @@ def assistant(*parts: ModelPart) -> ModelMessage:
     return ModelMessage("assistant", parts)
 
 
-def said(answer: Answer) -> ModelMessage:
+def message_of(answer: Answer) -> ModelMessage:
     return assistant(*(part.use() if isinstance(part, ToolPart) else part for part in answer.message.parts))
 
 
 def asked(*output: dict[str, Any]) -> ModelMessage:
-    return said(whole({"status": "completed", "output": list(output)}))
+    return message_of(whole({"status": "completed", "output": list(output)}))
 
 
 def result(**fields: Any) -> ToolResultPart:

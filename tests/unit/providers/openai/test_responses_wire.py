@@ -150,7 +150,7 @@ def test_a_turn_starts_with_the_bytes_of_the_turn_before_and_encodes_no_message_
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "error"),
+    ("status", "error_body", "error"),
     [
         (401, {"error": {"message": "bad key", "type": "x", "code": "invalid_api_key"}}, AuthenticationError),
         (400, {"error": {"message": "m", "type": "invalid_request_error", "code": "model_not_found"}}, NotFoundError),
@@ -160,11 +160,11 @@ def test_a_turn_starts_with_the_bytes_of_the_turn_before_and_encodes_no_message_
         (401, {"detail": "sign in again"}, AuthenticationError),
     ],
 )  # fmt: skip
-def test_a_refusal_is_typed_with_the_providers_message(status: int, said: dict[str, Any], error: type[Exception]):
-    found = wire().decode_error(status, {}, json.dumps(said).encode())
+def test_a_refusal_is_typed_with_the_providers_message(status: int, error_body: dict[str, Any], error: type[Exception]):
+    found = wire().decode_error(status, {}, json.dumps(error_body).encode())
     assert type(found) is error
     assert found.status == status
-    assert found.message in json.dumps(said)
+    assert found.message in json.dumps(error_body)
 
 
 @pytest.mark.parametrize(

@@ -234,10 +234,10 @@ def test_text_without_tags_leaves_byte_for_byte(text: str, size: int):
     assert split(text, size) == ([("text", text)] if text else [])
 
 
-WORDS = st.text(alphabet=st.characters(exclude_characters="<`"), min_size=1, max_size=60)
+PLAIN_TEXT = st.text(alphabet=st.characters(exclude_characters="<`"), min_size=1, max_size=60)
 
 
-@given(before=WORDS, after=WORDS, size=st.integers(1, 7))
+@given(before=PLAIN_TEXT, after=PLAIN_TEXT, size=st.integers(1, 7))
 def test_text_around_a_call_leaves_byte_for_byte(before: str, after: str, size: int):
     before, after = f"x{before}", f"y{after}z"
     assert split(f"{before}{CALL}{after}", size) == [("text", before), READ, ("text", after)]
@@ -274,9 +274,9 @@ def test_a_call_is_given_while_it_is_written():
     chunks = ["<tool_call>", '{"name": "read",', ' "arguments": {"path"', ': "a.t', 'xt"}}', "</tool_call>"]
     _, first, second, third, fourth, last = given_for(chunks)
     assert first == []
-    start, begun = second
+    start, started = second
     assert isinstance(start, PartStart) and (start.kind, start.tool) == ("tool", "read") and start.call_id
-    assert begun == InputDelta(0, '{"path"')
+    assert started == InputDelta(0, '{"path"')
     assert (third, fourth, last) == ([InputDelta(0, ': "a.t')], [InputDelta(0, 'xt"}'), PartEnd(0)], [])
 
 

@@ -70,16 +70,16 @@ async def test_the_client_below_sees_no_tools_but_a_description_of_them():
 
 
 @pytest.mark.parametrize(
-    ("choice", "words"),
+    ("choice", "expected"),
     [
         (ToolChoice("tool", "read"), "you must call the tool read."),
         (ToolChoice("none"), "you must not call any tool."),
         (ToolChoice(parallel=False), "Make one call at a time."),
     ],
 )
-def test_the_choice_of_tools_is_described_as_text(choice: ToolChoice, words: str):
+def test_the_choice_of_tools_is_described_as_text(choice: ToolChoice, expected: str):
     system = render_tools_as_text(ask(settings=ModelSettings(tool_choice=choice))).system
-    assert system is not None and system.endswith(words)
+    assert system is not None and system.endswith(expected)
 
 
 async def test_without_tools_nothing_is_looked_for_and_nothing_is_explained():
@@ -107,9 +107,9 @@ def test_calls_and_results_of_the_past_become_text_that_every_api_takes():
     prompt = render_tools_as_text(ask(*HISTORY)).prompt
     for kind in ("anthropic", "openai", "openai-responses", "google"):
         check_messages(kind, prompt)
-    reasoning, said = prompt[1].content
+    reasoning, text = prompt[1].content
     assert reasoning == HISTORY[1].content[0]
-    assert said.text == (
+    assert text.text == (
         'Yes.\n\n<tool_call>\n{"name":"read","arguments":{"path":"a"}}\n</tool_call>\n\n'
         '<tool_call>\n{"name":"read","arguments":{"path":"b"}}\n</tool_call>'
     )

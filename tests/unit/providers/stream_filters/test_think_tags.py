@@ -91,8 +91,8 @@ def test_tags_count_where_they_should(text: str, expected: list[tuple[object, ..
 
 TAGS = [f"<{slash}{name}>" for name in TAG_NAMES for slash in ("", "/")]
 MARKS = ["<thi", "</", "<", ">", "`", "``", "```", "```py\n", "~~~\n", "<b>", "<Think>", "</THINK>", "> "]
-WORDS = ["\n", "\n\n", "\r\n", " ", "\t", "a", "Hello, ", "x < y", "é", "😀"]
-PIECES = st.lists(st.sampled_from(TAGS + MARKS + WORDS), max_size=20)
+FRAGMENTS = ["\n", "\n\n", "\r\n", " ", "\t", "a", "Hello, ", "x < y", "é", "😀"]
+PIECES = st.lists(st.sampled_from(TAGS + MARKS + FRAGMENTS), max_size=20)
 TEXTS = PIECES.map("".join)
 
 

@@ -32,9 +32,9 @@ def strict_estimate(text: str) -> int:
 def test_the_descriptions_of_the_default_set_stay_within_their_budget(workspace: ToolWorkspace):
     texts = [tool.description for tool in default_set(workspace)]
     texts += [
-        words
+        text
         for tool in default_set(workspace)
-        for words in re.findall(r'"description": "(.*?)"', json.dumps(tool.parameters))
+        for text in re.findall(r'"description": "(.*?)"', json.dumps(tool.parameters))
     ]
     whole = "\n".join(texts)
     assert len(whole) / 4 < BUDGET

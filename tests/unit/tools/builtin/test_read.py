@@ -22,7 +22,7 @@ async def test_lines_are_numbered_and_a_range_can_be_chosen(workspace: ToolWorks
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "text"),
     [
         ("\ufeffä\r\nb".encode("utf-16-le"), "utf-16-le with BOM"),
         (b"\xef\xbb\xbf\xc3\xa4\nb", "utf-8 with BOM"),
@@ -31,11 +31,11 @@ async def test_lines_are_numbered_and_a_range_can_be_chosen(workspace: ToolWorks
         ("\ufeffä\nb".encode("utf-32-be"), "utf-32-be with BOM"),
     ],
 )
-async def test_the_encoding_is_found_and_named(workspace: ToolWorkspace, content: bytes, words: str):
+async def test_the_encoding_is_found_and_named(workspace: ToolWorkspace, content: bytes, text: str):
     workspace.write_file("file", content)
     output = await workspace.output_of("read", file_path="file")
     assert output.startswith("     1\tä\n     2\tb")
-    assert f"(the file is in {words};" in output
+    assert f"(the file is in {text};" in output
 
 
 async def test_an_old_macintosh_file_has_lines_too(workspace: ToolWorkspace):

@@ -58,8 +58,8 @@ async def test_a_question_reaches_the_user_and_the_answer_the_model(workspace: T
         return ("red", "blue")
 
     workspace.tools.append(question_tool(ask))
-    told = await workspace.output_of("question", question="Which?", options=["red", "blue"], multiple=True)
-    assert told == "The user answered: red; blue"
+    output = await workspace.output_of("question", question="Which?", options=["red", "blue"], multiple=True)
+    assert output == "The user answered: red; blue"
     options = [{"label": "red", "description": "warm"}, {"label": "blue"}]
     await workspace.output_of("question", questions=[{"question": "Which?", "options": options, "multiSelect": True}])
     assert asked == [UserQuestion("Which?", ("red", "blue"), True), UserQuestion("Which?", ("red: warm", "blue"), True)]

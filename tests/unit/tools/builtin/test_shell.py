@@ -159,7 +159,7 @@ def test_names_that_models_know_from_other_agents_are_accepted(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({}, "`command` is missing"),
         ({"command": None}, "`command` is missing"),
@@ -172,8 +172,8 @@ def test_names_that_models_know_from_other_agents_are_accepted(
         ({"command": "x" * 4_000_000}, "Argument list too long"),
     ],
 )
-async def test_wrong_arguments_say_what_is_wrong(bench: Bench, arguments: dict[str, Any], words: str):
-    assert words in (await bench.error("shell", **arguments)).error
+async def test_wrong_arguments_say_what_is_wrong(bench: Bench, arguments: dict[str, Any], message: str):
+    assert message in (await bench.error("shell", **arguments)).error
 
 
 async def test_a_process_in_the_background_is_read_written_waited_for_and_killed(
@@ -219,7 +219,7 @@ async def test_much_output_of_a_process_is_read_piece_by_piece(bench: Bench, mon
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({}, "`action` is missing"),
         ({"action": "explode"}, "`action`"),
@@ -228,8 +228,8 @@ async def test_much_output_of_a_process_is_read_piece_by_piece(bench: Bench, mon
         ({"action": "read", "process_id": "a", "offset": "x"}, "`offset`"),
     ],
 )
-async def test_wrong_arguments_of_process_say_what_is_wrong(bench: Bench, arguments: dict[str, Any], words: str):
-    assert words in (await bench.error("process", **arguments)).error
+async def test_wrong_arguments_of_process_say_what_is_wrong(bench: Bench, arguments: dict[str, Any], message: str):
+    assert message in (await bench.error("process", **arguments)).error
 
 
 async def test_a_call_whose_command_was_killed_from_outside_is_an_error(bench: Bench):

@@ -17,8 +17,8 @@ def answer(*content, **more):
     return call_result(wire.CallToolResult(content=list(content), **more))
 
 
-def text(words):
-    return wire.TextContent(text=words)
+def text(content):
+    return wire.TextContent(text=content)
 
 
 def test_texts_are_joined():

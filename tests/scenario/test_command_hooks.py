@@ -298,7 +298,7 @@ async def test_a_hook_that_floods_or_cannot_start_is_stopped_and_reported(place:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="SKIPPED: processes that left their parent are found by /proc")
 async def test_a_hook_that_does_not_end_leaves_no_process(place: Path):
-    """Also none that is in a session of its own, or that has lost its parent."""
+    """Also none that is in a separate session, or that has lost its parent."""
     start = "setsid sh -c 'echo $$ > {}; exec sleep 300' </dev/null"
     own, lost = place / "own", place / "lost"
     command = f"{start.format(own)} & ({start.format(lost)} &); while ! [ -s {own} -a -s {lost} ]; do :; done; sleep 60"

@@ -78,10 +78,10 @@ async def test_only_one_engine_owns_a_session_and_another_may_take_it_over():
 
 
 async def test_queued_input_waits_for_its_turn_and_steering_is_consumed_at_the_next_step():
-    go_on = asyncio.Event()
+    release = asyncio.Event()
 
     async def slow() -> str:
-        await go_on.wait()
+        await release.wait()
         return "done"
 
     def second(request):
@@ -97,7 +97,7 @@ async def test_queued_input_waits_for_its_turn_and_steering_is_consumed_at_the_n
         steered = asyncio.ensure_future(held.prompt(session, "be quick", delivery="steer"))
         while len(await held.store.inbox(session)) < 2:
             await asyncio.sleep(0.001)
-        go_on.set()
+        release.set()
         assert (await first).output == "be quick"
         assert (await steered).output == "be quick"
         assert (await queued).output == "the queued one"
@@ -283,10 +283,10 @@ async def test_listeners_receive_only_the_session_they_ask_for():
             await held.prompt(two, "x")
             await held.prompt(one, "y")
             held.bus.clear()
-            heard = [event async for event in events]
-        assert {event.session_id for event in heard} == {one}
-        assert any(isinstance(event, PartDeltaEvent) for event in heard)
-        assert any(isinstance(event, TurnStartedEvent) for event in heard)
+            received = [event async for event in events]
+        assert {event.session_id for event in received} == {one}
+        assert any(isinstance(event, PartDeltaEvent) for event in received)
+        assert any(isinstance(event, TurnStartedEvent) for event in received)
 
 
 def test_an_engine_reports_what_it_lacks():
@@ -327,8 +327,8 @@ async def test_after_an_abort_no_question_is_asked():
             question = await asked(events)
             await asyncio.wait_for(held.abort(session), 30)
             assert (await prompting).reason == "aborted"
-            told = await anext(event async for event in events if isinstance(event, ToolApprovalResultEvent))
-        assert (told.approval_id, told.approved) == (question.approval_id, False)
+            result = await anext(event async for event in events if isinstance(event, ToolApprovalResultEvent))
+        assert (result.approval_id, result.approved) == (question.approval_id, False)
         assert not await held.approvals(session)
         late = await held.answer(question.approval_id, allow=True)
         assert late.answer == "revoked"
@@ -352,13 +352,13 @@ async def test_a_defect_ends_the_turn_as_an_error_and_the_session_continues(capl
     def broken(_):
         raise KeyError("a defect")
 
-    told: list[ErrorEvent] = []
+    errors: list[ErrorEvent] = []
     async with engine([broken, "all is well"]) as held:
-        held.bus.subscribe(ErrorEvent, told.append)
+        held.bus.subscribe(ErrorEvent, errors.append)
         session = await held.create()
         end = await held.prompt(session, "go")
         assert (end.reason, end.error is not None and "a defect" in end.error.message) == ("error", True)
-        assert [(event.session_id, "a defect" in event.message) for event in told] == [(session, True)]
+        assert [(event.session_id, "a defect" in event.message) for event in errors] == [(session, True)]
         assert (await held.prompt(session, "again")).output == "all is well"
     assert "a defect" in caplog.text
 
@@ -411,7 +411,7 @@ async def test_sf_040_calls_that_a_full_disk_stopped_have_ended_and_never_run(th
         assert isinstance(ended.error, StorageFullError)
         store.full = False
         assert (await asyncio.wait_for(held.prompt(session_id, "again"), 30)).output == "well"
-        kept = calls_in(await store.load(session_id))
-        assert kept == calls_in(await held.open(session_id))
-        assert [part.state.reason for part in kept] == ["canceled"] * 2
+        stored = calls_in(await store.load(session_id))
+        assert stored == calls_in(await held.open(session_id))
+        assert [part.state.reason for part in stored] == ["canceled"] * 2
         assert ran == []

@@ -12,7 +12,7 @@ from tests.fault.processes import ROOT
 from tests.scenario.scripted_runs import agent, scripted
 
 
-def heard(request: Any) -> str:
+def received_text(request: Any) -> str:
     return request.prompt[-1].content[0].content
 
 
@@ -42,7 +42,7 @@ async def test_a_denial_with_a_message_while_no_engine_runs_reaches_the_model_la
     risky = Tool(lambda: "ran", name="risky", policy="ask")
     async with SqliteStore(path) as store:
         await store.answer(approval_id, "denied", words="not on a Friday")
-        async with Engine([agent()], [scripted([heard])], [risky], store=store) as held:
+        async with Engine([agent()], [scripted([received_text])], [risky], store=store) as held:
             assert "not on a Friday" in (await held.go_on(session_id)).output
 
 

@@ -369,16 +369,16 @@ async def test_without_overlays_a_command_that_wants_to_write_is_asked_about_and
 
 
 @pytest.mark.parametrize(
-    ("fields", "kept"),
+    ("fields", "expected"),
     [({"mode": "plan"}, False), ({}, False), ({"mode": "background"}, True), ({"approval": "edits"}, True)],
 )
-async def test_without_overlays_the_mode_and_the_level_decide(fields, kept, workspace, tmp_path, sandbox):
+async def test_without_overlays_the_mode_and_the_level_decide(fields, expected, workspace, tmp_path, sandbox):
     outside = tmp_path / "outside.txt"
     script = shell(f"echo x > made.txt; echo x > AGENTS.md; echo x > {outside}")
     harness = Harness(script, tmp_path, WithoutOverlays(sandbox), attended=False)
     async with harness.engine:
         (part,) = await harness.work(workspace, **fields)
-    assert (workspace / "made.txt").exists() is kept
+    assert (workspace / "made.txt").exists() is expected
     assert not (workspace / "AGENTS.md").exists()
     assert not outside.exists()
     if not fields:

@@ -32,14 +32,14 @@ async def planned(held: Engine) -> str:
 
 
 async def test_a_turn_in_plan_mode_ends_in_a_plan_and_reports_it():
-    bus, told = EventBus(), []
-    bus.subscribe(SessionUpdatedEvent, lambda event: told.append(event.changes.get("plan")))
+    bus, events = EventBus(), []
+    bus.subscribe(SessionUpdatedEvent, lambda event: events.append(event.changes.get("plan")))
     async with engine([[call("look")], "1. touch it"], bus=bus) as held:
         session = await planned(held)
         plan = await held.plan(session)
     assert plan is not None
     assert (plan.text, plan.agent) == ("1. touch it", "writer")
-    assert [one for one in told if one] == [{"id": plan.id, "text": "1. touch it", "agent": "writer"}]
+    assert [one for one in events if one] == [{"id": plan.id, "text": "1. touch it", "agent": "writer"}]
 
 
 async def test_the_model_is_informed_what_plan_mode_expects_and_no_longer_once_it_is_over():

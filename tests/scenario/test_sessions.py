@@ -18,12 +18,12 @@ class Slow:
     """A tool that runs until it is let go."""
 
     def __init__(self) -> None:
-        self.started, self.go_on = asyncio.Event(), asyncio.Event()
+        self.started, self.release = asyncio.Event(), asyncio.Event()
         self.tool = Tool(self._wait, name="slow")
 
     async def _wait(self) -> str:
         self.started.set()
-        await self.go_on.wait()
+        await self.release.wait()
         return "done"
 
 
@@ -35,9 +35,9 @@ async def queued(held: Engine, session: str, count: int) -> list[str]:
 
 async def test_queued_input_can_be_listed_and_withdrawn():
     slow = Slow()
-    told: list[dict] = []
+    events: list[dict] = []
     async with engine([[call("slow")], "first", "third"], slow.tool) as held:
-        held.bus.subscribe(SessionUpdatedEvent, lambda event: told.append(event.changes))
+        held.bus.subscribe(SessionUpdatedEvent, lambda event: events.append(event.changes))
         session = await held.create()
         first = asyncio.ensure_future(held.prompt(session, "one"))
         await slow.started.wait()
@@ -47,15 +47,15 @@ async def test_queued_input_can_be_listed_and_withdrawn():
         assert await queued(held, session, 2) == ["b", "c"]
         assert await held.withdraw(session, "b")
         assert (await second).reason == "aborted"
-        slow.go_on.set()
+        slow.release.set()
         assert [(await first).output, (await third).output] == ["first", "third"]
         users = [
             message.get_text_content() for message in (await held.open(session)).messages if message.role == "user"
         ]
         assert users == ["one", "three"]
         assert not await held.queued(session)
-    assert [change for change in told if {"queued", "taken", "withdrawn"} & change.keys()][1:] == [
-        {"taken": told[0]["queued"]},
+    assert [change for change in events if {"queued", "taken", "withdrawn"} & change.keys()][1:] == [
+        {"taken": events[0]["queued"]},
         {"queued": "b"},
         {"queued": "c"},
         {"withdrawn": "b"},
@@ -133,7 +133,7 @@ async def test_a_compaction_that_is_asked_for_during_a_turn_waits_for_its_end():
         await slow.started.wait()
         compacting = asyncio.ensure_future(held.compact(session))
         await asyncio.sleep(0.01)
-        slow.go_on.set()
+        slow.release.set()
         assert (await prompting).output == "one"
         part = await compacting
         assert part is not None
@@ -214,8 +214,8 @@ async def test_a_compaction_does_not_come_between_a_question_and_its_answer():
         await second.answer(question.id, allow=True)
         part = await compacting
         assert part is not None
-        said = [message.get_text_content() for message in (await second.open(session)).messages]
-    assert "done" in said
+        texts = [message.get_text_content() for message in (await second.open(session)).messages]
+    assert "done" in texts
 
 
 async def test_instructions_for_a_compaction_reach_the_model_and_are_stored():

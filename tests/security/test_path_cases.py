@@ -90,7 +90,7 @@ def test_a_path_resolves_as_in_the_corpus(case: Case, place: Path, monkeypatch: 
 
 @pytest.mark.parametrize("case", RACES, ids=[str(case["id"]) for case in RACES])
 def test_a_link_planted_after_the_decision_is_never_written_through(case: Case, place: Path):
-    """The swap happens at the worst moment: after the check has said inside."""
+    """The swap happens at the worst moment: after the check has returned "inside"."""
     workspace, request = place / "ws", str(case["request"])
     assert contain(request, root=workspace, cwd=workspace, op="write").kind == "inside"
     first = request.split("/", maxsplit=1)[0]

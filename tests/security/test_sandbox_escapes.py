@@ -1,4 +1,4 @@
-"""Hostile commands against the copy-on-write sandbox, with nobody to ask: nothing outside changes, and files that steer
+"""Hostile commands against the copy-on-write sandbox, in unattended mode: nothing outside changes, and files that steer
 tools stay as they are."""
 
 import asyncio

@@ -185,12 +185,12 @@ async def test_sf_074_a_flood_that_never_ends_can_be_killed(supervisor: ProcessS
 async def test_sf_075_bytes_of_any_kind_become_text_that_json_can_hold(supervisor: ProcessSupervisor):
     mixed, long, random = r"\xff\xfe\x00caf\xe9\r10%%\r20%%\n", "/dev/zero | tr '\\0' x", "/dev/urandom"
     script = f"printf '{mixed}'; head -c 1000000 {long}; head -c 5000 {random}"
-    heard: list[str] = []
-    done = await supervisor.run_command("c", script, heard.append)
+    received: list[str] = []
+    done = await supervisor.run_command("c", script, received.append)
     assert done.output.head.startswith("��\0caf�\r10%\r20%\nxxx")
     assert done.output.replaced > 3
     assert json.loads(json.dumps(done.text)) == done.text
-    assert "".join(heard).startswith("��\0caf�\r10%\r20%\n" + "x" * 1_000_000)
+    assert "".join(received).startswith("��\0caf�\r10%\r20%\n" + "x" * 1_000_000)
 
 
 async def test_sf_076_a_process_of_the_same_number_but_another_start_is_left_alone():

@@ -118,7 +118,7 @@ async def test_sf_003_an_undo_that_was_killed_is_repeated_and_leaves_no_files(tm
 
 @pytest.mark.parametrize("mode", ["agent", "background"])
 async def test_sf_042_without_space_for_an_undo_a_call_is_refused_or_the_user_is_warned(tmp_path: Path, mode: str):
-    """Where undo is promised, the call is refused; where somebody approved it, it runs, and says that it cannot be
+    """Where undo is promised, the call is refused; where the user approved it, it runs, and reports that it cannot be
     undone. A command may be what makes space."""
     workspace = tmp_path / "workspace"
     furnish(workspace)

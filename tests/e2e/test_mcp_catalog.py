@@ -134,8 +134,8 @@ async def test_the_prefix_is_the_same_in_another_process_and_when_tools_change(p
         session = await engine.create(workspace=place.workspace)
         await engine.prompt(session, "go")
     before = prefix(place.requests[-1])
-    for words, answer in (("", "two"), ("change", "three"), ("rename", "four")):
-        gate.write_text(words)
+    for command, answer in (("", "two"), ("change", "three"), ("rename", "four")):
+        gate.write_text(command)
         script = [[call("mcp__one__list_ticket", id="1")], answer]
         async with place.engine(script, **ALLOWED) as engine:
             await settled(engine)
@@ -145,7 +145,7 @@ async def test_the_prefix_is_the_same_in_another_process_and_when_tools_change(p
         after = prefix(place.requests[-1])
         assert after[: len(before)] == before
         before = after
-        match words:
+        match command:
             case "change":
                 assert part.state.reason == "denied"  # it has changed since its last approval
             case "rename":

@@ -19,7 +19,7 @@ SECONDS = 60
 
 
 def miss(there: Watched, *, days: int) -> None:
-    """As if every schedule that is not paused had been due some days ago, and nobody had been there."""
+    """As if every schedule that is not paused had been due some days ago, while no worker ran."""
     database = RunDatabase(there.fleet.database)
     with database.engine.begin() as db:
         statement = f"UPDATE {database.table_prefix}schedules SET due = :due WHERE due < :never"

@@ -38,11 +38,11 @@ class User:
 
     @asynccontextmanager
     async def client(self, *flags: str, **options: Any) -> AsyncIterator[Client]:
-        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
+        inherited = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG") if name in os.environ}
         program = StdioServerParameters(
             command=sys.executable,
             args=["-m", "outrider", "mcp", *flags],
-            env={**kept, "OUTRIDER_HOME": str(self.home), "HOME": str(self.home)},
+            env={**inherited, "OUTRIDER_HOME": str(self.home), "HOME": str(self.home)},
             cwd=self.workspace,
         )
         async with asyncio.timeout(SECONDS), Client(program, **options) as client:

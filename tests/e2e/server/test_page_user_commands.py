@@ -48,7 +48,7 @@ async def test_a_model_s_questions_are_answered_on_the_page(tmp_path: Path):
         await question.get_by_label("An answer of your own").fill("or none")
         await question.get_by_role("button", name="Answer", exact=True).click()
         await question.get_by_text("Anything else?").wait_for()
-        await page.reload()  # it waits for whoever comes next
+        await page.reload()  # it waits for the next input
         await question.get_by_text("Anything else?").wait_for()
         await question.get_by_role("button", name="No answer").click()
         await page.get_by_text("Painted.").wait_for()
@@ -76,9 +76,9 @@ async def test_a_command_runs_on_the_server_and_is_sent_with_the_next_input(tmp_
         await until(lambda: not Path(f"/proc/{pid}").exists())
         await say(page, "do you see?")
         await page.get_by_text("I have seen it.").wait_for()
-        told = page.locator(".message.user details.call")
-        assert await told.count() == 2
-        assert await told.first.locator("pre").text_content() == "begun\nover\n"
+        calls = page.locator(".message.user details.call")
+        assert await calls.count() == 2
+        assert await calls.first.locator("pre").text_content() == "begun\nover\n"
         assert await shown.count() == 0
 
 

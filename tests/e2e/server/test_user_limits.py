@@ -277,10 +277,10 @@ async def test_a_stream_of_a_protocol_ends_with_the_access(tmp_path: Path):
         own = (await client.ask("POST", "/api/sessions", {}, token=tokens["ana"]))[1]["id"]
         shared = {"to": "ben", "level": "write"}
         assert (await client.ask("POST", f"/api/sessions/{own}/shares", shared, token=tokens["ana"]))[0] == 201
-        said = {"model": "writer", "stream": True, "session_id": own, "messages": [{"role": "user", "content": "go"}]}
+        body = {"model": "writer", "stream": True, "session_id": own, "messages": [{"role": "user", "content": "go"}]}
         headers = {"Authorization": f"Bearer {tokens['ben']}"}
         url = f"{client.address.url}/v1/chat/completions"
-        async with client.http.post(url, json=said, headers=headers) as answer, asyncio.timeout(30):
+        async with client.http.post(url, json=body, headers=headers) as answer, asyncio.timeout(30):
             assert answer.status == 200
             await answer.content.readline()
             assert (await client.ask("DELETE", f"/api/sessions/{own}/shares/ben", token=tokens["ana"]))[0] == 204

@@ -166,9 +166,9 @@ def test_input_during_a_turn_is_queued_and_can_be_withdrawn(home, open_terminal:
 
 
 def test_at_forty_columns_everything_still_has_its_place(home, open_terminal: Open):
-    words = "A sentence that is much longer than forty columns and so has to go on below. " * 2
+    text = "A sentence that is much longer than forty columns and so has to go on below. " * 2
     write_script(
-        home, [words + "\n\n```\n" + "x" * 90 + "\n```\n\nThe end.", [call("write", file_path="a.txt", content="x")]]
+        home, [text + "\n\n```\n" + "x" * 90 + "\n```\n\nThe end.", [call("write", file_path="a.txt", content="x")]]
     )
     terminal = open_terminal()
     terminal.wait_for("script/demo")
